@@ -1,0 +1,41 @@
+# Everything hangs off one environment, .venv, made on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+EXPERIMENTS := toy_gaussian nll_overfitting
+
+.PHONY: help demo test lab sync bench gallery clean
+.DEFAULT_GOAL := help
+
+help:            ## this list
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+$(READY): setup.py settings.ini pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(READY)   ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
+	$(BIN)/calibnb run $(EXPERIMENTS)
+
+test: $(READY)   ## the lesson cells of all notebooks, then tests/
+	$(BIN)/nbdev_test --n_workers 2
+	$(BIN)/python -m pytest -q
+
+lab: $(READY)    ## JupyterLab
+	$(BIN)/jupyter lab --notebook-dir nbs
+
+sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
+	$(BIN)/nbdev_export
+	$(BIN)/nbdev_clean
+	$(BIN)/nbstripout --keep-id $$(git ls-files --cached --others --exclude-standard 'nbs/*.ipynb')
+	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
+
+bench: $(READY)  ## measure against peers, in one process, on one thread
+	$(BIN)/python benchmarks/run.py
+
+gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
+	$(BIN)/calibnb run $(EXPERIMENTS) --copy-to runs/gallery
+
+clean:           ## remove the environment and caches; runs stay
+	rm -rf .venv *.egg-info .pytest_cache .hypothesis

@@ -1,0 +1,28 @@
+"""Calibrated probabilities for classifiers; names are imported from their modules when first used."""
+
+__version__ = "0.1.0"
+
+_home = {
+    "core": ["Predictions", "seed_everything"],
+    "losses": ["make_loss", "list_losses"],
+    "models": ["make_model", "list_models"],
+    "data": ["load_data", "list_data"],
+    "train": ["Recipe", "Trainer"],
+    "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
+}
+_modules = ["core", "params", "metrics", "synth", "models", "folder", "losses", "plots", "data", "train", "runs", "notebooks", "cli"]
+__all__ = [name for names in _home.values() for name in names]
+
+
+def __getattr__(name):
+    from importlib import import_module
+    if name in _modules:
+        return import_module(f"calibnb.{name}")
+    for module, names in _home.items():
+        if name in names:
+            return getattr(import_module(f"calibnb.{module}"), name)
+    raise AttributeError(f"module 'calibnb' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*globals(), *__all__, *_modules])

@@ -1,0 +1,31 @@
+"Packaging: name, version and summary come from settings.ini, dependencies stand here."
+from configparser import ConfigParser
+from pathlib import Path
+
+from setuptools import setup
+
+here = Path(__file__).parent
+config = ConfigParser(delimiters=["="])
+config.read(here/"settings.ini", encoding="utf-8")
+ini = config["DEFAULT"]
+
+library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
+           "safetensors", "filelock", "tqdm", "torchmetrics>=1.4"]
+notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
+nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 refuses settings.ini, newer execnb breaks nbdev 2
+dev = notebooks + nbdev + ["pytest", "hypothesis", "nbstripout", "nbconvert", "ruff"]
+
+setup(
+    name=ini["lib_name"],
+    version=ini["version"],
+    description=ini["description"],
+    long_description=(here/"README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    keywords=ini["keywords"],
+    packages=["calibnb"],
+    python_requires=f">={ini['min_python']}",
+    install_requires=library,
+    extras_require=dict(notebooks=notebooks, dev=dev),
+    entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
+)

@@ -1,0 +1,219 @@
+"Experiments through papermill: they run, they find their runs again, they refuse what is wrong, and say why they stopped."
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from conftest import ROOT
+
+from calibnb import cli
+from calibnb.folder import find_runs
+from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, copy_notebook, run_notebook
+
+EXPERIMENTS = ROOT/"nbs"/"experiments"
+PAPERMILL = str(Path(sys.executable).parent/"papermill")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    "One place for the runs of this file, so that trainings are shared."
+    return tmp_path_factory.mktemp("runs")
+
+
+def verdicts(folder):
+    return {f.claim: f.verdict for f in folder.result.findings}
+
+
+def claim(folder, start):
+    found, = [v for k, v in verdicts(folder).items() if k.startswith(start)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def toy(root):
+    return run_notebook("toy_gaussian", root=root)
+
+
+@pytest.fixture(scope="module")
+def overfitting(root):
+    return run_notebook("nll_overfitting", root=root)
+
+
+def pictures(path):
+    return sum("image/png" in o.get("data", {}) for c in nbformat.read(path, 4).cells for o in c.get("outputs", []))
+
+
+@pytest.mark.parametrize("name, figures", [("toy", 4), ("overfitting", 3)])
+def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures):
+    folder = request.getfixturevalue(name)
+    assert folder.state == "done"
+    assert pictures(folder/"notebook.ipynb") == figures == len(list((folder/"figures").glob("*.png")))
+    assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
+    assert len(list((folder/"tables").glob("*.csv"))) == 1
+    assert set(verdicts(folder).values()) <= {HOLDS, FAILS, NOISY}
+    outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    assert not [o for o in outputs if o.get("name") == "stderr"], "warnings in the executed notebook"
+    streams = "".join(o["text"] for o in outputs if o["output_type"] == "stream")
+    assert len(streams) < 4000, "the log is flooded"
+
+
+def test_toy_gaussian_findings(toy):
+    assert claim(toy, "all three weights correlate") == HOLDS
+    assert claim(toy, "Brier is at least as good as focal (arithmetic") == HOLDS
+    text = " ".join(f.ours for f in toy.result.findings)
+    assert all(n in text for n in ("focal", "dual focal", "Brier"))
+    assert (toy/"tables"/"correlations.csv").read_text().count("0.55") and "0.664" in (toy/"tables"/"correlations.csv").read_text()
+
+
+def test_nll_overfitting_findings(overfitting):
+    for start in ("CE overfits the NLL", "the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights", "the minimiser"):
+        assert claim(overfitting, start) == HOLDS
+    assert claim(overfitting, "FL-3 ends with a lower ECE") == FAILS  # on digits focal loss overshoots, and the notebook says so
+
+
+def test_swapped_losses_turn_the_findings(root, tmp_path):
+    "A finding is computed: with focal loss in the place of cross-entropy the claims no longer hold."
+    nb = nbformat.read(EXPERIMENTS/"nll_overfitting.ipynb", 4)
+    cell, = [c for c in nb.cells if "first, last = " in c.source]
+    cell.source = cell.source.replace("first, last = ", "last, first = ")
+    nbformat.write(nb, tmp_path/"swapped.ipynb")
+    folder = run_notebook(tmp_path/"swapped.ipynb", root=root)
+    for start in ("the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights"):
+        assert claim(folder, start) == FAILS
+    assert claim(folder, "CE ends with a lower ECE") == HOLDS
+
+
+def test_a_second_time_nothing_is_trained_and_nothing_executed(root, overfitting):
+    trained = {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
+    start = time.monotonic()
+    again = run_notebook("nll_overfitting", root=root)
+    assert again.path == overfitting.path and time.monotonic() - start < 2
+    run_notebook("nll_overfitting", root=root, again=True)  # the notebook itself, on the trainings that exist
+    assert {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"} == trained
+
+
+@pytest.mark.parametrize("name", ["toy_gaussian", "nll_overfitting"])
+def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitting):
+    "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
+    env = {**os.environ, "CALIBNB_RUNS": str(root)}
+    few = ["-p", "n_seeds", "1"] + (["-p", "epochs", "20"] if name == "nll_overfitting" else [])
+    subprocess.run([PAPERMILL, str(EXPERIMENTS/f"{name}.ipynb"), "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"],
+                   cwd=tmp_path, env=env, check=True, timeout=120, capture_output=True)
+    assert pictures(tmp_path/"out.ipynb") == dict(toy_gaussian=4, nll_overfitting=3)[name]
+    folder, = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.info["settings"]["seed"] == 3 and f.path.parent.name == name]
+    assert folder.state == "done" and list((folder/"figures").glob("*.png"))
+
+
+def refused(path, tmp_path, **parameters):
+    "What plain papermill says when the notebook refuses its parameters."
+    with pytest.raises(papermill.PapermillExecutionError) as error:
+        papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, kernel_name="python3", progress_bar=False)
+    return error.value
+
+
+@pytest.mark.parametrize("parameters, kind, message", [
+    (dict(sede=3), "KeyError", "sede is not declared in the parameters cell; did you mean seed?"),
+    (dict(seed="three"), "TypeError", "seed: 'three' is a str, want int"),
+    (dict(n_seeds=0), "ValueError", "n_seeds: 0, want at least 1"),
+], ids=["wrong name", "wrong type", "wrong value"])
+@pytest.mark.filterwarnings("ignore")
+def test_plain_papermill_refuses(tmp_path, parameters, kind, message):
+    error = refused(EXPERIMENTS/"toy_gaussian.ipynb", tmp_path, **parameters)
+    assert error.ename == kind and message in error.evalue
+    took = [c.metadata.papermill.duration for c in nbformat.read(tmp_path/"out.ipynb", 4).cells if "check_parameters(" in c.source]
+    assert took[0] < 1, "refused, but late"
+
+
+def without_tag(tmp_path):
+    nb = nbformat.read(EXPERIMENTS/"toy_gaussian.ipynb", 4)
+    for c in nb.cells:
+        c.metadata.pop("tags", None)
+    nbformat.write(nb, tmp_path/"toy_gaussian.ipynb")
+    return tmp_path/"toy_gaussian.ipynb"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_tag_is_noticed(tmp_path):
+    path = without_tag(tmp_path)
+    error = refused(path, tmp_path, seed=3)
+    assert error.ename == "ValueError" and "lost its tag `parameters`" in error.evalue
+    with pytest.raises(ValueError, match="0 cells tagged `parameters`, want 1"):
+        run_notebook(path, dict(seed=3), root=tmp_path)
+
+
+@pytest.mark.parametrize("argv, message", [
+    (["run", "toy_gaussian", "-p", "sede", "3"], "sede is not declared in the parameters cell of toy_gaussian.ipynb; did you mean seed?"),
+    (["run", "toy_gaussian", "-p", "seed", "three"], "seed: 'three' is a str, want int"),
+    (["run", "toy_gaussian", "-p", "quick", "1"], "quick: 1 is a int, want bool"),
+    (["run", "toy_gausian"], "experiment: 'toy_gausian' is not known; did you mean 'toy_gaussian'"),
+    (["run", "nowhere.ipynb"], "notebook: nowhere.ipynb is not there"),
+])
+def test_the_command_line_refuses(capsys, monkeypatch, tmp_path, argv, message):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    assert cli.main(argv) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def notebook(path, *sources):
+    cells = [nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="python3", language="python"))), path)
+    return path
+
+
+@pytest.mark.parametrize("source, reason, timeout", [
+    ("1/0", "ZeroDivisionError: division by zero", None),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError", None),
+    ("import time; time.sleep(60)", "CellTimeoutError", 3),
+    ("print('over, and nothing written')", "no valid result.json", None),
+], ids=["exception", "dead kernel", "timeout", "no result"])
+def test_a_notebook_that_stops_is_failed_with_the_reason(tmp_path, source, reason, timeout):
+    path = notebook(tmp_path/"broken.ipynb", source)
+    with pytest.raises(NotebookError, match="broken: .*notebook.ipynb"):
+        run_notebook(path, root=tmp_path/"runs", timeout=timeout)
+    folder, = find_runs(tmp_path/"runs")
+    assert folder.state == "failed" and reason in folder.status["reason"]
+    with pytest.raises(NotebookError):
+        run_notebook(path, root=tmp_path/"runs", timeout=timeout)  # it is tried again, not taken for done
+
+
+def test_a_failing_cell_is_noted_under_plain_papermill(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = notebook(tmp_path/"stops.ipynb", "from calibnb.params import check_parameters\nsettings = check_parameters(globals())",
+                    "from calibnb.notebooks import Experiment\nexperiment = Experiment('stops', settings)", "open('/nowhere')")
+    assert refused(path, tmp_path).ename == "FileNotFoundError"
+    folder, = find_runs(tmp_path/"runs")
+    assert folder.state == "failed" and "FileNotFoundError" in folder.status["reason"]
+
+
+def test_one_failure_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    bad = notebook(tmp_path/"bad.ipynb", "1/0")
+    good = notebook(tmp_path/"good.ipynb", "from calibnb.notebooks import Experiment\nExperiment('good', dict(seed=seed)).findings([])")
+    assert cli.main(["run", str(bad), str(good)]) == 1
+    out = capsys.readouterr()
+    assert "ZeroDivisionError" in out.err and "good  seed 0  done" in out.out
+    assert cli.main(["list", "runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "failed   bad/" in shown and "done     good/" in shown
+
+
+def test_a_copy_for_others_holds_nothing_of_this_machine(toy, tmp_path):
+    copy = copy_notebook(toy, tmp_path)
+    text = copy.read_text()
+    assert copy.name == "toy_gaussian.ipynb" and pictures(copy) == 4
+    assert "papermill" not in json.loads(text)["metadata"] and str(toy.path) not in text
+
+
+def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path):
+    "The paper's own setting needs data and a network that are not there yet: said before anything is trained."
+    with pytest.raises(NotebookError, match="'cifar10' is not known"):
+        run_notebook("nll_overfitting", dict(quick=False), root=tmp_path)
+    folder, = find_runs(tmp_path)
+    assert folder.state == "failed" and "cifar10" in folder.status["reason"]

@@ -1,0 +1,144 @@
+"The rules of the house, held by tests: floors, notebooks, exports, README, sizes, names."
+import ast
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import papermill
+import pytest
+from conftest import ROOT
+
+import calibnb
+from calibnb.params import notebook_parameters
+
+NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+MODULES = {p.name[3:-6]: p for p in NOTEBOOKS if re.match(r"\d\d_", p.name)}
+EXPERIMENTS = sorted((ROOT/"nbs"/"experiments").glob("*.ipynb"))
+BIN = Path(sys.executable).parent
+
+
+def cells(path, kind="code"):
+    return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == kind]
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def exported(path):
+    return [source(c) for c in cells(path) if source(c).startswith("#| export")]
+
+
+def tracked():
+    "Files git knows or would take; everything there is, outside a repository."
+    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    return [p for line in out.stdout.splitlines() if (p := ROOT/line).is_file()]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_down(module):
+    floor = {name: int(path.name[0]) for name, path in MODULES.items()}
+    for code in exported(MODULES[module]):
+        for node in ast.walk(ast.parse(code)):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("calibnb"):
+                names = [node.module[8:]] if "." in node.module else [a.name for a in node.names]
+            if isinstance(node, ast.Import):
+                names = [a.name[8:] for a in node.names if a.name.startswith("calibnb.")]
+            for dep in names:
+                assert floor[dep] < floor[module], f"{module} (floor {floor[module]}) imports {dep} (floor {floor[dep]})"
+
+
+def test_every_module_has_its_notebook():
+    python = {p.stem for p in (ROOT/"calibnb").glob("*.py")} - {"__init__", "_modidx"}
+    assert python == set(MODULES) == set(calibnb._modules)
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory):
+    "The repository's notebooks, exported and cleaned again somewhere else, README included."
+    copy = tmp_path_factory.mktemp("rebuilt")
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT/name, copy/name)
+    for name in ("nbs", "calibnb"):
+        shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
+    for module in (copy/"calibnb").glob("*.py"):
+        if module.stem not in ("__init__", "_modidx"):
+            module.unlink()
+    strip = [str(BIN/"nbstripout"), "--keep-id", *map(str, (copy/"nbs").rglob("*.ipynb"))]
+    readme = [str(BIN/"jupyter"), "nbconvert", "--log-level", "WARN", "--to", "markdown", "--output-dir", ".", "--output", "README", "nbs/index.ipynb"]
+    for command in [str(BIN/"nbdev_export")], [str(BIN/"nbdev_clean")], strip, readme:
+        subprocess.run(command, cwd=copy, check=True, timeout=120, capture_output=True)
+    return copy
+
+
+@pytest.mark.parametrize("name", [*(f"calibnb/{m}.py" for m in MODULES), "calibnb/_modidx.py", "README.md",
+                                  *(str(p.relative_to(ROOT)) for p in NOTEBOOKS)])
+def test_committed_is_what_sync_makes(rebuilt, name):
+    assert (ROOT/name).read_text() == (rebuilt/name).read_text(), f"{name} is not in step: run `make sync`"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_clean_and_readable(path):
+    assert all(not c["outputs"] and c["execution_count"] is None for c in cells(path))
+    assert len(json.loads(path.read_text())["cells"]) <= 60
+    for code in exported(path):
+        assert len(code.splitlines()) <= 72, f"an exported cell of {len(code.splitlines())} lines"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_small_and_public_names_documented(module):
+    assert len((ROOT/"calibnb"/f"{module}.py").read_text().splitlines()) <= 400
+    live = getattr(calibnb, module)
+    for name in live.__all__:
+        item = getattr(live, name)
+        if inspect.isfunction(item) or inspect.isclass(item):
+            assert inspect.getdoc(item), f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
+def test_experiments_declare_their_parameters(path):
+    types = notebook_parameters(path)
+    assert types["quick"] == (bool, True) and types["seed"] == (int, 0)
+    assert types.keys() == papermill.inspect_notebook(str(path)).keys(), "papermill reads other names: a second `=` on a line?"
+    code = [source(c) for c in cells(path)]
+    assert "check_parameters(globals())" in code[1], "the cell after the parameters checks them"
+    assert f"Experiment('{path.stem}', settings)" in "".join(code)
+    assert "experiment.findings(" in code[-1]
+
+
+def test_version_is_one():
+    ini = ConfigParser(delimiters=["="])
+    ini.read(ROOT/"settings.ini")
+    assert calibnb.__version__ == ini["DEFAULT"]["version"]
+
+
+def test_import_is_light():
+    code = "import sys, calibnb; print(*(m for m in ('torch', 'pandas', 'matplotlib', 'torchvision', 'papermill') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == ""
+    code = code.replace("calibnb;", "calibnb.losses, calibnb.metrics;")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == "torch"
+
+
+def test_names_at_the_top_are_there():
+    assert all(getattr(calibnb, name) is not None for name in calibnb.__all__)
+
+
+def test_no_big_file_and_no_path_of_this_machine():
+    for path in tracked():
+        assert path.stat().st_size < 1_500_000, f"{path} is large"
+        if path.parent.name == "gallery":
+            assert path.stat().st_size < 600_000, f"{path} is large for the gallery"
+        text = path.read_bytes().decode("utf-8", "ignore")
+        assert f"{ROOT}/" not in text and f"{Path.home()}/" not in text, f"{path} holds a path of this machine"
+
+
+def test_no_unused_or_undefined_name():
+    found = subprocess.run([str(BIN/"ruff"), "check", "--isolated", "--select", "F,E9", "calibnb", "tests", "benchmarks", "setup.py"],
+                           cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout

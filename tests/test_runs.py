@@ -1,0 +1,188 @@
+"Runs: made once, found again, never done when they are not; killed at any moment they end in the same bits."
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from calibnb.core import Predictions
+from calibnb.folder import RunFolder, runs_root
+from calibnb.runs import Run, RunConfig, collect, get_run, get_runs
+from calibnb.train import Recipe
+
+SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
+
+
+def config(epochs=4, seed=0, **kwargs):
+    return RunConfig(**{**SMALL, **kwargs}, recipe=Recipe.quick(epochs, seed=seed))
+
+
+def python(code, *args, **kwargs):
+    return subprocess.Popen([sys.executable, "-c", code, *args], **kwargs)
+
+
+TRAIN = """
+import sys, torch
+torch.set_num_threads(1)
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Trainer
+fit = Trainer.fit
+Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": 0})
+get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], progress=False)
+"""
+
+
+def test_a_run_that_exists_is_loaded(tmp_path, monkeypatch):
+    first = get_run(config(), tmp_path)
+    monkeypatch.setattr("calibnb.runs._train", lambda *args: pytest.fail("trained again"))
+    again = get_run(config(), tmp_path)
+    assert again.path == first.path and again.history.rows == first.history.rows
+    assert again.config == config()
+    assert torch.equal(again.predictions("test").logits, first.predictions("test").logits)
+
+
+def test_same_seed_same_bits_other_seed_other_bits(tmp_path):
+    logits = [get_run(config(seed=s), tmp_path/root).predictions("test").logits for s, root in ((0, "a"), (0, "b"), (1, "a"))]
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
+
+
+def test_the_split_can_be_held_fixed(tmp_path):
+    targets = [get_run(config(1, seed, data_seed=5), tmp_path).predictions("test").target for seed in (0, 1)]
+    assert torch.equal(*targets)
+    targets = [get_run(config(1, seed), tmp_path).predictions("test").target for seed in (0, 1)]
+    assert not torch.equal(*targets)
+
+
+def test_killed_anywhere_it_resumes_to_the_same_bits(tmp_path):
+    setting = config(epochs=150)
+    whole = get_run(setting, tmp_path/"whole", progress=False)
+    draw, kills = random.Random(0), 0
+    path = setting.path(tmp_path/"killed")
+    for _ in range(3):
+        child = python(TRAIN, setting.model_dump_json(), str(tmp_path/"killed"))
+        end = time.monotonic() + 60
+        begun = lambda: RunFolder(path).status.get("pid") == child.pid and (path/"checkpoint.pt").exists()
+        while not begun() and time.monotonic() < end:
+            time.sleep(.02)
+        time.sleep(draw.uniform(0, .6))
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        if RunFolder(path).state == "done":
+            break
+        kills += 1
+        assert RunFolder(path).state == "died"
+        with pytest.raises(ValueError, match="state is died"):
+            Run(path)
+    assert kills, "the training was over before it could be killed"
+    resumed = get_run(setting, tmp_path/"killed", progress=False)
+    assert "going on from checkpoint" in (path/"log.txt").read_text()
+    assert resumed.history.rows == whole.history.rows
+    assert torch.equal(resumed.predictions("test").logits, whole.predictions("test").logits)
+    a, b = (torch.load(r.path/"checkpoint.pt", weights_only=True)["model"] for r in (resumed, whole))
+    assert all(torch.equal(a[k], b[k]) for k in b)
+
+
+def test_two_workers_make_it_once(tmp_path):
+    setting = config(epochs=40)
+    children = [python(TRAIN, setting.model_dump_json(), str(tmp_path)) for _ in range(2)]
+    assert [c.wait(timeout=120) for c in children] == [0, 0]
+    log = (setting.path(tmp_path)/"log.txt").read_text()
+    assert log.count("begun by process") == 1 and log.count("  done") == 1
+
+
+def test_a_failure_is_recorded_and_tried_again(tmp_path, monkeypatch):
+    def no_room(*args):
+        raise MemoryError("no room")
+    monkeypatch.setattr("calibnb.runs._train", no_room)
+    with pytest.raises(MemoryError):
+        get_run(config(), tmp_path)
+    folder = RunFolder(config().path(tmp_path))
+    assert folder.state == "failed" and folder.status["reason"] == "MemoryError: no room"
+    monkeypatch.undo()
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
+def test_a_damaged_result_is_not_done(tmp_path):
+    run = get_run(config(), tmp_path)
+    (run.path/"result.json").write_text("{")
+    assert RunFolder(run.path).state == "failed"
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path/"runs").write_text("a file where the folder should be")
+    with pytest.raises(OSError):
+        get_run(config(), tmp_path/"runs")
+
+
+def test_collect_has_a_row_for_every_run_failed_ones_too(tmp_path):
+    get_runs([config(seed=s) for s in (0, 1)], tmp_path)
+    with pytest.raises(FloatingPointError):
+        get_run(config().model_copy(update=dict(recipe=Recipe(epochs=2, lr=1e20))), tmp_path)
+    table = collect(tmp_path)
+    assert sorted(table.state) == ["done", "done", "failed"]
+    done = table[table.state == "done"]
+    assert sorted(done["recipe.seed"]) == [0, 1] and done["test.ece"].between(0, 1).all()
+    assert table[table.state == "failed"].reason.str.contains("FloatingPointError").all()
+
+
+BAD = [
+    (dict(loss="focall"), "loss: 'focall' is not known; did you mean 'focal'"),
+    (dict(loss="focal", loss_args=dict(gama=1)), "loss focal option: 'gama' is not known; did you mean 'gamma'"),
+    (dict(loss="focal", loss_args=dict(gamma=-1)), "gamma: -1.0, want a finite number >= 0"),
+    (dict(data="digit"), "data: 'digit' is not known; did you mean 'digits'"),
+    (dict(model="mpl"), "model: 'mpl' is not known; did you mean 'mlp'"),
+    (dict(recorders=["nll"]), "recorder: 'nll' is not known"),
+    (dict(experiment="../elsewhere"), "experiment"),
+    (dict(seed=3), "seed"),
+    (dict(recipe=dict(epochs=0)), "epochs"),
+    (dict(recipe=dict(learning_rate=.1)), "learning_rate"),
+]
+
+
+@pytest.mark.parametrize("settings, message", BAD, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**settings)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["BOMB"],)
+
+
+@pytest.mark.parametrize("name", ["predictions/test.safetensors", "checkpoint.pt"])
+def test_a_pickle_with_code_is_not_executed(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("BOMB", str(tmp_path/"boom"))
+    run = get_run(config(), tmp_path/"runs")
+    if name == "checkpoint.pt":
+        (run.path/"result.json").unlink()
+        torch.save(Bomb(), run.path/name)
+        with pytest.raises(pickle.UnpicklingError):
+            get_run(config(), tmp_path/"runs")
+        assert RunFolder(run.path).state == "failed"
+    else:
+        (run.path/name).write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(ValueError, match="not a safetensors file"):
+            run.predictions("test")
+    assert not (tmp_path/"boom").exists()
+
+
+def test_predictions_refuse_what_is_not_theirs(tmp_path):
+    with pytest.raises(ValueError, match="row 1 holds nan"):
+        Predictions([[0., 1.], [float("nan"), 0.]], [0, 1])
+    with pytest.raises(FileNotFoundError):
+        Predictions.load(tmp_path/"none.safetensors")
+
+
+def test_where_runs_lie(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    assert runs_root() == tmp_path
+    monkeypatch.delenv("CALIBNB_RUNS")
+    monkeypatch.chdir(tmp_path)
+    assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
