@@ -28,8 +28,10 @@ lab: $(READY)    ## JupyterLab
 sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
-	$(BIN)/nbstripout --keep-id $$(git ls-files --cached --others --exclude-standard 'nbs/*.ipynb')
+	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
+	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
+	mv README.md.tmp README.md
 
 bench: $(READY)  ## measure against peers, in one process, on one thread
 	$(BIN)/python benchmarks/run.py

@@ -55,6 +55,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
             'calibnb.folder': { 'calibnb.folder.Finding': ('folder.html#finding', 'calibnb/folder.py'),
                                 'calibnb.folder.Measure': ('folder.html#measure', 'calibnb/folder.py'),
                                 'calibnb.folder.Result': ('folder.html#result', 'calibnb/folder.py'),
+                                'calibnb.folder.RunError': ('folder.html#runerror', 'calibnb/folder.py'),
                                 'calibnb.folder.RunFolder': ('folder.html#runfolder', 'calibnb/folder.py'),
                                 'calibnb.folder.RunFolder._end': ('folder.html#runfolder._end', 'calibnb/folder.py'),
                                 'calibnb.folder.RunFolder.begin': ('folder.html#runfolder.begin', 'calibnb/folder.py'),

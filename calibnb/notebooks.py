@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
-from .folder import Finding, Result, RunFolder, checkout, failure, run_path
+from .folder import Finding, Result, RunError, RunFolder, checkout, failure, run_path
 from .params import check_values, notebook_parameters, parse_value
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
@@ -105,7 +105,7 @@ def find_notebook(
         return path
     return pick('experiment', name, list_experiments())
 
-class NotebookError(RuntimeError):
+class NotebookError(RunError):
     "A notebook that did not come to its end; its folder holds what it did and why it stopped."
 
 def run_notebook(

@@ -23,7 +23,7 @@ from .train import History, Recipe, Trainer, make_recorder, progress_bar, record
 # %% ../nbs/50_runs.ipynb #2272ad76
 class RunConfig(BaseModel):
     "What to train: validated, complete, and the name of its folder."
-    model_config = ConfigDict(extra='forbid', frozen=True)
+    model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs
     data: str = 'digits'
     data_args: dict = {}
@@ -47,8 +47,10 @@ class RunConfig(BaseModel):
         given = dict(given)
         for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
             name = given.get(part, cls.model_fields[part].default)
-            args = options(name, **given.get(f'{part}_args', {}))
-            given[f'{part}_args'] = json.loads(json.dumps(args))  # as they will be read back: tuples become lists
+            args = given.get(f'{part}_args', {})
+            if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
+            try: given[f'{part}_args'] = json.loads(json.dumps(options(name, **args), allow_nan=False))  # tuples become lists
+            except TypeError as e: raise ValueError(f'{part}_args: {args!r} cannot be written to a run file ({e})') from None
         make_loss(given.get('loss', 'ce'), **given['loss_args'])   # refuses values that no loss takes
         return given
 

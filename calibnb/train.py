@@ -28,7 +28,7 @@ from .data import Split, Splits
 # %% ../nbs/30_train.ipynb #ee03a29e
 class Recipe(BaseModel):
     "SGD with momentum and a stepwise learning rate."
-    model_config = ConfigDict(extra='forbid', frozen=True)
+    model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     epochs: int = Field(150, ge=1)                 # passes over the training split
     batch_size: int = Field(64, ge=1)              # the last batch of an epoch may be smaller
     lr: float = Field(.1, gt=0)                    # learning rate of the first epoch
@@ -109,7 +109,7 @@ class EpochView:
     def __init__(self, trainer, splits:Splits, epoch:int):
         self.trainer, self.splits, self.epoch = trainer, splits, epoch
         self.predictions = cache(self._predict)
-    def _predict(self, split:str)->Predictions: return self.trainer.predict(self.splits.parts[split])
+    def _predict(self, split:str)->Predictions: return self.trainer.predict(pick('split', split, self.splits.parts))
 
 class NLLBreakdown:
     "Error, ECE, confidence, NLL and entropy of whole splits and of their right and wrong samples [Mukhoti 2020, Fig. 1]."

@@ -63,17 +63,14 @@ def test_every_module_has_its_notebook():
 def rebuilt(tmp_path_factory):
     "The repository's notebooks, exported and cleaned again somewhere else, README included."
     copy = tmp_path_factory.mktemp("rebuilt")
-    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md", "Makefile"):
         shutil.copy(ROOT/name, copy/name)
     for name in ("nbs", "calibnb"):
         shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
     for module in (copy/"calibnb").glob("*.py"):
         if module.stem not in ("__init__", "_modidx"):
             module.unlink()
-    strip = [str(BIN/"nbstripout"), "--keep-id", *map(str, (copy/"nbs").rglob("*.ipynb"))]
-    readme = [str(BIN/"jupyter"), "nbconvert", "--log-level", "WARN", "--to", "markdown", "--output-dir", ".", "--output", "README", "nbs/index.ipynb"]
-    for command in [str(BIN/"nbdev_export")], [str(BIN/"nbdev_clean")], strip, readme:
-        subprocess.run(command, cwd=copy, check=True, timeout=120, capture_output=True)
+    subprocess.run(["make", "sync", f"BIN={BIN}", "READY="], cwd=copy, check=True, timeout=120, capture_output=True)
     return copy
 
 
