@@ -37,7 +37,7 @@ bench: $(READY)  ## measure against peers, in one process, on one thread
 	$(BIN)/python benchmarks/run.py
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
-	$(BIN)/calibnb run $(EXPERIMENTS) --copy-to runs/gallery
+	$(BIN)/calibnb run $(EXPERIMENTS) --again --copy-to runs/gallery
 
 clean:           ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

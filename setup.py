@@ -26,6 +26,6 @@ setup(
     packages=["calibnb"],
     python_requires=f">={ini['min_python']}",
     install_requires=library,
-    extras_require=dict(notebooks=notebooks, dev=dev),
+    extras_require=dict(notebooks=notebooks, ray=["ray"], slurm=["submitit"], dev=dev),
     entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
 )

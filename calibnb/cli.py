@@ -15,15 +15,16 @@ from .data import list_data
 from .folder import find_runs, runs_root
 from .losses import list_losses
 from .models import list_models
-from .notebooks import NotebookError, copy_notebook, describe, list_experiments, run_notebook
+from .notebooks import NotebookError, copy_notebook, describe, list_experiments, plan_notebook, run_notebook
 
 # %% ../nbs/70_cli.ipynb #54873c76
 def _run(args):
     params, failed = dict(args.parameters), 0
+    for name in args.experiments: plan_notebook(name, params)  # all are right before the first starts
     for name in args.experiments:
         start = time.time()
         try: folder = run_notebook(name, params, again=args.again, timeout=args.timeout)
-        except NotebookError as e:
+        except (NotebookError, OSError) as e:
             print(f'calibnb: {e}', file=sys.stderr)
             failed = 1
             continue

@@ -55,7 +55,6 @@ def _check_shapes(name, scores, target):
         raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}')
 
 def _check_labels(target, K, name):
-    if target.device.type != 'cpu': return
     lo, hi = (v.item() for v in target.aminmax())
     if lo < 0 or hi >= K:
         row = ((target < 0) | (target >= K)).nonzero()[0, 0].item()
@@ -71,7 +70,7 @@ def check_logits(
     logits, target = as_tensor(logits), as_tensor(target)
     _check_shapes('logits', logits, target)
     logits, target = flatten_classes(logits), target.reshape(-1).to(logits.device, torch.int64)
-    if not torch.compiler.is_compiling(): _check_labels(target, logits.shape[1], 'logits')
+    if target.device.type == 'cpu' and not torch.compiler.is_compiling(): _check_labels(target, logits.shape[1], 'logits')
     if values and not (finite := logits.isfinite()).all():
         row = (~finite).any(1).nonzero()[0, 0].item()
         raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
@@ -141,8 +140,13 @@ def bind_options(
     full = {k: options.get(k, p.default) for k, p in params.items()}
     for k, v in full.items():
         if v is inspect.Parameter.empty: raise ValueError(f'{what} option: {k} is required and was not given')
-        if isinstance(params[k].default, float) and type(v) is int: full[k] = float(v)
-    return full
+    return {k: _as_default(v, params[k].default) for k, v in full.items()}
+
+def _as_default(value, default):
+    "Where the default is a float or holds floats, so does the value; 'inf' is the float, as JSON has none."
+    if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)) and default:
+        return type(default)(_as_default(v, default[0]) for v in value)
+    return float(value) if isinstance(default, float) and (type(value) is int or value == 'inf') else value
 
 # %% ../nbs/00_core.ipynb #d078acf0
 def seed_everything(
@@ -178,11 +182,11 @@ def pick_device(
         raise ValueError(f'device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use "auto" or "cpu"')
     return device
 
-precisions = {'fp32': None, 'bf16': torch.bfloat16, 'fp16': torch.float16}
+precisions = {'fp32': None, 'bf16': torch.bfloat16}
 
 def autocast(
     device:torch.device,    # where the model runs
-    precision:str='fp32',   # 'fp32', 'bf16' or 'fp16'
+    precision:str='fp32',   # 'fp32' or 'bf16'
 ):
     "A context in which the forward pass runs in `precision`; losses compute in float32 or better all the same."
     dtype = pick('precision', precision, precisions)

@@ -82,7 +82,9 @@ def _digit_images():
     raw = load_digits()
     return torch.tensor(raw.images, dtype=torch.float32)[:, None]/16, torch.tensor(raw.target, dtype=torch.int64)
 
-def _normalise(x, pool): return ((F.avg_pool2d(x, pool) if pool > 1 else x) - .3)/.3
+def _normalise(x, pool):
+    if pool not in (1, 2, 4, 8): raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
+    return (F.avg_pool2d(x, pool) - .3)/.3
 
 def _three_parts(n, n_train, n_val, seed):
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
@@ -125,7 +127,7 @@ def list_data()->list[str]:
     return list(data_sets)
 
 def data_options(
-    name:str,   # one of `list_data()`
+    name:str, /, # one of `list_data()`
     **options,  # those you set
 )->dict:        # every option of the data set
     "All options of a data set, defaults filled in; an unknown name or option is a ValueError."

@@ -11,11 +11,13 @@ import json
 import math
 import os
 import platform
+import shutil
 import socket
 import subprocess
+import sys
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -46,12 +48,12 @@ def settings_key(
 
 def run_path(
     experiment:str,
-    settings:dict,   # JSON-able, without the seed
-    seed:int,
+    settings:dict,   # JSON-able, `seed` among them
     root=None,       # of all runs; `runs_root()` when None
 )->Path:
     "The folder that belongs to these settings: seeds of one setting sort together."
-    return Path(root or runs_root())/experiment/f'{settings_key(settings)}-s{seed}'
+    rest = {k: v for k, v in settings.items() if k != 'seed'}
+    return Path(root or runs_root())/experiment/f'{settings_key(rest)}-s{settings["seed"]}'
 
 # %% ../nbs/15_folder.ipynb #0db27fcd
 class Measure(BaseModel):
@@ -74,13 +76,14 @@ class Finding(BaseModel):
 class Result(BaseModel):
     "Content of `result.json`."
     model_config = ConfigDict(extra='forbid')
-    metrics: dict[str, dict[str, Measure]] = {}  # split -> metric -> measure
-    findings: list[Finding] = []
+    metrics: dict[str, dict[str, Measure]]  # of a training: split -> metric -> measure
+    findings: list[Finding]                 # of a notebook
 
-def measure(value, n, **kwargs):
-    "A `Measure`; nan and inf become None."
+def measure(value, n, bins=None, interval=None):
+    "A `Measure`; a value or an interval that is not finite becomes None."
     value = float(value)
-    return Measure(value=value if math.isfinite(value) else None, n=n, **kwargs)
+    finite = interval is not None and all(map(math.isfinite, interval))
+    return Measure(value=value if math.isfinite(value) else None, n=n, bins=bins, interval=interval if finite else None)
 
 # %% ../nbs/15_folder.ipynb #1fc1c532
 class RunError(RuntimeError):
@@ -100,9 +103,10 @@ def write_json(path, data):
     with atomic_write(path) as tmp: tmp.write_text(json.dumps(data, indent=1, allow_nan=False) + '\n', encoding='utf-8')
 
 def read_json(path):
-    "The content of a JSON file, or None where there is none to read."
-    try: return json.loads(Path(path).read_text(encoding='utf-8'))
-    except (FileNotFoundError, json.JSONDecodeError): return None
+    "The dict in a JSON file, or None where there is none to read."
+    try: data = json.loads(Path(path).read_text(encoding='utf-8'))
+    except (FileNotFoundError, ValueError): return None
+    return data if isinstance(data, dict) else None
 
 @cache
 def code_version()->str:
@@ -137,34 +141,57 @@ class RunRecord:
         if says == 'done': return 'done' if self.result else 'failed'
         return 'died' if says == 'running' and not self._held() else says
 
-    @property
-    def lock(self):
-        "A lock that dies with its process; `with folder.lock:` waits for it."
+    @cached_property
+    def _lock(self):
         self.path.mkdir(parents=True, exist_ok=True)
-        return FileLock(self/'.lock', is_singleton=True)
+        return FileLock(self/'.lock', is_singleton=True)  # dies with its process
 
     def _held(self):
-        lock = self.lock
+        lock = self._lock
         if lock.is_locked: return True
         try: lock.acquire(timeout=0)
         except TimeoutError: return True
         lock.release()
         return False
 
+    def holder(self):
+        "Who works on the run, as its status says."
+        return f'process {self.status.get("pid", "?")} on {self.status.get("host", "?")}'
+
 # %% ../nbs/15_folder.ipynb #780a4dfa
 class RunFolder(RunRecord):
-    "One run on disk and the only way to change it; hold `lock` while doing so."
+    "One run on disk and the only way to change it; hold its lock while doing so."
+    fresh = False  # has `begin` been called on this object?
+
+    def acquire(self, wait:bool=True):
+        "Take the lock; when another process has it, wait and say so, or raise a RunError that names it."
+        try: self._lock.acquire(timeout=0)
+        except TimeoutError:
+            if not wait: raise RunError(f'{self.path} is in use by {self.holder()}; end that first, or wait for it') from None
+            print(f'waiting for {self.holder()}, which works on {self.path}', file=sys.stderr)
+            self._lock.acquire()
+    def release(self): self._lock.release()
+
+    @contextmanager
+    def locked(self):
+        "Hold the lock for the duration of the block."
+        self.acquire()
+        try: yield self
+        finally: self.release()
+
     def log(self, text):
         "A line in `log.txt`."
         with open(self/'log.txt', 'a', encoding='utf-8') as f: f.write(f'{_now()}  {text}\n')
 
-    def begin(self, kind:str, settings:dict, device:str='cpu'):
-        "Say that the run is running; an older result goes first, so that it cannot be taken for this one's."
+    def begin(self, kind:str, settings:dict, **more):
+        "Say that the run is running; what an older one left goes first, so that it cannot be taken for this one's."
         self.path.mkdir(parents=True, exist_ok=True)
-        (self/'result.json').unlink(missing_ok=True)
+        for name in ('result.json', 'notebook.ipynb'): (self/name).unlink(missing_ok=True)
+        for old in ('figures', 'tables'): shutil.rmtree(self/old, ignore_errors=True)
         packages = {name: version(name) for name in ('torch', 'numpy')}
-        write_json(self/'run.json', dict(kind=kind, settings=settings, code=code_version(), device=device,
-                                         python=platform.python_version(), packages=packages))
+        write_json(self/'run.json', dict(kind=kind, settings=settings, code=code_version(), python=platform.python_version(),
+                                         packages=packages, **more))
+        self.fresh = True
         write_json(self/'status.json', dict(state='running', host=socket.gethostname(), pid=os.getpid(), start=_now()))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 
@@ -185,9 +212,9 @@ class RunFolder(RunRecord):
         except OSError: pass
 
     @contextmanager
-    def running(self, kind:str, settings:dict, device:str='cpu'):
+    def running(self, kind:str, settings:dict, **more):
         "Begin; at the end of the block finish, or fail with the exception as the reason."
-        self.begin(kind, settings, device)
+        self.begin(kind, settings, **more)
         try:
             yield self
             self.finish()

@@ -16,10 +16,11 @@ import math
 import warnings
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .core import bind_options, check_logits, first_argmax, pick
+from .core import as_tensor, bind_options, check_logits, first_argmax, pick
 
 # %% ../nbs/20_losses.ipynb #fab56480
 class LogProbs:
@@ -72,7 +73,7 @@ def weighted_cross_entropy(
     reduction:str='mean',      # 'mean', 'sum' or 'none'
 )->Tensor:                     # 0-d, or the shape of `target`
     "u(p, y) times cross-entropy, the form of all sample-weighted losses [Lin 2025, Eq. 6]."
-    shape = target.shape
+    shape = as_tensor(target).shape
     lp = LogProbs(*check_logits(logits, target))
     if weight is None: return reduce(-lp.log_p_y, reduction, shape)
     u = weight(lp)
@@ -83,15 +84,17 @@ def cross_entropy_loss(logits, target, *, reduction:str='mean')->Tensor:
     return weighted_cross_entropy(logits, target, reduction=reduction)
 
 # %% ../nbs/20_losses.ipynb #48ec16ef
-def _check_gamma(gamma, shape, name='gamma'):
-    "A non-negative float, or a tensor like the target, flattened."
-    if isinstance(gamma, Tensor) and gamma.ndim:
-        if gamma.shape != shape: raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
-        return gamma.reshape(-1)
-    if not isinstance(gamma, Tensor) and not (math.isfinite(gamma) and gamma >= 0):
-        way = '; for u growing with p use inverse_focal_loss' if gamma < 0 else ''
-        raise ValueError(f'{name}: {gamma}, want a finite number >= 0{way}')
-    return gamma
+def _check_gamma(gamma, target=None, name='gamma'):
+    "A non-negative number, or a tensor like the target, flattened; values of tensors are looked at on the CPU only."
+    tensor = isinstance(gamma, Tensor)
+    if tensor and gamma.ndim and gamma.shape != (shape := as_tensor(target).shape):
+        raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
+    if not tensor or gamma.device.type == 'cpu' and not torch.compiler.is_compiling():
+        lowest = gamma.detach().min().item() if tensor else gamma
+        if not isinstance(lowest, (int, float)) or not (math.isfinite(lowest) and lowest >= 0):
+            way = '; for u growing with p use inverse_focal_loss' if lowest == lowest and not isinstance(lowest, str) and lowest < 0 else ''
+            raise ValueError(f'{name}: {lowest!r}, want a finite number >= 0{way}')
+    return gamma.reshape(-1) if tensor and gamma.ndim else gamma
 
 def _is_zero(gamma): return not isinstance(gamma, Tensor) and gamma == 0
 
@@ -110,7 +113,7 @@ def focal_loss(
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
     "Focal loss (1 - p_y)^gamma · CE; ValueError for gamma < 0, nan or inf [Lin 2017, Mukhoti 2020]."
-    gamma = _check_gamma(gamma, target.shape)
+    gamma = _check_gamma(gamma, target)
     weight = None if _is_zero(gamma) else partial(focal_weight, gamma=gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
@@ -136,7 +139,7 @@ def flsd_loss(
     "Focal loss with a sample-dependent gamma, chosen by the probability of the label [Mukhoti 2020]."
     if len(gammas) != len(thresholds) + 1: raise ValueError(f'gammas: {len(gammas)} given, want {len(thresholds) + 1}, one more than thresholds')
     if list(thresholds) != sorted(set(thresholds)): raise ValueError(f'thresholds: {tuple(thresholds)}, want increasing numbers')
-    for gamma in gammas: _check_gamma(gamma, None, 'gammas')
+    for gamma in gammas: _check_gamma(gamma, name='gammas')
     weight = partial(flsd_weight, thresholds=tuple(thresholds), gammas=tuple(gammas))
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
@@ -156,7 +159,7 @@ def inverse_focal_loss(
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
     "Inverse focal loss (1 + p_y)^gamma · CE; warns for gamma > 3.59, where its gradient reverses [Wang 2021]."
-    gamma = _check_gamma(gamma, target.shape)
+    gamma = _check_gamma(gamma, target)
     if not detach_weight and not isinstance(gamma, Tensor) and gamma > 3.59: _warn_reversed(gamma)
     weight = None if _is_zero(gamma) else partial(inverse_focal_weight, gamma=gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
@@ -188,7 +191,7 @@ def dual_focal_loss(
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
     "Dual focal loss (1 - p_y + p_j)^gamma · CE [Tao 2023]."
-    gamma = _check_gamma(gamma, target.shape)
+    gamma = _check_gamma(gamma, target)
     if second not in ('below', 'runner_up'): raise ValueError(f'second: {second!r}, want "below" or "runner_up"')
     if detach_weight not in (True, False, 'pj_only'): raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
     weight = partial(dual_focal_weight, gamma=gamma, second=second, detach_second=detach_weight == 'pj_only')
@@ -219,7 +222,7 @@ def bsce_loss(
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
     "Cross-entropy weighted by the generalised Brier score; detached it is BSCE-GRA [Lin 2025]."
-    gamma = _check_gamma(gamma, target.shape)
+    gamma = _check_gamma(gamma, target)
     if not beta >= 1: raise ValueError(f'beta: {beta}, want the order of a norm, in [1, inf]')
     if form not in ('norm', 'sum'): raise ValueError(f'form: {form!r}, want "norm" or "sum"')
     weight = None if _is_zero(gamma) and form == 'norm' else partial(bsce_weight, gamma=gamma, beta=beta, form=form)
@@ -235,10 +238,10 @@ def label_smoothing_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Cross-entropy against a smoothed label [Szegedy 2016]."
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
-    lp, K = LogProbs(*check_logits(logits, target)), logits.shape[1]
+    lp, K = LogProbs(*check_logits(logits, target)), as_tensor(logits).shape[1]
     if mode == 'off_target': eps = eps*K/(K - 1)
     elif mode != 'uniform': raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
-    return reduce(-(1 - eps)*lp.log_p_y - eps*lp.log_p.mean(1), reduction, target.shape)
+    return reduce(-(1 - eps)*lp.log_p_y - eps*lp.log_p.mean(1), reduction, as_tensor(target).shape)
 
 def brier_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -247,7 +250,7 @@ def brier_loss(
 )->Tensor:                  # 0-d, or the shape of `target`; values in [0, 2]
     "Squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950]."
     lp = LogProbs(*check_logits(logits, target))
-    return reduce((2*lp.log_gap).exp().sum(1), reduction, target.shape)
+    return reduce((2*lp.log_gap).exp().sum(1), reduction, as_tensor(target).shape)
 
 # %% ../nbs/20_losses.ipynb #7a19ff86
 class LossModule(nn.Module):
@@ -294,7 +297,7 @@ def list_losses()->list[str]:
     return list(losses)
 
 def loss_options(
-    name:str,   # one of `list_losses()`
+    name:str, /, # one of `list_losses()`
     **options,  # those you set
 )->dict:        # every option of the loss
     "All options of a loss, defaults filled in; an unknown name or option is a ValueError."
@@ -316,8 +319,10 @@ def binary_focal_argmin(
     "The prediction that minimises the expected focal loss of a two-class problem [Mukhoti 2020, App. A]."
     from scipy.optimize import brentq
     if not 0 <= q <= 1: raise ValueError(f'q: {q}, want a probability')
-    gamma = _check_gamma(gamma, None)
+    gamma = _check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
-    def pull(x, share):  # of one class towards its own side
-        return share*((1 - x)**gamma/x - gamma*(1 - x)**(gamma - 1)*math.log(x))
-    return brentq(lambda x: pull(1 - x, 1 - q) - pull(x, q), 1e-12, 1 - 1e-12, xtol=1e-14, rtol=1e-14)
+    def pull(t, share):  # of the class with logit t towards its own side; x = sigmoid(t)
+        log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
+        return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
+    t = brentq(lambda t: pull(-t, 1 - q) - pull(t, q), -700, 700, xtol=1e-14)
+    return float(np.exp(-np.logaddexp(0, -t)))

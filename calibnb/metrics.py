@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'bin_ids', 'ReliabilityBins', 'reliability_bins',
-           'ece', 'mce', 'average_ce', 'ada_ece', 'classwise_ece', 'true_calibration_error', 'bootstrap_ci']
+           'ece', 'mce', 'average_ce', 'ada_ece', 'classwise_ece', 'true_calibration_error', 'bootstrap_ci',
+           'bootstrap_mean']
 
 # %% ../nbs/10_metrics.ipynb #96bfe244
+import math
 import warnings
 from dataclasses import dataclass
 
@@ -94,8 +96,8 @@ def bin_ids(
     return torch.bucketize(conf.double(), inner, right=closed == 'left')
 
 def _check_bins(n_bins):
-    if not isinstance(n_bins, int) or isinstance(n_bins, bool) or n_bins < 1:
-        raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1')
+    whole = isinstance(n_bins, (int, np.integer)) and not isinstance(n_bins, bool)
+    if not whole or n_bins < 1: raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1')
 
 # %% ../nbs/10_metrics.ipynb #c96ed7e4
 @dataclass(frozen=True, eq=False)
@@ -177,10 +179,12 @@ def mce(
     *, closed:str='right',
     min_count:int=1,     # bins with fewer samples are left out: one sample can make a gap of nearly 1
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]
+)->Tensor:               # 0-d float64 in [0, 1]; nan if no bin has min_count samples
     "Maximum calibration error: the largest |accuracy - confidence| of a bin; unstable, so look at its count."
     table = reliability_bins(probs, target, n_bins, closed=closed, validate=validate)
-    return torch.where(table.count >= min_count, table.gap.abs(), 0.).amax()
+    if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
+    gaps = table.gap.abs()[table.count >= min_count]
+    return gaps.amax() if len(gaps) else torch.tensor(math.nan, dtype=torch.float64)
 
 def average_ce(
     probs,               # (N, K) rows summing to 1
@@ -248,23 +252,34 @@ def true_calibration_error(
 
 # %% ../nbs/10_metrics.ipynb #c8b4be82
 def bootstrap_ci(
-    metric,            # a function (probs, target, **options) -> 0-d tensor
+    metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
     probs,             # (N, K) rows summing to 1
     target,            # (N,) class ids
     *, n_boot:int=200, # resamples
-    level:float=.95,   # of the interval
-    method:str='basic',# 'basic' (reflected about the value) or 'percentile'
+    level:float=.95,   # of the interval, in (0, 1)
     seed:int=0,
     **options,         # for `metric`
-)->tuple[float, float]: # lower and upper end, clipped to be at least 0
-    "Bootstrap interval of a metric, resampling samples with replacement."
-    if method not in ('basic', 'percentile'): raise ValueError(f'method: {method!r}, want "basic" or "percentile"')
+)->tuple[float, float]: # lower and upper end
+    "Percentile bootstrap interval of a metric, resampling samples with replacement."
+    if n_boot < 1: raise ValueError(f'n_boot: {n_boot}, want at least 1')
+    if not 0 < level < 1: raise ValueError(f'level: {level}, want a number between 0 and 1, e.g. 0.95')
     probs, target = check_probs(probs, target)
-    value = metric(probs, target, validate=False, **options)
-    draw = torch.Generator().manual_seed(seed)
-    rows = torch.randint(len(target), (n_boot, len(target)), generator=draw).to(probs.device)
-    again = torch.stack([metric(probs[r], target[r], validate=False, **options) for r in rows])
-    tail = torch.tensor([(1 - level)/2, (1 + level)/2], dtype=torch.float64, device=again.device)
-    lo, hi = again.quantile(tail).tolist()
-    if method == 'basic': lo, hi = 2*value.item() - hi, 2*value.item() - lo
-    return max(lo, 0.), max(hi, 0.)
+    rows = _resamples(len(target), n_boot, seed).to(probs.device)
+    return _percentiles(torch.stack([metric(probs[r], target[r], validate=False, **options) for r in rows]), level)
+
+def bootstrap_mean(
+    values:Tensor,     # (N,) one value a sample, e.g. a loss with reduction 'none'
+    *, n_boot:int=200,
+    level:float=.95,
+    seed:int=0,
+)->tuple[float, float]: # lower and upper end
+    "Percentile bootstrap interval of the mean of per-sample values."
+    rows = _resamples(len(values), n_boot, seed).to(values.device)
+    return _percentiles(torch.stack([values[r].double().mean() for r in rows]), level)
+
+def _resamples(n, n_boot, seed):
+    return torch.randint(n, (n_boot, n), generator=torch.Generator().manual_seed(seed))
+
+def _percentiles(values, level):
+    tail = torch.tensor([(1 - level)/2, (1 + level)/2], dtype=torch.float64, device=values.device)
+    return tuple(values.quantile(tail).tolist())

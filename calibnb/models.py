@@ -58,7 +58,7 @@ def list_models()->list[str]:
     return list(models)
 
 def model_options(
-    name:str,   # one of `list_models()`
+    name:str, /, # one of `list_models()`
     **options,  # those you set
 )->dict:        # every option of the model
     "All options of a model, defaults filled in; an unknown name or option is a ValueError."

@@ -7,20 +7,27 @@ __all__ = ['RunConfig', 'Run', 'get_run', 'get_runs', 'collect']
 
 # %% ../nbs/50_runs.ipynb #134a173b
 import json
+import math
 from functools import cached_property
 from pathlib import Path
 
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from . import metrics
 from .core import Predictions, pick, pick_device
 from .data import data_options, load_data
 from .folder import Result, RunFolder, find_runs, measure, run_path
-from .losses import loss_options, make_loss
+from .losses import brier_loss, loss_options, make_loss
 from .models import make_model, model_options
 from .train import History, Recipe, Trainer, make_recorder, progress_bar, recorders
 
 # %% ../nbs/50_runs.ipynb #2272ad76
+def _as_json(name, args):
+    "Options as they will be read back from a file: tuples become lists, an infinite number the text 'inf'."
+    try: return json.loads(json.dumps({k: 'inf' if v == math.inf else v for k, v in args.items()}, allow_nan=False))
+    except (TypeError, ValueError) as e: raise ValueError(f'{name}: {args} cannot be written to a run file ({e})') from None
+
 class RunConfig(BaseModel):
     "What to train: validated, complete, and the name of its folder."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
@@ -49,20 +56,20 @@ class RunConfig(BaseModel):
             name = given.get(part, cls.model_fields[part].default)
             args = given.get(f'{part}_args', {})
             if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
-            try: given[f'{part}_args'] = json.loads(json.dumps(options(name, **args), allow_nan=False))  # tuples become lists
-            except TypeError as e: raise ValueError(f'{part}_args: {args!r} cannot be written to a run file ({e})') from None
-        make_loss(given.get('loss', 'ce'), **given['loss_args'])   # refuses values that no loss takes
+            given[f'{part}_args'] = _as_json(f'{part}_args', options(name, **args))
+        try: loss = make_loss(given.get('loss', 'ce'), **given['loss_args'])   # refuses values that no loss takes
+        except TypeError as e: raise ValueError(f'loss_args: {given["loss_args"]} ({e})') from None
+        if loss.options['reduction'] == 'none': raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
         return given
 
     @property
     def seed(self): return self.recipe.seed
     @property
     def settings(self)->dict:
-        "All that names the folder: the configuration without the seed and the experiment."
+        "All that names the folder: the configuration without the experiment, the seed beside it."
         settings = self.model_dump(mode='json', exclude={'experiment'})
-        del settings['recipe']['seed']
-        return settings
-    def path(self, root=None)->Path: return run_path(self.experiment, self.settings, self.seed, root)
+        return dict(settings, seed=settings['recipe'].pop('seed'))
+    def path(self, root=None)->Path: return run_path(self.experiment, self.settings, root)
 
 # %% ../nbs/50_runs.ipynb #aaac0006
 class Run:
@@ -89,18 +96,15 @@ class Run:
         return Predictions.load(self.path/'predictions'/f'{pick("split", split, ("val", "test"))}.safetensors')
 
 # %% ../nbs/50_runs.ipynb #a2d8c43b
-_measures = {'error': metrics.error_rate, 'nll': metrics.nll, 'brier': metrics.brier_score, 'ece': metrics.ece, 'mce': metrics.mce,
-             'ada_ece': metrics.ada_ece, 'classwise_ece': metrics.classwise_ece}
-_unbinned = ('error', 'nll', 'brier')
+_binned = {'ece': metrics.ece, 'mce': metrics.mce, 'ada_ece': metrics.ada_ece, 'classwise_ece': metrics.classwise_ece}
 
-def _measure_all(preds:Predictions, bins=15, n_boot=100)->dict:
-    "Every measure of one split, with a 95 % bootstrap interval."
-    args, out = (preds.probs, preds.target), {}
-    for name, metric in _measures.items():
-        more = {} if name in _unbinned else dict(n_bins=bins)
-        interval = metrics.bootstrap_ci(metric, *args, n_boot=n_boot, **more)
-        out[name] = measure(metric(*args, **more), len(preds), interval=interval, bins=more.get('n_bins'))
-    return out
+def _measure_all(preds:Predictions, bins=15)->dict:
+    "Every measure of one split; those that are means over samples with a 95 % bootstrap interval."
+    logits, target, n = preds.logits.double(), preds.target, len(preds)
+    each = dict(error=(~preds.hit).double(), nll=F.cross_entropy(logits, target, reduction='none'),  # from logits: no underflow
+                brier=brier_loss(logits, target, reduction='none'))
+    means = {k: measure(v.mean(), n, interval=metrics.bootstrap_mean(v)) for k, v in each.items()}
+    return means | {k: measure(f(preds.probs, target, bins), n, bins=bins) for k, f in _binned.items()}
 
 def _train(config:RunConfig, folder:RunFolder, device, progress):
     splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)
@@ -111,7 +115,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress):
     history.save(folder/'history.csv')
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
     for name, p in preds.items(): p.save(folder/'predictions'/f'{name}.safetensors')
-    folder.record(Result(metrics={'test': _measure_all(preds['test'])}))
+    folder.record(Result(metrics={'test': _measure_all(preds['test'])}, findings=[]))
 
 def get_run(
     config:RunConfig,
@@ -122,10 +126,10 @@ def get_run(
     "The run of a configuration: loaded where it exists, trained where it does not."
     folder = RunFolder(config.path(root))
     if folder.state == 'done': return Run(folder.path)
-    with folder.lock:
+    with folder.locked():
         if folder.state != 'done':                                # else another worker has just made it
             settings = config.model_dump(mode='json')
-            with folder.running('train', settings, str(pick_device(device))): _train(config, folder, device, progress)
+            with folder.running('train', settings, device=str(pick_device(device))): _train(config, folder, device, progress)
     return Run(folder.path)
 
 # %% ../nbs/50_runs.ipynb #d88c0564

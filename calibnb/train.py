@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['recorders', 'Recipe', 'History', 'progress_bar', 'EpochView', 'NLLBreakdown', 'WeightNorm', 'make_recorder',
-           'save_checkpoint', 'load_checkpoint', 'Trainer']
+           'describe_task', 'save_checkpoint', 'load_checkpoint', 'shuffled_batches', 'Trainer']
 
 # %% ../nbs/30_train.ipynb #86bef9f9
 import csv
@@ -12,6 +12,7 @@ import math
 import sys
 import time
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +31,14 @@ class Recipe(BaseModel):
     "SGD with momentum and a stepwise learning rate."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     epochs: int = Field(150, ge=1)                 # passes over the training split
-    batch_size: int = Field(64, ge=1)              # the last batch of an epoch may be smaller
+    batch_size: int = Field(64, ge=1)              # the last batch of an epoch may be smaller, or one larger
     lr: float = Field(.1, gt=0)                    # learning rate of the first epoch
     milestones: tuple[int, ...] = ()               # epochs done when the learning rate drops
     lr_factor: float = Field(.1, gt=0, le=1)       # what a drop multiplies it by
     momentum: float = Field(.9, ge=0, lt=1)
     weight_decay: float = Field(5e-4, ge=0)
     clip: float|None = Field(None, gt=0)           # largest norm of the gradient of all weights; None: no clipping
-    precision: str = 'fp32'                        # of the forward pass: fp32, bf16 or fp16
+    precision: str = 'fp32'                        # of the forward pass: fp32 or bf16
     seed: int = Field(0, ge=0)                     # initial weights, order of the data, dropout
 
     @field_validator('precision')
@@ -142,13 +143,19 @@ def make_recorder(name:str):
     return pick('recorder', name, recorders)()
 
 # %% ../nbs/30_train.ipynb #5ec6202b
+def describe_task(trainer, train:Split)->dict:
+    "What is trained on what, as text: two trainings that differ in it must not share a checkpoint."
+    shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
+    content = sha256(train.x.cpu().numpy().tobytes() + train.y.cpu().numpy().tobytes()).hexdigest()[:16]
+    return dict(recipe=trainer.recipe.model_dump_json(), loss=repr(trainer.loss), model=str(shapes), data=f'{len(train)} samples, {content}')
+
 def save_checkpoint(
     trainer,  # in training
     path,
 ):
     "Write the state of a training, whole or not at all."
     cuda = torch.cuda.get_rng_state_all() if trainer.device.type == 'cuda' else []
-    state = dict(recipe=trainer.recipe.model_dump_json(), model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict(),
+    state = dict(task=trainer.task, model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict(),
                  history=trainer.history.rows, order=trainer.order.get_state(), cpu=torch.get_rng_state(), cuda=cuda)
     with atomic_write(path) as tmp: torch.save(state, tmp)
 
@@ -156,10 +163,11 @@ def load_checkpoint(
     trainer,  # about to train
     path,
 ):
-    "Put a training back into the state that `save_checkpoint` wrote; ValueError when its recipe is another."
+    "Put a training back into the state that `save_checkpoint` wrote; ValueError when it is of another training."
     state = torch.load(path, map_location=trainer.device, weights_only=True)
-    if state['recipe'] != trainer.recipe.model_dump_json():
-        raise ValueError(f'checkpoint: {path} was made with another recipe ({state["recipe"]}); remove it or use its recipe')
+    for what, mine in trainer.task.items():
+        if (theirs := state['task'][what]) != mine:
+            raise ValueError(f'checkpoint: {path} was made with another {what} ({theirs}, not {mine}); remove it or give another path')
     trainer.model.load_state_dict(state['model'])
     trainer.optimizer.load_state_dict(state['optimizer'])
     trainer.history = History(state['history'])
@@ -167,7 +175,18 @@ def load_checkpoint(
     torch.set_rng_state(state['cpu'].cpu())
     if state['cuda']: torch.cuda.set_rng_state_all([s.cpu() for s in state['cuda']])
 
-# %% ../nbs/30_train.ipynb #b4ca12dd
+# %% ../nbs/30_train.ipynb #c7c3d83d
+def shuffled_batches(
+    n:int,               # samples
+    batch_size:int,
+    generator:torch.Generator,
+)->list:                 # of (B,) int64 row numbers, on the CPU
+    "Every row once, in random order; a last batch of one joins the one before, for batch norm cannot take it."
+    batches = list(torch.randperm(n, generator=generator).split(batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1 < batch_size: batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+# %% ../nbs/30_train.ipynb #50134775
 class Trainer:
     "A model, a loss and a recipe; `fit` trains, `predict` gives `Predictions`."
     def __init__(self,
@@ -177,6 +196,8 @@ class Trainer:
         device:str='auto',    # where to train
     ):
         self.device = pick_device(device)
+        self.reduction = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', 'mean'))
+        if self.reduction == 'none': raise ValueError('loss: its reduction is "none", want "mean" or "sum" to train with')
         self.model, self.loss, self.recipe = model.to(self.device), loss, recipe
 
     def fit(self,
@@ -188,6 +209,7 @@ class Trainer:
     )->History:
         "Train for `recipe.epochs` epochs. FloatingPointError when the loss is not finite."
         splits, recipe = splits.to(self.device), self.recipe
+        self.task = describe_task(self, splits.train) if checkpoint else {}
         self.optimizer = torch.optim.SGD(self.model.parameters(), recipe.lr, recipe.momentum,
                                          weight_decay=recipe.weight_decay, fused=True)
         self.history, self.order = History(), torch.Generator().manual_seed(recipe.seed)
@@ -212,7 +234,8 @@ class Trainer:
         for group in self.optimizer.param_groups: group['lr'] = lr
         self.model.train()
         total = torch.zeros((), device=self.device)
-        for rows in torch.randperm(len(train), generator=self.order).to(self.device).split(self.recipe.batch_size):
+        for rows in shuffled_batches(len(train), self.recipe.batch_size, self.order):
+            rows = rows.to(self.device)
             x, y = train.x[rows], train.y[rows]          # already on the device
             with autocast(self.device, self.recipe.precision): logits = self.model(x)
             loss = self.loss(logits, y)
@@ -220,13 +243,13 @@ class Trainer:
             loss.backward()
             if self.recipe.clip: nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
             self.optimizer.step()
-            total += loss.detach()*len(y)
+            total += loss.detach()*(len(y) if self.reduction == 'mean' else 1)
         mean = total.item()/len(train)                   # the only wait for the device
         if not math.isfinite(mean):
             raise FloatingPointError(f'train loss is {mean} in epoch {epoch + 1}; lower lr (now {lr:g}) or set clip (now {self.recipe.clip})')
         return mean
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def predict(self,
         split:Split,
         batch_size:int=2048,

@@ -31,27 +31,27 @@ def source(cell):
 
 
 def exported(path):
-    return [source(c) for c in cells(path) if source(c).startswith("#| export")]
+    return [source(c) for c in cells(path) if re.match(r"#\|\s*export", source(c))]
 
 
 def tracked():
-    "Files git knows or would take; everything there is, outside a repository."
+    "Files git knows or would take."
     out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
-    return [p for line in out.stdout.splitlines() if (p := ROOT/line).is_file()]
+    files = [p for line in out.stdout.splitlines() if (p := ROOT/line).is_file()]
+    return files or pytest.skip("not a git checkout")
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_go_down(module):
     floor = {name: int(path.name[0]) for name, path in MODULES.items()}
-    for code in exported(MODULES[module]):
-        for node in ast.walk(ast.parse(code)):
-            names = []
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("calibnb"):
-                names = [node.module[8:]] if "." in node.module else [a.name for a in node.names]
-            if isinstance(node, ast.Import):
-                names = [a.name[8:] for a in node.names if a.name.startswith("calibnb.")]
-            for dep in names:
-                assert floor[dep] < floor[module], f"{module} (floor {floor[module]}) imports {dep} (floor {floor[dep]})"
+    for node in ast.walk(ast.parse((ROOT/"calibnb"/f"{module}.py").read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.level:  # nbdev makes them relative
+            names = [node.module] if node.module else [a.name for a in node.names]
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not getattr(node, "level", 0):
+            assert not any(a.name.startswith("calibnb.") for a in node.names) and not (getattr(node, "module", "") or "").startswith("calibnb")
+        for dep in names:
+            assert floor[dep] < floor[module], f"{module} (floor {floor[module]}) imports {dep} (floor {floor[dep]})"
 
 
 def test_every_module_has_its_notebook():
@@ -124,6 +124,19 @@ def test_import_is_light():
 
 def test_names_at_the_top_are_there():
     assert all(getattr(calibnb, name) is not None for name in calibnb.__all__)
+
+
+def test_checking_parameters_is_light():
+    "A wrong parameter is refused before anything heavy is imported."
+    code = "import sys, calibnb.params; print(*(m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'papermill') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_the_gallery_is_of_today(path):
+    shown = [source(c) for c in cells(path) if not source(c).startswith("# Parameters")]
+    assert shown == [source(c) for c in cells(ROOT/"nbs"/"experiments"/path.name)], "run `make gallery`"
+    assert not any(o.get("name") == "stderr" or o["output_type"] == "error" for c in cells(path) for o in c["outputs"])
 
 
 def test_no_big_file_and_no_path_of_this_machine():

@@ -12,7 +12,8 @@ from calibnb.losses import LogProbs, make_loss
 
 NAMES = losses.list_losses()
 WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
-GAMMA = [n for n in NAMES if "gamma" in losses.loss_options(n)]
+EXTREMES = [(n, dict(gamma=g)) for n in NAMES if "gamma" in losses.loss_options(n) for g in (0., .3, 1., 3., 10.)]
+EXTREMES += [(n, {}) for n in NAMES if "gamma" not in losses.loss_options(n)]
 
 
 def batch(N=7, K=5, seed=0, scale=2.):
@@ -38,14 +39,13 @@ def test_detached_gradient_is_u_times_ce_gradient(name):
 
 
 @pytest.mark.parametrize("dtype, size", [(torch.float64, 1e4), (torch.float32, 80.)])
-@pytest.mark.parametrize("gamma", [0., .3, 1., 3., 10.])
-@pytest.mark.parametrize("name", GAMMA)
+@pytest.mark.parametrize("name, options", EXTREMES, ids=str)
 @pytest.mark.filterwarnings("ignore:inverse_focal_loss")
-def test_finite_at_the_extremes(name, gamma, dtype, size):
+def test_finite_at_the_extremes(name, options, dtype, size):
     corners = torch.tensor([[size, -size, 0.], [-size, size, 0.], [size, size, -size], [0., 0., 0.], [size, size, size]], dtype=dtype)
     for label in range(3):
         logits = corners.clone().requires_grad_()
-        value = make_loss(name, gamma=gamma, reduction="none")(logits, torch.full((5,), label))
+        value = make_loss(name, **options, reduction="none")(logits, torch.full((5,), label))
         grad, = torch.autograd.grad(value.sum(), logits)
         assert value.isfinite().all() and grad.isfinite().all()
 
@@ -98,6 +98,7 @@ def test_gamma_per_sample_and_its_gradient():
 
 BAD = [
     ("focal", dict(gamma=-1), "gamma: -1.0, want a finite number >= 0; for u growing with p use inverse_focal_loss"),
+    ("focal", dict(gamma="3"), "gamma: '3', want a finite number"),
     ("focal", dict(gamma=float("inf")), "gamma: inf"),
     ("focal", dict(gamma=float("nan")), "gamma: nan"),
     ("flsd", dict(gammas=(1., 2., 3.)), "gammas: 3 given, want 2"),
@@ -127,10 +128,18 @@ def test_inverse_focal_warns_where_its_gradient_reverses():
         assert grad[0, 0].sign() == sign
 
 
-def test_modules_have_the_signature_of_their_function():
-    for cls in losses.losses.values():
-        options = inspect.signature(cls).parameters
-        assert set(options) | set(cls.fixed) | {"logits", "target"} == set(inspect.signature(cls.fn).parameters)
+@pytest.mark.parametrize("gamma", [torch.tensor(-1.), torch.tensor([1., 2., -.5, 1., 1., 1., 1.]), torch.ones(3)], ids=["0-d", "one of many", "shape"])
+def test_bad_gamma_tensors(gamma):
+    with pytest.raises(ValueError, match="gamma: "):
+        losses.focal_loss(*batch(), gamma)
+
+
+def test_modules_know_their_options():
+    assert list(inspect.signature(losses.BSCELoss).parameters) == ["gamma", "beta", "form", "detach_weight", "reduction"]
+    assert list(inspect.signature(losses.BSCEGRALoss).parameters) == ["gamma", "beta", "form", "reduction"]
+    with pytest.raises(TypeError, match="gama"):
+        losses.FocalLoss(gama=2.)
+    assert losses.BSCELoss(2., beta=float("inf"))(*batch()).isfinite()
 
 
 def test_a_module_trains_like_cross_entropy():

@@ -115,9 +115,22 @@ def test_bad_input_is_refused(name, case):
 
 @pytest.mark.parametrize("n_bins", [0, -3, 2.5, True, None])
 def test_bad_bins(n_bins):
+    assert metrics.ece(*GOOD, np.int64(3)) == metrics.ece(*GOOD, 3)
     for name in "ece", "mce", "ada_ece", "classwise_ece", "average_ce":
         with pytest.raises(ValueError, match="n_bins: .* want a whole number"):
             FUNCTIONS[name](*GOOD, n_bins)
+
+
+def test_mce_of_bins_with_enough_samples():
+    probs, target = torch.tensor([[.9, .1], [.9, .1], [.6, .4]], dtype=torch.float64), torch.tensor([0, 0, 1])
+    assert math.isclose(metrics.mce(probs, target, 10), .6) and math.isclose(metrics.mce(probs, target, 10, min_count=2), .1)
+    assert metrics.mce(probs, target, 10, min_count=3).isnan()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_labels_are_checked_on_the_device_too():
+    with pytest.raises(ValueError, match="label 2 at row 1"):
+        metrics.ece(GOOD[0].cuda(), torch.tensor([0, 2]).cuda())
 
 
 def test_bootstrap_covers():

@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from calibnb.core import Predictions
+from calibnb.data import load_data
 from calibnb.folder import RunFolder, runs_root
+from calibnb.losses import make_loss
+from calibnb.models import make_model
 from calibnb.runs import Run, RunConfig, collect, get_run, get_runs
-from calibnb.train import Recipe
+from calibnb.train import Recipe, Trainer
 
 SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
 
@@ -131,10 +134,54 @@ def test_collect_has_a_row_for_every_run_failed_ones_too(tmp_path):
     assert table[table.state == "failed"].reason.str.contains("FloatingPointError").all()
 
 
+def test_saturated_predictions_have_a_result():
+    from calibnb.runs import _measure_all
+    found = _measure_all(Predictions([[0., 2000.], [3., 0.], [0., 2.]], [0, 0, 1]))
+    assert found["nll"].value > 600 and all(m.interval is None for k, m in found.items() if m.bins)
+
+
+def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):
+    preds = get_run(config(), tmp_path).predictions("val")
+    T = torch.ones((), requires_grad=True)
+    for logits in preds.logits, Trainer(make_model("mlp", 10, (1, 4, 4)), make_loss("ce")).predict(load_data("digits").val).logits:
+        torch.nn.functional.cross_entropy(logits/T, preds.target).backward()
+
+
+def test_reductions_and_the_reported_loss():
+    splits = load_data("digits", n_train=129)  # a last batch of one would break batch norm
+    sums, means = (Trainer(make_model("small_cnn", 10, splits.in_shape, width=4), make_loss("ce", reduction=r), Recipe(epochs=1, lr=1e-9)).fit(splits)
+                   for r in ("sum", "mean"))
+    assert abs(sums["train_loss"][0] - means["train_loss"][0]) < 1e-4
+    with pytest.raises(ValueError, match='reduction is "none"'):
+        Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce", reduction="none"))
+
+
+def test_the_same_settings_are_the_same_folder():
+    same = [RunConfig(loss="flsd", loss_args=dict(gammas=g)) for g in ([5, 3], (5., 3.), [5., 3])] + [RunConfig(loss="flsd")]
+    assert len({c.path("r") for c in same}) == 1
+    endless = RunConfig(loss="bsce", loss_args=dict(beta=float("inf")))
+    assert RunConfig.model_validate_json(endless.model_dump_json()) == endless and "Infinity" not in endless.model_dump_json()
+
+
+def test_a_file_of_rubbish_stops_nobody(tmp_path):
+    run = get_run(config(), tmp_path)
+    for rubbish in b"\xff\xfe{", b"[1, 2]", b"{}", b"":
+        (run.path/"result.json").write_bytes(rubbish)
+        assert list(collect(tmp_path).state) == ["failed"]
+    (run.path/"status.json").write_bytes(b"\xff\xfe{")
+    assert list(collect(tmp_path).state) == ["absent"]
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
 BAD = [
     (dict(loss="focall"), "loss: 'focall' is not known; did you mean 'focal'"),
     (dict(loss="focal", loss_args=dict(gama=1)), "loss focal option: 'gama' is not known; did you mean 'gamma'"),
     (dict(loss="focal", loss_args=dict(gamma=-1)), "gamma: -1.0, want a finite number >= 0"),
+    (dict(loss="focal", loss_args=dict(gamma="3")), "gamma: '3', want a finite number"),
+    (dict(loss="focal", loss_args=dict(gamma=float("nan"))), "gamma"),
+    (dict(loss_args=dict(reduction="none")), 'reduction is "none"'),
+    (dict(data_args=dict(name="x")), "data digits option: 'name' is not known"),
+    (dict(data_args=3), "data_args: 3, want a dictionary"),
     (dict(data="digit"), "data: 'digit' is not known; did you mean 'digits'"),
     (dict(model="mpl"), "model: 'mpl' is not known; did you mean 'mlp'"),
     (dict(recorders=["nll"]), "recorder: 'nll' is not known"),
