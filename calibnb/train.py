@@ -179,10 +179,11 @@ def load_checkpoint(
 def shuffled_batches(
     n:int,               # samples
     batch_size:int,
-    generator:torch.Generator,
-)->list:                 # of (B,) int64 row numbers, on the CPU
+    generator:torch.Generator, # of the CPU, so that the order is the same on every device
+    device='cpu',        # where to put the row numbers
+)->list:                 # of (B,) int64 row numbers
     "Every row once, in random order; a last batch of one joins the one before, for batch norm cannot take it."
-    batches = list(torch.randperm(n, generator=generator).split(batch_size))
+    batches = list(torch.randperm(n, generator=generator).to(device).split(batch_size))
     if len(batches) > 1 and len(batches[-1]) == 1 < batch_size: batches[-2:] = [torch.cat(batches[-2:])]
     return batches
 
@@ -234,8 +235,7 @@ class Trainer:
         for group in self.optimizer.param_groups: group['lr'] = lr
         self.model.train()
         total = torch.zeros((), device=self.device)
-        for rows in shuffled_batches(len(train), self.recipe.batch_size, self.order):
-            rows = rows.to(self.device)
+        for rows in shuffled_batches(len(train), self.recipe.batch_size, self.order, self.device):
             x, y = train.x[rows], train.y[rows]          # already on the device
             with autocast(self.device, self.recipe.precision): logits = self.model(x)
             loss = self.loss(logits, y)
