@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibnb import losses
-from calibnb.losses import LogProbs, make_loss
+from calibnb.losses import make_loss
+from calibnb.weights import LogProbs
 
 NAMES = losses.list_losses()
+BATCHWISE = {"mmce", "mmce_weighted", "dece", "sece"}  # a sample's value depends on the others
+DRAWN = {"consistency"}                              # a fresh noise at every call
 WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
 EXTREMES = [(n, dict(gamma=g)) for n in NAMES if "gamma" in losses.loss_options(n) for g in (0., .3, 1., 3., 10.)]
 EXTREMES += [(n, {}) for n in NAMES if "gamma" not in losses.loss_options(n)]
@@ -21,7 +24,7 @@ def batch(N=7, K=5, seed=0, scale=2.):
     return scale*torch.randn(N, K, generator=draw, dtype=torch.float64), torch.randint(K, (N,), generator=draw)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("_gra")])  # those have a contract of their own, below
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("_gra") and n not in DRAWN])  # those have contracts of their own
 def test_gradcheck(name):
     logits, target = batch()
     loss = make_loss(name, reduction="none")
@@ -55,12 +58,13 @@ def test_half_precision_is_computed_in_float32(name):
     logits, target = batch()
     out = make_loss(name)(logits.bfloat16(), target)
     assert out.dtype == torch.float32
-    torch.testing.assert_close(out, make_loss(name)(logits.bfloat16().float(), target))
+    if name not in DRAWN:
+        torch.testing.assert_close(out, make_loss(name)(logits.bfloat16().float(), target))
 
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6))
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
 def test_invariances(name, seed, N, K):
     "The order of the batch, the names of the classes and a constant on a row of logits do not matter."
     logits, target = batch(N, K, seed)
@@ -71,7 +75,8 @@ def test_invariances(name, seed, N, K):
     renamed = torch.empty_like(logits)
     renamed[:, classes] = logits
     torch.testing.assert_close(make_loss(name, reduction="none")(renamed, classes[target]), value)
-    torch.testing.assert_close(make_loss(name, reduction="none")(logits + 7., target), value)
+    if name != "lp_norm":  # which is there to mind the size of the logits
+        torch.testing.assert_close(make_loss(name, reduction="none")(logits + 7., target), value)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,7 +85,10 @@ def test_segmentation_shapes_and_reductions(name):
     logits, target = torch.randn(2, 4, 3, 5, generator=draw), torch.randint(4, (2, 3, 5), generator=draw)
     full = make_loss(name, reduction="none")(logits, target)
     assert full.shape == target.shape
-    torch.testing.assert_close(full[1, 2, 4], make_loss(name)(logits[1:, :, 2, 4], target[1:, 2, 4]))
+    if name in DRAWN:
+        return
+    if name not in BATCHWISE:
+        torch.testing.assert_close(full[1, 2, 4], make_loss(name)(logits[1:, :, 2, 4], target[1:, 2, 4]))
     torch.testing.assert_close(make_loss(name, reduction="sum")(logits, target), full.sum())
     torch.testing.assert_close(make_loss(name)(logits, target), full.mean())
 
