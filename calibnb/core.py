@@ -98,12 +98,12 @@ def _check_prob_values(probs):
         bad = ~((probs >= 0) & (probs <= 1 + 1e-6))
         row, col = bad.nonzero()[0].tolist()
         raise ValueError(f'probs: {probs[row, col].item():.4g} at row {row}, column {col}, want numbers in [0, 1]; '
-                         'logits need .softmax(1) first')
+                         'logits need .softmax(1) first, percentages /100')
     total, tol = probs.sum(1, dtype=torch.float64), 1e-2 if probs.dtype in (torch.float16, torch.bfloat16) else 1e-3
     off = (total - 1).abs() > tol
     if off.any():
         row = off.nonzero()[0, 0].item()
-        raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; logits need .softmax(1) first')
+        raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; logits need .softmax(1) first, rounded rows p/p.sum(1)')
 
 # %% ../nbs/00_core.ipynb #2ae304bc
 def first_argmax(

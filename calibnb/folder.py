@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'checkout', 'settings_key', 'run_path', 'Measure', 'Finding', 'Result', 'measure', 'RunError', 'failure',
-           'write_json', 'read_json', 'code_version', 'RunRecord', 'RunFolder', 'find_runs']
+           'one_line', 'write_json', 'read_json', 'code_version', 'RunRecord', 'RunFolder', 'find_runs']
 
 # %% ../nbs/15_folder.ipynb #a5c8c831
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
@@ -93,8 +94,12 @@ def failure(error:BaseException)->str:
     "One line that says what went wrong."
     if isinstance(error, KeyboardInterrupt): return 'interrupted'
     if isinstance(error, RunError): return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if 'For further information' not in line]
-    return f'{type(error).__name__}: {" ".join(lines).strip() or "no message"}'
+    return f'{type(error).__name__}: {one_line(str(error)) or "no message"}'
+
+def one_line(message:str)->str:
+    "A message without line breaks and without pydantic's notes to itself."
+    lines = [re.sub(r'\s*\[type=\w+\]$', '', line.strip()) for line in message.splitlines() if 'For further information' not in line]
+    return ' '.join(lines).strip()
 
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='seconds')
 

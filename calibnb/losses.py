@@ -66,8 +66,9 @@ def _check_gamma(gamma, target=None, name='gamma'):
         raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
     if not tensor or gamma.device.type == 'cpu' and not torch.compiler.is_compiling():
         lowest = gamma.detach().min().item() if tensor else gamma
-        if not isinstance(lowest, (int, float)) or not (math.isfinite(lowest) and lowest >= 0):
-            way = '; for u growing with p use inverse_focal_loss' if lowest == lowest and not isinstance(lowest, str) and lowest < 0 else ''
+        number = isinstance(lowest, (int, float))
+        if not number or not (math.isfinite(lowest) and lowest >= 0):
+            way = '; for u growing with p use inverse_focal_loss' if number and lowest < 0 else ''
             raise ValueError(f'{name}: {lowest!r}, want a finite number >= 0{way}')
     return gamma.reshape(-1) if tensor and gamma.ndim else gamma
 

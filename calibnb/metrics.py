@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import check_probs, first_argmax
+from .core import as_tensor, check_probs, first_argmax
 
 # %% ../nbs/10_metrics.ipynb #f70f23ec
 def _top_label(probs, target, validate):
     "Confidence (float64) of the prediction and whether it was right: all that top-label metrics need."
+    if target is None: raise ValueError('target: None, want class ids')
     probs, target = check_probs(probs, target, validate)
     return probs.amax(1).double(), (first_argmax(probs) == target).double()
 
@@ -274,6 +275,7 @@ def bootstrap_mean(
     seed:int=0,
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of the mean of per-sample values."
+    values = as_tensor(values)
     rows = _resamples(len(values), n_boot, seed).to(values.device)
     return _percentiles(torch.stack([values[r].double().mean() for r in rows]), level)
 

@@ -17,7 +17,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
-from .folder import Finding, Result, RunError, RunFolder, checkout, failure, run_path
+from .folder import Finding, Result, RunError, RunFolder, checkout, failure, one_line, run_path
 from .params import check_values, notebook_parameters, parse_value
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
@@ -119,7 +119,8 @@ def find_notebook(
     if path.suffix == '.ipynb':
         if not path.is_file(): raise ValueError(f'notebook: {name} is not there')
         return path
-    return pick('experiment', name, list_experiments())
+    if not (known := list_experiments()): raise ValueError(f'experiment: {name!r}, but no experiments are here; they lie in nbs/experiments of a clone, install calibnb from one (pip install -e) or give a path')
+    return pick('experiment', name, known)
 
 class NotebookError(RunError):
     "A notebook that did not come to its end; its folder holds what it did and why it stopped."
@@ -162,6 +163,7 @@ def code_hash(path)->str:
 
 def _papermill(path, folder, settings, timeout, progress):
     import papermill
+    from nbclient.exceptions import CellTimeoutError
     logging.getLogger('papermill').setLevel(logging.WARNING)
     before = {k: os.environ.get(k) for k in (FOLDER_VARIABLE, 'CALIBNB_RUNS')}
     os.environ.update({FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())})
@@ -170,7 +172,8 @@ def _papermill(path, folder, settings, timeout, progress):
                                    progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
                                    extra_arguments=['--IPKernelApp.log_level=ERROR'])  # no warning about loopback sockets
     except papermill.PapermillExecutionError as e:
-        raise NotebookError(f'{e.ename}: {e.evalue} (in cell {e.exec_count})') from None
+        raise NotebookError(f'{e.ename}: {one_line(e.evalue)} (in cell {e.exec_count})') from None
+    except CellTimeoutError: raise NotebookError(f'a cell took longer than {timeout} s') from None
     finally:
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.update({k: v})
 

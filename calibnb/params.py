@@ -37,7 +37,7 @@ def check_values(
     types:dict,   # name -> (type, default), from `declared`
     where:str='the parameters cell', # for the message
 )->dict:          # every declared name with its value
-    "Given values over declared defaults; KeyError for an unknown name, TypeError for a wrong type."
+    "Given values over declared defaults; KeyError for an unknown name, TypeError for a wrong type, ValueError for a negative seed."
     for name in values:
         if name not in types:
             near = difflib.get_close_matches(name, types, 1)
@@ -50,6 +50,7 @@ def check_values(
         except ValidationError as e:
             raise TypeError(f'{name}: {value!r} is a {type(value).__name__}, want {_name(kind)} '
                             f'({e.errors()[0]["msg"].lower()})') from None
+    if full.get('seed', 0) < 0: raise ValueError(f'seed: {full["seed"]}, want 0 or more')
     return full
 
 def _name(kind): return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)

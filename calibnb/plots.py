@@ -82,10 +82,10 @@ def reliability_diagram(
     "Bars of accuracy over confidence with the gap filled, and the share of samples beneath."
     full = (bins.count > 0).numpy()
     lo, hi, acc, conf = (v.numpy()[full] for v in (bins.lo, bins.hi, bins.acc, bins.conf))
-    over = acc < conf
-    ax.bar(lo, acc, hi - lo, align='edge', color=color, alpha=.55, edgecolor='white', lw=.5)
-    ax.bar(lo, conf - acc, hi - lo, bottom=acc, align='edge', lw=.8,
-           color='none', edgecolor=np.where(over, vermillion, green), hatch='////')
+    strength = np.clip(bins.count.numpy()[full]/10, .25, 1)  # bins of fewer than ten samples are pale
+    for x, w, a, c, s in zip(lo, hi - lo, acc, conf, strength):
+        ax.bar(x, a, w, align='edge', color=color, alpha=.55*s, edgecolor='white', lw=.5)
+        ax.bar(x, c - a, w, bottom=a, align='edge', lw=.8, color='none', edgecolor=vermillion if a < c else green, hatch='////', alpha=s)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
     strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
     strip.bar(lo, 100*bins.weight.numpy()[full], hi - lo, align='edge', color=grey, edgecolor='white', lw=.5)
@@ -94,7 +94,7 @@ def reliability_diagram(
     strip.yaxis.label.set_size(8)
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '', title=title)
     ax.tick_params(labelbottom=False)
-    if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top')
+    if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top', bbox=dict(color='white', alpha=.8, lw=0, pad=2))
 
 # %% ../nbs/23_plots.ipynb #a0975219
 def density(

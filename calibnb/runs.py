@@ -52,6 +52,8 @@ class RunConfig(BaseModel):
     @classmethod
     def _complete_options(cls, given):
         given = dict(given)
+        for name in given.keys() & Recipe.model_fields.keys():
+            raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r}))')
         for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
             name = given.get(part, cls.model_fields[part].default)
             args = given.get(f'{part}_args', {})

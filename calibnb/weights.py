@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .core import first_argmax
 
-# %% ../nbs/16_weights.ipynb #a4828b8c
+# %% ../nbs/16_weights.ipynb #18c650a7
 class _Softmax(torch.autograd.Function):
     "(N, K) logits and (N, 1) labels to log p_y (N, 1), 1 - p_y (N, 1) and p - e_y (N, K)."
     @staticmethod
@@ -58,6 +58,7 @@ class _Brier(torch.autograd.Function):
         out = (gap - mean).mul_(gap).mul_(grad)                   # p_k (gap_k - mean), where p_k = gap_k, k != y
         return out.scatter(1, label, grad*p_y*(-d - mean)), None, None, None, None
 
+# %% ../nbs/16_weights.ipynb #dc226896
 class LogProbs:
     "The predictions of a batch as an uncertainty weight sees them, computed when first used."
     def __init__(self,

@@ -186,7 +186,7 @@ BAD = [
     (dict(model="mpl"), "model: 'mpl' is not known; did you mean 'mlp'"),
     (dict(recorders=["nll"]), "recorder: 'nll' is not known"),
     (dict(experiment="../elsewhere"), "experiment"),
-    (dict(seed=3), "seed"),
+    (dict(seed=3), r"seed: belongs in the recipe, RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
     (dict(recipe=dict(epochs=0)), "epochs"),
     (dict(recipe=dict(learning_rate=.1)), "learning_rate"),
 ]
