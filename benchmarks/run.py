@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from harness import compare
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibnb import losses, metrics
+from calibnb import losses, metrics, surrogates
 from calibnb.data import load_data
 from calibnb.models import make_model
 from calibnb.train import Recipe, Trainer
@@ -28,8 +28,17 @@ def metric_rows():
     yield compare("ECE, 1,000,000x10, validate=False", lambda: metrics.ece(probs, target, validate=False), "probs.max(1)", lambda: probs.max(1), 1.0)
     logits, target = torch.randn(50_000, 100), torch.randint(100, (50_000,))
     few = logits.softmax(1)
+    yield compare("ECE from logits, 50,000x100", lambda: metrics.ece_from_logits(logits, target), "softmax(1).max(1)", lambda: logits.softmax(1).max(1), .45)
     yield compare("classwise ECE, 50,000x100, validate=False", lambda: metrics.classwise_ece(few, target, validate=False),
                   "softmax(1).max(1)", lambda: logits.softmax(1).max(1), 7)
+
+
+def surrogate_rows():
+    logits, target = torch.randn(1024, 100, requires_grad=True), torch.randint(100, (1024,))
+    def step(fn):
+        return lambda: torch.autograd.grad(fn(logits, target), logits)
+    for name, budget in dict(mmce=3, mmce_weighted=4, dece=8).items():
+        yield compare(f"{name}, forward and backward, 1024x100", step(getattr(surrogates, name)), "F.cross_entropy", step(F.cross_entropy), budget)
 
 
 def train_rows():
@@ -55,8 +64,8 @@ def train_rows():
 
 if __name__ == "__main__":
     print(f"{date.today()}  Python {platform.python_version()}  torch {torch.__version__}  {platform.machine()}, one thread\n")
-    wanted = sys.argv[1:] or ["losses", "metrics", "train"]
-    for name, rows in dict(losses=loss_rows, metrics=metric_rows, train=train_rows).items():
+    wanted = sys.argv[1:] or ["losses", "surrogates", "metrics", "train"]
+    for name, rows in dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, train=train_rows).items():
         if name in wanted:
             for row in rows():
                 print(row, flush=True)

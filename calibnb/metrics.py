@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'bin_ids', 'ReliabilityBins', 'reliability_bins',
-           'ece', 'mce', 'average_ce', 'ada_ece', 'classwise_ece', 'true_calibration_error', 'bootstrap_ci',
-           'bootstrap_mean']
+           'ece', 'mce', 'average_ce', 'ece_from_logits', 'debiased_ece', 'noise_floor', 'ada_ece', 'classwise_ece',
+           'ace', 'learned_epoch', 'true_calibration_error', 'bootstrap_ci', 'bootstrap_mean']
 
 # %% ../nbs/10_metrics.ipynb #96bfe244
 import math
@@ -16,14 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .core import as_tensor, check_probs, first_argmax
+from .core import as_tensor, check_logits, check_probs, first_argmax
 
 # %% ../nbs/10_metrics.ipynb #f70f23ec
+def _checked(probs, target, validate):
+    if target is None: raise ValueError('target: None, want class ids')
+    return check_probs(probs, target, validate)
+
 def _top_label(probs, target, validate):
     "Confidence (float64) of the prediction and whether it was right: all that top-label metrics need."
-    if target is None: raise ValueError('target: None, want class ids')
-    probs, target = check_probs(probs, target, validate)
-    return probs.amax(1).double(), (first_argmax(probs) == target).double()
+    probs, target = _checked(probs, target, validate)
+    top = probs.amax(1)
+    return top.double(), _hits(probs, target, top, top).double()
+
+def _hits(scores, target, top, conf):
+    "Whether the first maximum is the label. Two classes can only tie up to confidence 1/2, so only there is it looked for."
+    hit = scores.gather(1, target[:, None])[:, 0] == top
+    unsure = (hit & (conf <= .51)).nonzero()[:, 0]
+    if len(unsure): hit[unsure] = first_argmax(scores[unsure]) == target[unsure]
+    return hit
 
 def error_rate(
     probs,     # (N, K) rows summing to 1
@@ -93,8 +104,13 @@ def bin_ids(
 )->Tensor:               # (N,) int64 in 0..n_bins-1
     "The equal-width bin of each confidence."
     if closed not in ('left', 'right'): raise ValueError(f'closed: {closed!r}, want "right" for (lo, hi] or "left" for [lo, hi)')
+    conf = conf.double()
+    scaled = conf*n_bins
+    ids = (scaled.ceil() - 1 if closed == 'right' else scaled.floor()).clamp_(0, n_bins - 1).long()
+    near = ((scaled - scaled.round()).abs() < 1e-6).nonzero(as_tuple=True)  # the product is rounded: ask the edges themselves
     inner = torch.arange(1, n_bins, dtype=torch.float64, device=conf.device)/n_bins
-    return torch.bucketize(conf.double(), inner, right=closed == 'left')
+    ids[near] = torch.bucketize(conf[near], inner, right=closed == 'left')
+    return ids
 
 def _check_bins(n_bins):
     whole = isinstance(n_bins, (int, np.integer)) and not isinstance(n_bins, bool)
@@ -123,22 +139,32 @@ class ReliabilityBins:
         import pandas as pd
         return pd.DataFrame({k: getattr(self, k).numpy() for k in ('lo', 'hi', 'count', 'acc', 'conf', 'gap')})
 
-def _table(ids, conf, hit, lo, hi):
-    M = len(lo)
-    count = torch.bincount(ids, minlength=M)
-    acc, mean = (torch.bincount(ids, weights=v, minlength=M)/count for v in (hit, conf))  # 0/0 is nan: an empty bin
-    return ReliabilityBins(*(v.cpu() for v in (lo, hi, count, acc, mean)))
+def _sums(ids, conf, hit, M):
+    "(3, M): samples, hits and confidence of each bin."
+    return torch.stack([torch.bincount(ids, weights=v, minlength=M) for v in (torch.ones_like(conf), hit, conf)]).cpu()
 
-def _width_table(conf, hit, n_bins, closed):
+def _table(sums, lo, hi):
+    count = sums[0].long()
+    return ReliabilityBins(lo.cpu(), hi.cpu(), count, sums[1]/count, sums[2]/count)  # 0/0 is nan: an empty bin
+
+def _width_table(scores, target, n_bins, closed, confidence):
+    "The equal-width table, in chunks of rows that stay in the cache."
+    sums, size = torch.zeros(3, n_bins, dtype=torch.float64), _chunk_rows(scores.shape[1])
+    for rows, labels in zip(scores.split(size), target.split(size)):
+        top = rows.amax(1)
+        conf = confidence(rows, top).double()
+        sums += _sums(bin_ids(conf, n_bins, closed), conf, _hits(rows, labels, top, conf).double(), n_bins)
     edges = torch.arange(n_bins + 1, dtype=torch.float64)/n_bins
-    return _table(bin_ids(conf, n_bins, closed), conf, hit, edges[:-1], edges[1:])
+    return _table(sums, edges[:-1], edges[1:])
+
+def _chunk_rows(K): return max(1, 2**19//K)
 
 def _mass_table(conf, hit, n_bins):
     conf, order = conf.sort(stable=True)
     parts = [p for p in torch.arange(len(conf), device=conf.device).tensor_split(n_bins) if len(p)]
     ids = torch.cat([torch.full_like(p, i) for i, p in enumerate(parts)])
     first, last = torch.stack([p[0] for p in parts]), torch.stack([p[-1] for p in parts])
-    return _table(ids, conf, hit[order], conf[first], conf[last])
+    return _table(_sums(ids, conf, hit[order], len(parts)), conf[first], conf[last])
 
 def reliability_bins(
     probs,                # (N, K) rows summing to 1
@@ -151,8 +177,8 @@ def reliability_bins(
     "Count, accuracy and mean confidence of each bin of the top-label confidence."
     _check_bins(n_bins)
     if scheme not in ('width', 'mass'): raise ValueError(f'scheme: {scheme!r}, want "width" or "mass"')
-    conf, hit = _top_label(probs, target, validate)
-    return _width_table(conf, hit, n_bins, closed) if scheme == 'width' else _mass_table(conf, hit, n_bins)
+    if scheme == 'mass': return _mass_table(*_top_label(probs, target, validate), n_bins)
+    return _width_table(*_checked(probs, target, validate), n_bins, closed, lambda p, top: top)
 
 # %% ../nbs/10_metrics.ipynb #c170d8c0
 def _norm(table, norm):
@@ -197,6 +223,48 @@ def average_ce(
     "Mean of |accuracy - confidence| over the bins that hold samples, each counting the same."
     return reliability_bins(probs, target, n_bins, closed=closed, validate=validate).gap.abs().nanmean()
 
+# %% ../nbs/10_metrics.ipynb #8b0b364b
+def ece_from_logits(
+    logits,              # (N, K) or (N, K, d1, ...)
+    target,              # (N,) or (N, d1, ...) class ids
+    n_bins:int=15,
+    *, norm:str='l1',    # as in `ece`
+    closed:str='right',
+)->Tensor:               # 0-d float64 in [0, 1]
+    "`ece` of softmax(logits)."
+    _check_bins(n_bins)
+    logits, target = check_logits(logits, target, values=True)
+    return _norm(_width_table(logits, target, n_bins, closed, lambda z, top: z.softmax(1).amax(1)), norm)
+
+# %% ../nbs/10_metrics.ipynb #6add4956
+def debiased_ece(
+    probs,               # (N, K) rows summing to 1
+    target,              # (N,) class ids
+    n_bins:int=15,
+    *, scheme:str='width', # as in `reliability_bins`
+    closed:str='right',
+    validate:bool=True,
+)->Tensor:               # 0-d float64 in [0, 1]
+    "Root of the mean squared calibration error, less its expected noise acc (1-acc)/(n-1) a bin [Kumar 2019]; at least 0."
+    table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
+    noise = table.acc*(1 - table.acc)/(table.count - 1).clamp_min(1)  # a bin of one sample shows no spread to subtract
+    return (table.weight*(table.gap.square() - noise).nan_to_num(0.)).sum().clamp_min(0).sqrt()
+
+def noise_floor(
+    probs,               # (N, K) rows summing to 1
+    n_bins:int=15,
+    *, draws:int=100,    # simulated label sets
+    seed:int=0,
+    closed:str='right',
+    validate:bool=True,
+)->Tensor:               # 0-d float64 in [0, 1]
+    "Mean ECE of a perfectly calibrated model with these confidences: hits are drawn with them as probabilities."
+    _check_bins(n_bins)
+    conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
+    ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
+    gaps = [(torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf).double() - conf for _ in range(draws)]
+    return torch.stack([torch.bincount(ids, weights=g, minlength=n_bins).abs().sum() for g in gaps]).mean()/len(conf)
+
 # %% ../nbs/10_metrics.ipynb #7ded04be
 def ada_ece(
     probs,               # (N, K) rows summing to 1
@@ -230,12 +298,40 @@ def classwise_ece(
     if reduction not in ('mean', 'none'): raise ValueError(f'reduction: {reduction!r}, want "mean" or "none"')
     probs, target = check_probs(probs, target, validate)
     N, K = probs.shape
-    gap = -probs.double()
-    gap[torch.arange(N, device=gap.device), target] += 1
-    ids = bin_ids(probs, n_bins, closed) + n_bins*torch.arange(K, device=probs.device)  # (N, K): own bins for each class
-    sums = torch.bincount(ids.reshape(-1), weights=gap.reshape(-1), minlength=K*n_bins)
-    each = sums.abs().reshape(K, n_bins).sum(1).cpu()/N
+    own, sums, size = n_bins*torch.arange(K, device=probs.device), torch.zeros(K*n_bins, dtype=torch.float64), _chunk_rows(8*K)
+    for p, y in zip(probs.split(size), target.split(size)):
+        gap = -p.double()
+        gap[torch.arange(len(y), device=gap.device), y] += 1
+        ids = bin_ids(p, n_bins, closed) + own               # (n, K): every class has its own bins
+        sums += torch.bincount(ids.reshape(-1), weights=gap.reshape(-1), minlength=K*n_bins).cpu()
+    each = sums.abs().reshape(K, n_bins).sum(1)/N
     return each if reduction == 'none' else each.mean()
+
+# %% ../nbs/10_metrics.ipynb #6f734160
+def ace(
+    probs,               # (N, K) rows summing to 1
+    target,              # (N,) class ids
+    n_bins:int=15,       # ranges of equal mass for each class
+    *, validate:bool=True,
+)->Tensor:               # 0-d float64 in [0, 1]
+    "Adaptive calibration error of Nixon 2019: mean over classes and ranges of equal mass of |frequency - mean probability|."
+    _check_bins(n_bins)
+    probs, target = check_probs(probs, target, validate)
+    p, order = probs.double().sort(dim=0, stable=True)
+    hit = (target[order] == torch.arange(probs.shape[1], device=probs.device)).double()
+    gaps = [(h - q).mean(0).abs() for h, q in zip(hit.tensor_split(n_bins), p.tensor_split(n_bins)) if len(h)]
+    return torch.stack(gaps).mean().cpu()
+
+# %% ../nbs/10_metrics.ipynb #268fb475
+def learned_epoch(
+    correct,  # (N, E) bool: was sample i right after epoch e?
+)->Tensor:    # (N,) float64, epochs counted from 1; nan where the last epoch is wrong
+    "First epoch from which on each sample is right to the end [Wang 2021]."
+    correct = as_tensor(correct)
+    if correct.ndim != 2: raise ValueError(f'correct: shape {tuple(correct.shape)}, want (samples, epochs)')
+    E = correct.shape[1]
+    last_wrong = ((~correct.bool())*torch.arange(1, E + 1, device=correct.device)).amax(1)
+    return torch.where(last_wrong < E, last_wrong.double() + 1, math.nan)
 
 # %% ../nbs/10_metrics.ipynb #63cbbf0b
 def true_calibration_error(

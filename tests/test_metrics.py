@@ -11,7 +11,7 @@ from calibnb import metrics
 
 FUNCTIONS = {"error_rate": metrics.error_rate, "nll": metrics.nll, "brier_score": metrics.brier_score, "entropy": metrics.entropy,
              "ece": metrics.ece, "mce": metrics.mce, "average_ce": metrics.average_ce, "ada_ece": metrics.ada_ece,
-             "classwise_ece": metrics.classwise_ece, "reliability_bins": metrics.reliability_bins}
+             "classwise_ece": metrics.classwise_ece, "debiased_ece": metrics.debiased_ece, "ace": metrics.ace, "reliability_bins": metrics.reliability_bins}
 
 
 def slow_ece(conf, hit, M, closed="right"):
@@ -56,6 +56,28 @@ def test_against_slow_twins(problem, M, closed):
     each = [slow_ece(probs[:, k].numpy(), (target == k).double().numpy(), M, closed)[0] for k in range(probs.shape[1])]
     torch.testing.assert_close(metrics.classwise_ece(probs, target, M, reduction="none", closed=closed), torch.tensor(each, dtype=torch.float64),
                                rtol=0, atol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_ties_go_to_the_first_class(problem):
+    probs, target = problem
+    want = (probs.numpy().argmax(1) != target.numpy()).mean()
+    assert math.isclose(metrics.error_rate(probs, target), want, abs_tol=1e-12)
+    logits = torch.where(probs > 0, probs, 1e-300).log()
+    assert math.isclose(metrics.ece_from_logits(logits, target, 7), metrics.ece(logits.softmax(1), target, 7), abs_tol=1e-12)
+
+
+def test_debiased_is_less_biased_and_the_floor_is_the_floor():
+    "Perfectly calibrated predictions: the plug-in error is noise, of the size the floor says; the debiased one is smaller."
+    draw, plain, less, floor = torch.Generator().manual_seed(0), [], [], []
+    for i in range(150):
+        p = torch.rand(500, generator=draw, dtype=torch.float64)*.5 + .5
+        probs, target = torch.stack([p, 1 - p], 1), (torch.rand(500, generator=draw, dtype=torch.float64) > p).long()
+        plain.append(metrics.ece(probs, target))
+        less.append(metrics.debiased_ece(probs, target) - metrics.ece(probs, target, norm="l2"))
+        floor.append(metrics.noise_floor(probs, draws=20, seed=i))
+    assert max(less) <= 1e-12 and abs(np.mean(plain)/np.mean(floor) - 1) < .1
 
 
 @settings(max_examples=100, deadline=None)
@@ -116,7 +138,7 @@ def test_bad_input_is_refused(name, case):
 @pytest.mark.parametrize("n_bins", [0, -3, 2.5, True, None])
 def test_bad_bins(n_bins):
     assert metrics.ece(*GOOD, np.int64(3)) == metrics.ece(*GOOD, 3)
-    for name in "ece", "mce", "ada_ece", "classwise_ece", "average_ce":
+    for name in "ece", "mce", "ada_ece", "classwise_ece", "average_ce", "debiased_ece", "ace":
         with pytest.raises(ValueError, match="n_bins: .* want a whole number"):
             FUNCTIONS[name](*GOOD, n_bins)
 

@@ -67,7 +67,7 @@ SCALARS = {
     "entropy_correct": lambda p, y: metrics.entropy(p, y, on="correct"),
     "entropy_incorrect": lambda p, y: metrics.entropy(p, y, on="incorrect"),
     "mean_confidence": lambda p, y: metrics.mean_confidence(p),
-    "average_calibration_error_15": metrics.average_ce,
+    "average_calibration_error_15": metrics.average_ce, "ace_nixon_15": metrics.ace,
     "rms_calibration_error_15": lambda p, y: metrics.ece(p, y, norm="l2"),
     "classwise_ece_15_per_class": lambda p, y: metrics.classwise_ece(p, y, reduction="none"),
 }
@@ -77,7 +77,7 @@ BY_BINS = {
     "adaece_interp_reference": lambda p, y, m: metrics.ada_ece(p, y, m, method="interp"),
 }
 USED_ELSEWHERE = {"nll", "reliability_10"}  # in tests of their own, below
-METRICS_WAITING = {"ace_nixon_15", "kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05"}
+METRICS_WAITING = {"kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05"}
 DATA_CASES = [c for c in METRIC_CASES if c["id"] in METRIC_DATA]
 
 
@@ -97,6 +97,12 @@ def test_metric(case, key):
 def test_metric_by_bins(case, key):
     for bins, want in case["expected"][key].items():
         within(BY_BINS[key](*probs_of(case), int(bins)), want, case)
+
+
+def test_learned_epoch():
+    case, = [c for c in METRIC_CASES if c["id"] == "learned_epoch"]
+    got = metrics.learned_epoch(case["correct"])
+    assert [None if math.isnan(v) else v for v in got.tolist()] == case["expected"]
 
 
 @pytest.mark.parametrize("case", DATA_CASES, ids=lambda c: c["id"])
