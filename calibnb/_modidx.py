@@ -23,6 +23,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                               'calibnb.core._check_shapes': ('core.html#_check_shapes', 'calibnb/core.py'),
                               'calibnb.core._umask': ('core.html#_umask', 'calibnb/core.py'),
                               'calibnb.core.as_tensor': ('core.html#as_tensor', 'calibnb/core.py'),
+                              'calibnb.core.at_least_float32': ('core.html#at_least_float32', 'calibnb/core.py'),
                               'calibnb.core.atomic_write': ('core.html#atomic_write', 'calibnb/core.py'),
                               'calibnb.core.autocast': ('core.html#autocast', 'calibnb/core.py'),
                               'calibnb.core.bind_options': ('core.html#bind_options', 'calibnb/core.py'),

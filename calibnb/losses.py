@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import surrogates
-from .core import as_tensor, bind_options, check_logits, flatten_classes, pick
+from .core import as_tensor, at_least_float32, bind_options, check_logits, flatten_classes, pick
 from .weights import LogProbs, bsce_weight, dual_focal_weight, flsd_weight, focal_weight, inverse_focal_weight
 
 # %% ../nbs/20_losses.ipynb #bb519330
@@ -182,7 +182,7 @@ def _label_share(lp, scale, draws, noise, generator):
 # %% ../nbs/20_losses.ipynb #c055efab
 def _prepare(logits, target):
     logits, flat = check_logits(logits, target)
-    return (logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits), flat, as_tensor(target).shape
+    return at_least_float32(logits), flat, as_tensor(target).shape
 
 def label_smoothing_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -241,8 +241,7 @@ def soft_target_loss(
     "Cross-entropy against given class probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape: raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; class ids go to cross_entropy_loss')
-    rows, t = flatten_classes(logits), flatten_classes(t)
-    rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
     return reduce(-(t.to(rows.dtype)*rows.log_softmax(1)).sum(1), reduction, (logits.shape[0], *logits.shape[2:]))
 
 def mixup_loss(

@@ -368,10 +368,8 @@ def bootstrap_ci(
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric, resampling samples with replacement."
-    if n_boot < 1: raise ValueError(f'n_boot: {n_boot}, want at least 1')
-    if not 0 < level < 1: raise ValueError(f'level: {level}, want a number between 0 and 1, e.g. 0.95')
     probs, target = check_probs(probs, target)
-    rows = _resamples(len(target), n_boot, seed).to(probs.device)
+    rows = _resamples(len(target), n_boot, level, seed).to(probs.device)
     return _percentiles(torch.stack([metric(probs[r], target[r], validate=False, **options) for r in rows]), level)
 
 def bootstrap_mean(
@@ -382,10 +380,12 @@ def bootstrap_mean(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of the mean of per-sample values."
     values = as_tensor(values)
-    rows = _resamples(len(values), n_boot, seed).to(values.device)
+    rows = _resamples(len(values), n_boot, level, seed).to(values.device)
     return _percentiles(torch.stack([values[r].double().mean() for r in rows]), level)
 
-def _resamples(n, n_boot, seed):
+def _resamples(n, n_boot, level, seed):
+    if n_boot < 1: raise ValueError(f'n_boot: {n_boot}, want at least 1')
+    if not 0 < level < 1: raise ValueError(f'level: {level}, want a number between 0 and 1, e.g. 0.95')
     return torch.randint(n, (n_boot, n), generator=torch.Generator().manual_seed(seed))
 
 def _percentiles(values, level):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .core import check_logits, first_argmax
+from .core import at_least_float32, check_logits, first_argmax
 
 # %% ../nbs/11_surrogates.ipynb #a387ded5
 def _batch(logits, target):
     logits, target = check_logits(logits, target)
-    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits, target
+    return at_least_float32(logits), target
 
 def _confidence(probs):
     "Largest probability; on ties the gradient goes to the first."

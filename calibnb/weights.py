@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core import first_argmax
+from .core import at_least_float32, first_argmax
 
 # %% ../nbs/16_weights.ipynb #18c650a7
 class _Softmax(torch.autograd.Function):
@@ -65,7 +65,7 @@ class LogProbs:
         logits:Tensor,  # (N, K) floating point
         target:Tensor,  # (N,) int64
     ):
-        self.logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        self.logits = at_least_float32(logits)
         self.target = target
 
     @cached_property
