@@ -39,13 +39,38 @@ def _soft_accuracy(probs, target, t_a):
     return (1.5 - torch.sigmoid(t_a*lead).sum(1)).relu()
 
 # %% ../nbs/11_surrogates.ipynb #deeaafa4
-def _pair_sum(u, v, conf, width):
-    "sum_ij u_i v_j exp(-|c_i - c_j|/width), for `conf` in ascending order; float64 inside."
-    c = (conf.double() - .5)/width
-    down, up = (-c).exp(), c.exp()
-    u, v = u.double(), v.double()
-    before = lambda x: (up*x).cumsum(0) - up*x     # sum over earlier samples of x_j exp(c_j/w)
-    return (u*v).sum() + (down*(u*before(v) + v*before(u))).sum()
+class _PairSum(torch.autograd.Function):
+    "sum_ij e_i e_j exp(-|c_i - c_j|/width) for `conf` in ascending order, float64, with its derivatives."
+    @staticmethod
+    def forward(ctx, e, conf, width):
+        up = ((conf - .5)/width).exp()
+        down = 1/up
+        before = down*(up*e).cumsum(0)                    # sum over earlier samples, and itself, of e_j k_ij
+        weighted = down*e
+        after = up*(weighted.sum() - weighted.cumsum(0))  # over later samples
+        all_ = before + after
+        ctx.save_for_backward(e, conf, 2*all_, (2/width)*e*(e + after - before))
+        ctx.width = width
+        return e @ all_
+
+    @staticmethod
+    def backward(ctx, grad):
+        e, conf, by_e, by_conf = ctx.saved_tensors
+        if torch.is_grad_enabled():  # to be differentiated again: by the formula
+            value = (e*_pair_potential(e, conf, ctx.width)).sum()
+            return *torch.autograd.grad(value, (e, conf), grad, create_graph=True), None
+        return grad*by_e, grad*by_conf, None
+
+def _pair_potential(e, conf, width):
+    "sum_j e_j exp(-|c_i - c_j|/width) of each i, chunk by chunk."
+    rows = lambda c: torch.exp(-(c[:, None] - conf).abs()/width) @ e
+    return torch.cat([rows(c) for c in conf.split(1024)])
+
+def _sorted_errors(logits, target):
+    "Confidence in ascending order and whether each prediction was right, float64."
+    conf, top = _confidence(logits.softmax(1))
+    conf, order = conf.double().sort()
+    return conf, (top == target)[order].double()
 
 def _check_width(width):
     if not 1e-3 <= width <= 1e6: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
@@ -59,10 +84,8 @@ def mmce(
     "Maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
     _check_width(width)
     logits, target = _batch(logits, target)
-    conf, top = _confidence(logits.softmax(1))
-    conf, order = conf.sort()
-    error = (top == target)[order].to(conf.dtype) - conf
-    value = _pair_sum(error, error, conf, width)/len(conf)**2
+    conf, hit = _sorted_errors(logits, target)
+    value = _PairSum.apply(hit - conf, conf, width)/len(conf)**2
     return ((value + 1e-10).sqrt() if sqrt else value).to(logits.dtype)
 
 # %% ../nbs/11_surrogates.ipynb #5df3d74c
@@ -75,16 +98,17 @@ def mmce_weighted(
     "Weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N)."
     _check_width(width)
     logits, target = _batch(logits, target)
-    conf, top = _confidence(logits.softmax(1))
-    conf, order = conf.sort()
-    hit = (top == target)[order].to(torch.float64)
-    m, n = hit.sum(), (1 - hit).sum()
-    right, wrong = hit*(1 - conf), (1 - hit)*conf
-    pairs = (right, right, m*m, 1.), (wrong, wrong, n*n, 1.), (right, wrong, m*n, -2.)
-    again = lambda count: (count.clamp_min(1)*(count + 1e-5) if compat else count.clamp_min(1))
-    value = sum(sign*_pair_sum(u, v, conf, width)/again(count) for u, v, count, sign in pairs)
-    both = (m > 0) & (n > 0)
-    return torch.where(both, (value.clamp_min(0) + 1e-10).sqrt(), 0.).to(logits.dtype)
+    conf, hit = _sorted_errors(logits, target)
+    right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
+    error, share = hit - conf, torch.where(hit > 0, 1/right, 1/wrong)
+    if compat:  # the products of two samples of one kind, and of two kinds, have factors of their own
+        of = lambda e: _PairSum.apply(e, conf, width)
+        rr, ww = of(error*hit), of(error*(1 - hit))
+        again = lambda m, n: m*n*(m*n + 1e-5)
+        value = rr/again(right, right) + ww/again(wrong, wrong) + (of(error) - rr - ww)/again(right, wrong)
+    else: value = _PairSum.apply(error*share, conf, width)
+    both = (right + wrong == len(conf)).double()
+    return ((value.clamp_min(0) + 1e-10).sqrt()*both).to(logits.dtype)
 
 # %% ../nbs/11_surrogates.ipynb #e1c80387
 def dece(

@@ -1,5 +1,6 @@
 "Properties of the losses, beyond the golden numbers."
 import inspect
+from functools import partial
 
 import pytest
 import torch
@@ -7,11 +8,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibnb import losses
+from calibnb import losses, weights
 from calibnb.losses import make_loss
 from calibnb.weights import LogProbs
 
 NAMES = losses.list_losses()
+WRITTEN = [("focal", {}), ("flsd", dict(thresholds=(.2, .6), gammas=(5., 3., 1.))), ("inverse_focal", {}), ("dual_focal", {}),
+           ("dual_focal", dict(second="runner_up")), ("dual_focal", dict(detach_second=True)), ("bsce", {}), ("bsce", dict(beta=1.)),
+           ("bsce", dict(beta=float("inf")))]
 BATCHWISE = {"mmce", "mmce_weighted", "dece", "sece"}  # a sample's value depends on the others
 DRAWN = {"consistency"}                              # a fresh noise at every call
 WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
@@ -91,6 +95,56 @@ def test_segmentation_shapes_and_reductions(name):
         torch.testing.assert_close(full[1, 2, 4], make_loss(name)(logits[1:, :, 2, 4], target[1:, 2, 4]))
     torch.testing.assert_close(make_loss(name, reduction="sum")(logits, target), full.sum())
     torch.testing.assert_close(make_loss(name)(logits, target), full.mean())
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6), gamma=st.floats(0, 10), scale=st.sampled_from([1., 10., 1000.]),
+       detach=st.booleans())
+@pytest.mark.parametrize("name, options", WRITTEN, ids=str)
+def test_the_derivative_written_down_is_that_of_the_formula(name, options, seed, N, K, gamma, scale, detach):
+    logits, target = batch(N, K, seed, scale)
+    logits[0] = logits[0].round()  # ties, now and then
+    gammas = torch.full((N,), gamma, dtype=torch.float64, requires_grad=True)
+    weight = partial(getattr(weights, f"{name}_weight"), **options, **({} if name == "flsd" else dict(gamma=gammas)))
+    found = []
+    for values in weights.weighted_ce(logits.requires_grad_(), target, weight, detach), weights._plain(logits, target, weight, detach):
+        found.append((values.detach(), *torch.autograd.grad(values.sum(), (logits, gammas), allow_unused=True, materialize_grads=True)))
+    for fast, plain in zip(*found):
+        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN and not n.endswith("_gra")])
+def test_second_derivatives(name):
+    logits, target = batch()
+    loss = make_loss(name, reduction="sum")
+    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (logits.requires_grad_(),), atol=1e-4)
+
+
+def test_backward_twice_gives_the_same():
+    logits, target = batch()
+    for name in WEIGHTED:
+        value = make_loss(name)(logits.requires_grad_(), target)
+        first, second = (torch.autograd.grad(value, logits, retain_graph=True)[0] for _ in range(2))
+        torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_compiles_in_one_piece_to_the_same_numbers(name):
+    logits, target = batch()
+    loss = make_loss(name)
+    torch.compiler.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    found = [torch.autograd.grad(f(logits, target), logits)[0] for f in (compiled, loss) if logits.requires_grad_() is logits]
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
+
+
+def test_gradients_of_each_sample_by_torch_func():
+    logits, target = batch()
+    for name in WEIGHTED:
+        loss, whole = make_loss(name), make_loss(name, reduction="sum")
+        each = torch.stack([torch.func.grad(lambda z: loss(z[None], y[None]))(z) for z, y in zip(logits, target)])
+        torch.testing.assert_close(each, torch.autograd.grad(whole(logits.requires_grad_(), target), logits)[0])
+        logits = logits.detach()
 
 
 def test_gamma_per_sample_and_its_gradient():
