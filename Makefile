@@ -33,7 +33,8 @@ sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, re
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
 
-bench: $(READY)  ## measure against peers, in one process, on one thread
+bench: $(READY)  ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python benchmarks/run.py
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/

@@ -13,7 +13,9 @@ library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "panda
            "safetensors", "filelock>=3.13", "tqdm", "torchmetrics>=1.4"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 refuses settings.ini, newer execnb breaks nbdev 2
-dev = notebooks + nbdev + ["pytest", "hypothesis", "nbstripout", "nbconvert", "ruff"]
+oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
+dev = notebooks + nbdev + oracles + ["pytest", "hypothesis", "nbstripout", "nbconvert", "ruff"]
+bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 setup(
     name=ini["lib_name"],
@@ -26,6 +28,6 @@ setup(
     packages=["calibnb"],
     python_requires=f">={ini['min_python']}",
     install_requires=library,
-    extras_require=dict(notebooks=notebooks, ray=["ray"], slurm=["submitit"], dev=dev),
+    extras_require=dict(notebooks=notebooks, ray=["ray"], slurm=["submitit"], dev=dev, bench=bench),
     entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
 )

@@ -13,11 +13,20 @@ class Row:
     ratio: float  # median over pairs of ours/unit
     low: float
     high: float
-    budget: float
+    budget: float|None = None  # None: a peer, for comparison
+
+    @property
+    def verdict(self):
+        if self.budget is None:
+            return "peer"
+        return "met" if self.ratio <= self.budget else "NOT MET"
 
     def __str__(self):
-        verdict = "met" if self.ratio <= self.budget else "NOT MET"
-        return f"{self.what:44} {self.ratio:7.2f}  [{self.low:.2f}, {self.high:.2f}]  at most {self.budget:<6g} {verdict:8} unit: {self.unit}"
+        budget = "" if self.budget is None else f"{self.budget:.3g}"
+        return f"| {self.what} | {self.unit} | {self.ratio:.3g} | {self.low:.3g} to {self.high:.3g} | {budget} | {self.verdict} |"
+
+
+HEADER = "| work | unit = 1.0 | ratio | spread | at most | |\n|---|---|---|---|---|---|"
 
 
 def cpu_time(fn, repeat):
@@ -27,11 +36,13 @@ def cpu_time(fn, repeat):
     return (time.process_time() - start)/repeat
 
 
-def compare(what, ours, unit_name, unit, budget, pairs=15, seconds=.05):
-    "Median ratio of CPU times over interleaved pairs, each long enough to be measured."
+def compare(what, ours, unit_name, unit, budget=None, pairs=15, seconds=.05):
+    "Median ratio of CPU times over interleaved pairs, each long enough to be measured; one pair for what takes seconds."
     torch.set_num_threads(1)
-    for fn in (ours, unit):
-        fn()
-    repeat = {fn: max(1, int(seconds/max(cpu_time(fn, 1), 1e-7))) for fn in (ours, unit)}
+    once = {fn: (fn(), cpu_time(fn, 1))[1] for fn in (ours, unit)}
+    repeat = {fn: max(1, int(seconds/max(once[fn], 1e-7))) for fn in (ours, unit)}
+    pairs = max(1, min(pairs, int(20/sum(once.values()))))
     ratios = sorted(cpu_time(ours, repeat[ours])/cpu_time(unit, repeat[unit]) for _ in range(pairs))
-    return Row(what, unit_name, statistics.median(ratios), ratios[1], ratios[-2], budget)
+    inner = ratios[1:-1] if len(ratios) > 3 else ratios
+    return Row(what, unit_name, statistics.median(ratios), inner[0], inner[-1], budget)
+

@@ -1,44 +1,102 @@
-"`make bench`: every measured promise, one line each. Ratios of single-threaded CPU time, ours over the unit."
-import platform
-import sys
-from datetime import date
+"""`make bench`: every measured promise and the peers beside it. Ratios of single-threaded CPU time over the unit of the row.
 
+    python benchmarks/run.py               every group, written to benchmarks/RESULTS.md
+    python benchmarks/run.py losses smooth only these, printed
+"""
+import platform
+import re
+import sys
+import warnings
+from datetime import date
+from functools import partial
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import compare
+from harness import HEADER, compare
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics.functional.classification import multiclass_calibration_error
 
 from calibnb import losses, metrics, surrogates
 from calibnb.data import load_data
 from calibnb.models import make_model
 from calibnb.train import Recipe, Trainer
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import netcal.metrics
+    import probmetrics.metrics
+    import relplot
 
-def loss_rows():
+
+def focal_as_usually_written(logits, target, gamma=3.):
+    ce = F.cross_entropy(logits, target, reduction="none")
+    return ((1 - torch.exp(-ce))**gamma*ce).mean()
+
+
+def bsce_as_usually_written(logits, target, gamma=2.):
+    probs = logits.softmax(1)
+    weight = (probs - F.one_hot(target, probs.shape[1])).abs().pow(2).sum(1).pow(gamma/2)
+    return (weight*F.cross_entropy(logits, target, reduction="none")).mean()
+
+
+def mmce_as_usually_written(logits, target, width=.4):
+    conf, pred = logits.softmax(1).max(1)
+    error = (pred == target).float() - conf
+    return (error[:, None]*error*torch.exp(-(conf[:, None] - conf).abs()/width)).mean()
+
+
+def against_cross_entropy(budgets, ours, usual):
     logits, target = torch.randn(1024, 100, requires_grad=True), torch.randint(100, (1024,))
     def step(fn):
         return lambda: torch.autograd.grad(fn(logits, target), logits)
-    budgets = dict(focal=1.3, flsd=1.5, bsce=1.5, bsce_gra=1.5, dual_focal=2.0)
     for name, budget in budgets.items():
-        yield compare(f"{name}, forward and backward, 1024x100", step(losses.make_loss(name)), "F.cross_entropy", step(F.cross_entropy), budget)
+        row = partial(compare, unit_name="F.cross_entropy", unit=step(F.cross_entropy))
+        yield row(f"{name}, forward and backward, 1024x100", step(ours(name)), budget=budget)
+        if name in usual:
+            yield row(f"{name} as usually written", step(usual[name]))
 
 
-def metric_rows():
-    probs, target = torch.randn(1_000_000, 10).softmax(1), torch.randint(10, (1_000_000,))
-    yield compare("ECE, 1,000,000x10, validate=False", lambda: metrics.ece(probs, target, validate=False), "probs.max(1)", lambda: probs.max(1), 1.0)
-    logits, target = torch.randn(50_000, 100), torch.randint(100, (50_000,))
-    few = logits.softmax(1)
-    yield compare("ECE from logits, 50,000x100", lambda: metrics.ece_from_logits(logits, target), "softmax(1).max(1)", lambda: logits.softmax(1).max(1), .45)
-    yield compare("classwise ECE, 50,000x100, validate=False", lambda: metrics.classwise_ece(few, target, validate=False),
-                  "softmax(1).max(1)", lambda: logits.softmax(1).max(1), 7)
+def loss_rows():
+    budgets = dict(focal=1.3, flsd=1.5, bsce=1.5, bsce_gra=1.5, dual_focal=2.0)
+    return against_cross_entropy(budgets, losses.make_loss, dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written))
 
 
 def surrogate_rows():
-    logits, target = torch.randn(1024, 100, requires_grad=True), torch.randint(100, (1024,))
-    def step(fn):
-        return lambda: torch.autograd.grad(fn(logits, target), logits)
-    for name, budget in dict(mmce=3, mmce_weighted=4, dece=8).items():
-        yield compare(f"{name}, forward and backward, 1024x100", step(getattr(surrogates, name)), "F.cross_entropy", step(F.cross_entropy), budget)
+    budgets = dict(mmce=3, mmce_weighted=4, dece=8)
+    return against_cross_entropy(budgets, partial(getattr, surrogates), dict(mmce=mmce_as_usually_written))
+
+
+def binned_rows(N, K, budget):
+    probs, target = torch.randn(N, K).softmax(1), torch.randint(K, (N,))
+    p, y = probs.numpy(), target.numpy()
+    what, row = f"ECE, {N:,}x{K}", partial(compare, unit_name="probs.max(1)", unit=lambda: probs.max(1))
+    yield row(f"{what}, validate=False", lambda: metrics.ece(probs, target, validate=False), budget=budget)
+    yield row(f"{what}, with the checks", lambda: metrics.ece(probs, target))
+    yield row(f"{what}, torchmetrics", lambda: multiclass_calibration_error(probs, target, K, n_bins=15, validate_args=False))
+    yield row(f"{what}, netcal", lambda: netcal.metrics.ECE(15).measure(p, y))
+
+
+def metric_rows():
+    yield from binned_rows(1_000_000, 10, 1.0)
+    yield from binned_rows(100_000, 1000, .6)
+    logits, target = torch.randn(50_000, 100), torch.randint(100, (50_000,))
+    probs = logits.softmax(1)
+    row = partial(compare, unit_name="softmax(1).max(1)", unit=lambda: logits.softmax(1).max(1))
+    yield row("ECE from logits, 50,000x100", lambda: metrics.ece_from_logits(logits, target), budget=.45)
+    theirs = probmetrics.metrics.Metrics.from_names(["ece-15"])
+    yield row("ECE from logits, 50,000x100, probmetrics", lambda: theirs.compute_all_from_labels_logits(target, logits))
+    yield row("classwise ECE, 50,000x100, validate=False", lambda: metrics.classwise_ece(probs, target, validate=False), budget=7)
+
+
+def smooth_rows():
+    for N, budget in (1_000_000, 1/20), (100_000, 1/12), (10_000, 1/6):
+        draw = np.random.default_rng(0)
+        conf = .5 + .4*draw.beta(2, 2, size=N)
+        hit = draw.random(N) < conf**1.2
+        probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit)
+        yield compare(f"smooth ECE, {N:,}, validate=False", lambda: metrics.smooth_ece(probs, target, validate=False), "relplot.smECE", lambda: relplot.smECE(conf, hit), budget)
 
 
 def train_rows():
@@ -62,10 +120,25 @@ def train_rows():
     yield compare("digits MLP epochs, Trainer", ours, "TensorDataset + DataLoader loop", loop, .25, seconds=.3)
 
 
+GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, train=train_rows)
+
+
+def cpu_name():
+    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
+    return found[1] if found else platform.processor() or platform.machine()
+
+
 if __name__ == "__main__":
-    print(f"{date.today()}  Python {platform.python_version()}  torch {torch.__version__}  {platform.machine()}, one thread\n")
-    wanted = sys.argv[1:] or ["losses", "surrogates", "metrics", "train"]
-    for name, rows in dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, train=train_rows).items():
-        if name in wanted:
-            for row in rows():
-                print(row, flush=True)
+    if unknown := set(sys.argv[1:]) - set(GROUPS):
+        sys.exit(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+    torch.manual_seed(0)
+    lines = [f"{date.today()}, {cpu_name()}, one thread, Python {platform.python_version()}, torch {torch.__version__}", "", HEADER]
+    print(*lines, sep="\n", flush=True)
+    for name in sys.argv[1:] or GROUPS:
+        for row in GROUPS[name]():
+            lines.append(str(row))
+            print(row, flush=True)
+    if not sys.argv[1:]:
+        page = Path(__file__).with_name("RESULTS.md")
+        before, after = page.read_text().split("<!-- table -->")[::2]
+        page.write_text("<!-- table -->\n".join([before, "\n".join(lines) + "\n", after.lstrip("\n")]))

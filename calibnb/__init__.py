@@ -10,7 +10,7 @@ _home = {
     "train": ["Recipe", "Trainer"],
     "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
 }
-_modules = ["core", "params", "metrics", "surrogates", "synth", "models", "folder", "weights", "losses", "streaming", "plots", "data", "train", "runs", "notebooks", "cli"]
+_modules = ["core", "params", "bins", "smoothing", "intervals", "metrics", "surrogates", "synth", "models", "folder", "weights", "losses", "streaming", "plots", "data", "train", "runs", "notebooks", "cli"]
 __all__ = [name for names in _home.values() for name in names]
 
 

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['precisions', 'flatten_classes', 'at_least_float32', 'as_tensor', 'check_logits', 'check_probs', 'first_argmax',
-           'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast', 'atomic_write',
-           'Predictions']
+           'exp_', 'top_probability', 'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast',
+           'atomic_write', 'Predictions']
 
 # %% ../nbs/00_core.ipynb #8fff41fe
 import difflib
 import inspect
+import math
 import os
 import random
 import tempfile
@@ -115,7 +116,7 @@ def _check_prob_values(probs):
         row, col = bad.nonzero()[0].tolist()
         raise ValueError(f'probs: {probs[row, col].item():.4g} at row {row}, column {col}, want numbers in [0, 1]; '
                          'logits need .softmax(1) first, percentages /100')
-    total, tol = probs.sum(1, dtype=torch.float64), 1e-2 if probs.dtype in (torch.float16, torch.bfloat16) else 1e-3
+    total, tol = probs.sum(1), 1e-2 if probs.dtype in (torch.float16, torch.bfloat16) else 1e-3
     off = (total - 1).abs() > tol
     if off.any():
         row = off.nonzero()[0, 0].item()
@@ -136,6 +137,25 @@ def _cpu_argmax(scores):
     if torch.compiler.is_compiling() or scores.dtype == torch.bfloat16: return scores.argmax(1)
     try: return torch.from_numpy(scores.detach().numpy().argmax(1))
     except RuntimeError: return scores.argmax(1)
+
+# %% ../nbs/00_core.ipynb #a8d83aa0
+def exp_(
+    x:Tensor,  # <= 0
+)->Tensor:     # x itself, overwritten
+    "exp(x), in place; on the CPU float32 values are powers of 2."
+    return x.mul_(math.log2(math.e)).exp2_() if x.is_cpu and x.dtype == torch.float32 else x.exp_()
+
+def top_probability(
+    logits:Tensor,  # (N, K)
+    top:Tensor,     # (N,) largest logit of each row
+)->Tensor:          # (N,) in [1/K, 1], in float32 or better
+    "The largest probability of each row of softmax(logits): one over the sum of exp(z - top)."
+    logits, top = at_least_float32(logits), at_least_float32(top)
+    total, n = torch.empty_like(top), max(1, 2**18//logits.shape[1])
+    work = torch.empty_like(logits[:n])  # one buffer for all pieces: fresh memory costs more than the arithmetic
+    for z, t, out in zip(logits.split(n), top.split(n), total.split(n)):
+        torch.sum(exp_(torch.sub(z, t[:, None], out=work[:len(z)])), 1, out=out)
+    return total.reciprocal_()
 
 # %% ../nbs/00_core.ipynb #fa5e64a8
 def pick(

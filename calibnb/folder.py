@@ -63,7 +63,7 @@ class Measure(BaseModel):
     value: float|None
     n: int                                     # samples
     bins: int|None = None                      # of a binned metric
-    interval: tuple[float, float]|None = None  # 95 % bootstrap
+    interval: tuple[float, float]|None = None  # 95 %
 
 class Finding(BaseModel):
     "A claim of a paper, held against a run."

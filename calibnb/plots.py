@@ -10,7 +10,7 @@ __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'p
 import matplotlib as mpl
 import numpy as np
 
-from .metrics import ReliabilityBins
+from .bins import ReliabilityBins
 
 # %% ../nbs/23_plots.ipynb #1dbe9c0d
 def set_style():

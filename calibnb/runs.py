@@ -14,7 +14,7 @@ from pathlib import Path
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from . import metrics
+from . import intervals, metrics
 from .core import Predictions, pick, pick_device
 from .data import data_options, load_data
 from .folder import Result, RunFolder, find_runs, measure, run_path
@@ -98,15 +98,16 @@ class Run:
         return Predictions.load(self.path/'predictions'/f'{pick("split", split, ("val", "test"))}.safetensors')
 
 # %% ../nbs/50_runs.ipynb #a2d8c43b
-_binned = {'ece': metrics.ece, 'mce': metrics.mce, 'ada_ece': metrics.ada_ece, 'classwise_ece': metrics.classwise_ece}
+_binned = {'ece': (metrics.ece, 'width'), 'ada_ece': (metrics.ada_ece, 'mass'), 'classwise_ece': (metrics.classwise_ece, 'classwise')}
 
 def _measure_all(preds:Predictions, bins=15)->dict:
-    "Every measure of one split; those that are means over samples with a 95 % bootstrap interval."
-    logits, target, n = preds.logits.double(), preds.target, len(preds)
+    "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
+    logits, probs, target, n = preds.logits.double(), preds.probs, preds.target, len(preds)
     each = dict(error=(~preds.hit).double(), nll=F.cross_entropy(logits, target, reduction='none'),  # from logits: no underflow
                 brier=brier_loss(logits, target, reduction='none'))
-    means = {k: measure(v.mean(), n, interval=metrics.bootstrap_mean(v)) for k, v in each.items()}
-    return means | {k: measure(f(preds.probs, target, bins), n, bins=bins) for k, f in _binned.items()}
+    means = {k: measure(v.mean(), n, interval=intervals.bootstrap_mean(v)) for k, v in each.items()}
+    binned = {k: measure(f(probs, target, bins), n, bins=bins, interval=metrics.ece_ci(probs, target, bins, scheme=scheme)) for k, (f, scheme) in _binned.items()}
+    return means | binned | {'mce': measure(metrics.mce(probs, target, bins), n, bins=bins)}
 
 def _train(config:RunConfig, folder:RunFolder, device, progress):
     splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)

@@ -9,7 +9,7 @@ __all__ = ['ECE', 'MCE', 'ClasswiseECE', 'ErrorRate', 'NLL', 'BrierScore']
 import torch
 from torchmetrics import Metric
 
-from . import metrics
+from . import bins, metrics
 from .core import check_probs
 
 # %% ../nbs/22_streaming.ipynb #f661dcd2
@@ -36,15 +36,16 @@ class _Sums(Metric):
 class ECE(_Sums):
     "`metrics.ece` over batches; `norm='max'` gives the MCE."
     def __init__(self, n_bins=15, *, norm='l1', closed='right', **kwargs):
-        metrics.check_bins(n_bins)
-        if norm not in ('l1', 'l2', 'max'): raise ValueError(f'norm: {norm!r}, want "l1", "l2" or "max"')
+        bins.check_bins(n_bins)
+        bins.check_norm(norm)
+        bins.check_closed(closed)
         super().__init__((3, n_bins), **kwargs)
         self.n_bins, self.norm, self.closed = n_bins, norm, closed
-    def batch(self, probs, target): return metrics.width_sums(probs, target, self.n_bins, self.closed)
+    def batch(self, probs, target): return metrics.top_label_sums(probs, target, [self.n_bins], self.closed)[0]
     def table(self):
         "The `ReliabilityBins` of all batches so far."
-        return metrics.width_table(self.sums.cpu())
-    def result(self): return metrics.table_norm(self.table(), self.norm)
+        return bins.width_table(self.sums.cpu())
+    def result(self): return bins.table_norm(self.table(), self.norm)
 
 class MCE(ECE):
     "`metrics.mce` over batches."
@@ -53,12 +54,12 @@ class MCE(ECE):
 class ClasswiseECE(_Sums):
     "`metrics.classwise_ece` over batches."
     def __init__(self, num_classes, n_bins=15, *, closed='right', **kwargs):
-        metrics.check_bins(n_bins)
+        bins.check_bins(n_bins)
         super().__init__((num_classes, n_bins), **kwargs)
         self.n_bins, self.closed = n_bins, closed
     def batch(self, probs, target):
         if probs.shape[1] != len(self.sums): raise ValueError(f'probs: {probs.shape[1]} columns, want num_classes = {len(self.sums)}')
-        return metrics.class_gaps(probs, target, self.n_bins, self.closed)
+        return bins.class_gaps(probs, target, self.n_bins, self.closed)
     def result(self): return (self.sums.abs().sum(1)/self.n).mean()
 
 # %% ../nbs/22_streaming.ipynb #7e6db181

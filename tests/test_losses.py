@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibnb import losses, weights
+from calibnb import losses, metrics, surrogates, weights
+from calibnb.core import first_argmax
 from calibnb.losses import make_loss
 from calibnb.weights import LogProbs
 
@@ -194,6 +195,135 @@ def test_inverse_focal_warns_where_its_gradient_reverses():
 def test_bad_gamma_tensors(gamma):
     with pytest.raises(ValueError, match="gamma: "):
         losses.focal_loss(*batch(), gamma)
+
+
+ONE_SIDED = {
+    "one sample, right": ([[2., 0., -1.]], [0]), "one sample, wrong": ([[2., 0., -1.]], [2]),
+    "two classes": ([[1., 0.], [0., 3.], [-1., 1.]], [0, 1, 0]), "a tie": ([[1., 1.], [0., 0.]], [0, 1]),
+    "all right": ([[2., 0., 0.], [0., 1., 0.]], [0, 1]), "all wrong": ([[2., 0., 0.], [0., 1., 0.]], [1, 2]),
+    "classes that never occur": ([[0., 0., 0., 0., 2.], [1., 0., 0., 0., 0.]], [0, 0]),
+}
+
+
+@pytest.mark.parametrize("case", ONE_SIDED)
+@pytest.mark.parametrize("name", NAMES)
+def test_small_and_one_sided_batches(name, case):
+    logits, target = torch.tensor(ONE_SIDED[case][0], dtype=torch.float64, requires_grad=True), torch.tensor(ONE_SIDED[case][1])
+    values = make_loss(name, reduction="none")(logits, target)
+    grad, = torch.autograd.grad(values.sum(), logits)
+    assert values.shape == target.shape and values.isfinite().all() and grad.isfinite().all()
+
+
+def test_the_first_maximum_is_the_prediction():
+    "With two equal logits the label 0 is right and the label 1 is not."
+    logits = torch.zeros(1, 2, dtype=torch.float64)
+    for surrogate in (surrogates.mmce, partial(surrogates.sece, accuracy="hard")):
+        right, wrong = (surrogate(logits, torch.tensor([label])) for label in (0, 1))
+        assert right > 0 and wrong > 0 and first_argmax(logits).item() == 0
+    assert surrogates.mmce_weighted(torch.zeros(2, 2), torch.tensor([0, 0])) == 0  # all right
+    assert surrogates.mmce_weighted(torch.zeros(2, 2), torch.tensor([0, 1])) > 0
+    torch.testing.assert_close(first_argmax(torch.tensor([[1., 3., 3.], [2., 2., 2.]])), torch.tensor([1, 0]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(0, 10), N=st.integers(1, 30), K=st.integers(2, 6))
+def test_special_cases_coincide(seed, gamma, N, K):
+    logits, target = batch(N, K, seed)
+    ce = F.cross_entropy(logits, target, reduction="none")
+    none = dict(reduction="none")
+    for same in (losses.focal_loss(logits, target, 0., **none), losses.inverse_focal_loss(logits, target, 0., **none),
+                 losses.label_smoothing_loss(logits, target, 0., **none), losses.lp_norm_loss(logits, target, 0., **none),
+                 losses.entropy_regularized_loss(logits, target, 0., **none), losses.dual_focal_loss(logits, target, 0., **none)):
+        torch.testing.assert_close(same, ce, rtol=1e-12, atol=1e-12)
+    assert torch.equal(losses.focal_loss(logits, target, 0., **none), ce)
+    focal = losses.focal_loss(logits, target, gamma, **none)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, gamma, beta=1., **none), 2**gamma*focal)
+    smoothed = losses.label_smoothing_loss(logits, target, .1, **none)
+    torch.testing.assert_close(smoothed, .9*ce - .1*logits.log_softmax(1).mean(1))
+    torch.testing.assert_close(losses.label_smoothing_loss(logits, target, .1*(K - 1)/K, mode="off_target", **none), smoothed)
+    brier = (logits.softmax(1) - F.one_hot(target, K)).square().sum(1)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, **none), brier*ce)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, form="sum", **none), brier*ce)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(0, 8), N=st.integers(1, 20), K=st.integers(2, 6))
+def test_norms_of_gradients_are_powers_of_the_brier_score(seed, gamma, N, K):
+    "For BSCE-GRA with beta 2 the norm is BS^((gamma+1)/2), for CE BS^(1/2), for focal g(p_y) BS^(1/2)."
+    logits, target = batch(N, K, seed)
+    probs, logits = logits.softmax(1), logits.requires_grad_()
+    brier, p_y = (probs - F.one_hot(target, K)).square().sum(1), probs.gather(1, target[:, None])[:, 0]
+    norms = {name: torch.autograd.grad(make_loss(name, reduction="sum", **options)(logits, target), logits)[0].norm(dim=1)
+             for name, options in dict(ce={}, focal=dict(gamma=gamma), bsce_gra=dict(gamma=gamma)).items()}
+    torch.testing.assert_close(norms["ce"], brier.sqrt())
+    torch.testing.assert_close(norms["bsce_gra"], brier.pow((gamma + 1)/2))
+    torch.testing.assert_close(norms["focal"], losses.focal_gradient_factor(p_y, gamma).abs()*brier.sqrt())
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(1, 8), K=st.integers(2, 8), scale=st.sampled_from([.5, 3., 20.]))
+def test_focal_loss_bounds_cross_entropy_minus_entropy(seed, gamma, K, scale):
+    "L_f(q, p) >= CE(q, p) - gamma H(p) for any q, gamma >= 1 [Mukhoti 2020, App. A]."
+    draw = torch.Generator().manual_seed(seed)
+    log_p = (scale*torch.randn(K, generator=draw, dtype=torch.float64)).log_softmax(0)
+    q = torch.rand(K, generator=draw, dtype=torch.float64)
+    q = q/q.sum() if seed % 2 else F.one_hot(q.argmax(), K).double()
+    each = torch.stack([losses.focal_loss(log_p[None], torch.tensor([k]), gamma) for k in range(K)])
+    assert (q*each).sum() >= -(q*log_p).sum() + gamma*(log_p.exp()*log_p).sum() - 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_limits_of_the_surrogates(seed):
+    draw = torch.Generator().manual_seed(seed)
+    logits, target = 3*torch.randn(200, 4, generator=draw, dtype=torch.float64), torch.randint(4, (200,), generator=draw)
+    probs = logits.softmax(1)
+    conf, hit = probs.amax(1), (first_argmax(probs) == target).double()
+    off_edges = ((conf*15 - (conf*15).round()).abs() > 1e-2) & (probs.topk(2, 1)[0].diff(dim=1).abs()[:, 0] > 1e-3)
+    z, y, p = logits[off_edges], target[off_edges], probs[off_edges]
+    torch.testing.assert_close(surrogates.dece(z, y, t_a=1e6, t_b=1e-6), metrics.ece(p, y), rtol=0, atol=1e-4)
+    wide = surrogates.sece(logits, target, bandwidth=1e4, accuracy="hard")
+    torch.testing.assert_close(wide, (hit.mean() - conf).abs().mean(), rtol=0, atol=1e-6)
+    narrow = surrogates.sece(logits, target, bandwidth=1e-9, accuracy="hard")
+    torch.testing.assert_close(narrow, (hit - conf).abs().mean())
+    torch.testing.assert_close(surrogates.sece(logits, target, .05, accuracy="hard"), metrics.sece(probs, target, .05))
+    rows = torch.randperm(200, generator=draw)
+    torch.testing.assert_close(surrogates.sece(logits[rows], target[rows]), surrogates.sece(logits, target))
+
+
+def test_no_gradient_reaches_gamma_through_a_detached_weight():
+    logits, target = batch()
+    gamma = torch.full((7,), 2., dtype=torch.float64, requires_grad=True)
+    loss = losses.focal_loss(logits.requires_grad_(), target, gamma, detach_weight=True)
+    assert torch.autograd.grad(loss, gamma, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("call", [lambda z: losses.soft_target_loss(z, torch.full((7, 5), .2, dtype=torch.float64)),
+                                  lambda z: losses.mixup_loss(z, torch.arange(7) % 5, torch.arange(7) % 3, .3),
+                                  lambda z: surrogates.soft_accuracy(z, torch.arange(7) % 5, 5.),
+                                  lambda z: surrogates.mmce(z, torch.arange(7) % 5, sqrt=True),
+                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, self_term=False, t_a=5.),
+                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, normalise=False, t_a=5., chunk=3)])
+def test_gradcheck_of_the_others(call):
+    assert torch.autograd.gradcheck(call, (batch()[0].requires_grad_(),))
+
+
+BAD_INPUT = {
+    "label too large": (torch.zeros(2, 3), torch.tensor([0, 3]), r"target: label 3 at row 1, want 0..2"),
+    "label negative": (torch.zeros(2, 3), torch.tensor([-100, 0]), "target: label -100 at row 0"),
+    "one-hot labels": (torch.zeros(2, 3), torch.eye(3)[:2], "target: dtype float32"),
+    "too many labels": (torch.zeros(2, 3), torch.zeros(3).long(), r"target: shape \(3,\), want \(2,\)"),
+    "one class": (torch.zeros(2, 1), torch.zeros(2).long(), "K >= 2"),
+    "no samples": (torch.zeros(0, 3), torch.zeros(0).long(), "logits: empty"),
+    "whole numbers": (torch.zeros(2, 3).long(), torch.zeros(2).long(), "logits: dtype int64"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_input_is_refused(name, case):
+    logits, target, message = BAD_INPUT[case]
+    with pytest.raises(ValueError, match=message):
+        make_loss(name)(logits, target)
 
 
 def test_modules_know_their_options():

@@ -1,5 +1,6 @@
 "Metrics against slow twins in plain Python, and at the edges."
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -7,11 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibnb import metrics
+from calibnb import bins, metrics
 
 FUNCTIONS = {"error_rate": metrics.error_rate, "nll": metrics.nll, "brier_score": metrics.brier_score, "entropy": metrics.entropy,
              "ece": metrics.ece, "mce": metrics.mce, "average_ce": metrics.average_ce, "ada_ece": metrics.ada_ece,
-             "classwise_ece": metrics.classwise_ece, "debiased_ece": metrics.debiased_ece, "ace": metrics.ace, "reliability_bins": metrics.reliability_bins}
+             "classwise_ece": metrics.classwise_ece, "debiased_ece": metrics.debiased_ece, "ace": metrics.ace, "reliability_bins": metrics.reliability_bins,
+             "smooth_ece": metrics.smooth_ece, "sece": metrics.sece, "kde_ece": metrics.kde_ece,
+             "triweight": lambda p, y, **options: metrics.kde_ece(p, y, kernel="triweight", **options)}
+BINNED = ["ece", "mce", "ada_ece", "classwise_ece", "average_ce", "debiased_ece", "ace"]
 
 
 def slow_ece(conf, hit, M, closed="right"):
@@ -25,6 +29,25 @@ def slow_ece(conf, hit, M, closed="right"):
                 bins[m].append((c, a))
     gaps = [abs(sum(a for _, a in b)/len(b) - sum(c for c, _ in b)/len(b)) if b else 0. for b in bins]
     return sum(len(b)/len(conf)*g for b, g in zip(bins, gaps)), max(gaps), sum(map(len, bins))
+
+
+def slow_smooth_ece(conf, hit, sigma, points=2000):
+    "Every sample, every mirror image that matters, every point."
+    t = (np.arange(points) + .5)/points
+    images = np.concatenate([[2*k + c, 2*k - c] for c in [np.asarray(conf)] for k in range(-8, 9)])
+    errors = np.tile(np.asarray(hit) - np.asarray(conf), (34, 1))
+    bells = np.exp(-((t[:, None, None] - images)/sigma)**2/2)/(sigma*math.sqrt(2*math.pi))
+    return np.abs((bells*errors).sum((1, 2))/len(conf)).mean()
+
+
+def slow_regression(conf, hit, log_kernel, self_term):
+    "Weighted mean of the hits around each sample, one pair at a time."
+    out = []
+    for i, c in enumerate(conf):
+        pairs = [(log_kernel(c, d), h) for j, (d, h) in enumerate(zip(conf, hit)) if self_term or j != i]
+        top = max(w for w, _ in pairs)
+        out.append(sum(math.exp(w - top)*h for w, h in pairs)/sum(math.exp(w - top) for w, _ in pairs))
+    return out
 
 
 def slow_ada_ece(conf, hit, M):
@@ -56,6 +79,69 @@ def test_against_slow_twins(problem, M, closed):
     each = [slow_ece(probs[:, k].numpy(), (target == k).double().numpy(), M, closed)[0] for k in range(probs.shape[1])]
     torch.testing.assert_close(metrics.classwise_ece(probs, target, M, reduction="none", closed=closed), torch.tensor(each, dtype=torch.float64),
                                rtol=0, atol=1e-12)
+
+
+def test_float32_confidences_near_every_edge_fall_where_exact_arithmetic_puts_them():
+    from fractions import Fraction
+    for M in 3, 7, 10, 15, 49, 100:
+        edges = torch.arange(M + 1, dtype=torch.float64).div(M).float()
+        conf = torch.cat([edges, edges.nextafter(torch.tensor(2.)), edges.nextafter(torch.tensor(-1.))]).clamp(0, 1)
+        for c, right, left in zip(conf.tolist(), bins.bin_ids(conf, M).tolist(), bins.bin_ids(conf, M, "left").tolist()):
+            exact = Fraction(c)*M
+            assert right == max(math.ceil(exact) - 1, 0) and left == min(math.floor(exact), M - 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.sampled_from([.02, .1, .5, 2.]))
+def test_without_bins_against_slow_twins(problem, width):
+    probs, target = problem
+    conf, hit = probs.numpy().max(1), (probs.numpy().argmax(1) == target.numpy()).astype(float)
+    assert math.isclose(metrics.smooth_ece(probs, target, sigma=width), slow_smooth_ece(conf, hit, width), abs_tol=2e-4)
+    fixed = metrics.smooth_ece(probs, target).item()
+    assert math.isclose(metrics.smooth_ece(probs, target, sigma=max(fixed, 1e-6)), fixed, abs_tol=1e-6)
+    gauss = lambda c, d: -((c - d)/width)**2/2
+    for self_term in (True, False) if len(conf) > 1 else (True,):
+        want = np.abs(np.array(slow_regression(conf, hit, gauss, self_term)) - conf).mean()
+        assert math.isclose(metrics.sece(probs, target, width, self_term=self_term), want, abs_tol=1e-12)
+    inside = np.clip(conf, 1e-7, 1 - 1e-7)
+    beta = lambda c, d: torch.distributions.Beta(torch.tensor(d/width + 1), torch.tensor((1 - d)/width + 1)).log_prob(torch.tensor(c)).item()
+    if len(conf) > 1:
+        want = np.abs(np.array(slow_regression(inside, hit, beta, False)) - conf).mean()
+        assert math.isclose(metrics.kde_ece(probs, target, width), want, abs_tol=1e-8)
+    else:
+        assert metrics.kde_ece(probs, target, width).isnan()
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_one_pass_over_many_bins_and_grouped_ties(problem):
+    probs, target = problem
+    sweep = [1, 3, 10, 100]
+    for metric in metrics.ece, metrics.mce:
+        assert metric(probs, target, sweep).tolist() == [metric(probs, target, M).item() for M in sweep]
+    rows = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    assert math.isclose(metrics.ada_ece(probs, target, 4, ties="group"), metrics.ada_ece(probs[rows], target[rows], 4, ties="group"), abs_tol=1e-12)
+    table = metrics.reliability_bins(probs, target, 4, scheme="mass", ties="group")
+    assert table.count.sum() == len(target) and (table.hi[:-1] < table.lo[1:]).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(), st.integers(0, 10**6))
+def test_order_of_samples_and_names_of_classes_do_not_matter(problem, seed):
+    probs, target = problem
+    draw = torch.Generator().manual_seed(seed)
+    rows, classes = torch.randperm(len(target), generator=draw), torch.randperm(probs.shape[1], generator=draw)
+    unequal = probs.sort(1)[0].diff(dim=1)[:, -1].min() > 0  # a tie at the top goes to the first class
+    for name, metric in FUNCTIONS.items():
+        if name in ("reliability_bins", "ada_ece", "ace"):  # equal confidences are split in the order they come
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = metric(probs, target)
+            torch.testing.assert_close(metric(probs[rows], target[rows]), value, rtol=1e-9, atol=1e-9, equal_nan=True)
+            if unequal:
+                back = classes.argsort()
+                torch.testing.assert_close(metric(probs[:, classes], back[target]), value, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
 @settings(max_examples=100, deadline=None)
@@ -138,7 +224,7 @@ def test_bad_input_is_refused(name, case):
 @pytest.mark.parametrize("n_bins", [0, -3, 2.5, True, None])
 def test_bad_bins(n_bins):
     assert metrics.ece(*GOOD, np.int64(3)) == metrics.ece(*GOOD, 3)
-    for name in "ece", "mce", "ada_ece", "classwise_ece", "average_ce", "debiased_ece", "ace":
+    for name in BINNED:
         with pytest.raises(ValueError, match="n_bins: .* want a whole number"):
             FUNCTIONS[name](*GOOD, n_bins)
 
@@ -153,6 +239,39 @@ def test_mce_of_bins_with_enough_samples():
 def test_labels_are_checked_on_the_device_too():
     with pytest.raises(ValueError, match="label 2 at row 1"):
         metrics.ece(GOOD[0].cuda(), torch.tensor([0, 2]).cuda())
+
+
+def calibration_problem(n, strength, draw):
+    "Two-class confidences in (1/2, 1), right with a probability nearer to 1/2 by `strength`."
+    conf = .5 + .5*torch.rand(n, generator=draw, dtype=torch.float64).pow(1/3)
+    true = .5 + (conf - .5)*(1 - strength)
+    target = (torch.rand(n, generator=draw, dtype=torch.float64) > true).long()
+    return torch.stack([conf, 1 - conf], 1), target, true
+
+
+@pytest.mark.parametrize("strength", [0., .15, .5])
+def test_intervals_of_binned_errors_cover(strength):
+    "95 % intervals of ECE, adaptive ECE, classwise ECE and debiased ECE contain the true binned error in at least 90 of 100 repetitions."
+    draw = torch.Generator().manual_seed(1)
+    conf, _, true = calibration_problem(10**6, strength, draw)
+    expected = torch.stack([true, 1 - true], 1)
+    ids, gap = bins.bin_ids(conf[:, 0], 15), true - conf[:, 0]
+    sums, counts = torch.bincount(ids, weights=gap, minlength=15), torch.bincount(ids, minlength=15).clamp_min(1)
+    truth = dict(width=sums.abs().sum()/10**6, mass=gap.abs().mean(), classwise=sums.abs().sum()/10**6,  # the two columns mirror each other
+                 debiased=((sums/counts).square()*counts).sum().div(10**6).sqrt())
+    assert math.isclose(expected.sum(), 10**6, rel_tol=1e-9)
+    inside = dict.fromkeys(truth, 0)
+    for i in range(100):
+        probs, target, _ = calibration_problem(600, strength, draw)
+        for kind in truth:
+            found = metrics.debiased_ece_ci(probs, target) if kind == "debiased" else metrics.ece_ci(probs, target, scheme=kind, seed=i)
+            inside[kind] += found[0] - 2e-3 <= truth[kind] <= found[1] + 2e-3  # the truth itself is a Monte Carlo number
+    assert min(inside.values()) >= 90, inside
+
+
+def test_the_bootstrap_of_a_binned_error_warns():
+    with pytest.warns(UserWarning, match="ece_ci"):
+        metrics.bootstrap_ci(metrics.ece, *GOOD, n_boot=2)
 
 
 def test_bootstrap_covers():

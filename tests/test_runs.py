@@ -137,7 +137,8 @@ def test_collect_has_a_row_for_every_run_failed_ones_too(tmp_path):
 def test_saturated_predictions_have_a_result():
     from calibnb.runs import _measure_all
     found = _measure_all(Predictions([[0., 2000.], [3., 0.], [0., 2.]], [0, 0, 1]))
-    assert found["nll"].value > 600 and all(m.interval is None for k, m in found.items() if m.bins)
+    assert found["nll"].value > 600 and found["mce"].interval is None
+    assert all(lo <= m.value <= hi for k, m in found.items() if k != "mce" for lo, hi in [m.interval])
 
 
 def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import tensors, vectors, within
 
-from calibnb import losses, metrics, surrogates, weights
+from calibnb import losses, metrics, surrogates, synth, weights
 from calibnb.core import first_argmax
 from calibnb.synth import GaussianMixture
 
@@ -76,14 +76,13 @@ BY_BINS = {
     "mce": metrics.mce, "adaece_split": metrics.ada_ece,
     "adaece_interp_reference": lambda p, y, m: metrics.ada_ece(p, y, m, method="interp"),
 }
-USED_ELSEWHERE = {"nll", "reliability_10"}  # in tests of their own, below
-METRICS_WAITING = {"kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05"}
+USED_ELSEWHERE = {"nll", "reliability_10", "kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05"}  # in tests of their own, below
 DATA_CASES = [c for c in METRIC_CASES if c["id"] in METRIC_DATA]
 
 
 def test_every_metric_key_is_used():
     keys = {key for case in DATA_CASES for key in case["expected"]}
-    assert keys == SCALARS.keys() | BY_BINS.keys() | USED_ELSEWHERE | METRICS_WAITING
+    assert keys == SCALARS.keys() | BY_BINS.keys() | USED_ELSEWHERE
 
 
 @pytest.mark.parametrize("case", DATA_CASES, ids=lambda c: c["id"])
@@ -97,6 +96,30 @@ def test_metric(case, key):
 def test_metric_by_bins(case, key):
     for bins, want in case["expected"][key].items():
         within(BY_BINS[key](*probs_of(case), int(bins)), want, case)
+
+
+@pytest.mark.parametrize("case", [c for c in DATA_CASES if "kde_ece_beta" in c["expected"]], ids=lambda c: c["id"])
+def test_metrics_without_bins(case):
+    args, want, smooth = probs_of(case), case["expected"], {**case, "rtol": 0, "atol": case["tol_smooth"]}
+    for width, value in want["kde_ece_beta"].items():
+        within(metrics.kde_ece(*args, float(width)), value, case)
+    within(metrics.sece(*args, .05), want["sece_metric_hard_h0.05"], case)
+    for width, value in want["smooth_ece_sigma"].items():
+        within(metrics.smooth_ece(*args, sigma=float(width)), value, smooth)
+    within(metrics.smooth_ece(*args), want["smooth_ece_fixed_point"], smooth)
+
+
+def test_gradient_norm_of_the_last_layer():
+    case = THEORY["grad_norm_last_layer"]
+    logits, features = (torch.tensor(case[k], dtype=torch.float64) for k in ("logits", "features"))
+    for name, want in case["expected"].items():
+        loss = losses.make_loss(NAMES.get(name, name), **{OPTIONS.get(k, k): v for k, v in want["params"].items()}, reduction="sum")
+        for key, bias in ("weight_only", False), ("with_bias", True):
+            within(metrics.head_gradient_norm(loss, logits, torch.tensor(case["labels"]), features, bias=bias), want[key], case)
+
+
+def test_every_theory_case_is_used():
+    assert THEORY.keys() == {"gamma_from_p0", "g_weight", "binary_focal_argmin", "u_simplex", "gaussian_posterior", "grad_norm_last_layer"}
 
 
 def test_learned_epoch():
@@ -162,7 +185,7 @@ def test_gaussian_posterior():
     eta = GaussianMixture(case["means"]).posterior(torch.tensor(case["x"], dtype=torch.float64))
     within(eta, want["eta"], case)
     for kind in ("sq", "norm", "top"):
-        within(metrics.true_calibration_error(probs, eta, kind), want[f"c_{kind}"], case)
+        within(synth.true_calibration_error(probs, eta, kind), want[f"c_{kind}"], case)
     brier = sum(eta[:, k]*(torch.eye(5)[k] - probs).square().sum(1) for k in range(5))
-    within(brier - metrics.true_calibration_error(probs, eta), want["expected_brier_minus_c_sq"], case)
+    within(brier - synth.true_calibration_error(probs, eta), want["expected_brier_minus_c_sq"], case)
     assert first_argmax(eta).shape == (len(probs),)

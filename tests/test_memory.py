@@ -1,0 +1,38 @@
+"What large inputs may cost in memory, seen from outside: the peak of a fresh process."
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import resource, torch
+from calibnb import losses, metrics, surrogates
+torch.set_num_threads(1)
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024
+def gradient(fn, N, K):
+    logits, target = torch.randn(N, K, requires_grad=True), torch.randint(K, (N,))
+    fn(logits[:8], target[:8]).backward()
+    before = peak()
+    fn(logits, target).backward()
+    return peak() - before
+def ece(N, K):
+    probs, target = torch.rand(N, K), torch.randint(K, (N,))
+    probs.div_(probs.sum(1, keepdim=True))
+    metrics.ece(probs[:8], target[:8])
+    before = peak()
+    metrics.ece(probs, target)
+    return peak() - before
+"""
+CASES = {
+    "SECE of a batch of 20,000": ("gradient(surrogates.sece, 20_000, 10)", 1000),
+    "DECE, 1024x1000": ("gradient(surrogates.dece, 1024, 1000)", 50),
+    "MMCE of a batch of 100,000": ("gradient(surrogates.mmce, 100_000, 10)", 100),
+    "ECE, 100,000x1000": ("ece(100_000, 1000)", 8),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_peak(case):
+    call, most_mb = CASES[case]
+    done = subprocess.run([sys.executable, "-c", f"{SCRIPT}\nprint({call})"], capture_output=True, text=True, check=True, timeout=120)
+    assert float(done.stdout) < most_mb, f"{case}: {float(done.stdout):.0f} MB, want below {most_mb}"

@@ -1,0 +1,93 @@
+"Other people's implementations: where they are right we agree, and where they are wrong we say so by name."
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from calibnb import metrics
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import netcal.metrics
+    import relplot
+
+
+def random_data(seed, N=2000, K=4, scale=1.5):
+    "Overconfident predictions with some confidences exactly 0 and 1, in float32 and far from bin edges elsewhere."
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2*torch.randn(N, K, generator=draw)
+    target = torch.multinomial((logits/scale).softmax(1), 1, generator=draw)[:, 0]
+    return logits.softmax(1), target
+
+
+def torchmetrics_error(probs, target, norm, n_bins=15):
+    return multiclass_calibration_error(probs, target, probs.shape[1], n_bins=n_bins, norm=norm).item()
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n_bins", [1, 10, 15, 100])
+def test_binned_errors_agree(seed, n_bins):
+    probs, target = random_data(seed)
+    for norm in "l1", "l2", "max":
+        assert math.isclose(metrics.ece(probs, target, n_bins, norm=norm), torchmetrics_error(probs, target, norm, n_bins), abs_tol=2e-6)
+    arrays = probs.double().numpy(), target.numpy()
+    for ours, theirs in (metrics.ece, netcal.metrics.ECE), (metrics.mce, netcal.metrics.MCE), (metrics.average_ce, netcal.metrics.ACE):
+        if n_bins > 1:
+            assert math.isclose(ours(probs, target, n_bins), theirs(n_bins).measure(*arrays), abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smooth_ece_agrees_with_relplot(seed):
+    "Off the ends, for the fixed point within the steps of its search, and for given widths."
+    draw = np.random.default_rng(seed)
+    conf = .5 + .4*draw.beta(2, 2, size=3000)
+    hit = draw.random(3000) < conf**(1 + seed/4)
+    probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit.astype(int))
+    assert math.isclose(metrics.smooth_ece(probs, target), relplot.smECE(conf, hit), abs_tol=5e-4)
+    for sigma in .02, .05, .2:
+        assert math.isclose(metrics.smooth_ece(probs, target, sigma=sigma), relplot.smECE_sigma(conf, hit, sigma), abs_tol=5e-4)
+
+
+def test_torchmetrics_puts_confidence_one_in_a_bin_of_its_own():
+    "Three samples at confidence 1 with two right, one at .95: all belong to the last bin of ten."
+    probs, target = torch.tensor([[1., 0.], [1., 0.], [1., 0.], [.95, .05]], dtype=torch.float64), torch.tensor([0, 0, 1, 0])
+    assert math.isclose(metrics.ece(probs, target, 10), abs(3/4 - 3.95/4), abs_tol=1e-12)
+    assert math.isclose(torchmetrics_error(probs, target, "l1", 10), 3/4*(1/3) + 1/4*.05, abs_tol=1e-6)
+    assert math.isclose(torchmetrics_error(probs, target, "max", 10), 1/3, abs_tol=1e-6)
+
+
+def test_torchmetrics_gives_a_perfect_l2_error_as_a_whole_number():
+    probs, target = torch.eye(2), torch.tensor([0, 1])
+    assert multiclass_calibration_error(probs, target, 2, norm="l2").dtype == torch.int64
+    ours = metrics.ece(probs, target, norm="l2")
+    assert ours == 0 and ours.dtype == torch.float64
+
+
+def test_torchmetrics_takes_one_number_above_one_for_logits_everywhere():
+    probs, target = torch.tensor([[.2, .8], [1.01, -.01]]), torch.tensor([1, 0])
+    changed = multiclass_calibration_error(probs, target, 2, n_bins=1).item()
+    assert not math.isclose(changed, abs(1 - (.8 + 1.01)/2), abs_tol=.05)
+    with pytest.raises(ValueError, match="probs: 1.01 at row 1"):
+        metrics.ece(probs, target)
+
+
+def test_labels_out_of_range_pass_through_the_peers():
+    probs, target = random_data(0, N=4, K=2)
+    for label in 5, -1:
+        wrong = torch.tensor([0, 0, label, 0])
+        assert np.isfinite(netcal.metrics.ECE(10).measure(probs.numpy(), wrong.numpy()))
+        with pytest.raises(ValueError, match=f"target: label {label} at row 2"):
+            metrics.ece(probs, wrong)
+    assert math.isfinite(torchmetrics_error(probs, torch.tensor([0, 0, 5, 0]), "l1"))
+
+
+def test_relplot_halves_the_mass_at_the_ends():
+    "Thirty samples at confidence 1 with a gap of 1/3, thirty calibrated ones at 1/2: the error is 1/6."
+    conf = np.r_[np.ones(30), np.full(30, .5)]
+    hit = np.r_[np.arange(30) % 3 > 0, np.arange(30) % 2 == 0]
+    probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit.astype(int))
+    assert math.isclose(metrics.smooth_ece(probs, target), 1/6, abs_tol=1e-3)
+    assert .10 < relplot.smECE(conf, hit) < .12
