@@ -182,6 +182,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'calibnb.metrics._mean_on': ('metrics.html#_mean_on', 'calibnb/metrics.py'),
                                  'calibnb.metrics._over_bins': ('metrics.html#_over_bins', 'calibnb/metrics.py'),
                                  'calibnb.metrics._top_label': ('metrics.html#_top_label', 'calibnb/metrics.py'),
+                                 'calibnb.metrics._top_pieces': ('metrics.html#_top_pieces', 'calibnb/metrics.py'),
                                  'calibnb.metrics._width_tables': ('metrics.html#_width_tables', 'calibnb/metrics.py'),
                                  'calibnb.metrics.ace': ('metrics.html#ace', 'calibnb/metrics.py'),
                                  'calibnb.metrics.ada_ece': ('metrics.html#ada_ece', 'calibnb/metrics.py'),

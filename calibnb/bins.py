@@ -30,11 +30,10 @@ def bin_ids(
 )->Tensor:               # int32 in 0..n_bins-1, like conf
     "The equal-width bin of each confidence."
     check_closed(closed)
-    scaled = conf.double()*n_bins
-    ids = (scaled.ceil().sub_(1) if closed == 'right' else scaled.floor()).clamp_(0, n_bins - 1).int()
-    if conf.dtype != torch.float64: return ids
-    off = (scaled - scaled.round()).abs_()
-    if off.amin() < 1e-6:
+    scaled = conf.to(torch.float64, copy=True).mul_(n_bins)
+    off = (scaled - scaled.round()).abs_() if conf.dtype == torch.float64 else None
+    ids = (scaled.ceil_().sub_(1) if closed == 'right' else scaled.floor_()).clamp_(0, n_bins - 1).int()
+    if off is not None and off.amin() < 1e-6:
         near = (off < 1e-6).nonzero(as_tuple=True)
         inner = torch.arange(1, n_bins, dtype=torch.float64, device=conf.device)/n_bins
         ids[near] = torch.bucketize(conf[near], inner, right=closed == 'left', out_int32=True)
@@ -69,13 +68,13 @@ class ReliabilityBins:
 
 def bin_sums(
     ids:Tensor,   # (N,) whole numbers in 0..n_bins-1
-    conf:Tensor,  # (N,) confidence, best in float64
+    conf:Tensor,  # (N,) confidence
     hit:Tensor,   # (N,) bool: was it right?
     n_bins:int,
 )->Tensor:        # (3, M) float64 on the CPU
     "Samples, right ones and the sum of confidences of each bin; they add up over batches."
     wrong, right = torch.bincount(torch.add(ids, hit.to(ids.dtype), alpha=n_bins), minlength=2*n_bins).double().reshape(2, n_bins)
-    return torch.stack([wrong + right, right, torch.bincount(ids, weights=conf, minlength=n_bins)]).cpu()
+    return torch.stack([wrong + right, right, torch.bincount(ids, weights=conf.double(), minlength=n_bins)]).cpu()
 
 def _table(sums, lo, hi):
     count = sums[0].long()

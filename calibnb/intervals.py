@@ -83,8 +83,8 @@ def squared_interval(
     gap, noise, n = gap[full], noise[full], count[full].double()
     weight, N = n/count.sum(), count.sum()
     value = (weight*(gap.square() - noise/n)).sum()
-    mean = (weight*gap.square()).sum()
-    by_sample = (weight*((gap.square() - mean).square() + 4*gap.square()*noise)).sum()/N  # of 2 gap (hit - conf) - gap^2
+    mean, real = (weight*gap.square()).sum(), gap.square() - noise/n
+    by_sample = (weight*((gap.square() - mean).square() + 4*real*noise)).sum().clamp_min(0)/N  # of 2 gap (hit - conf) - gap^2
     by_pairs = (2*weight.square()*noise.square()/(n*(n - 1))).sum()
     spread = NormalDist().inv_cdf((1 + level)/2)*(by_sample + by_pairs).sqrt()
     return (value - spread).clamp_min(0).sqrt().item(), (value + spread).clamp_min(0).sqrt().item()

@@ -108,12 +108,16 @@ def top_label_sums(
 )->list[Tensor]:      # (3, M) sums a number of bins, as `bin_sums`
     "The sums behind equal-width tables, in one pass over chunks of rows that stay in the cache."
     sums = [torch.zeros(3, M, dtype=torch.float64) for M in n_bins]
-    for rows, labels in chunks(scores, target):
+    for conf, hit in _top_pieces(scores, target, confidence):
+        for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M)
+    return sums
+
+def _top_pieces(scores, target, confidence=lambda rows, top: top, size=2**20):
+    "Confidence and whether it was right, piece by piece."
+    for rows, labels in chunks(scores, target, size):
         top = rows.amax(1)
         conf = confidence(rows, top)
-        hit, wide = _hits(rows, labels, top, conf), conf.double()
-        for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), wide, hit, M)
-    return sums
+        yield conf, _hits(rows, labels, top, conf)
 
 def reliability_bins(
     probs,                # (N, K) rows summing to 1
@@ -239,8 +243,8 @@ def smooth_ece(
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok and Nakkiran 2024]; O(N)."
     if sigma is not None: check_width('sigma', sigma)
-    conf, hit = _top_label(probs, target, validate)
-    return torch.tensor(smooth_error_norm(cosine_means(conf, hit.double() - conf), sigma), dtype=torch.float64)
+    pieces = _top_pieces(*_checked(probs, target, validate), size=2**18)
+    return torch.tensor(smooth_error_norm(cosine_means((c, h.double() - c) for c, h in pieces), sigma), dtype=torch.float64)
 
 def sece(
     probs,                 # (N, K) rows summing to 1

@@ -10,6 +10,7 @@ __all__ = ['check_width', 'cosine_means', 'smoothed_error', 'smooth_error_norm',
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../nbs/03_smoothing.ipynb #852d44fc
@@ -18,21 +19,20 @@ def check_width(name, value):
     if not (isinstance(value, (int, float)) and 0 < value < math.inf): raise ValueError(f'{name}: {value!r}, want a positive number (the unit is confidence)')
 
 def cosine_means(
-    conf:Tensor,     # (N,) in [0, 1]
-    error:Tensor,    # (N,) hit - conf
+    pieces,          # pairs of tensors: confidences in [0, 1], and errors hit - conf
     cells:int=2**12, # of the grid
-)->Tensor:           # (cells + 1,) float64 a_k, on the device of conf
-    "mean(error cos(pi k conf)), on a grid."
-    mass = torch.zeros(cells + 1, dtype=torch.float64, device=conf.device)
-    for c, e in zip(conf.split(2**15), error.split(2**15)):  # pieces that stay in the cache
-        place, e = c.double()*cells, e.double()
-        left = place.int().clamp_(max=cells - 1)
-        right = torch.bincount(left, weights=place.sub_(left).mul_(e), minlength=cells)
-        mass[:-1] += torch.bincount(left, weights=e, minlength=cells) - right
-        mass[1:] += right
+)->Tensor:           # (cells + 1,) float64 a_k, on the device of the confidences
+    "mean(error cos(pi k conf)) over all pieces, on a grid."
+    left, right, n = 0., 0., 0
+    for conf, error in pieces:
+        place, e = conf.double()*cells, error.double()
+        cell = place.int().clamp_(max=cells - 1)
+        share = torch.bincount(cell, weights=place.sub_(cell).mul_(e), minlength=cells)
+        left, right, n = left + torch.bincount(cell, weights=e, minlength=cells) - share, right + share, n + len(conf)
+    mass = F.pad(left, (0, 1)) + F.pad(right, (1, 0))
     mass[0] *= 2  # an end is its own mirror image
     mass[-1] *= 2
-    return torch.fft.hfft(mass, 2*cells)[:cells + 1]/(2*len(conf))  # of an even sequence: a sum of cosines
+    return torch.fft.hfft(mass, 2*cells)[:cells + 1]/(2*n)  # of an even sequence: a sum of cosines
 
 def smoothed_error(
     means:Tensor,  # (cells + 1,) of `cosine_means`
@@ -125,7 +125,7 @@ def triweight_error(
     bell = sum(kernel(shift) for shift in images)
     bell = torch.fft.rfft(torch.cat([bell, bell[1:-1].flip(0)])).real
     def density(weight):
-        means = cosine_means(conf, weight, cells)*N
+        means = cosine_means([(conf, weight)], cells)*N
         return (torch.fft.irfft(means*bell, 2*cells)[:cells + 1]).clamp_min(0)
     all_, right = density(torch.ones_like(conf)), density(hit)
     seen = all_ > 1e-6*all_.amax()

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibnb import bins, metrics
+from calibnb import bins, intervals, metrics, smoothing
 
 FUNCTIONS = {"error_rate": metrics.error_rate, "nll": metrics.nll, "brier_score": metrics.brier_score, "entropy": metrics.entropy,
              "ece": metrics.ece, "mce": metrics.mce, "average_ce": metrics.average_ce, "ada_ece": metrics.ada_ece,
@@ -89,6 +89,35 @@ def test_float32_confidences_near_every_edge_fall_where_exact_arithmetic_puts_th
         for c, right, left in zip(conf.tolist(), bins.bin_ids(conf, M).tolist(), bins.bin_ids(conf, M, "left").tolist()):
             exact = Fraction(c)*M
             assert right == max(math.ceil(exact) - 1, 0) and left == min(math.floor(exact), M - 1)
+
+
+def test_float64_confidences_near_every_edge_are_compared_with_the_edge():
+    "0.07 is the edge 7/100, although 0.07*100 is a little more than 7."
+    for M in 3, 7, 10, 15, 49, 100, 1000:
+        edges = torch.arange(M + 1, dtype=torch.float64).div(M)
+        conf = torch.cat([edges, edges.nextafter(torch.tensor(2.).double()), edges.nextafter(torch.tensor(-1.).double())]).clamp(0, 1)
+        assert bins.bin_ids(conf, M).tolist() == [max(sum(e < c for e in edges[1:-1].tolist()), 0) for c in conf.tolist()]
+        assert bins.bin_ids(conf, M, "left").tolist() == [sum(e <= c for e in edges[1:-1].tolist()) for c in conf.tolist()]
+
+
+def test_errors_at_both_ends_count_in_full():
+    "Top-label confidences are never 0, so this end is asked of the kernel itself."
+    for end in 0., 1.:
+        means = smoothing.cosine_means([(torch.tensor([end, .5]), torch.tensor([.3, 0.]))])
+        assert math.isclose(smoothing.smooth_error_norm(means, .05), .15, abs_tol=1e-6)
+
+
+def test_the_upper_end_of_an_interval_lies_above_the_estimate():
+    zero, M = torch.zeros(15, dtype=torch.float64), torch.full((15,), 1/15, dtype=torch.float64)
+    lo, hi = intervals.gap_interval(zero, zero + .7, torch.full((15,), 50), M)
+    assert lo == 0 and .005 < hi < .05
+
+
+def test_sums_are_float64_whatever_comes_in():
+    "A million float32 confidences: summed in float32 the ECE would be off in the fifth digit."
+    probs = torch.tensor([[.9, .1]]).repeat(1_000_000, 1)
+    gap = abs(1 - probs[0, 0].double())
+    assert math.isclose(metrics.ece(probs, torch.zeros(1_000_000, dtype=torch.int64)), gap, abs_tol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)
