@@ -120,9 +120,8 @@ def triweight_error(
     if bandwidth is None: bandwidth = conf.std().item()*(2*N)**-.2 if N > 1 else 0.
     x = torch.arange(cells + 1, dtype=torch.float64, device=conf.device)/cells
     half = max(3*bandwidth, 1.5/cells)  # a triweight on [-1, 1] has the variance 1/9; at least one cell on each side
-    images = torch.cat([torch.zeros(1).to(x), *(torch.tensor([-i, i]) for i in range(2, 2*math.ceil(half/2) + 2, 2))]).to(x)
-    def kernel(shift): return (1 - ((x + shift)/half).square()).clamp_min(0).pow(3)
-    bell = sum(kernel(shift) for shift in images)
+    reach = 2*math.ceil(half/2)
+    bell = sum((1 - ((x + image)/half).square()).clamp_min(0).pow(3) for image in range(-reach, reach + 1, 2))  # of period 2
     bell = torch.fft.rfft(torch.cat([bell, bell[1:-1].flip(0)])).real
     def density(weight):
         means = cosine_means([(conf, weight)], cells)*N

@@ -80,6 +80,18 @@ def test_half_precision_is_computed_in_float32(name):
         torch.testing.assert_close(out, make_loss(name)(logits.bfloat16().float(), target))
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_autocast_changes_nothing(name):
+    logits, target = batch(64)
+    logits = logits.float().requires_grad_()
+    outside = make_loss(name)(logits, target)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = make_loss(name)(logits, target)
+        gradient, = torch.autograd.grad(inside, logits)
+    torch.testing.assert_close(inside, outside, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, torch.autograd.grad(outside, logits)[0], rtol=1e-5, atol=1e-7)
+
+
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6))
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
@@ -314,6 +326,7 @@ def test_no_gradient_reaches_gamma_through_a_detached_weight():
                                   lambda z: losses.mixup_loss(z, torch.arange(7) % 5, torch.arange(7) % 3, .3),
                                   lambda z: surrogates.soft_accuracy(z, torch.arange(7) % 5, 5.),
                                   lambda z: surrogates.mmce(z, torch.arange(7) % 5, sqrt=True),
+                                  lambda z: surrogates.soft_ece(z, torch.arange(7) % 5), lambda z: surrogates.soft_ece(z, torch.arange(7) % 5, 4, p=1.),
                                   lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, self_term=False, t_a=5.),
                                   lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, normalise=False, t_a=5., chunk=3)])
 def test_gradcheck_of_the_others(call):
