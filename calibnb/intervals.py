@@ -31,8 +31,8 @@ def percentiles(
     level:float,    # of the interval
 )->tuple[float, float]:
     "The ends between which the middle `level` of the values lies."
-    tail = torch.tensor([(1 - level)/2, (1 + level)/2], dtype=torch.float64, device=values.device)
-    return tuple(values.double().quantile(tail).tolist())
+    values, tail = values.double(), (1 - level)/2
+    return values.nanquantile(tail, interpolation='lower').item(), values.nanquantile(1 - tail, interpolation='higher').item()
 
 # %% ../nbs/04_intervals.ipynb #c21080e6
 def bootstrap_mean(
@@ -73,18 +73,18 @@ def gap_interval(
 # %% ../nbs/04_intervals.ipynb #4c79a258
 def squared_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
-    noise:Tensor,    # (M,) variance of hit - conf in the bin
+    noise:Tensor,    # (M,) variance of hit - conf in the bin; 0 where one sample shows none
     count:Tensor,    # (M,) samples
     level:float=.95,
 )->tuple[float, float]: # lower and upper end of the root
-    "Analytic interval of the debiased root mean square gap."
+    "Analytic interval of the debiased root mean square gap; nan if more than a tenth of the samples are alone in their bin."
     check_level(level)
-    full = count > 1  # one sample shows no spread
-    gap, noise, n = gap[full], noise[full], count[full].double()
-    weight, N = n/count.sum(), count.sum()
+    if count[count == 1].sum() > .1*count.sum(): return math.nan, math.nan
+    gap, noise, n = gap[count > 0], noise[count > 0], count[count > 0].double()
+    weight, N = n/n.sum(), n.sum()
     value = (weight*(gap.square() - noise/n)).sum()
     mean, real = (weight*gap.square()).sum(), gap.square() - noise/n
     by_sample = (weight*((gap.square() - mean).square() + 4*real*noise)).sum().clamp_min(0)/N  # of 2 gap (hit - conf) - gap^2
-    by_pairs = (2*weight.square()*noise.square()/(n*(n - 1))).sum()
+    by_pairs = (2*weight.square()*noise.square()/(n*(n - 1).clamp_min(1))).sum()
     spread = NormalDist().inv_cdf((1 + level)/2)*(by_sample + by_pairs).sqrt()
     return (value - spread).clamp_min(0).sqrt().item(), (value + spread).clamp_min(0).sqrt().item()

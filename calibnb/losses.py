@@ -17,6 +17,7 @@ import inspect
 import math
 import warnings
 from functools import partial
+from numbers import Real
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import surrogates
-from .core import as_tensor, at_least_float32, bind_options, check_logits, flatten_classes, pick
+from .core import as_tensor, at_least_float32, bind_options, check_logits, first_argmax, flatten_classes, pick, traced
 from .weights import LogProbs, bsce_weight, check_reduction, dual_focal_weight, flsd_weight, focal_weight, inverse_focal_weight, reduce, weighted_ce
 
 # %% ../nbs/20_losses.ipynb #bb519330
@@ -38,6 +39,7 @@ def weighted_cross_entropy(
     "u(p, y) times cross-entropy, the form of all sample-weighted losses [Lin 2025, Eq. 6]."
     logits, flat = check_logits(logits, target)
     check_reduction(reduction)
+    if detach_weight not in (True, False): raise ValueError(f'detach_weight: {detach_weight!r}, want True or False')
     if weight is None: out = F.cross_entropy(at_least_float32(logits), flat, reduction=reduction)
     else: out = weighted_ce(logits, flat, weight, detach_weight, reduction)
     return out.reshape(as_tensor(target).shape) if reduction == 'none' else out
@@ -49,15 +51,16 @@ def cross_entropy_loss(logits, target, *, reduction:str='mean')->Tensor:
 # %% ../nbs/20_losses.ipynb #bdb501b0
 def _check_gamma(gamma, target=None, name='gamma'):
     "A non-negative number, or a tensor like the target, flattened; values of tensors are looked at on the CPU only."
+    if isinstance(gamma, (np.ndarray, list, tuple)): gamma = as_tensor(gamma, name)
     tensor = isinstance(gamma, Tensor)
     if tensor and gamma.ndim and gamma.shape != (shape := as_tensor(target).shape):
         raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
-    if not tensor or gamma.device.type == 'cpu' and not torch.compiler.is_compiling():
-        lowest = gamma.detach().min().item() if tensor else gamma
-        number = isinstance(lowest, (int, float))
-        if not number or not (math.isfinite(lowest) and lowest >= 0):
-            way = '; for u growing with p use inverse_focal_loss' if number and lowest < 0 else ''
-            raise ValueError(f'{name}: {lowest!r}, want a finite number >= 0{way}')
+    if not tensor or gamma.is_cpu and not traced():
+        for bound in (v.item() for v in gamma.detach().aminmax()) if tensor else (gamma,):
+            number = isinstance(bound, Real)
+            if number and math.isfinite(bound) and bound >= 0: continue
+            way = '; for u growing with p use inverse_focal_loss' if number and bound < 0 else ''
+            raise ValueError(f'{name}: {bound!r}, want a finite number >= 0{way}')
     return gamma.reshape(-1) if tensor and gamma.ndim else gamma
 
 def _is_zero(gamma): return not isinstance(gamma, Tensor) and gamma == 0
@@ -154,20 +157,24 @@ def consistency_loss(
     "(1 - share of noisy copies predicted as the label)^gamma · CE, the weight without gradient [Tao 2024]."
     gamma = _check_gamma(gamma, target)
     if noise not in ('normal', 'uniform'): raise ValueError(f'noise: {noise!r}, want "normal" or "uniform"')
-    if draws < 1 or scale < 0: raise ValueError(f'draws, scale: {draws} and {scale}, want at least 1 and at least 0')
+    if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
+    if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0 (the unit is a logit)')
     weight = lambda lp: (1 - _label_share(lp, scale, draws, noise, generator)).pow(gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=True, reduction=reduction)
 
 def _label_share(lp, scale, draws, noise, generator):
     "Share of noisy copies of the logits in which the label is the largest."
-    z, label, count = lp.logits.detach(), lp.target[:, None], 0.
+    z, count = lp.logits.detach(), 0.
     for _ in range(draws):
         draw = torch.empty_like(z)
         noisy = z + scale*(draw.normal_(generator=generator) if noise == 'normal' else draw.uniform_(-1, 1, generator=generator))
-        count = count + (noisy.gather(1, label)[:, 0] >= noisy.amax(1)).to(z.dtype)
+        count = count + (first_argmax(noisy) == lp.target).to(z.dtype)
     return count/draws
 
 # %% ../nbs/20_losses.ipynb #c055efab
+def _check_weight(name, value):
+    if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
+
 def _prepare(logits, target):
     logits, flat = check_logits(logits, target)
     return at_least_float32(logits), flat, as_tensor(target).shape
@@ -196,8 +203,11 @@ def lp_norm_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Cross-entropy plus alpha times the p-norm of the logits, not divided by K [Wang 2021]; gradient 0 of the norm at 0."
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
+    _check_weight('alpha', alpha)
     logits, target, shape = _prepare(logits, target)
-    return reduce(F.cross_entropy(logits, target, reduction='none') + alpha*torch.linalg.vector_norm(logits, p, dim=1), reduction, shape)
+    size = logits.detach().abs().amax(1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)  # its power p may overflow
+    norm = size[:, 0]*torch.linalg.vector_norm(logits/size, p, dim=1)
+    return reduce(F.cross_entropy(logits, target, reduction='none') + alpha*norm, reduction, shape)
 
 def entropy_regularized_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -206,9 +216,10 @@ def entropy_regularized_loss(
     *, reduction:str='mean',# 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`; may be negative
     "Cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017]."
+    _check_weight('alpha', alpha)
     logits, target, shape = _prepare(logits, target)
     log_p = logits.log_softmax(1)
-    negative_entropy = (log_p.exp()*log_p).sum(1)
+    negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class has none
     return reduce(alpha*negative_entropy - log_p.gather(1, target[:, None])[:, 0], reduction, shape)
 
 def brier_loss(
@@ -229,7 +240,7 @@ def soft_target_loss(
     "Cross-entropy against given class probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape: raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; class ids go to cross_entropy_loss')
-    rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
+    rows, t = at_least_float32(check_logits(logits, None)[0]), flatten_classes(t)
     return reduce(-(t.to(rows.dtype)*rows.log_softmax(1)).sum(1), reduction, (logits.shape[0], *logits.shape[2:]))
 
 def mixup_loss(
@@ -246,7 +257,7 @@ def mixup_loss(
 
 # %% ../nbs/20_losses.ipynb #5499f799
 def _with_surrogate(logits, target, lam, error, reduction):
-    if not lam >= 0: raise ValueError(f'lam: {lam}, want a weight >= 0')
+    _check_weight('lam', lam)
     value = lam*error  # 0-d
     return reduce(cross_entropy_loss(logits, target, reduction='none').reshape(-1) + value, reduction, as_tensor(target).shape)
 
@@ -262,9 +273,9 @@ def dece_loss(logits, target, lam=.5, n_bins=15, t_a=100., t_b=.01, row_norm='ex
     "Cross-entropy + lam · DECE, see `surrogates.dece` [Bohdal 2021]."
     return _with_surrogate(logits, target, lam, surrogates.dece(logits, target, n_bins, t_a, t_b, row_norm), reduction)
 
-def sece_loss(logits, target, lam=.5, bandwidth=.01, t_a=100., accuracy='soft', self_term=True, normalise=True, *, reduction:str='mean')->Tensor:
+def sece_loss(logits, target, lam=.5, bandwidth=.01, t_a=100., accuracy='soft', self_term=True, normalise=True, detach_kernel=False, *, reduction:str='mean')->Tensor:
     "Cross-entropy + lam · SECE, see `surrogates.sece` [γ-Net, Eq. 12]."
-    error = surrogates.sece(logits, target, bandwidth, t_a, accuracy, self_term, normalise)
+    error = surrogates.sece(logits, target, bandwidth, t_a, accuracy, self_term, normalise, detach_kernel)
     return _with_surrogate(logits, target, lam, error, reduction)
 
 # %% ../nbs/20_losses.ipynb #4e1c4056
@@ -278,12 +289,23 @@ class LossModule(nn.Module):
 
     def __init__(self, *args, **options):
         super().__init__()
-        bound = self.__signature__.bind(*args, **options)
+        try: bound = self.__signature__.bind(*args, **options)
+        except TypeError as e: raise TypeError(f'{type(self).__name__}: {e}; it takes {", ".join(self.__signature__.parameters)}') from None
         bound.apply_defaults()
-        self.options = bound.arguments
-        self(torch.zeros(2, 2), torch.zeros(2, 2) if self.fn is soft_target_loss else torch.zeros(2, dtype=torch.int64))
+        self.options = dict(bound.arguments)
+        tensors = {k: v for k, v in self.options.items() if isinstance(v, Tensor)}
+        for k, v in tensors.items():  # a learnable gamma is a parameter of the module, and moves with it
+            self.options.pop(k)
+            if isinstance(v, nn.Parameter): self.register_parameter(k, v)
+            else: self.register_buffer(k, v)
+        self.tensors = tuple(tensors)
+        if any(v.ndim for v in tensors.values()): return  # to be checked against a batch
+        with torch.random.fork_rng(devices=[]):
+            self(torch.zeros(2, 2), torch.zeros(2, 2) if self.fn is soft_target_loss else torch.zeros(2, dtype=torch.int64))
 
-    def forward(self, logits:Tensor, target:Tensor)->Tensor: return self.fn(logits, target, **self.options, **self.fixed)
+    def forward(self, logits:Tensor, target:Tensor)->Tensor:
+        "The loss of a batch; shapes as the function takes them."
+        return self.fn(logits, target, **self.options, **{k: getattr(self, k) for k in self.tensors}, **self.fixed)
     def extra_repr(self): return ', '.join(f'{k}={v!r}' for k, v in self.options.items())
 
 # %% ../nbs/20_losses.ipynb #6727ff30

@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'top_label_sums', 'reliability_bins', 'ece', 'mce',
            'average_ce', 'ece_from_logits', 'debiased_ece', 'noise_floor', 'smooth_ece', 'sece', 'kde_ece', 'ada_ece',
-           'classwise_ece', 'ace', 'learned_epoch', 'bootstrap_ci', 'ece_ci', 'debiased_ece_ci', 'head_gradient_norm']
+           'classwise_ece', 'ace', 'learned_epoch', 'bootstrap_ci', 'ece_ci', 'debiased_ece_ci']
 
 # %% ../nbs/10_metrics.ipynb #96bfe244
+import inspect
 import math
 import warnings
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from .bins import ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece, mass_table, table_norm, width_table
 from .core import as_tensor, check_logits, check_probs, first_argmax, top_probability
 from .intervals import check_level, gap_interval, percentiles, resamples, squared_interval
-from .smoothing import beta_bandwidth, beta_regression, check_width, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
+from .smoothing import beta_bandwidth, beta_regression, check_width, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
 
 # %% ../nbs/10_metrics.ipynb #f70f23ec
 def _checked(probs, target, validate):
@@ -67,7 +68,8 @@ def nll(
     validate:bool=True,
 )->Tensor:           # 0-d float64 in [0, inf], nats
     "Mean negative log-likelihood; infinite, with a warning, when a label has probability 0 and `eps` is 0."
-    probs, target = check_probs(probs, target, validate)
+    if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
+    probs, target = _checked(probs, target, validate)
     p_y = probs.gather(1, target[:, None])[:, 0].double().clamp_min(eps)
     if on != 'all': return _mean_on(-p_y.log(), first_argmax(probs) == target, on)
     out = -p_y.log().mean()
@@ -94,7 +96,7 @@ def brier_score(
     *, validate:bool=True,
 )->Tensor:     # 0-d float64 in [0, 2]; not divided by K
     "Mean squared distance from the prediction to the one-hot label [Brier 1950]."
-    probs, target = check_probs(probs, target, validate)
+    probs, target = _checked(probs, target, validate)
     rows = probs.double()
     return (rows.square().sum(1) - 2*rows.gather(1, target[:, None])[:, 0] + 1).mean()
 
@@ -202,6 +204,7 @@ def ece_from_logits(
     check_norm(norm)
     check_closed(closed)
     numbers = _listed(n_bins)
+    if target is None: raise ValueError('target: None, want class ids')
     logits, target = check_logits(logits, target, values=True)
     tables = [width_table(s) for s in top_label_sums(logits.detach(), target, numbers, closed, top_probability)]
     return _over_bins(tables, lambda table: table_norm(table, norm), n_bins)
@@ -231,20 +234,21 @@ def noise_floor(
     check_bins(n_bins)
     conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
-    gaps = [(torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf).double() - conf for _ in range(draws)]
-    return torch.stack([torch.bincount(ids, weights=g, minlength=n_bins).abs().sum() for g in gaps]).mean()/len(conf)
+    if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
+    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf).double() - conf
+    return sum(torch.bincount(ids, weights=gap(), minlength=n_bins).abs().sum() for _ in range(draws))/(draws*len(conf))
 
 # %% ../nbs/10_metrics.ipynb #7ded04be
 def smooth_ece(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
-    *, sigma:float|None=None, # width of the Gaussian in units of confidence; None: as wide as the error
+    *, sigma:float|None=None, # width of the Gaussian in units of confidence, at least 1e-4; None: as wide as the error
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok and Nakkiran 2024]; O(N)."
-    if sigma is not None: check_width('sigma', sigma)
+    cells = 2**12 if sigma is None else cells_for(sigma)
     pieces = _top_pieces(*_checked(probs, target, validate), size=2**18)
-    return torch.tensor(smooth_error_norm(cosine_means((c, h.double() - c) for c, h in pieces), sigma), dtype=torch.float64)
+    return torch.tensor(smooth_error_norm(cosine_means(((c, h.double() - c) for c, h in pieces), cells), sigma), dtype=torch.float64)
 
 def sece(
     probs,                 # (N, K) rows summing to 1
@@ -268,6 +272,7 @@ def kde_ece(
 )->Tensor:                 # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     "Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p."
     if kernel not in ('beta', 'triweight'): raise ValueError(f'kernel: {kernel!r}, want "beta" or "triweight"')
+    check_width('p', p)
     if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_width('bandwidth', bandwidth)
     conf, hit = _top_label(probs, target, validate)
     if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64)
@@ -314,7 +319,7 @@ def ace(
 )->Tensor:               # 0-d float64 in [0, 1]
     "Adaptive calibration error of Nixon 2019: mean over classes and ranges of equal mass of |frequency - mean probability|."
     check_bins(n_bins)
-    probs, target = check_probs(probs, target, validate)
+    probs, target = _checked(probs, target, validate)
     p, order = probs.double().sort(dim=0, stable=True)
     hit = (target[order] == torch.arange(probs.shape[1], device=probs.device)).double()
     gaps = [(h - q).mean(0).abs() for h, q in zip(hit.tensor_split(n_bins), p.tensor_split(n_bins)) if len(h)]
@@ -346,8 +351,13 @@ def bootstrap_ci(
     if metric in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece):
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
     probs, target = _checked(probs, target, True)
+    if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     rows = resamples(len(target), n_boot, seed).to(probs.device)
-    return percentiles(torch.stack([metric(probs[r], target[r], validate=False, **options) for r in rows]), level)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
+        values = [torch.as_tensor(metric(probs[r], target[r], **options)) for r in rows]
+    if values[0].ndim: raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; ask for one n_bins, or a mean over classes')
+    return percentiles(torch.stack(values), level)
 
 def ece_ci(
     probs,                 # (N, K) rows summing to 1
@@ -361,6 +371,7 @@ def ece_ci(
 )->tuple[float, float]:    # lower and upper end
     "Interval of a binned error from the noise of its bins, see `intervals.gap_interval`."
     check_bins(n_bins)
+    if scheme not in ('width', 'mass', 'classwise'): raise ValueError(f'scheme: {scheme!r}, want "width", "mass" or "classwise"')
     if scheme == 'classwise':
         probs, target = _checked(probs, target, validate)
         columns = [(bin_ids(p, n_bins, closed), p, target == k) for k, p in enumerate(probs.T.contiguous())]
@@ -381,20 +392,3 @@ def debiased_ece_ci(
     "Analytic interval of `debiased_ece`; valid for bins with tens of samples, see `intervals.squared_interval`."
     table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
     return squared_interval(table.gap, table.noise, table.count, level)
-
-# %% ../nbs/10_metrics.ipynb #8376445e
-def head_gradient_norm(
-    loss,           # a function (logits, target) -> the sum, or the mean, of per-sample losses, e.g. a loss module
-    logits,         # (N, K)
-    target,         # (N,) class ids
-    features,       # (N, D) inputs of the last linear layer
-    *, bias:bool=False, # whether the layer's bias counts
-)->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
-    "Norm of each sample's gradient with respect to the last linear layer, in closed form; not for losses that couple samples."
-    logits, target = check_logits(logits, target)
-    features = as_tensor(features).detach()
-    if features.ndim != 2 or len(features) != len(logits): raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')
-    with torch.enable_grad():
-        z = logits.detach().requires_grad_()
-        grad, = torch.autograd.grad(loss(z, target), z)
-    return grad.norm(dim=1)*(features.square().sum(1) + bias).sqrt()

@@ -24,6 +24,7 @@ class _Sums(Metric):
 
     def update(self, probs, target):
         "Take in a batch: probabilities and class ids."
+        if target is None: raise ValueError('target: None, want class ids')
         probs, target = check_probs(probs, target, self.validate)
         self.sums += self.batch(probs, target).to(self.sums.device)
         self.n += len(target)
@@ -55,6 +56,7 @@ class ClasswiseECE(_Sums):
     "`metrics.classwise_ece` over batches."
     def __init__(self, num_classes, n_bins=15, *, closed='right', **kwargs):
         bins.check_bins(n_bins)
+        bins.check_closed(closed)
         super().__init__((num_classes, n_bins), **kwargs)
         self.n_bins, self.closed = n_bins, closed
     def batch(self, probs, target):

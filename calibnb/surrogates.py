@@ -19,6 +19,10 @@ def _batch(logits, target):
     logits, target = check_logits(logits, target)
     return at_least_float32(logits), target
 
+def _check_positive(**options):
+    for name, value in options.items():
+        if not 0 < value < math.inf: raise ValueError(f'{name}: {value}, want a positive number')
+
 def _confidence(probs):
     "Largest probability; on ties the gradient goes to the first."
     top = first_argmax(probs.detach())
@@ -35,6 +39,7 @@ def soft_accuracy(
     t_a:float=100.,  # steepness of the comparisons
 )->Tensor:           # (N,) in [0, 1]
     "Differentiable accuracy of each sample: relu(2 - soft rank of the label) [Bohdal 2021]."
+    _check_positive(t_a=t_a)
     logits, target = _batch(logits, target)
     return _soft_accuracy(logits.softmax(1), target, t_a)
 
@@ -48,27 +53,28 @@ class _PairSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx, e, conf, width):
         up = ((conf - .5)/width).exp()
-        down = 1/up
-        before = down*(up*e).cumsum(0)                    # sum over earlier samples, and itself, of e_j k_ij
-        weighted = down*e
-        after = up*(weighted.sum() - weighted.cumsum(0))  # over later samples
-        all_ = before + after
-        ctx.save_for_backward(e, conf, 2*all_, (2/width)*e*(e + after - before))
+        down, first, last = 1/up, torch.searchsorted(conf, conf), torch.searchsorted(conf, conf, right=True) - 1
+        x, y = up*e, down*e
+        left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # from the small end each: nothing cancels
+        total = down*left + up*right - e                        # sum_j e_j k_ij
+        before, after = down*(left - x).index_select(0, first), up*(right - y).index_select(0, last)  # over smaller, over larger confidences
+        ctx.save_for_backward(e, conf, 2*total, (2/width)*e*(after - before))
         ctx.width = width
-        return e @ all_
+        return e @ total
 
     @staticmethod
     def backward(ctx, grad):
         e, conf, by_e, by_conf = ctx.saved_tensors
         if torch.is_grad_enabled():  # to be differentiated again: by the formula
-            value = (e*_pair_potential(e, conf, ctx.width)).sum()
-            return *torch.autograd.grad(value, (e, conf), grad, create_graph=True), None
+            return *torch.autograd.grad(_pair_sum_plain(e, conf, ctx.width), (e, conf), grad, create_graph=True), None
         return grad*by_e, grad*by_conf, None
 
-def _pair_potential(e, conf, width):
-    "sum_j e_j exp(-|c_i - c_j|/width) of each i, chunk by chunk."
-    rows = lambda c: torch.exp(-(c[:, None] - conf).abs()/width) @ e
-    return torch.cat([rows(c) for c in conf.split(1024)])
+def _pair_sum_plain(e, conf, width):
+    "The same as a matrix of all pairs, chunk by chunk."
+    return sum(u @ torch.exp(-(c[:, None] - conf).abs()/width) @ e for u, c in zip(e.split(1024), conf.split(1024)))
+
+def _pair_sum(e, conf, width):
+    return _pair_sum_plain(e, conf, width) if torch._C._are_functorch_transforms_active() else _PairSum.apply(e, conf, width)
 
 def _sorted_errors(logits, target):
     "Confidence in ascending order and whether each prediction was right, float64."
@@ -89,7 +95,7 @@ def mmce(
     _check_width(width)
     logits, target = _batch(logits, target)
     conf, hit = _sorted_errors(logits, target)
-    value = _PairSum.apply(hit - conf, conf, width)/len(conf)**2
+    value = _pair_sum(hit - conf, conf, width)/len(conf)**2
     return ((value + 1e-10).sqrt() if sqrt else value).to(logits.dtype)
 
 # %% ../nbs/11_surrogates.ipynb #5df3d74c
@@ -106,11 +112,11 @@ def mmce_weighted(
     right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
     error, share = hit - conf, torch.where(hit > 0, 1/right, 1/wrong)
     if compat:  # the products of two samples of one kind, and of two kinds, have factors of their own
-        of = lambda e: _PairSum.apply(e, conf, width)
+        of = lambda e: _pair_sum(e, conf, width)
         rr, ww = of(error*hit), of(error*(1 - hit))
         again = lambda m, n: m*n*(m*n + 1e-5)
         value = rr/again(right, right) + ww/again(wrong, wrong) + (of(error) - rr - ww)/again(right, wrong)
-    else: value = _PairSum.apply(error*share, conf, width)
+    else: value = _pair_sum(error*share, conf, width)
     both = (right + wrong == len(conf)).double()
     return ((value.clamp_min(0) + 1e-10).sqrt()*both).to(logits.dtype)
 
@@ -126,6 +132,7 @@ def dece(
     "Differentiable expected calibration error of a batch [Bohdal 2021]; O(N (K + M))."
     if row_norm not in ('exact', 'reference'): raise ValueError(f'row_norm: {row_norm!r}, want "exact" or "reference"')
     if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
+    _check_positive(t_a=t_a, t_b=t_b)
     logits, target = _batch(logits, target)
     probs = logits.softmax(1)
     conf, _ = _confidence(probs)
@@ -146,7 +153,7 @@ def soft_ece(
 )->Tensor:                   # 0-d, in [0, 1]
     "Soft-binned ECE of a batch, SB-ECE [Karandikar 2021, section 3]; O(N (K + M))."
     if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
-    if not temperature > 0: raise ValueError(f'temperature: {temperature}, want a positive number')
+    _check_positive(temperature=temperature)
     if not 1 <= p < math.inf: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf)')
     logits, target = _batch(logits, target)
     conf, top = _confidence(logits.softmax(1))
@@ -167,10 +174,11 @@ def sece(
     accuracy:str='soft',  # 'soft', or 'hard': no gradient through the accuracy
     self_term:bool=True,  # False: leave-one-out, needs two samples
     normalise:bool=True,  # False: Eq. 5 as printed, without the denominator (values up to N)
+    detach_kernel:bool=False, # True: no gradient through the weights
     *, chunk:int=1024,    # rows of the kernel at a time
 )->Tensor:                # 0-d, in [0, 1] when normalised
     "Smooth expected calibration error of a batch by kernel regression [γ-Net, Eqs. 5 and 12]."
-    if not bandwidth > 0: raise ValueError(f'bandwidth: {bandwidth}, want a positive number (the unit is confidence)')
+    _check_positive(bandwidth=bandwidth, t_a=t_a)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')
     logits, target = _batch(logits, target)
     if not self_term and len(target) < 2: raise ValueError('self_term: False needs at least two samples, got one')
@@ -178,13 +186,14 @@ def sece(
     conf, top = _confidence(probs)
     acc = _soft_accuracy(probs, target, t_a) if accuracy == 'soft' else (top == target).to(conf.dtype)
     rows = torch.arange(len(conf), device=conf.device).split(chunk)
-    part = lambda r: _kernel_gap(conf, acc, r, bandwidth, self_term, normalise)
+    part = lambda r: _kernel_gap(conf, acc, r, bandwidth, self_term, normalise, detach_kernel)
     sums = [part(r) if len(rows) == 1 else checkpoint(part, r, use_reentrant=False) for r in rows]
     return torch.stack(sums).sum()/len(conf)
 
-def _kernel_gap(conf, acc, rows, bandwidth, self_term, normalise):
+def _kernel_gap(conf, acc, rows, bandwidth, self_term, normalise, detach_kernel):
     "Sum over `rows` of |S_i - c_i|."
-    log_k = -((conf[rows, None] - conf)/bandwidth).square()/2
+    c = conf.detach() if detach_kernel else conf
+    log_k = -((c[rows, None] - c)/bandwidth).square()/2
     if not self_term: log_k = log_k.scatter(1, rows[:, None], -math.inf)
     kernel = log_k.softmax(1) if normalise else log_k.exp()
     return (_sum_by(kernel.T, acc) - conf[rows]).abs().sum()

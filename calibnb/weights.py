@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core import at_least_float32, exp_, first_argmax
+from .core import at_least_float32, exp_, first_argmax, traced
 
 # %% ../nbs/16_weights.ipynb #18c650a7
 class LogProbs:
@@ -112,8 +112,9 @@ def bsce_weight(
     if form == 'sum': return _above_zero(lp.gap.abs()).pow(gamma[:, None] if isinstance(gamma, Tensor) and gamma.ndim else gamma).sum(1)
     if beta == 1: return (2*lp.d_y).pow(gamma)
     if beta == math.inf: return lp.d_y.pow(gamma)  # no other probability exceeds their sum
-    total = lp.brier if beta == 2 else _above_zero(lp.gap.abs()).pow(beta).sum(1)
-    return _above_zero(total).pow(gamma/beta)
+    if beta == 2: return _above_zero(lp.brier).pow(gamma/2)
+    largest = lp.d_y  # no power of a number in [0, 1] that is close to 1 underflows
+    return largest.pow(gamma)*_above_zero(lp.gap.abs()/largest[:, None]).pow(beta).sum(1).pow(gamma/beta)
 
 # %% ../nbs/16_weights.ipynb #dbfcfbae
 class _Parts(NamedTuple):
@@ -192,8 +193,9 @@ def weighted_ce(
 )->Tensor:             # (N,) or 0-d, in float32 or better
     "u(p, y) times the cross-entropy of each sample [Lin 2025, Eq. 6]."
     logits = at_least_float32(logits)
-    plain = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # compiled code and torch.func see through the formula
-    closed = None if plain else _closed_form(weight)
+    gamma = getattr(weight, 'keywords', {}).get('gamma')
+    if isinstance(gamma, Tensor): weight = partial(weight.func, *weight.args, **{**weight.keywords, 'gamma': gamma.to(logits)})
+    closed = None if traced() else _closed_form(weight)
     if closed is None: return reduce(_plain(logits, target, weight, detach), reduction)
     gamma = closed.keywords.get('gamma')
     return _PowerCE.apply(logits, target, gamma if isinstance(gamma, Tensor) else None, weight, closed, detach, reduction)
@@ -224,19 +226,21 @@ class _PowerCE(torch.autograd.Function):
             if gamma is not None: by_gamma = values*base.w.log()*base.power
         ctx.save_for_backward(logits, target, gamma)
         ctx.options, ctx.gap, ctx.short = (weight, detach, reduction), of.gap, (along.div_(of.total), square, at, extra, by_gamma)
-        return reduce(values[:, 0], reduction)
+        return values[:, 0].clone() if reduction == 'none' else reduce(values[:, 0], reduction)
 
     @staticmethod
     def backward(ctx, grad):
         (logits, target, gamma), (along, square, at, extra, by_gamma) = ctx.saved_tensors, ctx.short
-        if torch.is_grad_enabled(): return _derivative_as_graph(ctx, grad, logits, target, gamma)
+        if torch.is_grad_enabled() or traced(): return _derivative_as_graph(ctx, grad, logits, target, gamma)
         if ctx.options[2] == 'mean': grad = grad/len(target)
         if grad.ndim: grad = grad[:, None]
         out = None
         if ctx.needs_input_grad[0]:
             gap, ctx.gap = ctx.gap, None  # a large buffer, and nobody else's: it becomes the gradient
             if gap is None: gap = _parts(logits, target[:, None]).gap
-            out = gap.mul_(along*grad) if square is None else (gap*(square*grad)).add_(along*grad).mul_(gap)
+            factor = along*grad if square is None else (gap*(square*grad)).add_(along*grad)
+            try: out = gap.mul_(factor)
+            except RuntimeError: out = gap*factor  # a batch of gradients, of a vectorised Jacobian, is larger than the buffer
             if at is not None: out.scatter_add_(1, at, extra*grad)
         if by_gamma is not None: by_gamma = (by_gamma*grad)[:, 0] if gamma.ndim else (by_gamma*grad).sum()
         return out, None, by_gamma, None, None, None, None
@@ -247,6 +251,6 @@ def _derivative_as_graph(ctx, grad, logits, target, gamma):
     if gamma is not None: weight = partial(weight.func, **{**weight.keywords, 'gamma': gamma})
     inputs = logits, None, gamma, None, None, None, None
     wanted = [x for x, wants in zip(inputs, ctx.needs_input_grad) if wants]
-    value = reduce(_plain(logits, target, weight, detach), reduction)
-    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=True, allow_unused=True))
+    with torch.enable_grad(): value = reduce(_plain(logits, target, weight, detach), reduction)
+    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=torch.is_grad_enabled(), allow_unused=True))
     return tuple(next(found) if wants else None for wants in ctx.needs_input_grad)

@@ -2,6 +2,7 @@
 import inspect
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,13 +165,77 @@ def test_compiles_in_one_piece_to_the_same_numbers(name):
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
 
 
-def test_gradients_of_each_sample_by_torch_func():
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_transforms_of_torch_func(name):
     logits, target = batch()
-    for name in WEIGHTED:
-        loss, whole = make_loss(name), make_loss(name, reduction="sum")
-        each = torch.stack([torch.func.grad(lambda z: loss(z[None], y[None]))(z) for z, y in zip(logits, target)])
-        torch.testing.assert_close(each, torch.autograd.grad(whole(logits.requires_grad_(), target), logits)[0])
-        logits = logits.detach()
+    loss = make_loss(name, reduction="sum")
+    z = logits.clone().requires_grad_()
+    want, = torch.autograd.grad(loss(z, target), z)
+    torch.testing.assert_close(torch.func.grad(lambda q: loss(q, target))(logits), want)
+    if name not in BATCHWISE:
+        each = torch.func.vmap(torch.func.grad(lambda q, y: loss(q[None], y[None])))(logits, target)
+        torch.testing.assert_close(each, want)
+    none = make_loss(name, reduction="none")
+    one_by_one, at_once = (torch.autograd.functional.jacobian(lambda q: none(q, target), logits, vectorize=v) for v in (False, True))
+    torch.testing.assert_close(at_once, one_by_one)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unreduced_values_may_be_changed_in_place(name):
+    logits, target = batch()
+    values = make_loss(name, reduction="none")(logits.requires_grad_(), target)
+    values.mul_(2.)
+    assert torch.autograd.grad(values.sum(), logits)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("fn", [losses.focal_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss])
+def test_gamma_of_another_precision(fn):
+    logits, target = batch()
+    gamma = torch.full((7,), 2., dtype=torch.float64, requires_grad=True)
+    value = fn(logits.float().requires_grad_(), target, gamma)
+    value.backward()
+    assert value.dtype == torch.float32 and gamma.grad.dtype == torch.float64
+
+
+@pytest.mark.parametrize("width", [.001, .01, .02, .1, .4, 5.])
+def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
+    draw = torch.Generator().manual_seed(0)
+    logits, target = 3*torch.randn(120, 5, generator=draw, dtype=torch.float64), torch.randint(5, (120,), generator=draw)
+    logits[60:90] = logits[:30]  # equal confidences
+    logits[90:100] = 0.
+    def pairs(z, weighted):
+        probs = z.softmax(1)
+        top = first_argmax(probs)
+        conf, hit = probs.gather(1, top[:, None])[:, 0], (top == target).double()
+        e = hit - conf
+        if weighted:
+            e = e*torch.where(hit > 0, 1/hit.sum(), 1/(1 - hit).sum())
+        total = (e[:, None]*e*torch.exp(-(conf[:, None] - conf).abs()/width)).sum()
+        return (total + 1e-10).sqrt() if weighted else total/len(e)**2
+    for weighted, fn in (False, surrogates.mmce), (True, surrogates.mmce_weighted):
+        z = logits.clone().requires_grad_()
+        for value in fn(z, target, width), :
+            want = pairs(z, weighted)
+            torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
+
+
+def test_masked_classes_and_large_norms():
+    logits, target = batch()
+    masked = logits.clone()
+    masked[:, 4] = -float("inf")
+    for name in ["ce", "focal", "flsd", "inverse_focal", "bsce", "brier", "entropy"]:
+        z = masked.clone().requires_grad_()
+        value = make_loss(name)(z, target % 4)
+        assert value.isfinite() and torch.autograd.grad(value, z)[0].isfinite().all()
+        torch.testing.assert_close(value, make_loss(name)(logits[:, :4], target % 4))
+    z = torch.full((2, 3), 80., requires_grad=True)
+    value = losses.lp_norm_loss(z, torch.tensor([0, 1]), p=30.)
+    assert value.isfinite() and torch.autograd.grad(value, z)[0].isfinite().all()
+    assert torch.autograd.grad(losses.lp_norm_loss(w := torch.zeros(2, 3, requires_grad=True), torch.tensor([0, 1]), p=3.), w)[0].isfinite().all()
+    tie = torch.zeros(1, 2)
+    assert losses.consistency_loss(tie, torch.tensor([0]), scale=0.) == 0  # the first maximum is the prediction
+    torch.testing.assert_close(losses.consistency_loss(tie, torch.tensor([1]), scale=0.), torch.tensor(2.).log())
 
 
 def test_gamma_per_sample_and_its_gradient():
@@ -197,6 +262,11 @@ BAD = [
     ("label_smoothing", dict(eps=1.), r"eps: 1.0, want a probability in \[0, 1\)"),
     ("label_smoothing", dict(mode="up"), "mode: 'up'"),
     ("ce", dict(reduction="avg"), "reduction: 'avg'"),
+    ("consistency", dict(scale=float("nan")), "scale: nan"),
+    ("entropy", dict(alpha=float("inf")), "alpha: inf"),
+    ("lp_norm", dict(alpha=-1.), "alpha: -1.0"),
+    ("mmce", dict(lam=float("nan")), "lam: nan"),
+    ("focal", dict(detach_weight="x"), "detach_weight: 'x'"),
 ]
 
 
@@ -216,7 +286,8 @@ def test_inverse_focal_warns_where_its_gradient_reverses():
         assert grad[0, 0].sign() == sign
 
 
-@pytest.mark.parametrize("gamma", [torch.tensor(-1.), torch.tensor([1., 2., -.5, 1., 1., 1., 1.]), torch.ones(3)], ids=["0-d", "one of many", "shape"])
+@pytest.mark.parametrize("gamma", [torch.tensor(-1.), torch.tensor([1., 2., -.5, 1., 1., 1., 1.]), torch.full((7,), float("inf")),
+                                   torch.tensor([1., 2., float("nan"), 1., 1., 1., 1.]), torch.ones(3)], ids=["0-d", "one of many", "inf", "nan", "shape"])
 def test_bad_gamma_tensors(gamma):
     with pytest.raises(ValueError, match="gamma: "):
         losses.focal_loss(*batch(), gamma)
@@ -350,6 +421,57 @@ def test_bad_input_is_refused(name, case):
     logits, target, message = BAD_INPUT[case]
     with pytest.raises(ValueError, match=message):
         make_loss(name)(logits, target)
+    if case in ("one class", "no samples", "whole numbers"):
+        with pytest.raises(ValueError, match=message):
+            losses.soft_target_loss(logits, logits)
+
+
+@pytest.mark.parametrize("call", [lambda z, y: surrogates.dece(z, y, t_b=0.), lambda z, y: surrogates.soft_accuracy(z, y, t_a=-1.),
+                                  lambda z, y: surrogates.sece(z, y, bandwidth=float("nan")), lambda z, y: surrogates.soft_ece(z, y, temperature=0.),
+                                  lambda z, y: surrogates.mmce(z, y, width=0.)])
+def test_bad_widths_are_refused(call):
+    with pytest.raises(ValueError, match="want "):
+        call(*batch())
+
+
+def test_a_learnable_gamma_is_a_parameter_of_the_module():
+    logits, target = batch()
+    loss = losses.FocalLoss(gamma=torch.nn.Parameter(torch.tensor(2., dtype=torch.float64)))
+    assert [name for name, _ in loss.named_parameters()] == ["gamma"] and "gamma" in loss.state_dict()
+    loss(logits, target).backward()
+    assert loss.gamma.grad.isfinite()
+    each = losses.FocalLoss(gamma=torch.linspace(0, 3, 7))
+    torch.testing.assert_close(each(logits, target), losses.focal_loss(logits, target, np.linspace(0, 3, 7)), rtol=1e-6, atol=1e-6)
+
+
+def test_numpy_numbers_are_numbers():
+    logits, target = batch()
+    for gamma in np.int64(2), np.float32(2):
+        torch.testing.assert_close(make_loss("focal", gamma=gamma)(logits, target), make_loss("focal", gamma=2.)(logits, target))
+
+
+@pytest.mark.parametrize("beta", [20., 80., 200., 1000.])
+def test_a_large_beta_does_not_underflow(beta):
+    for z in [[2., 0., 0., 0.]], [[6., 0., 0.]]:
+        single, double = torch.tensor(z), torch.tensor(z, dtype=torch.float64)
+        want = losses.bsce_loss(double, torch.tensor([0]), beta=float("inf"))
+        for logits in single, double:
+            value = losses.bsce_loss(logits.requires_grad_(), torch.tensor([0]), beta=beta)
+            assert torch.autograd.grad(value, logits)[0].isfinite().all()
+            torch.testing.assert_close(value.double(), want, rtol=.1, atol=0)
+
+
+def test_making_a_loss_draws_no_random_number():
+    torch.manual_seed(0)
+    want = torch.rand(3)
+    torch.manual_seed(0)
+    make_loss("consistency")
+    assert torch.equal(torch.rand(3), want)
+
+
+def test_an_unknown_option_names_the_loss_and_what_it_takes():
+    with pytest.raises(TypeError, match="FocalLoss: .*ignore_index.* takes gamma, detach_weight, reduction"):
+        losses.FocalLoss(ignore_index=255)
 
 
 def test_modules_know_their_options():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from conftest import tensors, vectors, within
 
-from calibnb import losses, metrics, surrogates, synth, weights
+from calibnb import losses, metrics, models, surrogates, synth, weights
 from calibnb.core import first_argmax
 from calibnb.synth import GaussianMixture
 
@@ -115,7 +115,7 @@ def test_gradient_norm_of_the_last_layer():
     for name, want in case["expected"].items():
         loss = losses.make_loss(NAMES.get(name, name), **{OPTIONS.get(k, k): v for k, v in want["params"].items()}, reduction="sum")
         for key, bias in ("weight_only", False), ("with_bias", True):
-            within(metrics.head_gradient_norm(loss, logits, torch.tensor(case["labels"]), features, bias=bias), want[key], case)
+            within(models.head_gradient_norm(loss, logits, torch.tensor(case["labels"]), features, bias=bias), want[key], case)
 
 
 def test_every_theory_case_is_used():
