@@ -60,7 +60,9 @@ def against_cross_entropy(budgets, ours, usual):
 
 def loss_rows():
     budgets = dict(focal=1.3, flsd=1.5, bsce=1.5, bsce_gra=1.5, dual_focal=2.0)
-    return against_cross_entropy(budgets, losses.make_loss, dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written))
+    functions = dict(focal=losses.focal_loss, flsd=losses.flsd_loss, bsce=losses.bsce_loss, dual_focal=losses.dual_focal_loss,
+                     bsce_gra=partial(losses.bsce_loss, detach_weight=True))
+    return against_cross_entropy(budgets, functions.get, dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written))
 
 
 def surrogate_rows():

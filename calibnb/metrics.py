@@ -247,8 +247,8 @@ def smooth_ece(
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok and Nakkiran 2024]; O(N)."
     cells = 2**12 if sigma is None else cells_for(sigma)
-    pieces = _top_pieces(*_checked(probs, target, validate), size=2**18)
-    return torch.tensor(smooth_error_norm(cosine_means(((c, h.double() - c) for c, h in pieces), cells), sigma), dtype=torch.float64)
+    pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)
+    return torch.tensor(smooth_error_norm(cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells), sigma), dtype=torch.float64)
 
 def sece(
     probs,                 # (N, K) rows summing to 1

@@ -8,6 +8,7 @@ __all__ = ['check_width', 'cells_for', 'cosine_means', 'smoothed_error', 'smooth
 
 # %% ../nbs/03_smoothing.ipynb #e33b163e
 import math
+from functools import lru_cache
 from numbers import Real
 
 import torch
@@ -33,8 +34,9 @@ def cosine_means(
     left, right, n = 0., 0., 0
     for conf, error in pieces:
         place, e = conf.double()*cells, error.double()
-        cell = place.int().clamp_(max=cells - 1)
-        share = torch.bincount(cell, weights=place.sub_(cell).mul_(e), minlength=cells)
+        whole = place.floor().clamp_(max=cells - 1)
+        cell, beyond = whole.int(), place.sub_(whole).mul_(e)
+        share = torch.bincount(cell, weights=beyond, minlength=cells)
         left, right, n = left + torch.bincount(cell, weights=e, minlength=cells) - share, right + share, n + len(conf)
     mass = F.pad(left, (0, 1)) + F.pad(right, (1, 0))
     mass[0] *= 2  # an end is its own mirror image
@@ -62,11 +64,12 @@ def smooth_error_norm(
     sigma:float|None=None,  # width; None: the fixed point, where the error equals the width
 )->float:
     "smECE at a width, or at the width that it equals [Błasiok and Nakkiran 2024, Definition 3]."
-    of = lambda s: _absolute_integral(smoothed_error(means, s)).item()
+    of = lru_cache(lambda s: _absolute_integral(smoothed_error(means, s)).item())
     if sigma is not None: return of(sigma)
     from scipy.optimize import brentq
     low = max(abs(means[0].item()), 1e-6)  # never below the mean error
-    return brentq(lambda s: of(s) - s, low, 2., xtol=1e-7) if of(low) > low else of(low)
+    high = of(low)                         # nor above what less smoothing finds
+    return brentq(lambda s: of(s) - s, low, high, xtol=1e-7) if of(low) > low and of(high) < high else high
 
 # %% ../nbs/03_smoothing.ipynb #cc7ed258
 def _regress(hit, log_kernel, rows, self_term):
