@@ -49,38 +49,44 @@ def _soft_accuracy(probs, target, t_a):
 
 # %% ../nbs/11_surrogates.ipynb #deeaafa4
 class _PairSum(torch.autograd.Function):
-    "sum_ij e_i e_j exp(-|c_i - c_j|/width) for `conf` in ascending order, float64, with its derivatives."
+    "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = share*(hit - c), in float64, and its derivative."
     @staticmethod
-    def forward(ctx, e, conf, width):
-        up = ((conf - .5)/width).exp()
-        down, first, last = 1/up, torch.searchsorted(conf, conf), torch.searchsorted(conf, conf, right=True) - 1
+    def forward(ctx, conf, hit, share, width):
+        c, order = conf.double().sort()
+        s = share.index_select(0, order)
+        e = s*(hit.index_select(0, order) - c)
+        up = ((c - .5)/width).exp()
+        down, first, last = 1/up, torch.searchsorted(c, c), torch.searchsorted(c, c, right=True) - 1
         x, y = up*e, down*e
         left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # from the small end each: nothing cancels
         total = down*left + up*right - e                        # sum_j e_j k_ij
         before, after = down*(left - x).index_select(0, first), up*(right - y).index_select(0, last)  # over smaller, over larger confidences
-        ctx.save_for_backward(e, conf, 2*total, (2/width)*e*(after - before))
+        slope = (2/width)*e*(after - before) - 2*s*total
+        ctx.save_for_backward(conf, hit, share, torch.empty_like(slope).scatter_(0, order, slope))
         ctx.width = width
         return e @ total
 
     @staticmethod
     def backward(ctx, grad):
-        e, conf, by_e, by_conf = ctx.saved_tensors
-        if torch.is_grad_enabled():  # to be differentiated again: by the formula
-            return *torch.autograd.grad(_pair_sum_plain(e, conf, ctx.width), (e, conf), grad, create_graph=True), None
-        return grad*by_e, grad*by_conf, None
+        conf, hit, share, slope = ctx.saved_tensors
+        if not torch.is_grad_enabled(): return (grad*slope).to(conf.dtype), None, None, None
+        plain = _pair_sum_plain(conf, hit, share, ctx.width)  # to be differentiated again: by the formula
+        return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
 
-def _pair_sum_plain(e, conf, width):
+def _pair_sum_plain(conf, hit, share, width):
     "The same as a matrix of all pairs, chunk by chunk."
+    conf = conf.double()
+    e = share*(hit - conf)
     return sum(u @ torch.exp(-(c[:, None] - conf).abs()/width) @ e for u, c in zip(e.split(1024), conf.split(1024)))
 
-def _pair_sum(e, conf, width):
-    return _pair_sum_plain(e, conf, width) if torch._C._are_functorch_transforms_active() else _PairSum.apply(e, conf, width)
+def _pair_sum(conf, hit, share, width):
+    plain = torch._C._are_functorch_transforms_active()
+    return _pair_sum_plain(conf, hit, share, width) if plain else _PairSum.apply(conf, hit, share, width)
 
-def _sorted_errors(logits, target):
-    "Confidence in ascending order and whether each prediction was right, float64."
+def _conf_and_hit(logits, target):
+    "Confidence of each prediction and whether it was right, as float64."
     conf, top = _confidence(logits.softmax(1))
-    conf, order = conf.double().sort()
-    return conf, (top == target)[order].double()
+    return conf, (top == target).double()
 
 def _check_width(width):
     if not 1e-3 <= width <= 1e6: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
@@ -94,8 +100,8 @@ def mmce(
     "Maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
     _check_width(width)
     logits, target = _batch(logits, target)
-    conf, hit = _sorted_errors(logits, target)
-    value = _pair_sum(hit - conf, conf, width)/len(conf)**2
+    conf, hit = _conf_and_hit(logits, target)
+    value = _pair_sum(conf, hit, torch.ones_like(hit), width)/len(conf)**2
     return ((value + 1e-10).sqrt() if sqrt else value).to(logits.dtype)
 
 # %% ../nbs/11_surrogates.ipynb #5df3d74c
@@ -108,15 +114,14 @@ def mmce_weighted(
     "Weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N)."
     _check_width(width)
     logits, target = _batch(logits, target)
-    conf, hit = _sorted_errors(logits, target)
+    conf, hit = _conf_and_hit(logits, target)
     right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
-    error, share = hit - conf, torch.where(hit > 0, 1/right, 1/wrong)
     if compat:  # the products of two samples of one kind, and of two kinds, have factors of their own
-        of = lambda e: _pair_sum(e, conf, width)
-        rr, ww = of(error*hit), of(error*(1 - hit))
+        of = lambda share: _pair_sum(conf, hit, share, width)
+        rr, ww = of(hit), of(1 - hit)
         again = lambda m, n: m*n*(m*n + 1e-5)
-        value = rr/again(right, right) + ww/again(wrong, wrong) + (of(error) - rr - ww)/again(right, wrong)
-    else: value = _pair_sum(error*share, conf, width)
+        value = rr/again(right, right) + ww/again(wrong, wrong) + (of(torch.ones_like(hit)) - rr - ww)/again(right, wrong)
+    else: value = _pair_sum(conf, hit, hit/right + (1 - hit)/wrong, width)
     both = (right + wrong == len(conf)).double()
     return ((value.clamp_min(0) + 1e-10).sqrt()*both).to(logits.dtype)
 
