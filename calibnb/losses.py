@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import surrogates
-from .core import as_tensor, at_least_float32, bind_options, check_logits, first_argmax, flatten_classes, pick, traced
+from .core import as_tensor, at_least_float32, bind_options, check_logits, check_scores, first_argmax, flatten_classes, pick, traced
 from .weights import LogProbs, bsce_weight, check_reduction, dual_focal_weight, flsd_weight, focal_weight, inverse_focal_weight, reduce, weighted_ce
 
 # %% ../nbs/20_losses.ipynb #bb519330
@@ -240,7 +240,8 @@ def soft_target_loss(
     "Cross-entropy against given class probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape: raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; class ids go to cross_entropy_loss')
-    rows, t = at_least_float32(check_logits(logits, None)[0]), flatten_classes(t)
+    check_scores('logits', logits)
+    rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
     return reduce(-(t.to(rows.dtype)*rows.log_softmax(1)).sum(1), reduction, (logits.shape[0], *logits.shape[2:]))
 
 def mixup_loss(

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from .bins import ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece, mass_table, table_norm, width_table
-from .core import as_tensor, check_logits, check_probs, first_argmax, top_probability
+from .core import as_tensor, check_logits, check_positive, check_probs, check_target, first_argmax, top_probability
 from .intervals import check_level, gap_interval, percentiles, resamples, squared_interval
-from .smoothing import beta_bandwidth, beta_regression, check_width, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
+from .smoothing import beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
 
 # %% ../nbs/10_metrics.ipynb #f70f23ec
 def _checked(probs, target, validate):
-    if target is None: raise ValueError('target: None, want class ids')
+    check_target(target)
     return check_probs(probs, target, validate)
 
 def _top_label(probs, target, validate):
@@ -204,7 +204,6 @@ def ece_from_logits(
     check_norm(norm)
     check_closed(closed)
     numbers = _listed(n_bins)
-    if target is None: raise ValueError('target: None, want class ids')
     logits, target = check_logits(logits, target, values=True)
     tables = [width_table(s) for s in top_label_sums(logits.detach(), target, numbers, closed, top_probability)]
     return _over_bins(tables, lambda table: table_norm(table, norm), n_bins)
@@ -246,6 +245,7 @@ def smooth_ece(
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok and Nakkiran 2024]; O(N)."
+    if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else cells_for(sigma)
     pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)
     return torch.tensor(smooth_error_norm(cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells), sigma), dtype=torch.float64)
@@ -258,7 +258,7 @@ def sece(
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Mean distance from each confidence to the accuracy around it, by Gaussian kernel regression [γ-Net, Eq. 12]; O(N²)."
-    check_width('bandwidth', bandwidth)
+    check_positive(bandwidth=bandwidth)
     conf, hit = _top_label(probs, target, validate)
     return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
 
@@ -272,8 +272,8 @@ def kde_ece(
 )->Tensor:                 # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     "Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p."
     if kernel not in ('beta', 'triweight'): raise ValueError(f'kernel: {kernel!r}, want "beta" or "triweight"')
-    check_width('p', p)
-    if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_width('bandwidth', bandwidth)
+    check_positive(p=p)
+    if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_positive(bandwidth=bandwidth)
     conf, hit = _top_label(probs, target, validate)
     if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64)
     if bandwidth == 'loo': bandwidth = beta_bandwidth(conf)

@@ -10,7 +10,7 @@ import torch
 from torchmetrics import Metric
 
 from . import bins, metrics
-from .core import check_probs
+from .core import check_probs, check_target
 
 # %% ../nbs/22_streaming.ipynb #f661dcd2
 class _Sums(Metric):
@@ -24,7 +24,7 @@ class _Sums(Metric):
 
     def update(self, probs, target):
         "Take in a batch: probabilities and class ids."
-        if target is None: raise ValueError('target: None, want class ids')
+        check_target(target)
         probs, target = check_probs(probs, target, self.validate)
         self.sums += self.batch(probs, target).to(self.sums.device)
         self.n += len(target)

@@ -12,16 +12,13 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .core import at_least_float32, check_logits, first_argmax
+from .core import at_least_float32, check_logits, check_positive, first_argmax
+from .smoothing import gaussian_log_kernel
 
 # %% ../nbs/11_surrogates.ipynb #a387ded5
 def _batch(logits, target):
     logits, target = check_logits(logits, target)
     return at_least_float32(logits), target
-
-def _check_positive(**options):
-    for name, value in options.items():
-        if not 0 < value < math.inf: raise ValueError(f'{name}: {value}, want a positive number')
 
 def _confidence(probs):
     "Largest probability; on ties the gradient goes to the first."
@@ -39,7 +36,7 @@ def soft_accuracy(
     t_a:float=100.,  # steepness of the comparisons
 )->Tensor:           # (N,) in [0, 1]
     "Differentiable accuracy of each sample: relu(2 - soft rank of the label) [Bohdal 2021]."
-    _check_positive(t_a=t_a)
+    check_positive(t_a=t_a)
     logits, target = _batch(logits, target)
     return _soft_accuracy(logits.softmax(1), target, t_a)
 
@@ -137,7 +134,7 @@ def dece(
     "Differentiable expected calibration error of a batch [Bohdal 2021]; O(N (K + M))."
     if row_norm not in ('exact', 'reference'): raise ValueError(f'row_norm: {row_norm!r}, want "exact" or "reference"')
     if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
-    _check_positive(t_a=t_a, t_b=t_b)
+    check_positive(t_a=t_a, t_b=t_b)
     logits, target = _batch(logits, target)
     probs = logits.softmax(1)
     conf, _ = _confidence(probs)
@@ -158,7 +155,7 @@ def soft_ece(
 )->Tensor:                   # 0-d, in [0, 1]
     "Soft-binned ECE of a batch, SB-ECE [Karandikar 2021, section 3]; O(N (K + M))."
     if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
-    _check_positive(temperature=temperature)
+    check_positive(temperature=temperature)
     if not 1 <= p < math.inf: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf)')
     logits, target = _batch(logits, target)
     conf, top = _confidence(logits.softmax(1))
@@ -183,7 +180,7 @@ def sece(
     *, chunk:int=1024,    # rows of the kernel at a time
 )->Tensor:                # 0-d, in [0, 1] when normalised
     "Smooth expected calibration error of a batch by kernel regression [γ-Net, Eqs. 5 and 12]."
-    _check_positive(bandwidth=bandwidth, t_a=t_a)
+    check_positive(bandwidth=bandwidth, t_a=t_a)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')
     logits, target = _batch(logits, target)
     if not self_term and len(target) < 2: raise ValueError('self_term: False needs at least two samples, got one')
@@ -197,8 +194,6 @@ def sece(
 
 def _kernel_gap(conf, acc, rows, bandwidth, self_term, normalise, detach_kernel):
     "Sum over `rows` of |S_i - c_i|."
-    c = conf.detach() if detach_kernel else conf
-    log_k = -((c[rows, None] - c)/bandwidth).square()/2
-    if not self_term: log_k = log_k.scatter(1, rows[:, None], -math.inf)
+    log_k = gaussian_log_kernel(conf.detach() if detach_kernel else conf, rows, bandwidth, self_term)
     kernel = log_k.softmax(1) if normalise else log_k.exp()
     return (_sum_by(kernel.T, acc) - conf[rows]).abs().sum()

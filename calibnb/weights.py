@@ -194,11 +194,11 @@ def weighted_ce(
     "u(p, y) times the cross-entropy of each sample [Lin 2025, Eq. 6]."
     logits = at_least_float32(logits)
     gamma = getattr(weight, 'keywords', {}).get('gamma')
-    if isinstance(gamma, Tensor): weight = partial(weight.func, *weight.args, **{**weight.keywords, 'gamma': gamma.to(logits)})
+    gamma = gamma.to(logits) if isinstance(gamma, Tensor) else None
+    if gamma is not None: weight = partial(weight, gamma=gamma)
     closed = None if traced() else _closed_form(weight)
     if closed is None: return reduce(_plain(logits, target, weight, detach), reduction)
-    gamma = closed.keywords.get('gamma')
-    return _PowerCE.apply(logits, target, gamma if isinstance(gamma, Tensor) else None, weight, closed, detach, reduction)
+    return _PowerCE.apply(logits, target, gamma, weight, closed, detach, reduction)
 
 def _plain(logits, target, weight, detach):
     lp = LogProbs(logits, target)
@@ -248,7 +248,7 @@ class _PowerCE(torch.autograd.Function):
 def _derivative_as_graph(ctx, grad, logits, target, gamma):
     "What `backward` returns, by the plain road and differentiable."
     weight, detach, reduction = ctx.options
-    if gamma is not None: weight = partial(weight.func, **{**weight.keywords, 'gamma': gamma})
+    if gamma is not None: weight = partial(weight, gamma=gamma)
     inputs = logits, None, gamma, None, None, None, None
     wanted = [x for x, wants in zip(inputs, ctx.needs_input_grad) if wants]
     with torch.enable_grad(): value = reduce(_plain(logits, target, weight, detach), reduction)

@@ -214,10 +214,9 @@ def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
         return (total + 1e-10).sqrt() if weighted else total/len(e)**2
     for weighted, fn in (False, surrogates.mmce), (True, surrogates.mmce_weighted):
         z = logits.clone().requires_grad_()
-        for value in fn(z, target, width), :
-            want = pairs(z, weighted)
-            torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
-            torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
+        value, want = fn(z, target, width), pairs(z, weighted)
+        torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
 
 
 def test_masked_classes_and_large_norms():
@@ -410,6 +409,7 @@ BAD_INPUT = {
     "one-hot labels": (torch.zeros(2, 3), torch.eye(3)[:2], "target: dtype float32"),
     "too many labels": (torch.zeros(2, 3), torch.zeros(3).long(), r"target: shape \(3,\), want \(2,\)"),
     "one class": (torch.zeros(2, 1), torch.zeros(2).long(), "K >= 2"),
+    "no labels": (torch.zeros(2, 3), None, "target: None, want class ids"),
     "no samples": (torch.zeros(0, 3), torch.zeros(0).long(), "logits: empty"),
     "whole numbers": (torch.zeros(2, 3).long(), torch.zeros(2).long(), "logits: dtype int64"),
 }
