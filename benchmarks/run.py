@@ -21,11 +21,16 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from calibnb import losses, metrics, surrogates
 from calibnb.data import load_data
 from calibnb.models import make_model
+from calibnb.posthoc import TemperatureScaling
+from calibnb.temperature import temperature_lists
 from calibnb.train import Recipe, Trainer
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import netcal.metrics
+    import netcal.scaling
+    import probmetrics.calibrators
+    import probmetrics.distributions
     import probmetrics.metrics
     import relplot
 
@@ -101,6 +106,24 @@ def smooth_rows():
         yield compare(f"smooth ECE, {N:,}, validate=False", lambda: metrics.smooth_ece(probs, target, validate=False), "relplot.smECE", lambda: relplot.smECE(conf, hit), budget)
 
 
+def posthoc_rows():
+    logits = 3*torch.randn(50_000, 100)
+    target = torch.multinomial((logits/1.7).softmax(1), 1)[:, 0]
+    row = partial(compare, unit_name="softmax(1)", unit=lambda: logits.softmax(1))
+    what = "temperature by NLL, 50,000x100"
+    yield row(what, lambda: TemperatureScaling().fit(logits, target), budget=12)
+    probs, y = logits.double().softmax(1).numpy(), target.numpy()
+    yield row(f"{what}, netcal (float64)", lambda: netcal.scaling.TemperatureScaling().fit(probs, y))
+    theirs = probmetrics.distributions.CategoricalLogits(logits)
+    yield row(f"{what}, probmetrics", lambda: probmetrics.calibrators.TemperatureScalingCalibrator().fit_torch(theirs, target))
+    what = "temperature by ECE, 1000 tried, 50,000x100"
+    yield row(what, lambda: TemperatureScaling("ece", "pool").fit(logits, target), budget=700)
+
+    def one_by_one(step=20):  # every twentieth, times twenty in the label
+        return min((metrics.ece((logits/T).softmax(1), target, validate=False).item(), T) for T in temperature_lists["pool"][::step].tolist())
+    yield row(f"{what}, a loop over ours ECE, per 50 temperatures", one_by_one)
+
+
 def train_rows():
     splits, epochs = load_data("digits"), 5
     recipe = Recipe.quick(epochs)
@@ -122,7 +145,7 @@ def train_rows():
     yield compare("digits MLP epochs, Trainer", ours, "TensorDataset + DataLoader loop", loop, .25, seconds=.3)
 
 
-GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, train=train_rows)
+GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows)
 
 
 def cpu_name():

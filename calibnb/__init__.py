@@ -5,12 +5,13 @@ __version__ = "0.1.0"
 _home = {
     "core": ["Predictions", "seed_everything"],
     "losses": ["make_loss", "list_losses"],
+    "posthoc": ["Calibrator", "make_calibrator", "list_calibrators"],
     "models": ["make_model", "list_models"],
     "data": ["load_data", "list_data"],
     "train": ["Recipe", "Trainer"],
     "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
 }
-_modules = ["core", "params", "bins", "smoothing", "intervals", "metrics", "surrogates", "synth", "models", "folder", "weights", "losses", "streaming", "plots", "data", "train", "runs", "notebooks", "cli"]
+_modules = ["core", "params", "bins", "smoothing", "intervals", "metrics", "surrogates", "synth", "models", "folder", "weights", "temperature", "score_maps", "losses", "posthoc", "streaming", "plots", "data", "train", "runs", "notebooks", "cli"]
 __all__ = [name for names in _home.values() for name in names]
 
 

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['precisions', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive',
-           'check_scores', 'check_logits', 'check_probs', 'first_argmax', 'exp_', 'top_probability', 'pick',
-           'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast', 'atomic_write', 'Predictions']
+           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'first_argmax', 'exp_', 'top_probability',
+           'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast', 'atomic_write',
+           'Predictions']
 
 # %% ../nbs/00_core.ipynb #8fff41fe
 import difflib
@@ -116,10 +117,23 @@ def check_logits(
     check_scores('logits', logits, target)
     logits, target = flatten_classes(logits), _flat_ids(target, logits.device)
     if (values or target.is_cpu) and not traced(): _check_labels(target, logits.shape[1], 'logits')
-    if values and not logits.detach().sum().isfinite() and not logits.isfinite().all():  # nan and inf spread into a sum
+    if values: _check_finite(logits)
+    return logits, target
+
+def _check_finite(logits):
+    if not logits.detach().sum().isfinite() and not logits.isfinite().all():  # nan and inf spread into a sum
         row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
         raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
-    return logits, target
+
+def check_unlabelled(
+    logits,   # (N, K) or (N, K, d1, ...)
+)->Tensor:    # (N, K), flattened
+    "Logits without labels, ready for use; a ValueError as of `check_logits`, nan and inf included."
+    logits = as_tensor(logits, 'logits')
+    check_scores('logits', logits)
+    logits = flatten_classes(logits)
+    _check_finite(logits)
+    return logits
 
 # %% ../nbs/00_core.ipynb #fd2ed6c6
 def check_probs(

@@ -8,10 +8,12 @@ import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from calibnb import metrics
+from calibnb.posthoc import TemperatureScaling
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import netcal.metrics
+    import netcal.scaling
     import relplot
 
 
@@ -91,3 +93,21 @@ def test_relplot_halves_the_mass_at_the_ends():
     probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit.astype(int))
     assert math.isclose(metrics.smooth_ece(probs, target), 1/6, abs_tol=1e-3)
     assert .10 < relplot.smECE(conf, hit) < .12
+
+
+def test_netcal_leaves_float32_probabilities_at_temperature_one():
+    "It scales float64 probabilities as we do; given float32 it stops at the start, and says nothing."
+    draw = torch.Generator().manual_seed(0)
+    logits = 5*torch.randn(2000, 10, generator=draw)
+    target = torch.multinomial((logits/2.5).softmax(1), 1, generator=draw)[:, 0]
+    T = TemperatureScaling().fit(logits, target).temperature_
+    assert 2.3 < T < 2.7
+    theirs = {}
+    for dtype in torch.float64, torch.float32:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scaling = netcal.scaling.TemperatureScaling()
+            scaling.fit(logits.to(dtype).softmax(1).numpy(), target.numpy())
+        theirs[dtype] = 1/float(np.ravel(scaling.temperature)[0])
+    assert math.isclose(theirs[torch.float64], T, rel_tol=1e-3)
+    assert theirs[torch.float32] == 1.
