@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting
+OTHERS := audit
 
 .PHONY: help demo test lab sync bench gallery clean
 .DEFAULT_GOAL := help
@@ -38,7 +39,7 @@ bench: $(READY)  ## measure against peers, in one process, on one thread; writes
 	$(BIN)/python benchmarks/run.py
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
-	$(BIN)/calibnb run $(EXPERIMENTS) --again --copy-to runs/gallery
+	$(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
 
 clean:           ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['precisions', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive',
-           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'first_argmax', 'exp_', 'top_probability',
-           'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast', 'atomic_write',
-           'Predictions']
+           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'log_probs', 'first_argmax', 'exp_',
+           'top_probability', 'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast',
+           'atomic_write', 'Predictions']
 
 # %% ../nbs/00_core.ipynb #8fff41fe
 import difflib
@@ -163,6 +163,14 @@ def _check_prob_values(probs):
     if off.any():
         row = off.nonzero()[0, 0].item()
         raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; logits need .softmax(1) first, rounded rows p/p.sum(1)')
+
+# %% ../nbs/00_core.ipynb #984ba183
+def log_probs(
+    probs,     # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
+)->Tensor:     # (N, K) logits whose softmax they are
+    "Probabilities as logits; ValueError as of `check_probs`."
+    probs = at_least_float32(check_probs(probs)[0])
+    return probs.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 # %% ../nbs/00_core.ipynb #2ae304bc
 def first_argmax(
@@ -336,6 +344,11 @@ class Predictions:
         "Write to a safetensors file, whole or not at all."
         data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
         with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
+
+    @classmethod
+    def from_probs(cls, probs, target):
+        "Of probabilities: their logarithms are the logits."
+        return cls(log_probs(probs), target)
 
     @classmethod
     def load(cls, path):

@@ -64,6 +64,7 @@ class Measure(BaseModel):
     n: int                                     # samples
     bins: int|None = None                      # of a binned metric
     interval: tuple[float, float]|None = None  # 95 %
+    floor: float|None = None                   # of a calibration error: the mean of a calibrated model
 
 class Finding(BaseModel):
     "A claim of a paper, held against a run."
@@ -80,11 +81,11 @@ class Result(BaseModel):
     metrics: dict[str, dict[str, Measure]]  # of a training: split -> metric -> measure
     findings: list[Finding]                 # of a notebook
 
-def measure(value, n, bins=None, interval=None):
+def measure(value, n, bins=None, interval=None, floor=None):
     "A `Measure`; a value or an interval that is not finite becomes None."
     value = float(value)
     finite = interval is not None and all(map(math.isfinite, interval))
-    return Measure(value=value if math.isfinite(value) else None, n=n, bins=bins, interval=interval if finite else None)
+    return Measure(value=value if math.isfinite(value) else None, n=n, bins=bins, interval=interval if finite else None, floor=floor)
 
 # %% ../nbs/15_folder.ipynb #1fc1c532
 class RunError(RuntimeError):
@@ -192,7 +193,7 @@ class RunFolder(RunRecord):
         "Say that the run is running; what an older one left goes first, so that it cannot be taken for this one's."
         self.path.mkdir(parents=True, exist_ok=True)
         for name in ('result.json', 'notebook.ipynb'): (self/name).unlink(missing_ok=True)
-        for old in ('figures', 'tables'): shutil.rmtree(self/old, ignore_errors=True)
+        for old in ('figures', 'tables', 'files'): shutil.rmtree(self/old, ignore_errors=True)
         packages = {name: version(name) for name in ('torch', 'numpy')}
         write_json(self/'run.json', dict(kind=kind, settings=settings, code=code_version(), python=platform.python_version(),
                                          packages=packages, **more))

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from .bins import ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece, mass_table, table_norm, width_table
-from .core import as_tensor, check_logits, check_positive, check_probs, check_target, first_argmax, top_probability
-from .intervals import check_level, gap_interval, percentiles, resamples, squared_interval
-from .smoothing import beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
+from .core import as_tensor, check_logits, check_positive, check_probs, check_target, first_argmax, pick, top_probability
+from .intervals import check_level, gap_interval, norm_interval, percentiles, resamples, squared_interval
+from .smoothing import beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, smooth_noise, triweight_error
 
 # %% ../nbs/10_metrics.ipynb #f70f23ec
 def _checked(probs, target, validate):
@@ -348,7 +348,7 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a binned error, which has a better one in `ece_ci`."
     check_level(level)
-    if metric in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece):
+    if metric in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
     probs, target = _checked(probs, target, True)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
@@ -363,15 +363,16 @@ def ece_ci(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
     n_bins:int=15,
-    *, scheme:str='width', # 'width': of `ece`; 'mass': of `ada_ece`; 'classwise': of `classwise_ece`
+    *, scheme:str='width', # 'width': of `ece`; 'mass': of `ada_ece`; 'classwise': of `classwise_ece`; 'smooth': of `smooth_ece`
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
-    "Interval of a binned error from the noise of its bins, see `intervals.gap_interval`."
+    "Interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
     check_bins(n_bins)
-    if scheme not in ('width', 'mass', 'classwise'): raise ValueError(f'scheme: {scheme!r}, want "width", "mass" or "classwise"')
+    pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
+    if scheme == 'smooth': return norm_interval(**smooth_noise(*_top_label(probs, target, validate), seed=seed), level=level)
     if scheme == 'classwise':
         probs, target = _checked(probs, target, validate)
         columns = [(bin_ids(p, n_bins, closed), p, target == k) for k, p in enumerate(probs.T.contiguous())]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FOLDER_VARIABLE', 'HOLDS', 'FAILS', 'NOISY', 'Experiment', 'findings_table', 'judge', 'settled', 'spread',
            'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'code_hash',
-           'describe', 'copy_notebook']
+           'describe', 'copy_notebook', 'write_report']
 
 # %% ../nbs/51_notebooks.ipynb #960bd03a
 import json
@@ -50,11 +50,12 @@ class Experiment:
         shell.events.register('post_run_cell', note)
 
     def figure(self, fig, name:str):
-        "Show a matplotlib figure here and keep it as `figures/<name>.png`."
+        "Show a matplotlib figure here and keep it as `figures/<name>.png`; the titles of its panels stand for it where it cannot be seen."
         import matplotlib.pyplot as plt
         from IPython.display import display
         with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
-        display(fig)
+        panels = '; '.join(dict.fromkeys(t for ax in fig.axes if (t := ax.get_title(loc='left') or ax.get_xlabel())))
+        display(fig, metadata={'image/png': {'alt': f'{name.replace("_", " ")}: {panels}'}})
         plt.close(fig)
 
     def table(self, frame, name:str, digits:int=3):
@@ -62,6 +63,11 @@ class Experiment:
         from IPython.display import display
         with atomic_write(self.folder/'tables'/f'{name}.csv') as tmp: frame.to_csv(tmp)
         display(frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"'))
+
+    def file(self, name:str)->Path:
+        "Where to write a file that belongs to the run: `files/<name>`."
+        (self.folder/'files').mkdir(exist_ok=True)
+        return self.folder/'files'/name
 
     def findings(self, findings:list):
         "Show the table of findings, keep it, and end the run as done."
@@ -187,7 +193,7 @@ def describe(
     state = folder.state if folder.fresh else f'{folder.state} before, not executed again'
     lines = [f'{folder.path.parent.name}  seed {folder.info["settings"]["seed"]}  {state}',
              f'  notebook  {here(folder/"notebook.ipynb")}',
-             *(f'  {kind:8}  {here(folder/kind)}/  {names(kind)}' for kind in ('figures', 'tables'))]
+             *(f'  {kind:8}  {here(folder/kind)}/  {names(kind)}' for kind in ('figures', 'tables', 'files') if kind != 'files' or (folder/kind).exists())]
     if folder.result and folder.result.findings:
         lines.append('  findings')
         lines += [f'    {f.verdict:19} {f.claim}\n    {"":19} paper: {f.paper}; ours: {f.ours}' for f in folder.result.findings]
@@ -206,3 +212,32 @@ def copy_notebook(
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
+
+# %% ../nbs/51_notebooks.ipynb #41a4ed66
+_PAGE = '''<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>
+body {{ max-width: 72rem; margin: 2.5rem auto; padding: 0 1.5rem; font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1c2733; }}
+h1 {{ font-size: 1.9rem; line-height: 1.2; }} h2 {{ font-size: 1.25rem; margin-top: 2.4rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }}
+img {{ max-width: 100%; height: auto; }} .anchor-link {{ display: none; }} code {{ font-size: 90%; background: #f2f4f6; padding: .1em .3em; }}
+.jp-OutputArea-output, .output_area, .output_html {{ overflow-x: auto; }}
+p, li {{ max-width: 46rem; }} blockquote {{ margin: 1rem 0; padding: .6rem 1.1rem; border-left: 4px solid #0072B2; background: #f0f6fa; font-size: 1.1rem; }} table {{ border-collapse: collapse; font-size: .84rem; margin: 1rem 0; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .35rem .5rem; border-bottom: 1px solid #e4e8ec; }} thead th {{ border-bottom: 2px solid #9aa7b4; }}
+@media print {{ body {{ margin: 0; max-width: none; }} h2 {{ break-after: avoid; }} img {{ break-inside: avoid; }} }}
+</style></head><body>
+{body}
+</body></html>
+'''
+
+def write_report(
+    folder:RunFolder,  # of a finished notebook
+    path,              # of the HTML file
+    title:str='',      # of the page
+)->Path:
+    "The executed notebook as one HTML file, without code."
+    import nbformat
+    from nbconvert import HTMLExporter
+    nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
+    nb.cells = [c for c in nb.cells if c.cell_type == 'markdown' or c.get('outputs')]
+    body, _ = HTMLExporter(template_name='basic', exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(nb)
+    with atomic_write(path) as tmp: tmp.write_text(_PAGE.format(title=title or folder.path.parent.name, body=body), encoding='utf-8')
+    return Path(path)

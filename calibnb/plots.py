@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
-           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_diagram', 'density']
+           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_diagram', 'correctness_histogram',
+           'interval_dots', 'density']
 
 # %% ../nbs/23_plots.ipynb #e7e288cd
 import matplotlib as mpl
 import numpy as np
 
 from .bins import ReliabilityBins
+from .intervals import proportion_interval
 
 # %% ../nbs/23_plots.ipynb #1dbe9c0d
 def set_style():
@@ -76,25 +78,78 @@ def reliability_diagram(
     bins:ReliabilityBins,  # from `reliability_bins`
     title:str='',
     color:str=blue,
-    note:str='',           # text in the corner, e.g. the ECE
+    note:str='',           # text in the corner, e.g. the ECE with its interval
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
-):
-    "Bars of accuracy over confidence with the gap filled, and the share of samples beneath."
-    full = (bins.count > 0).numpy()
-    lo, hi, acc, conf = (v.numpy()[full] for v in (bins.lo, bins.hi, bins.acc, bins.conf))
-    strength = np.clip(bins.count.numpy()[full]/10, .25, 1)  # bins of fewer than ten samples are pale
-    for x, w, a, c, s in zip(lo, hi - lo, acc, conf, strength):
-        ax.bar(x, a, w, align='edge', color=color, alpha=.55*s, edgecolor='white', lw=.5)
-        ax.bar(x, c - a, w, bottom=a, align='edge', lw=.8, color='none', edgecolor=vermillion if a < c else green, hatch='////', alpha=s)
+    curve=None,            # (confidence, accuracy, density) of `smooth_curve`
+):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
+    "Bars of accuracy over confidence with intervals and the gap filled, and the share of samples beneath."
+    table = bins.frame()
+    table['acc_lo'], table['acc_hi'] = (v.numpy() for v in proportion_interval((bins.acc.nan_to_num(0)*bins.count).round(), bins.count))
+    full = table[table['count'] > 0]
+    strength = np.clip(full['count']/10, .25, 1)  # bins of fewer than ten samples are pale
+    for row, s in zip(full.itertuples(), strength):
+        bar = dict(x=row.lo, width=row.hi - row.lo, align='edge')
+        ax.bar(height=row.acc, color=color, alpha=.5*s, edgecolor='white', lw=.5, **bar)
+        ax.bar(height=row.conf - row.acc, bottom=row.acc, lw=.8, color='none', edgecolor=vermillion if row.acc < row.conf else green, hatch='////', alpha=s, **bar)
+    ax.vlines((full.lo + full.hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
+    if curve is not None: ax.plot(curve[0], curve[1], color='white', lw=3.6), ax.plot(curve[0], curve[1], color='k', lw=1.6)
+    _share_strip(ax, full, curve, leftmost)
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '', title=title)
+    ax.tick_params(labelbottom=False)
+    if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top', fontsize=9, bbox=dict(color='white', alpha=.8, lw=0, pad=2))
+    return table
+
+def _share_strip(ax, full, curve, leftmost):
     strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
-    strip.bar(lo, 100*bins.weight.numpy()[full], hi - lo, align='edge', color=grey, edgecolor='white', lw=.5)
+    share = 100*full['count']/full['count'].sum()
+    strip.bar(full.lo, share, full.hi - full.lo, align='edge', color=grey, edgecolor='white', lw=.5)
+    if curve is not None: strip.plot(curve[0], curve[2]*share.max()/curve[2].max(), color='k', lw=1)
     strip.set(xlabel='confidence', ylabel='share (%)' if leftmost else '', yticks=[0, 50, 100], ylim=(0, 100))
     strip.tick_params(labelleft=leftmost, labelsize=7)
     strip.yaxis.label.set_size(8)
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '', title=title)
-    ax.tick_params(labelbottom=False)
-    if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top', bbox=dict(color='white', alpha=.8, lw=0, pad=2))
+
+# %% ../nbs/23_plots.ipynb #fb4e0ddc
+def correctness_histogram(
+    ax,
+    conf,             # (N,) confidences in [0, 1]
+    hit,              # (N,) bool
+    title:str='',
+    n_bins:int=20,
+    leftmost:bool=True,
+):                    # pandas DataFrame, a row a bin: samples that are right and wrong
+    "How sure is the network of its right and of its wrong predictions?"
+    import pandas as pd
+    conf, hit, edges = np.asarray(conf), np.asarray(hit), np.linspace(0, 1, n_bins + 1)
+    right, wrong = (np.histogram(conf[which], edges)[0] for which in (hit, ~hit))
+    for count, color, label in (right, blue, 'right'), (wrong, vermillion, 'wrong'):
+        ax.stairs(100*count/max(1, count.sum()), edges, color=color, fill=True, alpha=.3)
+        ax.stairs(100*count/max(1, count.sum()), edges, color=color, label=f'{label}, {count.sum()}')
+    ax.set(xlim=(0, 1), xlabel='confidence', ylabel='share (%)' if leftmost else '', title=title)
+    ax.legend(loc='upper left')
+    return pd.DataFrame(dict(lo=edges[:-1], hi=edges[1:], right=right, wrong=wrong))
+
+# %% ../nbs/23_plots.ipynb #a4b0a7fa
+def interval_dots(
+    ax,
+    rows:dict,       # name -> Measure-like: value, interval, floor
+    xlabel:str='',
+    scale:float=1.,  # e.g. 100 for percent
+    best=(),         # names to draw in colour
+    names:bool=True, # False in a row of panels: no names on the vertical axis
+):
+    "Values with intervals and noise floors, one below the other."
+    for y, (name, m) in enumerate(rows.items()):
+        color = blue if name in best else grey
+        if m.value is None:
+            ax.text(.98, y, '∞', transform=ax.get_yaxis_transform(), ha='right', va='center', color=color)
+            continue
+        if m.interval: ax.plot([scale*v for v in m.interval], [y, y], color=color, lw=2, solid_capstyle='butt')
+        ax.plot(scale*m.value, y, 'o', color=color, ms=5)
+        if m.floor is not None: ax.plot(scale*m.floor, y, '|', color='k', ms=9, mew=1.2)
+    ax.set(yticks=range(len(rows)), xlabel=xlabel, ylim=(len(rows) - .5, -.5))
+    ax.set_yticklabels(list(rows) if names else [])
+    ax.grid(axis='y', visible=False)
 
 # %% ../nbs/23_plots.ipynb #a0975219
 def density(

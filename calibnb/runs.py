@@ -11,14 +11,14 @@ import math
 from functools import cached_property
 from pathlib import Path
 
-import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from . import intervals, metrics
+from . import metrics
 from .core import Predictions, pick, pick_device
 from .data import data_options, load_data
+from .evaluate import Scored, measure_all
 from .folder import Result, RunFolder, find_runs, measure, run_path
-from .losses import brier_loss, loss_options, make_loss
+from .losses import loss_options, make_loss
 from .models import make_model, model_options
 from .train import History, Recipe, Trainer, make_recorder, progress_bar, recorders
 
@@ -98,16 +98,9 @@ class Run:
         return Predictions.load(self.path/'predictions'/f'{pick("split", split, ("val", "test"))}.safetensors')
 
 # %% ../nbs/50_runs.ipynb #a2d8c43b
-_binned = {'ece': (metrics.ece, 'width'), 'ada_ece': (metrics.ada_ece, 'mass'), 'classwise_ece': (metrics.classwise_ece, 'classwise')}
-
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
-    logits, probs, target, n = preds.logits.double(), preds.probs, preds.target, len(preds)
-    each = dict(error=(~preds.hit).double(), nll=F.cross_entropy(logits, target, reduction='none'),  # from logits: no underflow
-                brier=brier_loss(logits, target, reduction='none'))
-    means = {k: measure(v.mean(), n, interval=intervals.bootstrap_mean(v)) for k, v in each.items()}
-    binned = {k: measure(f(probs, target, bins), n, bins=bins, interval=metrics.ece_ci(probs, target, bins, scheme=scheme)) for k, (f, scheme) in _binned.items()}
-    return means | binned | {'mce': measure(metrics.mce(probs, target, bins), n, bins=bins)}
+    return measure_all(Scored.of(preds), bins) | {'mce': measure(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)}
 
 def _train(config:RunConfig, folder:RunFolder, device, progress):
     splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)

@@ -318,14 +318,14 @@ def calibration_problem(n, strength, draw):
 
 @pytest.mark.parametrize("strength", [0., .15, .5])
 def test_intervals_of_binned_errors_cover(strength):
-    "95 % intervals of ECE, adaptive ECE, classwise ECE and debiased ECE contain the true binned error in at least 90 of 100 repetitions."
+    "95 % intervals of ECE, adaptive, classwise, smooth and debiased ECE contain the true binned error in at least 90 of 100 repetitions."
     draw = torch.Generator().manual_seed(1)
     conf, _, true = calibration_problem(10**6, strength, draw)
     expected = torch.stack([true, 1 - true], 1)
     ids, gap = bins.bin_ids(conf[:, 0], 15), true - conf[:, 0]
     sums, counts = torch.bincount(ids, weights=gap, minlength=15), torch.bincount(ids, minlength=15).clamp_min(1)
     truth = dict(width=sums.abs().sum()/10**6, mass=gap.abs().mean(), classwise=sums.abs().sum()/10**6,  # the two columns mirror each other
-                 debiased=((sums/counts).square()*counts).sum().div(10**6).sqrt())
+                 smooth=smoothing.smooth_error_norm(smoothing.cosine_means([(conf[:, 0], gap)])), debiased=((sums/counts).square()*counts).sum().div(10**6).sqrt())
     assert math.isclose(expected.sum(), 10**6, rel_tol=1e-9)
     inside = dict.fromkeys(truth, 0)
     for i in range(100):

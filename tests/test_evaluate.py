@@ -1,0 +1,160 @@
+"One table for any model: what it measures, what it fits on, and what it marks."
+import math
+
+import pytest
+import torch
+
+from calibnb import metrics
+from calibnb.core import Predictions
+from calibnb.evaluate import AS_GIVEN, Scored, _classwise_floor, evaluate, measure_all
+from calibnb.posthoc import list_calibrators, make_calibrator
+
+
+def overconfident(N=1200, K=4, scale=2., seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2*scale*torch.randn(N, K, generator=draw)
+    return Predictions(logits, torch.multinomial((logits/scale).softmax(1), 1, generator=draw)[:, 0])
+
+
+@pytest.fixture(scope="module")
+def found():
+    preds = overconfident()
+    return preds, evaluate(preds, overconfident(seed=1), n_boot=200, draws=10)
+
+
+def test_every_row_is_what_the_metrics_say(found):
+    preds, table = found
+    val = overconfident(seed=1)
+    assert list(table.rows) == [AS_GIVEN, *list_calibrators()]
+    for row, measures in table.rows.items():
+        probs = preds.probs if row == AS_GIVEN else make_calibrator(row).fit(val.logits, val.target).transform(preds.logits.double())
+        keeps = row == AS_GIVEN or make_calibrator(row).keeps_prediction
+        assert math.isclose(measures["brier"].value, metrics.brier_score(probs, preds.target), abs_tol=1e-9)
+        assert math.isclose(measures["classwise_ece"].value, metrics.classwise_ece(probs, preds.target, validate=False), abs_tol=1e-9)
+        if (probs.argmax(1) == preds.pred).all() or not keeps:  # else the confidence is that of another class than the largest
+            for name, f in dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece).items():
+                assert math.isclose(measures[name].value, f(probs, preds.target, validate=False), abs_tol=1e-6), (row, name)
+            assert math.isclose(measures["ece_50"].value, metrics.ece(probs, preds.target, 50, validate=False), abs_tol=1e-9)
+        assert all(m.n == len(preds) for m in measures.values()) and measures["ece"].bins == 15 and measures["ece_50"].bins == 50
+        assert all(m.interval[0] <= m.value <= m.interval[1] for m in measures.values() if m.interval)
+        assert all((m.floor is not None) == ("ece" in name) for name, m in measures.items())
+
+
+def test_a_kept_prediction_is_judged_by_its_own_confidence():
+    "Validation says: this prediction is right once in five times. Its confidence is .2 then, though another class now has more."
+    preds = Predictions(torch.tensor([[2., 1., 0.]]).repeat(10, 1), torch.tensor([0, 0] + [1]*8))
+    scored = Scored.of(preds, make_calibrator("histogram").fit(preds.logits, preds.target))
+    assert torch.allclose(scored.conf, torch.full((10,), .2, dtype=torch.float64)) and scored.hit.sum() == 2
+    measures = measure_all(scored, n_boot=10, draws=2)
+    assert measures["error"].value == pytest.approx(.8) and measures["ece"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
+    preds = overconfident(N=400)
+    table = evaluate(preds, calibrators=["isotonic", "vector"], n_boot=20, draws=2, seed=3)
+    halves = torch.randperm(400, generator=torch.Generator().manual_seed(3)).tensor_split(2)
+    for name in "isotonic", "vector":
+        for own, other in (halves, halves[::-1]):
+            calibrator = make_calibrator(name).fit(preds.logits[other], preds.target[other])
+            assert torch.equal(table.scored[name].probs[own], calibrator.transform(preds.logits[own].double()))
+        everything = make_calibrator(name).fit(preds.logits, preds.target)
+        assert torch.equal(table.fitted[name].transform(preds.logits), everything.transform(preds.logits))
+    assert "cross-fitted in 2 parts" in table.caption()
+
+
+def test_recommendation_and_marks(found):
+    _, table = found
+    assert table.recommended == "temperature" and "overconfident" in table.advice() and "T = 2." in table.advice()
+    assert AS_GIVEN not in table.best["nll"] and AS_GIVEN not in table.best["ece"]
+    html = table._repr_html_()
+    assert "temperature" in html and html.count("floor") >= 6*len(table.rows)
+    for name, rows in table.best.items():  # a star only where nothing is as good
+        assert len(rows) >= 1 and (len(rows) > 1 or " *" in table.text())
+    frame = table.frame()
+    assert len(frame) == len(table.rows)*len(table.rows[AS_GIVEN]) and frame.loc[("temperature", "nll"), "best"]
+
+
+def test_a_winner_is_marked_only_beyond_chance():
+    "A clear case, and one where only noise tells the rows apart."
+    clear = evaluate(overconfident(4000, scale=4.), calibrators=["temperature"], n_boot=100, draws=2)
+    assert clear.best["nll"] == ["temperature"] == clear.best["ece"] == clear.best["brier"] and clear.text().count(" *") >= 5
+    assert clear.best["error"] == [AS_GIVEN, "temperature"]  # the same predictions
+    fair = evaluate(overconfident(1000, scale=1., seed=2), calibrators=["temperature"], n_boot=100, draws=2)
+    assert fair.recommended == AS_GIVEN and "leave the probabilities as they are" in fair.advice()
+    assert all(set(fair.best[name]) == {AS_GIVEN, "temperature"} for name in ("error", "ece", "ada_ece", "smooth_ece", "classwise_ece"))
+    for table in clear, fair:
+        assert table.text().split("\n\n")[0].count(" *") == sum(len(rows) == 1 for rows in table.best.values())
+
+
+def test_an_infinite_nll_is_said_and_never_recommended():
+    preds = overconfident(300)
+    table = evaluate(preds, overconfident(30, seed=5), calibrators=["isotonic"], n_boot=50, draws=2)
+    assert table.rows["isotonic"]["nll"].value is None and table.rows["isotonic"]["nll"].interval is None
+    assert "∞" in table.text() and "∞" in table._repr_html_() and table.recommended == AS_GIVEN
+    assert "isotonic" not in table.best["nll"]
+
+
+def test_probabilities_with_zeros():
+    probs = torch.tensor([[1., 0.], [.5, .5], [.7, .3], [0., 1.]])
+    preds = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]))
+    assert torch.allclose(preds.probs, probs.double(), atol=1e-7)
+    assert 80 < Scored.of(preds).nll[3] < 90
+
+
+@pytest.mark.parametrize("kind", ["constant", "all right", "all wrong", "one class", "few"])
+def test_degenerate_sets_give_a_table(kind):
+    preds = overconfident(80, K=3)
+    logits, target = preds.logits, preds.target
+    if kind == "constant":
+        logits = torch.zeros_like(logits)
+    if kind == "all right":
+        target = preds.pred
+    if kind == "all wrong":
+        target = (preds.pred + 1) % 3
+    if kind == "one class":
+        target = torch.zeros_like(target)
+    if kind == "few":
+        logits, target = logits[:5], target[:5]
+    table = evaluate(Predictions(logits, target), n_boot=20, draws=2)
+    assert table.text() and table._repr_html_() and table.recommended in table.rows
+    if kind == "constant":
+        assert "temperature" not in table.rows and any("no temperature changes anything" in n for n in table.notes)
+    if kind == "all right":
+        assert any(n.startswith("temperature: temperature: 0.01") or "the least there is" in n for n in table.notes)
+
+
+def test_large_matrices_are_left_out_and_it_is_said():
+    preds = overconfident(600, K=30)
+    table = evaluate(preds, n_boot=10, draws=1)
+    assert "matrix" not in table.rows and any("930 parameters for 300 samples" in n for n in table.notes)
+
+
+@pytest.mark.parametrize("args, message", [
+    (dict(val=overconfident(20, K=3)), "val: 3 classes, want 4"), (dict(folds=1), "folds: 1"), (dict(calibrators=["platts"]), "did you mean 'platt'"),
+    (dict(n_bins=0), "n_bins: 0"), (dict(more_bins=[-1]), "n_bins: -1")])
+def test_wrong_arguments(args, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(overconfident(40), **dict(n_boot=2, draws=1) | args)
+
+
+def test_too_few_to_fit():
+    with pytest.raises(ValueError, match="preds: 3 samples, too few"):
+        evaluate(overconfident(3))
+    assert list(evaluate(overconfident(3), calibrators=(), n_boot=5, draws=1).rows) == [AS_GIVEN]
+
+
+def test_noise_floors():
+    "The floor is the mean error of labels drawn from the probabilities themselves."
+    preds = overconfident(500, K=3)
+    floors = {name: m.floor for name, m in measure_all(Scored.of(preds), draws=200, n_boot=2).items()}
+    draw = torch.Generator().manual_seed(7)
+    labels = [torch.multinomial(preds.probs, 1, generator=draw)[:, 0] for _ in range(200)]
+    for name, f in dict(ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece, classwise_ece=metrics.classwise_ece).items():
+        brute = torch.stack([f(preds.probs, y, validate=False) for y in labels])
+        assert abs(brute.mean() - floors[name]) < 4*brute.std()/math.sqrt(200), name
+    assert _classwise_floor(preds.probs, 15, 5, 0) == _classwise_floor(preds.probs, 15, 5, 0)
+
+
+def test_the_same_seed_gives_the_same_table():
+    tables = [evaluate(overconfident(200), calibrators=["temperature"], n_boot=20, draws=3, seed=4).frame() for _ in range(2)]
+    assert tables[0].equals(tables[1])
