@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-EXPERIMENTS := toy_gaussian nll_overfitting
+EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 OTHERS := audit
 
 .PHONY: help demo test lab sync bench gallery clean

@@ -69,6 +69,15 @@ class Experiment:
         (self.folder/'files').mkdir(exist_ok=True)
         return self.folder/'files'/name
 
+    def plan(self, frame, dry_run:bool):
+        "Keep the table of the runs to be made; in a dry run show it and end here, as done."
+        if not dry_run:
+            with atomic_write(self.folder/'tables'/'plan.csv') as tmp: frame.to_csv(tmp, index=False)
+            return
+        self.table(frame, 'plan')
+        self.findings([])
+        raise SystemExit(0)  # papermill and Jupyter take this for the end
+
     def findings(self, findings:list):
         "Show the table of findings, keep it, and end the run as done."
         from IPython.display import display
@@ -78,6 +87,8 @@ class Experiment:
             self.folder.release()
         display(findings_table(findings))
 
+
+# %% ../nbs/51_notebooks.ipynb #3af33560
 def findings_table(findings):
     "Findings as a styled table, verdicts in colour and in words."
     import pandas as pd
@@ -197,6 +208,10 @@ def describe(
     if folder.result and folder.result.findings:
         lines.append('  findings')
         lines += [f'    {f.verdict:19} {f.claim}\n    {"":19} paper: {f.paper}; ours: {f.ours}' for f in folder.result.findings]
+    elif (plan := folder/'tables'/'plan.csv').exists():
+        import pandas as pd
+        rows = pd.read_csv(plan, index_col=0, dtype=str, keep_default_na=False)
+        lines.append(f'  {len(rows)} runs planned, none made\n{rows.to_string(index=False)}')
     return '\n'.join(lines)
 
 # %% ../nbs/51_notebooks.ipynb #fdf4f24b

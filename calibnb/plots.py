@@ -31,8 +31,9 @@ classes = mpl.colors.ListedColormap([blue, orange, green, purple, sky, vermillio
 sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc', sky, blue, '#001a33'])  # light to dark
 
 _families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE')}
-_focal_steps = {1.: ('#9ad0ee', ':'), 2.: (sky, '-.'), 3.: (blue, '--'), 5.: ('#004466', (0, (1, 1)))}
+             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1')}
+_steps = {'focal': {1.: ('#9ad0ee', ':'), 2.: (sky, '-.'), 3.: (blue, '--'), 5.: ('#004466', (0, (1, 1)))},
+          'inverse_focal': {.5: ('#f7c59f', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1)))}}
 
 def loss_label(
     name:str,   # as `make_loss` knows it
@@ -41,7 +42,7 @@ def loss_label(
     "Short name of a loss in figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'."
     family, gra = name.removesuffix('_gra'), '-GRA' if name.endswith('_gra') else ''
     label = _families.get(family, (grey, name))[1] + gra
-    strength = options.get('gamma', options.get('eps'))
+    strength = next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
     return label if strength is None else f'{label}-{strength:g}'
 
 def loss_style(
@@ -50,7 +51,7 @@ def loss_style(
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
     "How a loss is drawn, everywhere."
     color, line = _families.get(name.removesuffix('_gra'), (grey, ''))[0], '--' if name.endswith('_gra') else '-'
-    if name == 'focal': color, line = _focal_steps.get(options.get('gamma'), (blue, '--'))
+    if name in _steps: color, line = _steps[name].get(options.get('gamma'), (color, '--'))
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
 
 # %% ../nbs/23_plots.ipynb #3844d557

@@ -88,15 +88,14 @@ def smooth_noise(
 def smooth_curve(
     conf:Tensor,               # (N,) in [0, 1]
     hit:Tensor,                # (N,) bool
-    sigma:float|None=None,     # width; None: that of smooth ECE, at least .03
+    sigma:float=.05,           # width of the Gaussian, in units of confidence
 )->tuple[Tensor, Tensor, Tensor]: # (P,) confidence, accuracy around it (nan where there are hardly any samples), density
     "Accuracy as a smooth function of confidence, and the density of confidences: what a smooth reliability diagram shows."
     conf, e = conf.double().cpu(), hit.double().cpu() - conf.double().cpu()
     means, ones = cosine_means([(conf, e)]), cosine_means([(conf, torch.ones_like(e))])
-    if sigma is None: sigma = max(smooth_error_norm(means), .03)
     error, density = smoothed_error(means, sigma), smoothed_error(ones, sigma).clamp_min(0)
     x = torch.linspace(0, 1, len(error), dtype=torch.float64)
-    seen = density*len(conf)*sigma > 4  # about that many samples within half a width on either side
+    seen = (density*len(conf)*sigma > 4) & (x >= conf.amin()) & (x <= conf.amax())  # about that many samples within half a width on either side
     return x, torch.where(seen, (x + error/density.clamp_min(1e-300)).clamp(0, 1), math.nan), density
 
 # %% ../nbs/03_smoothing.ipynb #cc7ed258

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['recorders', 'Recipe', 'History', 'progress_bar', 'ProgressLines', 'EpochView', 'NLLBreakdown', 'WeightNorm',
-           'make_recorder', 'describe_task', 'save_checkpoint', 'load_checkpoint', 'shuffled_batches', 'Trainer']
+           'OptimalECE', 'LearnedEpoch', 'make_recorder', 'describe_task', 'save_checkpoint', 'load_checkpoint',
+           'shuffled_batches', 'Trainer']
 
 # %% ../nbs/30_train.ipynb #86bef9f9
 import csv
 import math
 import sys
 import time
+import warnings
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +27,7 @@ from tqdm import tqdm
 from . import metrics
 from .core import Predictions, atomic_write, autocast, pick, pick_device, precisions, seeded
 from .data import Split, Splits
+from .temperature import ece_by_temperature, ece_temperature_in
 
 # %% ../nbs/30_train.ipynb #ee03a29e
 class Recipe(BaseModel):
@@ -149,7 +152,35 @@ class WeightNorm:
     "Frobenius norm of the head's weight, without the bias."
     def __call__(self, view:EpochView)->dict: return dict(weight_norm=view.trainer.model.head.weight.detach().norm().item())
 
-recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm}
+class OptimalECE:
+    "The least ECE that a temperature can reach on the test split, and that of a temperature fitted on `val` [Wang 2021, Fig. 4]; every few epochs, else nan."
+    def __init__(self,
+        every:int=5,         # epochs
+        n_bins:int=15,
+        search:str='pool',   # the list that both temperatures are from
+    ): self.every, self.n_bins, self.search = every, n_bins, search
+
+    def __call__(self, view:EpochView)->dict:
+        names = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
+        if view.epoch % self.every and view.epoch < view.trainer.recipe.epochs: return dict.fromkeys(names, math.nan)
+        val, test = (view.predictions(s) for s in ('val', 'test'))
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')  # a temperature at its bound is a number like any other here
+            T, best = ece_temperature_in(test.logits, test.target, self.search, self.n_bins)
+            fitted, _ = ece_temperature_in(val.logits, val.target, self.search, self.n_bins)
+        at = ece_by_temperature(test.logits, test.target, torch.tensor([fitted, 1.], dtype=torch.float64), self.n_bins).tolist()
+        return dict(zip(names, (best, T, fitted, *at)))
+
+class LearnedEpoch:
+    "Since which epoch has each training sample been right, and how large is its largest logit now [Wang 2021, Fig. 5]?"
+    def __init__(self): self.arrays = {}
+    def __call__(self, view:EpochView)->dict:
+        preds = view.predictions('train')
+        before = self.arrays.get('last_wrong', torch.zeros(len(preds), dtype=torch.int32))
+        self.arrays = dict(last_wrong=before.masked_fill(~preds.hit, view.epoch), max_logit=preds.logits.amax(1))
+        return dict(train_right=preds.hit.double().mean().item())
+
+recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch}
 
 def make_recorder(name:str):
     "A recorder by name, with its defaults."
@@ -169,7 +200,7 @@ def save_checkpoint(
     "Write the state of a training, whole or not at all."
     cuda = torch.cuda.get_rng_state_all() if trainer.device.type == 'cuda' else []
     state = dict(task=trainer.task, model=trainer.model.state_dict(), optimizer=trainer.optimizer.state_dict(),
-                 history=trainer.history.rows, order=trainer.order.get_state(), cpu=torch.get_rng_state(), cuda=cuda)
+                 history=trainer.history.rows, arrays={type(r).__name__: r.arrays for r in trainer.recorders if hasattr(r, 'arrays')}, order=trainer.order.get_state(), cpu=torch.get_rng_state(), cuda=cuda)
     with atomic_write(path) as tmp: torch.save(state, tmp)
 
 def load_checkpoint(
@@ -184,6 +215,10 @@ def load_checkpoint(
     trainer.model.load_state_dict(state['model'])
     trainer.optimizer.load_state_dict(state['optimizer'])
     trainer.history = History(state['history'])
+    for recorder in trainer.recorders:
+        if not hasattr(recorder, 'arrays'): continue
+        if (name := type(recorder).__name__) not in (kept := state.get('arrays', {})): raise ValueError(f'checkpoint: {path} was made without the recorder {name}, which needs every epoch; remove it or give another path')
+        recorder.arrays = {k: v.cpu() for k, v in kept[name].items()}
     trainer.order.set_state(state['order'].cpu())
     torch.set_rng_state(state['cpu'].cpu())
     if state['cuda']: torch.cuda.set_rng_state_all([s.cpu() for s in state['cuda']])
@@ -227,7 +262,7 @@ class Trainer:
         every_s:float=10.,    # seconds between checkpoints
     )->History:
         "Train for `recipe.epochs` epochs. FloatingPointError when the loss is not finite."
-        splits, recipe = splits.to(self.device), self.recipe
+        splits, recipe, self.recorders = splits.to(self.device), self.recipe, list(recorders)
         self.task = describe_task(self, splits.train) if checkpoint else {}
         self.optimizer = torch.optim.SGD(self.model.parameters(), recipe.lr, recipe.momentum,
                                          weight_decay=recipe.weight_decay, fused=True)
@@ -241,7 +276,7 @@ class Trainer:
                 lr = recipe.lr_at(epoch)
                 row = dict(epoch=epoch + 1, lr=lr, train_loss=self._epoch(splits.train, lr, epoch))
                 view = EpochView(self, splits, epoch + 1)
-                for recorder in recorders: row.update(recorder(view))
+                for recorder in self.recorders: row.update(recorder(view))
                 self.history.append(row)
                 if checkpoint and (time.monotonic() - saved > every_s or epoch + 1 == recipe.epochs):
                     save_checkpoint(self, checkpoint)

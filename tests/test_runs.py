@@ -7,16 +7,20 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
+import scipy.stats
 import torch
 
+from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.data import load_data
 from calibnb.folder import RunFolder, runs_root
 from calibnb.losses import make_loss
 from calibnb.models import make_model
-from calibnb.runs import Run, RunConfig, collect, get_run, get_runs
-from calibnb.train import Recipe, Trainer
+from calibnb.posthoc import TemperatureScaling, oracle_ece
+from calibnb.runs import Run, RunConfig, collect, compare, comparison_table, get_run, get_runs
+from calibnb.train import LearnedEpoch, Recipe, Trainer
 
 SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
 
@@ -62,7 +66,7 @@ def test_the_split_can_be_held_fixed(tmp_path):
 
 
 def test_killed_anywhere_it_resumes_to_the_same_bits(tmp_path):
-    setting = config(epochs=150)
+    setting = config(epochs=150, recorders=["nll_breakdown", "learned_epoch"])
     whole = get_run(setting, tmp_path/"whole", progress=False)
     draw, kills = random.Random(0), 0
     path = setting.path(tmp_path/"killed")
@@ -86,8 +90,53 @@ def test_killed_anywhere_it_resumes_to_the_same_bits(tmp_path):
     assert "going on from checkpoint" in (path/"log.txt").read_text()
     assert resumed.history.rows == whole.history.rows
     assert torch.equal(resumed.predictions("test").logits, whole.predictions("test").logits)
+    assert all(torch.equal(resumed.recorded("learned_epoch")[k], v) for k, v in whole.recorded("learned_epoch").items())
     a, b = (torch.load(r.path/"checkpoint.pt", weights_only=True)["model"] for r in (resumed, whole))
     assert all(torch.equal(a[k], b[k]) for k in b)
+
+
+def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
+    run = get_run(config(epochs=12, recorders=["learned_epoch", "optimal_ece"]), tmp_path)
+    right = []
+    splits = load_data("digits", seed=0)
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(12))
+    trainer.fit(splits, recorders=[lambda view: right.append(view.predictions("train").hit) or {}])
+    kept, want = run.recorded("learned_epoch"), metrics.learned_epoch(torch.stack(right, 1))
+    learned = torch.where(kept["last_wrong"] < 12, kept["last_wrong"].double() + 1, torch.nan)
+    assert torch.equal(learned.nan_to_num(-1), want.nan_to_num(-1)) and learned.isnan().any()
+    assert torch.equal(kept["max_logit"], trainer.predict(splits.train).logits.amax(1))
+    frame = run.history.frame()
+    assert frame.epoch[frame.optimal_ece.notna()].tolist() == [5, 10, 12]
+    last, test, val = frame.iloc[-1], run.predictions("test"), run.predictions("val")
+    best = oracle_ece(test.logits, test.target)
+    assert (last.optimal_ece, last.optimal_temperature) == best
+    assert last.val_temperature == TemperatureScaling("ece").fit(val.logits, val.target).temperature_
+    assert last.unscaled_ece == pytest.approx(metrics.ece(test.probs, test.target).item()) and last.val_temperature_ece >= best.ece
+    with pytest.raises(ValueError, match="recorder: 'nll_breakdown' is not known"):
+        run.recorded("nll_breakdown")
+
+
+def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
+    splits = load_data("digits")
+    def fit(epochs, *recorders):
+        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(4))
+        return trainer.fit(splits, recorders, tmp_path/"c.pt")
+    fit(4)
+    with pytest.raises(ValueError, match="was made without the recorder LearnedEpoch"):
+        fit(4, LearnedEpoch())
+
+
+def test_compare():
+    frame = pd.DataFrame(dict(loss=["ce"]*4 + ["a"]*4 + ["b"]*4 + ["once"], acc=[.90, .91, .92, .91, .80, .81, .82, .81, .90, .92, .91, .93, .5]))
+    found = compare(frame, metrics=["acc"], higher=["acc"])
+    assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == "" and found.loc[("ce", "acc"), "p"] != found.loc[("ce", "acc"), "p"]
+    assert found.loc[("a", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[4:8], frame.acc[:4], equal_var=False).pvalue)
+    assert compare(frame, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"  # where less is better
+    table = comparison_table(found, dict(acc=100))
+    assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
+    for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
+        with pytest.raises(ValueError, match="is not known"):
+            compare(frame, **dict(metrics=["acc"]) | wrong)
 
 
 def test_two_workers_make_it_once(tmp_path):
