@@ -10,6 +10,7 @@ import argparse
 import shutil
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import calibnb
@@ -41,9 +42,12 @@ def _kind(args): return 'probs' if args.probs else 'logits'
 
 def _audit(args):
     paths = {name: str(Path(v).resolve()) for name in ('file', 'target_file', 'val_file', 'val_target_file') if (v := getattr(args, name))}
-    read_predictions(args.file, _kind(args), args.target_file)  # what is wrong with a file is said before anything starts
-    if args.val_file: read_predictions(args.val_file, _kind(args), args.val_target_file)
-    elif args.val_target_file: raise ValueError('--val-target: given without --val')
+    if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the report has them
+        preds = read_predictions(args.file, _kind(args), args.target_file)
+        val = read_predictions(args.val_file, _kind(args), args.val_target_file) if args.val_file else None
+    calibnb.evaluate.check_sets(preds, val, n_bins=[args.bins])  # whatever is wrong is said before anything starts
     settings = dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, title=args.title or Path(args.file).name, **paths)
     try: folder = run_notebook('audit', settings, again=True)
     except NotebookError as e:

@@ -15,6 +15,7 @@ import math
 import os
 import random
 import tempfile
+import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -347,8 +348,11 @@ class Predictions:
 
     @classmethod
     def from_probs(cls, probs, target):
-        "Of probabilities: their logarithms are the logits."
-        return cls(log_probs(probs), target)
+        "Of probabilities: their logarithms are the logits. Warns of labels with probability 0."
+        preds = cls(log_probs(probs), target)
+        zeros = (preds.logits.gather(1, preds.target[:, None]) <= math.log(torch.finfo(torch.float32).tiny) + 1e-3).sum().item()
+        if zeros: warnings.warn(f'{zeros} of {len(preds)} labels have probability 0, so the NLL is infinite; here each counts as 87.3 nats', stacklevel=2)
+        return preds
 
     @classmethod
     def load(cls, path):

@@ -7,12 +7,13 @@ __all__ = ['kinds', 'TARGET_NAMES', 'read_scores', 'read_predictions', 'write_pr
 
 # %% ../nbs/19_files.ipynb #cce5c6bc
 import pickle
-import zipfile
+import re
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -21,20 +22,32 @@ from .core import Predictions, as_tensor, atomic_write, check_unlabelled, log_pr
 # %% ../nbs/19_files.ipynb #424a144e
 kinds = 'logits', 'probs'
 TARGET_NAMES = 'target', 'targets', 'label', 'labels', 'y'
+_no_class = 'id', 'idx', 'index', 'sample', 'sample_id', 'row', 'fold', 'split', 'pred', 'weight'
 
 def _read_npz(path):
     with np.load(path, allow_pickle=False) as f: return {k: f[k] for k in f.files}
 
+def _is_number(text):
+    try: return float(text) is not None
+    except ValueError: return False
+
 def _read_csv(path):
     import pandas as pd
     frame = pd.read_csv(path)
+    if bad := [c for c in frame.columns if _is_number(c) or str(c).startswith('Unnamed: ')]:
+        raise ValueError(f'its first line has {bad[0]!r} for a name; want a header, `target` and a name for each class, and no index (index=False)')
     found = [c for c in frame.columns if str(c).strip().lower() in TARGET_NAMES]
-    scores = frame.drop(columns=found)
+    scores = frame.drop(columns=[*found, *(c for c in frame.columns if c == 'prediction')])  # as `write_probs` has it
+    if ids := [c for c in scores.columns if str(c).strip().lower() in _no_class]: raise ValueError(f'column {ids[0]!r} is no class; leave it out')
+    numbers = [re.fullmatch(r'\D*(\d+)', str(c)) for c in scores.columns]
+    if all(numbers) and (order := [int(m[1]) for m in numbers]) != sorted(order): raise ValueError(f'the columns {scores.columns[0]}, {scores.columns[1]}, ... are not in the order of their numbers, and classes are counted from the left')
     if bad := [c for c in scores.columns if scores[c].dtype.kind not in 'fiu']: raise ValueError(f'column {bad[0]!r} holds text, want numbers; classes and a target only')
     return {'': scores.to_numpy(dtype=np.float64)} | {str(c): frame[c].to_numpy() for c in found}
 
 def _read_pt(path):
-    data = torch.load(path, map_location='cpu', weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # of sparse tensors, which are refused anyway
+        data = torch.load(path, map_location='cpu', weights_only=True)
     if isinstance(data, Tensor): return {'': data}
     if not isinstance(data, dict): raise ValueError(f'holds a {type(data).__name__}, want a dictionary of tensors')
     return data
@@ -48,17 +61,19 @@ def _read(path):
     reader = pick('file format', path.suffix.lower(), _readers)
     try: return reader(path)
     except pickle.UnpicklingError: raise ValueError(f'file: {path} holds Python objects, which could run code; save tensors only') from None
-    except (SafetensorError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, ValueError, UnicodeDecodeError) as e:
-        reason = 'holds Python objects, which could run code; save plain arrays' if 'allow_pickle' in str(e) else str(e).splitlines()[0] if str(e) else type(e).__name__
+    except Exception as e:  # whatever a reader makes of a damaged file
+        reason = 'holds Python objects, which could run code; save plain arrays' if 'allow_pickle' in str(e) else f'{type(e).__name__}: {(str(e).splitlines() or [""])[0]}'
         raise ValueError(f'file: {path} cannot be read as {path.suffix[1:]} ({reason})') from None
 
 def _named(path, data, wanted):
     "The one entry with a wanted name; lists what there is otherwise."
     found = [k for k in data if str(k).strip().lower() in wanted]
     if len(found) != 1:
-        there = ', '.join(repr(k) for k in data if k != '') or 'none'
+        there = ', '.join(repr(k) for k in data if k != '') or ('none but those of classes' if '' in data else 'none')
         raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; names in it: {there}')
-    return as_tensor(data[found[0]], f'{path}: {found[0]}')
+    found = as_tensor(data[found[0]], f'{path}: {found[0]}')
+    if found.layout != torch.strided: raise ValueError(f'file: {path} holds a sparse tensor, want .to_dense()')
+    return found
 
 
 # %% ../nbs/19_files.ipynb #3782e69c
@@ -67,34 +82,41 @@ def read_scores(
     kind:str,  # what it holds: 'logits' or 'probs'
 )->Tensor:     # (N, K) logits; of probabilities their logarithms
     "The logits in a file, labels or not. ValueError, one line, for whatever is wrong with it."
-    pick('kind', kind, kinds)
-    data = _read(path)
-    scores = as_tensor(data[''], kind) if '' in data else _named(path, data, (kind,))
-    try: return _as_logits(scores, kind)
-    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
-
-def _as_logits(scores, kind):
-    if not scores.is_floating_point(): scores = scores.double()
-    if kind == 'probs': return log_probs(scores)
-    logits = check_unlabelled(scores)
-    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3: raise ValueError('logits: every row sums to 1 and none is negative: these are probabilities; say so')
-    return logits
+    _, scores = _scores(path, kind)
+    with _naming(path): return log_probs(scores) if kind == 'probs' else _real_logits(scores)
 
 def read_predictions(
     path,              # a file as above
     kind:str,          # what it holds: 'logits' or 'probs'
     target_path=None,  # a file with the labels alone: .npy, or .csv with one column; None: they are in the file itself
 )->Predictions:
-    "Predictions and labels in a file, checked. ValueError, one line, for whatever is wrong with it."
-    logits = read_scores(path, kind)
+    "Predictions and labels in a file, checked. ValueError, one line, for whatever is wrong with it; a warning for labels with probability 0."
+    data, scores = _scores(path, kind)
     source = target_path or path
-    data = _read(source)
+    if target_path: data = _read(target_path)
     unnamed = target_path is not None and '' in data and len(data) == 1
     target = as_tensor(data[''], 'target') if unnamed else _named(source, data, TARGET_NAMES)
     if target.is_floating_point() and (target == target.round()).all(): target = target.long()
     if unnamed: target = target.squeeze(1) if target.ndim == 2 else target
-    try: return Predictions(logits, target)
-    except ValueError as e: raise ValueError(f'file: {source}: {e}') from None
+    with _naming(source): return Predictions.from_probs(scores, target) if kind == 'probs' else Predictions(_real_logits(scores), target)
+
+def _scores(path, kind):
+    "All of the file, and what it holds of a kind, as floating point."
+    pick('kind', kind, kinds)
+    data = _read(path)
+    scores = as_tensor(data[''], kind) if '' in data else _named(path, data, (kind,))
+    return data, scores if scores.is_floating_point() else scores.double()
+
+def _real_logits(scores):
+    logits = check_unlabelled(scores)
+    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < 1e-3: raise ValueError('logits: every row sums to 1 and none is negative: these are probabilities; say so')
+    return logits
+
+@contextmanager
+def _naming(path):
+    "An error of the checks, with the file's name before it."
+    try: yield
+    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
 
 # %% ../nbs/19_files.ipynb #fab96404
 def _write_csv(path, probs, pred):

@@ -13,7 +13,10 @@ import logging
 import os
 import statistics
 import sys
+from base64 import b64decode, b64encode
 from hashlib import sha256
+from html import escape
+from io import BytesIO
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
@@ -208,22 +211,31 @@ def describe(
     if folder.result and folder.result.findings:
         lines.append('  findings')
         lines += [f'    {f.verdict:19} {f.claim}\n    {"":19} paper: {f.paper}; ours: {f.ours}' for f in folder.result.findings]
-    elif (plan := folder/'tables'/'plan.csv').exists():
+    elif folder.info['settings'].get('dry_run') and (plan := folder/'tables'/'plan.csv').exists():
         import pandas as pd
         rows = pd.read_csv(plan, index_col=0, dtype=str, keep_default_na=False)
         lines.append(f'  {len(rows)} runs planned, none made\n{rows.to_string(index=False)}')
     return '\n'.join(lines)
 
 # %% ../nbs/51_notebooks.ipynb #fdf4f24b
+def _fewer_colours(png):
+    "A PNG in base64 with a palette."
+    from PIL import Image
+    out = BytesIO()
+    Image.open(BytesIO(b64decode(png))).convert('RGB').quantize(256).save(out, 'png', optimize=True)
+    return b64encode(out.getvalue()).decode()
+
 def copy_notebook(
     folder:RunFolder,  # of a finished notebook
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
-    "Copy an executed notebook without papermill's notes about this machine."
+    "Copy an executed notebook without papermill's notes about this machine; figures in 256 colours, a third of the size."
     import nbformat
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
+    for output in (o for c in nb.cells for o in c.get('outputs', [])):
+        if 'image/png' in output.get('data', {}): output.data['image/png'] = _fewer_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
@@ -254,5 +266,5 @@ def write_report(
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     nb.cells = [c for c in nb.cells if c.cell_type == 'markdown' or c.get('outputs')]
     body, _ = HTMLExporter(template_name='basic', exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(nb)
-    with atomic_write(path) as tmp: tmp.write_text(_PAGE.format(title=title or folder.path.parent.name, body=body), encoding='utf-8')
+    with atomic_write(path) as tmp: tmp.write_text(_PAGE.format(title=escape(title or folder.path.parent.name), body=body), encoding='utf-8')
     return Path(path)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
-           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_diagram', 'correctness_histogram',
-           'interval_dots', 'density']
+           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_diagram', 'reliability_row',
+           'correctness_histogram', 'interval_dots', 'density']
 
 # %% ../nbs/23_plots.ipynb #e7e288cd
 import matplotlib as mpl
@@ -100,6 +100,13 @@ def reliability_diagram(
     ax.tick_params(labelbottom=False)
     if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top', fontsize=9, bbox=dict(color='white', alpha=.8, lw=0, pad=2))
     return table
+
+def reliability_row(
+    axes,            # one Axes for each diagram
+    diagrams:dict,   # title -> arguments of `reliability_diagram`, e.g. before and after calibration
+)->dict:             # title -> table
+    "Reliability diagrams side by side, with labels on the first only."
+    return {title: reliability_diagram(ax, title=title, leftmost=i == 0, **args) for i, (ax, (title, args)) in enumerate(zip(axes, diagrams.items()))}
 
 def _share_strip(ax, full, curve, leftmost):
     strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)

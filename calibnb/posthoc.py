@@ -14,10 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from .bins import check_bins
@@ -52,6 +54,8 @@ class Calibrator(BaseEstimator):
         probs = probs.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
         return probs if isinstance(logits, Tensor) else probs.numpy()
 
+    predict_proba = transform  # the name that classifiers of scikit-learn have for it
+
     def predict(self,
         logits,  # (N, K)
     ):           # (N,) class ids
@@ -60,6 +64,18 @@ class Calibrator(BaseEstimator):
         scores = logits if self.keeps_prediction else self.transform(logits)
         pred = first_argmax(as_tensor(scores))
         return pred if isinstance(logits, Tensor) else pred.numpy()
+
+    def nll(self,
+        logits,  # (N, K)
+        target,  # (N,) class ids
+    )->Tensor:   # (N,) float64, inf where the label has probability 0
+        "Negative log-likelihood of each label after calibration; where calibrated logits exist, from them, so that nothing underflows."
+        z, target = self._ready(logits).double(), check_logits(logits, target)[1]
+        rows = zip(z.split(max(1, 2**20//z.shape[1])), target.split(max(1, 2**20//z.shape[1])))
+        if hasattr(self, '_logits'): return torch.cat([F.cross_entropy(self._logits(part), y, reduction='none') for part, y in rows])
+        return torch.cat([-self._probs(part).gather(1, y[:, None])[:, 0].log() for part, y in rows])
+
+    def _probs(self, z): return self._logits(z).softmax(1)
 
     def fit_transform(self, logits, target):
         "`fit`, then `transform` of the same logits."
@@ -91,19 +107,27 @@ def _write(calibrator, path):
     tensors = {name: t.cpu().contiguous() for k, v in fitted.items() for name, t in _named_tensors(k, v)}
     numbers = {k: v for k, v in fitted.items() if isinstance(v, (int, float))}
     head = dict(calibrator=_name_of(type(calibrator)), options=calibrator.get_params(), numbers=numbers)
-    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=dict(format=_FORMAT, head=json.dumps(head)))
+    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=dict(format=_FORMAT, head=json.dumps(head, default=_plain)))
 
 def _read(path):
     try:
         with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
     except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
     if meta.get('format') != _FORMAT: raise ValueError(f'path: {path} holds no calibrator; want a file that Calibrator.save wrote')
-    head = json.loads(meta['head'])
-    found = make_calibrator(head['calibrator'], **head['options'])
-    state = head['numbers'] | _nested(tensors)
-    if lacking := {'n_classes_', *found.fitted} - state.keys(): raise ValueError(f'path: {path} lacks {", ".join(sorted(lacking))}')
-    for name, value in state.items(): setattr(found, name, value)
+    try:
+        head = json.loads(meta['head'])
+        found = make_calibrator(head['calibrator'], **head['options'])
+        for name, value in (head['numbers'] | _nested(tensors)).items(): setattr(found, name, value)
+        K = found.n_classes_
+        probs = found.transform(8*torch.eye(K, dtype=torch.float64))
+        right = probs.shape == (K, K) and probs.isfinite().all() and (probs >= 0).all() and getattr(found, 'temperature_', 1.) > 0
+    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError) as e: raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {str(e).splitlines()[0]})') from None
+    if not right: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
     return found
+
+def _plain(value):
+    "Options as JSON has them: NumPy's numbers and any sequence."
+    return value.item() if isinstance(value, np.generic) else list(value)
 
 def _named_tensors(name, value):
     "A fitted tensor, or the tensors of a list of dictionaries, each with a name for the file."
@@ -146,7 +170,7 @@ class TemperatureScaling(Calibrator):
             self.temperature_ = ece_temperature_in(logits, target, search, self.n_bins)[0]
         else: self.temperature_ = nll_temperature(logits, target) if search == 'continuous' else nll_temperature_in(logits, target, search)
 
-    def _probs(self, z): return (z/self.temperature_).softmax(1)
+    def _logits(self, z): return z/self.temperature_
 
 # %% ../nbs/21_posthoc.ipynb #0ffa9807
 class OracleECE(NamedTuple):
@@ -172,28 +196,31 @@ class _LinearMap(Calibrator):
     fitted = 'weight_', 'bias_'
     def _inputs(self, z): return z
     def _map(self, x, weight, bias): return x @ weight.T + bias
-    def _probs(self, z): return self._map(self._inputs(z), self.weight_.to(z), self.bias_.to(z)).softmax(1)
+    def _logits(self, z): return self._map(self._inputs(z), self.weight_.to(z), self.bias_.to(z))
 
     def _fit(self, logits, target):
         from scipy.optimize import minimize
-        x, (N, K) = self._inputs(at_least_float32(logits)), logits.shape
-        mean, penalty = x.double().mean(0).cpu(), self._penalty(N, K)
-        x = x - mean.to(x)  # with centred inputs the search is several times as short; the offset then holds the map of the mean
+        x, (N, K) = self._inputs(at_least_float32(logits)).double(), logits.shape
+        mean = x.mean(0)
+        scale = (x - mean).square().mean().sqrt().item() or 1.
+        x, mean = ((x - mean)/scale).to(at_least_float32(logits).dtype), (mean/scale).cpu()  # of size 1 around 0 the search is short
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')  # a temperature at its bound is a start like any other
-            start = self._start(K)/nll_temperature(logits, target)
+            T = nll_temperature(logits.double()/scale, target)
+        start, penalty = self._start(K)/T, self._penalty(N, K, T*scale)
         def split(flat): return torch.from_numpy(flat[:-K]).reshape(start.shape), torch.from_numpy(flat[-K:])
+        def unscaled(weight, centre): return weight/scale, centre - self._map(mean, weight, 0)
         def objective(flat):
             weight, centre = split(flat)
             value, d_weight, d_centre = self._nll(x, target, weight.to(x), centre.to(x))
-            extra, e_weight, e_bias = penalty(weight, centre - self._map(mean, weight, 0))
-            d_weight += e_weight - self._outer(e_bias[None], mean[None])
+            extra, e_weight, e_bias = penalty(*unscaled(weight, centre))
+            d_weight += e_weight/scale - self._outer(e_bias[None], mean[None])
             return value + extra, torch.cat([d_weight.reshape(-1), d_centre + e_bias]).numpy()
-        found = minimize(objective, torch.cat([start.reshape(-1), self._map(mean, start, 0)]).numpy(), jac=True, method='L-BFGS-B',
-                         options=dict(maxiter=500, ftol=1e-12 if x.dtype == torch.float64 else 1e-8, gtol=1e-7, maxcor=20))
-        if found.status == 1: warnings.warn(f'{type(self).__name__}: no minimum after {found.nit} steps; are some classes separable, or too rare for {found.x.size} parameters?', stacklevel=3)
-        weight, centre = split(found.x)
-        self.weight_, self.bias_ = weight.clone(), centre - self._map(mean, weight, 0)
+        options = dict(maxiter=300, ftol=1e-10 if x.dtype == torch.float64 else 1e-8, gtol=1e-7, maxcor=20)
+        with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
+            found = minimize(objective, torch.cat([start.reshape(-1), self._map(mean, start, 0)]).numpy(), jac=True, method='L-BFGS-B', options=options)
+        if np.abs(found.jac).max() > 1e-3: warnings.warn(f'{type(self).__name__}: no minimum after {found.nit} steps; are some classes separable, or too rare for {found.x.size} parameters?', stacklevel=3)
+        self.weight_, self.bias_ = (part.clone() for part in unscaled(*split(found.x)))
 
     def _nll(self, x, target, weight, bias):
         "Mean NLL and its derivatives with respect to weight and bias, summed in pieces that stay in the cache."
@@ -208,10 +235,12 @@ class _LinearMap(Calibrator):
             d_bias += grad.sum(0).cpu()
         return value/N, d_weight/N, d_bias/N
 
-    def _penalty(self, N, K): return lambda weight, bias: (0., torch.zeros_like(weight), torch.zeros_like(bias))
+    def _penalty(self, N, K, T): return lambda weight, bias: (0., torch.zeros_like(weight), torch.zeros_like(bias))
     def _outer(self, grad, rows): return grad.T @ rows
     def _start(self, K): return torch.eye(K, dtype=torch.float64)
 
+
+# %% ../nbs/21_posthoc.ipynb #9a396bfc
 class VectorScaling(_LinearMap):
     "softmax(w*logits + b) with `weight_` and `bias_` of shape (K,) [Guo 2017]."
     def _map(self, x, weight, bias): return x*weight + bias
@@ -221,12 +250,12 @@ class VectorScaling(_LinearMap):
 class MatrixScaling(_LinearMap):
     "softmax(W logits + b) with `weight_` (K, K) and `bias_` (K,), held near the diagonal by ODIR [Guo 2017, Kull 2019]."
     def __init__(self,
-        lam:float|None=None, # strength of the penalty on what is off the diagonal; None: K²(K - 1)/(.18 N)
+        lam:float|None=None, # strength of the penalty on what is off the diagonal; None: T²K²(K - 1)/(.18 N), T the best temperature
         mu:float|None=None,  # strength of the penalty on the offsets; None: K/(2 N)
     ): self.lam, self.mu = lam, mu
 
-    def _penalty(self, N, K):
-        lam, mu = K*K*(K - 1)/(2*.3**2*N) if self.lam is None else self.lam, K/(2*N) if self.mu is None else self.mu
+    def _penalty(self, N, K, T):
+        lam, mu = T*T*K*K*(K - 1)/(2*.3**2*N) if self.lam is None else self.lam, K/(2*N) if self.mu is None else self.mu
         for name, v in ('lam', lam), ('mu', mu):
             if not 0 <= v < math.inf: raise ValueError(f'{name}: {v!r}, want a number of at least 0')
         def of(weight, bias):
@@ -322,7 +351,10 @@ class Platt(_ConfidenceMap):
 calibrators = {'temperature': TemperatureScaling, 'vector': VectorScaling, 'matrix': MatrixScaling, 'dirichlet': Dirichlet,
                'histogram': HistogramBinning, 'isotonic': Isotonic, 'platt': Platt, 'bbq': BBQ}
 
-def _name_of(kind): return next(name for name, known in calibrators.items() if known is kind)
+def _name_of(kind):
+    for name, known in calibrators.items():
+        if known is kind: return name
+    raise ValueError(f'calibrator: {kind.__name__} is not one of ours, so a file of it could not be read; save its parameters yourself')
 
 def list_calibrators()->list[str]:
     "Names that `make_calibrator` knows."

@@ -177,6 +177,7 @@ def compare(
     by:str='loss',        # column that names the setting
     metrics=None,         # columns to compare; None: those that begin with 'test.'
     *, higher=(),         # columns where more is better
+    unmarked=(),          # columns where neither is
     level:float=.05,      # of the test
 ):                        # DataFrame with index (setting, metric): mean, sd, n, p, mark
     "Mean ± sd over seeds, and Welch's t-test against the baseline."
@@ -184,13 +185,17 @@ def compare(
     from scipy.stats import ttest_ind
     names = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
     for name in (by, *names): pick('column', name, list(frame.columns))
+    seed = next((c for c in ('seed', 'recipe.seed') if c in frame.columns), None)
+    if seed and frame.duplicated([by, seed]).any():
+        setting = frame[by][frame.duplicated([by, seed])].iloc[0]
+        raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not name a setting; make a column that does (loss and its options, data, model)')
     groups = dict(list(frame.groupby(by, sort=False)))
     base = pick('baseline', baseline, groups)
     def row(setting, group, metric):
         values, others = (g[metric].dropna().astype(float) for g in (group, base))
         p = ttest_ind(values, others, equal_var=False).pvalue if setting != baseline and min(len(values), len(others)) > 1 else math.nan
         worse = (values.mean() > others.mean()) != (metric in higher)
-        return {by: setting, 'metric': metric, 'mean': values.mean(), 'sd': values.std(ddof=1), 'n': len(values), 'p': p, 'mark': ('●' if worse else '○') if p < level else ''}
+        return {by: setting, 'metric': metric, 'mean': values.mean(), 'sd': values.std(ddof=1), 'n': len(values), 'p': p, 'mark': ('●' if worse else '○') if p < level and metric not in unmarked else ''}
     return pd.DataFrame([row(s, g, m) for s, g in groups.items() for m in names]).set_index([by, 'metric'])
 
 def comparison_table(

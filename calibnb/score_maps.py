@@ -105,6 +105,7 @@ def bbq_map(
 )->dict:           # edges, values: for `step`; bin_numbers and log_scores of the histograms
     "Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
     N, (s, hits) = len(score), _sorted(score, hit)
+    if numbers is not None and not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
     if numbers is None: numbers = range(max(1, round(N**(1/3)/10)), max(1, min(N, round(10*N**(1/3)))) + 1)
     models = [_bbq_model(s, hits, B) for B in numbers]
     scores = torch.stack([evidence for evidence, _ in models])
@@ -117,7 +118,7 @@ def _bbq_model(s, hits, B):
     check_bins(B)
     edges = _mass_edges(s, B)
     n, right = _counts(s, hits, edges)
-    strength, middle = 2/B, (edges[1:] + edges[:-1])/2
-    a, b = strength*middle, strength*(1 - middle)
+    strength = 2/B
+    a, b = strength*(edges[1:] + edges[:-1])/2, strength*((1 - edges[1:]) + (1 - edges[:-1]))/2  # b > 0 also where the mid-point rounds to 1
     evidence = math.lgamma(strength) - torch.lgamma(n + strength) + torch.lgamma(right + a) - torch.lgamma(a) + torch.lgamma(n - right + b) - torch.lgamma(b)
     return evidence.sum(), dict(edges=edges, values=(right + a)/(n + strength))

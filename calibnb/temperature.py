@@ -49,6 +49,7 @@ def nll_temperature(
 )->float:           # > 0
     "The temperature with the least NLL; warns when it is one of the bounds. ValueError when no temperature changes anything [Guo 2017]."
     _check_varied(logits)
+    if logits.aminmax()[1] - logits.aminmax()[0] > 1e37: logits = logits.double()  # differences overflow float32
     lo, hi = 1/bounds[1], 1/bounds[0]
     few = slice(None, None, max(1, len(logits)//4096))
     start = _root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, 1e-2)
@@ -113,12 +114,14 @@ def _octaves(temperatures, points=10):
             found.append((at, (lo + hi)/2 + (hi - lo)/2*torch.from_numpy(x), torch.from_numpy(matrix).float()))
     return found
 
-def _ece_bounds(logits, target, temperatures, n_bins, tol=4e-6):
+def _ece_bounds(logits, target, temperatures, n_bins):
     "Two numbers for each temperature, between which the ECE lies."
+    tol = max(4e-6, 1e-8*logits.shape[1])  # of a confidence: float32, and the polynomial for each class
     hit, S = first_argmax(logits) == target, len(temperatures)
     sums, close = torch.zeros(S, n_bins, dtype=torch.float64), torch.zeros(S)
     octaves = [(at, b.tolist(), matrix.to(logits.device)) for at, b, matrix in _octaves(temperatures)]
     for z, h in chunks(logits, hit, 2**18):
+        z = at_least_float32(z)
         d = (z - z.amax(1, keepdim=True)).float().mul_(math.log2(math.e))  # powers of 2 are faster
         work, h = torch.empty_like(d), h.float()                           # one buffer: fresh memory costs more than the arithmetic
         for at, nodes, matrix in octaves:

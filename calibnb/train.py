@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['recorders', 'Recipe', 'History', 'progress_bar', 'ProgressLines', 'EpochView', 'NLLBreakdown', 'WeightNorm',
-           'OptimalECE', 'LearnedEpoch', 'make_recorder', 'describe_task', 'save_checkpoint', 'load_checkpoint',
-           'shuffled_batches', 'Trainer']
+           'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'make_recorder', 'describe_task', 'save_checkpoint',
+           'load_checkpoint', 'shuffled_batches', 'Trainer']
 
 # %% ../nbs/30_train.ipynb #86bef9f9
 import csv
@@ -152,6 +152,8 @@ class WeightNorm:
     "Frobenius norm of the head's weight, without the bias."
     def __call__(self, view:EpochView)->dict: return dict(weight_norm=view.trainer.model.head.weight.detach().norm().item())
 
+
+# %% ../nbs/30_train.ipynb #ac10c77f
 class OptimalECE:
     "The least ECE that a temperature can reach on the test split, and that of a temperature fitted on `val` [Wang 2021, Fig. 4]; every few epochs, else nan."
     def __init__(self,
@@ -176,11 +178,29 @@ class LearnedEpoch:
     def __init__(self): self.arrays = {}
     def __call__(self, view:EpochView)->dict:
         preds = view.predictions('train')
-        before = self.arrays.get('last_wrong', torch.zeros(len(preds), dtype=torch.int32))
+        before = self.arrays['last_wrong'] if view.epoch > 1 else torch.zeros(len(preds), dtype=torch.int32)
         self.arrays = dict(last_wrong=before.masked_fill(~preds.hit, view.epoch), max_logit=preds.logits.amax(1))
         return dict(train_right=preds.hit.double().mean().item())
 
-recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch}
+class ConfidenceHistogram:
+    "How probable is the label, for right and for wrong samples, at four epochs [Lin 2024, Figs. 7 and 8]? Histograms with 20 bins."
+    def __init__(self,
+        split:str='test',
+        shares=(1/7, 3/7, 5/7, 1.),  # of the epochs: 50, 150, 250 and 350 of 350
+    ): self.split, self.shares, self.arrays = split, shares, {}
+
+    def __call__(self, view:EpochView)->dict:
+        epochs = [max(1, round(s*view.trainer.recipe.epochs)) for s in self.shares]
+        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs), wrong=torch.zeros(len(epochs), 20), right=torch.zeros(len(epochs), 20))
+        if view.epoch in epochs:
+            preds = view.predictions(self.split)
+            p = preds.probs.gather(1, preds.target[:, None])[:, 0]
+            for i, e in enumerate(epochs):
+                if e == view.epoch: self.arrays['right'][i], self.arrays['wrong'][i] = (p[which].float().histc(20, 0, 1) for which in (preds.hit, ~preds.hit))
+        return {}
+
+recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
+             'confidence_histogram': ConfidenceHistogram}
 
 def make_recorder(name:str):
     "A recorder by name, with its defaults."

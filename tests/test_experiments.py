@@ -61,7 +61,7 @@ def pictures(path):
     return sum("image/png" in o.get("data", {}) for c in nbformat.read(path, 4).cells for o in c.get("outputs", []))
 
 
-@pytest.mark.parametrize("name, figures, tables", [("toy", 4, 1), ("overfitting", 3, 1), ("calibratability", 5, 4), ("audit", 3, 3)])
+@pytest.mark.parametrize("name, figures, tables", [("toy", 4, 1), ("overfitting", 3, 1), ("calibratability", 6, 4), ("audit", 3, 3)])
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
     folder = request.getfixturevalue(name)
     assert folder.state == "done"

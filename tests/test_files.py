@@ -110,6 +110,19 @@ def bad_files(folder):
     yield folder/"text.csv", "logits", "column 'a' holds text"
     yield folder/"broken.npz", "logits", "cannot be read as npz"
     yield folder/"no.csv", "logits", "cannot be read as csv"
+    pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
+    yield folder/"headerless.csv", "logits", "for a name; want a header"
+    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
+    yield folder/"index.csv", "logits", "no index (index=False)"
+    pd.DataFrame(LOGITS.numpy(), columns=["c3", "c2", "c1", "c0"]).assign(target=TARGET.numpy()).to_csv(folder/"turned.csv", index=False)
+    yield folder/"turned.csv", "logits", "not in the order of their numbers"
+    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy(), ID=range(600)).to_csv(folder/"id.csv", index=False)
+    yield folder/"id.csv", "logits", "column 'ID' is no class"
+    (folder/"junk.pt").write_bytes(b"no tensors here")
+    yield folder/"junk.pt", "logits", "file: "
+    yield write(folder/"three.npz", LOGITS[:3], TARGET[:3]), "logits", "preds: 3 samples, too few"
+    torch.save(dict(logits=LOGITS.to_sparse(), target=TARGET), folder/"sparse.pt")
+    yield folder/"sparse.pt", "logits", "sparse tensor"
     (folder/"x.parquet").write_text("")
     yield folder/"x.parquet", "logits", "file format: '.parquet' is not known"
     np.savez(folder/"float.npz", logits=LOGITS.numpy(), target=TARGET.numpy() + .5)
@@ -121,6 +134,23 @@ def test_bad_files_end_in_one_line(tmp_path, capsys):
         assert cli.main(["audit", str(path), f"--{kind}"]) == 2, path
         err = capsys.readouterr().err
         assert reason in err and err.count("\n") == 1 and err.startswith("calibnb: ") and len(err) < 400, err
+
+
+def test_a_wrong_audit_is_refused_before_it_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path, other = str(write(tmp_path/"a.npz")), str(write(tmp_path/"b.npz", LOGITS[:, :3], TARGET.clamp_max(2)))
+    for args, message in (["--bins", "0"], "n_bins: 0"), (["--val", other], "val: 3 classes, want 4"), (["--val", path], "the same samples as preds"), (["--val-target", other], "without --val"):
+        assert cli.main(["audit", path, "--logits", *args]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path/"runs").exists()
+
+
+def test_labels_with_probability_zero_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
+    assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
+    out = capsys.readouterr()
+    assert "labels have probability 0, so the NLL is infinite; here each counts as 87.3 nats" in out.out and not out.err
 
 
 def test_what_the_file_holds_must_be_said(tmp_path, capsys):
@@ -153,7 +183,7 @@ def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     calibrator = Calibrator.load(out/"calibrator.safetensors")
     for suffix in ".npz", ".csv", ".safetensors", ".pt", ".npy":
         assert cli.main(["apply", "out/calibrator.safetensors", str(path), "--logits", "--out", f"cal{suffix}"]) == 0
-        got = read_scores(f"cal{suffix}", "probs").exp() if suffix != ".csv" else torch.tensor(pd.read_csv("cal.csv").iloc[:, :4].to_numpy())
+        got = read_scores(f"cal{suffix}", "probs").exp()
         assert torch.allclose(got.float(), calibrator.transform(LOGITS), atol=1e-6)
     write(tmp_path/"three.npz", LOGITS[:, :3], TARGET.clamp_max(2))
     assert cli.main(["apply", "out/calibrator.safetensors", "three.npz", "--logits", "--out", "x.npz"]) == 2

@@ -336,6 +336,16 @@ def test_intervals_of_binned_errors_cover(strength):
     assert min(inside.values()) >= 90, inside
 
 
+@pytest.mark.parametrize("end", [0., 1.])
+def test_the_smooth_interval_where_confidences_are_exactly_one(end):
+    "All samples at one end: the interval is that of a proportion."
+    probs, n = torch.tensor([[1., 0.]], dtype=torch.float64).repeat(400, 1), 40
+    lo, hi = metrics.ece_ci(probs, (torch.arange(400) < n).long(), scheme="smooth")
+    assert math.isclose((hi - lo)/2, 1.96*math.sqrt(.1/400), rel_tol=.15)  # errors of one size, 1, in a tenth of the samples
+    found = smoothing.smooth_noise(torch.full((400,), end), torch.arange(400) < 100)
+    assert math.isclose((found["weight"]*found["noise"].abs()).sum(1).mean(), math.sqrt(2/math.pi)*(math.sqrt(.25/400) if end == 0 else math.sqrt(.75/400)), rel_tol=.15)
+
+
 def test_the_bootstrap_of_a_binned_error_warns():
     with pytest.warns(UserWarning, match="ece_ci"):
         metrics.bootstrap_ci(metrics.ece, *GOOD, n_boot=2)

@@ -224,6 +224,7 @@ def test_bounds_are_announced():
     cases = degenerate()
     with pytest.warns(UserWarning, match="temperature: 0.01, the least there is"):
         assert TemperatureScaling().fit(*cases["all right"]).temperature_ == .01
+        assert TemperatureScaling().fit(torch.tensor([[2., 0.]]*4), torch.zeros(4, dtype=torch.int64)).temperature_ == .01  # flat in float32 long before
     with pytest.warns(UserWarning, match="temperature: 100, the largest there is"):
         assert TemperatureScaling().fit(*cases["adversarial"]).temperature_ == 100
     with pytest.warns(UserWarning, match="temperature: 10, the largest there is"):
@@ -391,8 +392,115 @@ def test_other_files_are_refused(tmp_path):
         Calibrator.load(tmp_path/"other.safetensors")
     with pytest.raises(FileNotFoundError):
         Calibrator.load(tmp_path/"absent.safetensors")
-    for change, message in ({"calibrator": "os.system"}, "calibrator: 'os.system' is not known"), ({"options": {"n": 1}}, "option: 'n' is not known"), ({"numbers": {}}, "lacks"):
+    for change, message in ({"calibrator": "os.system"}, "calibrator: 'os.system' is not known"), ({"options": {"n": 1}}, "option: 'n' is not known"), ({"numbers": {}}, "is damaged"), ({"numbers": dict(temperature_=-1., n_classes_=5)}, "gives no probabilities"), ({"numbers": dict(temperature_="x", n_classes_=5)}, "is damaged"), ({"options": []}, "is damaged"):
         head = dict(calibrator="temperature", options={}, numbers=dict(temperature_=2., n_classes_=5)) | change
         save_file({}, tmp_path/"bent.safetensors", metadata=dict(format="calibnb-calibrator/1", head=json.dumps(head)))
         with pytest.raises(ValueError, match=message):
             Calibrator.load(tmp_path/"bent.safetensors")
+    for head, parts in ("[]", {}), ("{", {}), (json.dumps(dict(calibrator="vector", options={}, numbers=dict(n_classes_=5))), dict(weight_=torch.ones(4), bias_=torch.ones(5))), \
+            (json.dumps(dict(calibrator="isotonic", options={}, numbers=dict(n_classes_=5))), {"maps_.0": torch.ones(4)}):
+        save_file(parts, tmp_path/"bent.safetensors", metadata=dict(format="calibnb-calibrator/1", head=head))
+        with pytest.raises(ValueError, match="bent.safetensors is damaged"):
+            Calibrator.load(tmp_path/"bent.safetensors")
+
+
+# corners that only one line of code looks after
+
+def test_the_number_of_bins_counts():
+    logits, target = overconfident(N=300, dtype=torch.float64)
+    for n_bins in 3, 50:
+        T = TemperatureScaling("ece", "grid", n_bins).fit(logits, target).temperature_
+        every = [metrics.ece((logits/t).softmax(1), target, n_bins).item() for t in temperature_lists["grid"].tolist()]
+        assert T == temperature_lists["grid"][int(np.argmin(every))] == oracle_ece(logits, target, n_bins, "grid").temperature
+        assert oracle_ece(logits, target, n_bins, "grid").ece == pytest.approx(min(every), abs=1e-12)
+
+
+def test_when_all_classes_are_ruled_out_they_are_equally_likely():
+    "Class 2 was always the label, and its probability always small; a row where all are as small as the others were is left with nothing."
+    logits = torch.tensor([[4., 4., 0.]]*5 + [[0., 0., 4.]]*5)
+    calibrator = HistogramBinning(2, mode="each", empty="zero").fit(logits, torch.tensor([2]*5 + [0, 1, 0, 1, 0]))
+    calibrator.maps_[0]["values"][:] = calibrator.maps_[1]["values"][:] = calibrator.maps_[2]["values"][:] = 0
+    assert torch.equal(calibrator.transform(logits), torch.full((10, 3), 1/3))
+
+
+def test_platt_tells_confidences_apart_that_round_to_one():
+    logits = torch.stack([torch.linspace(40, 400, 200, dtype=torch.float64), torch.zeros(200, dtype=torch.float64)], 1)
+    assert (logits.softmax(1)[:, 0] == 1).all()
+    target = (torch.arange(200) % 4 == 0).long()*(torch.arange(200) < 100)
+    conf = confidence(Platt().fit(logits, target), logits)
+    assert (conf.diff() > 0).all() and conf[0] < .8 < .97 < conf[-1]
+    each = Platt(mode="each").fit(logits, target).transform(logits)
+    assert (each[:, 0].diff() > 0).all() and each.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1e3, 1e4, 1e6])
+@pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
+def test_linear_maps_do_not_mind_the_size_of_the_logits(name, scale):
+    logits, target = overconfident(N=1500, K=4)
+    shifted = logits + torch.tensor([3., 0., 0., 0.])
+    want = make_calibrator(name).fit(shifted.double(), target).nll(shifted.double(), target).mean()
+    got = make_calibrator(name).fit(scale*shifted, target).nll(scale*shifted, target).mean()
+    assert math.isclose(got, want, abs_tol=2e-3)
+
+
+def test_bbq_of_a_saturated_network():
+    "Confidences that round to 1 for most samples, and tie there."
+    for seed in range(3):
+        draw = torch.Generator().manual_seed(seed)
+        logits = torch.zeros(300, 3, dtype=torch.float64)
+        logits[:, 0] = (30 + 6*torch.randn(300, generator=draw)).bfloat16().double()
+        target = (torch.rand(300, generator=draw) > .83).long()
+        calibrator = BBQ().fit(logits, target)
+        assert not calibrator.maps_[0]["values"].isnan().any()
+        assert abs(confidence(calibrator, logits).mean() - .83) < .06
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("K", [2, 10, 20_000])
+def test_screening_bounds_hold_in_every_precision_and_for_many_classes(dtype, K):
+    from calibnb.temperature import _ece_bounds
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.cat([torch.full((200 if K < 100 else 12, 1), 6.), torch.zeros(200 if K < 100 else 12, K - 1)], 1) + 2*torch.randn(200 if K < 100 else 12, 1, generator=draw)*torch.eye(K)[0] if K > 100 \
+        else 4*torch.randn(200, K, generator=draw)
+    logits, target = logits.to(dtype), torch.randint(2, (len(logits),), generator=draw)
+    pool = temperature_lists["pool"][::9]
+    low, high = _ece_bounds(logits, target, pool, 15)
+    exact = ece_by_temperature(logits, target, pool)
+    assert (low <= exact + 1e-12).all() and (exact <= high + 1e-12).all()
+
+
+def test_logits_at_the_end_of_float32():
+    logits, target = torch.tensor([[3e38, -3e38], [-3e38, 3e38], [3e38, -3e38]]), torch.tensor([0, 1, 1])
+    with pytest.warns(UserWarning, match="temperature: 100, the largest"):
+        assert TemperatureScaling().fit(logits, target).temperature_ == 100
+
+
+def test_the_nll_does_not_underflow():
+    logits, target = overconfident(N=200, K=3, dtype=torch.float64)
+    logits[0], target[0] = torch.tensor([5000., 0., 0.], dtype=torch.float64), 1
+    for name in "temperature", "vector":
+        calibrator = make_calibrator(name).fit(logits[1:], target[1:])
+        assert calibrator.transform(logits)[0, 1] == 0 and 100 < calibrator.nll(logits, target)[0] < math.inf
+        assert torch.allclose(calibrator.nll(logits[1:], target[1:]), -calibrator.transform(logits[1:]).gather(1, target[1:, None])[:, 0].log())
+
+
+def test_numpy_options_are_saved(tmp_path):
+    data = overconfident(N=50)
+    for calibrator in HistogramBinning(np.int64(10)), MatrixScaling(np.float32(.5)), BBQ(range(1, 5)):
+        calibrator.fit(*data).save(tmp_path/"c.safetensors")
+        assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(data[0]), calibrator.transform(data[0]))
+    with pytest.raises(ValueError, match="bin_numbers: empty"):
+        BBQ([]).fit(*data)
+    class Own(TemperatureScaling):
+        pass
+    with pytest.raises(ValueError, match="Own is not one of ours"):
+        Own().fit(*data).save(tmp_path/"own.safetensors")
+
+
+def test_a_score_on_an_edge_belongs_below_it():
+    from calibnb.score_maps import histogram_map, step
+    score, hit = torch.tensor([.2, .2, .3, 1., 0.], dtype=torch.float64), torch.tensor([True, True, False, True, True])
+    found = histogram_map(score, hit, 5)
+    assert found["count"].tolist() == [3, 1, 0, 0, 1] and step(found, score).tolist() == [1., 1., 0., 1., 1.]
+    tied = histogram_map(torch.full((10,), .5, dtype=torch.float64), torch.arange(10) < 4, 3, "mass")
+    assert tied["edges"].tolist() == [0., .5, 1.] and tied["count"].tolist() == [10, 0] and tied["values"][0] == .4

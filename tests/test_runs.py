@@ -126,14 +126,37 @@ def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
         fit(4, LearnedEpoch())
 
 
+def test_a_recorder_begins_anew():
+    splits, recorder = load_data("digits"), LearnedEpoch()
+    for epochs in 4, 2:
+        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(epochs))
+        trainer.fit(splits, [recorder])
+    assert recorder.arrays["last_wrong"].max() <= 2
+
+
+def test_histograms_of_the_label_probability(tmp_path):
+    run = get_run(config(epochs=7, recorders=["confidence_histogram"]), tmp_path)
+    kept, preds = run.recorded("confidence_histogram"), run.predictions("test")
+    assert kept["epoch"].tolist() == [1, 3, 5, 7]
+    p = preds.probs.gather(1, preds.target[:, None])[:, 0]
+    for name, which in ("right", preds.hit), ("wrong", ~preds.hit):
+        assert kept[name][3].tolist() == p[which].float().histc(20, 0, 1).tolist()
+        assert kept[name].sum(1).min() > 0
+    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [len(preds)]*4
+
+
 def test_compare():
     frame = pd.DataFrame(dict(loss=["ce"]*4 + ["a"]*4 + ["b"]*4 + ["once"], acc=[.90, .91, .92, .91, .80, .81, .82, .81, .90, .92, .91, .93, .5]))
     found = compare(frame, metrics=["acc"], higher=["acc"])
     assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == "" and found.loc[("ce", "acc"), "p"] != found.loc[("ce", "acc"), "p"]
     assert found.loc[("a", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[4:8], frame.acc[:4], equal_var=False).pvalue)
+    assert found.loc[("b", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[8:12], frame.acc[:4], equal_var=False).pvalue)
     assert compare(frame, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"  # where less is better
     table = comparison_table(found, dict(acc=100))
     assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
+    with pytest.raises(ValueError, match="'focal' has several rows with the same seed"):
+        compare(pd.DataFrame(dict(loss=["ce", "focal", "focal"], seed=[0, 0, 0], gamma=[0, 1, 5], acc=[1., 2., 3.])), metrics=["acc"])
+    assert compare(frame, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
     for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
         with pytest.raises(ValueError, match="is not known"):
             compare(frame, **dict(metrics=["acc"]) | wrong)
