@@ -92,7 +92,7 @@ def reliability_diagram(
         bar = dict(x=row.lo, width=row.hi - row.lo, align='edge')
         ax.bar(height=row.acc, color=color, alpha=.5*s, edgecolor='white', lw=.5, **bar)
         ax.bar(height=row.conf - row.acc, bottom=row.acc, lw=.8, color='none', edgecolor=vermillion if row.acc < row.conf else green, hatch='////', alpha=s, **bar)
-    ax.vlines((full.lo + full.hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
+    if len(table) <= 30: ax.vlines((full.lo + full.hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
     if curve is not None: ax.plot(curve[0], curve[1], color='white', lw=3.6), ax.plot(curve[0], curve[1], color='k', lw=1.6)
     _share_strip(ax, full, curve, leftmost)
