@@ -116,7 +116,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'calibnb.evaluate._classwise_floor': ('evaluate.html#_classwise_floor', 'calibnb/evaluate.py'),
                                   'calibnb.evaluate._column': ('evaluate.html#_column', 'calibnb/evaluate.py'),
                                   'calibnb.evaluate._cross_fitted': ('evaluate.html#_cross_fitted', 'calibnb/evaluate.py'),
-                                  'calibnb.evaluate._halves': ('evaluate.html#_halves', 'calibnb/evaluate.py'),
                                   'calibnb.evaluate._styled': ('evaluate.html#_styled', 'calibnb/evaluate.py'),
                                   'calibnb.evaluate._texts': ('evaluate.html#_texts', 'calibnb/evaluate.py'),
                                   'calibnb.evaluate._told': ('evaluate.html#_told', 'calibnb/evaluate.py'),

@@ -216,12 +216,9 @@ class Evaluation:
 
 
 # %% ../nbs/31_evaluate.ipynb #9ed0b4ee
-def _halves(n, folds, seed):
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tensor_split(folds)
-
 def _cross_fitted(make, preds, folds, seed):
     "Each part as a calibrator has it that was fitted on the others."
-    parts, found = _halves(len(preds), folds, seed), []
+    parts, found = torch.randperm(len(preds), generator=torch.Generator().manual_seed(seed)).tensor_split(folds), []
     for i, part in enumerate(parts):
         rest = preds[torch.cat([p for j, p in enumerate(parts) if j != i])]
         found.append(Scored.of(preds[part], make().fit(rest.logits, rest.target)))
@@ -257,7 +254,7 @@ def evaluate(
     seed:int=0,                 # of the parts, resamples and simulated labels
 )->Evaluation:
     "Every measure with its interval and noise floor, before and after each calibrator, and which of them to use."
-    check_sets(preds, val, folds if calibrators != () else None, [n_bins, *more_bins])
+    check_sets(preds, val, folds if calibrators is None or len(calibrators) else None, [n_bins, *more_bins])
     source = preds if val is None else val
     n_fit = len(preds) - len(preds)//folds if val is None else len(val)
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)

@@ -8,6 +8,7 @@ __all__ = ['check_level', 'resamples', 'percentiles', 'bootstrap_mean', 'norm_in
 
 # %% ../nbs/04_intervals.ipynb #0a8df2cd
 import math
+from collections.abc import Iterator
 from statistics import NormalDist
 
 import torch
@@ -22,10 +23,11 @@ def resamples(
     n:int,        # samples
     n_boot:int,   # resamples
     seed:int,
-)->Tensor:        # (n_boot, n) int64
+)->Iterator[Tensor]: # (n,) int64 each
     "Row numbers drawn with replacement."
     if n_boot < 1: raise ValueError(f'n_boot: {n_boot}, want at least 1')
-    return torch.randint(n, (n_boot, n), generator=torch.Generator().manual_seed(seed))
+    draw = torch.Generator().manual_seed(seed)
+    return (torch.randint(n, (n,), generator=draw) for _ in range(n_boot))
 
 def percentiles(
     values:Tensor,  # (n_boot,)
@@ -45,7 +47,7 @@ def bootstrap_mean(
     "Percentile bootstrap interval of the mean of per-sample values."
     check_level(level)
     values = torch.as_tensor(values).double()
-    means = torch.stack([values[rows].mean() for rows in resamples(len(values), n_boot, seed).to(values.device)])
+    means = torch.stack([values[rows.to(values.device)].mean() for rows in resamples(len(values), n_boot, seed)])
     return percentiles(means, level)
 
 # %% ../nbs/04_intervals.ipynb #f1f1f869

@@ -352,7 +352,7 @@ def bootstrap_ci(
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
     probs, target = _checked(probs, target, True)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
-    rows = resamples(len(target), n_boot, seed).to(probs.device)
+    rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
         values = [torch.as_tensor(metric(probs[r], target[r], **options)) for r in rows]
