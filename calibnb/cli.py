@@ -76,9 +76,9 @@ def _apply(args):
 
 # %% ../nbs/70_cli.ipynb #48fad292
 def _list(args):
-    known = dict(experiments=list(list_experiments()), data=list_data(), models=list_models(), losses=list_losses())
+    known = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses, calibrators=lambda: calibnb.list_calibrators())
     for what, names in known.items():
-        if args.what in (what, 'all'): print(f'{what:12} {", ".join(names)}')
+        if args.what in (what, 'all'): print(f'{what:12} {", ".join(names())}')
     if args.what in ('runs', 'all'):
         runs = find_runs()
         print(f'{"runs":12} {len(runs)} in {runs_root()}')
@@ -127,8 +127,8 @@ def parser():
     run.set_defaults(do=_run)
     _add_audit(commands)
     _add_apply(commands)
-    names = commands.add_parser('list', help='experiments, data sets, models, losses, runs')
-    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'data', 'models', 'losses', 'runs'])
+    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, runs')
+    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'data', 'models', 'losses', 'calibrators', 'runs'])
     names.set_defaults(do=_list)
     return top
 
