@@ -175,6 +175,14 @@ def test_temperature_where_probabilities_round_to_one(scale):
     assert math.isclose(T, min(100., max(.01, 2.5*scale)), rel_tol=.1)
 
 
+def test_temperature_of_float32_logits_is_right_to_four_digits():
+    "Against a bounded search by SciPy in float64, on more rows than the search starts from."
+    from scipy.optimize import minimize_scalar
+    logits, target = overconfident(N=20_000, K=20)
+    found = minimize_scalar(lambda u: F.cross_entropy(logits.double()/math.exp(u), target).item(), bounds=(-1, 3), method="bounded", options=dict(xatol=1e-9))
+    assert abs(TemperatureScaling().fit(logits, target).temperature_ - math.exp(found.x)) < 1e-4
+
+
 def test_screening_bounds_hold():
     from calibnb.temperature import _ece_bounds
     for kind in "random", "lattice":
