@@ -34,10 +34,11 @@ def _is_number(text):
 def _read_csv(path):
     import pandas as pd
     frame = pd.read_csv(path)
-    if bad := [c for c in frame.columns if _is_number(c) or str(c).startswith('Unnamed: ')]:
-        raise ValueError(f'its first line has {bad[0]!r} for a name; want a header, `target` and a name for each class, and no index (index=False)')
     found = [c for c in frame.columns if str(c).strip().lower() in TARGET_NAMES]
     scores = frame.drop(columns=[*found, *(c for c in frame.columns if c == 'prediction')])  # as `write_probs` has it
+    counted = [*map(str, scores.columns)] in ([str(i) for i in range(start, start + scores.shape[1])] for start in (0, 1))  # the names pandas gives
+    if bad := [c for c in scores.columns if _is_number(c) and not counted or str(c).startswith('Unnamed: ')]:
+        raise ValueError(f'its first line has {bad[0]!r} for a name; want a header, `target` and a name for each class, and no index (index=False)')
     if ids := [c for c in scores.columns if str(c).strip().lower() in _no_class]: raise ValueError(f'column {ids[0]!r} is no class; leave it out')
     numbers = [re.fullmatch(r'\D*(\d+)', str(c)) for c in scores.columns]
     if all(numbers) and (order := [int(m[1]) for m in numbers]) != sorted(order): raise ValueError(f'the columns {scores.columns[0]}, {scores.columns[1]}, ... are not in the order of their numbers, and classes are counted from the left')

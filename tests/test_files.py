@@ -45,6 +45,12 @@ def test_every_format(tmp_path, suffix):
     assert torch.equal(read_scores(tmp_path/f"a{suffix}", "logits").float(), LOGITS)
 
 
+def test_csv_with_the_names_pandas_gives(tmp_path):
+    pd.DataFrame(LOGITS.double().numpy()).assign(target=TARGET.numpy()).to_csv(tmp_path/"a.csv", index=False)
+    preds = read_predictions(tmp_path/"a.csv", "logits")
+    assert torch.equal(preds.logits.float(), LOGITS) and torch.equal(preds.target, TARGET)
+
+
 def test_what_save_writes_can_be_read(tmp_path):
     Predictions(LOGITS, TARGET).save(tmp_path/"p.safetensors")
     assert torch.equal(read_predictions(tmp_path/"p.safetensors", "logits").logits, LOGITS)
