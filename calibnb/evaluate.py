@@ -25,6 +25,8 @@ from .posthoc import Calibrator, list_calibrators, make_calibrator
 from .smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 
 # %% ../nbs/31_evaluate.ipynb #a143bde6
+def _width_bins(conf, hit, n_bins): return width_table(bin_sums(bin_ids(conf, n_bins), conf, hit, n_bins))
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     "Probabilities of a set, the predictions they stand by, and the labels."
@@ -58,7 +60,7 @@ class Scored:
         return dict(error=(~self.hit).double(), nll=self.nll, brier=brier)
     def bins(self, n_bins:int=15):
         "The table of `n_bins` equal-width bins."
-        return width_table(bin_sums(bin_ids(self.conf, n_bins), self.conf, self.hit, n_bins))
+        return _width_bins(self.conf, self.hit, n_bins)
     def ece(self, n_bins:int=15)->float:
         "The ECE of the confidences of the predictions."
         return table_norm(self.bins(n_bins)).item()
@@ -71,7 +73,7 @@ class Scored:
 # %% ../nbs/31_evaluate.ipynb #3ec997a2
 def _calibration_errors(conf, hit, n_bins, more_bins):
     "Name -> (value, number of bins, table)."
-    tables = {f'ece_{M}' if M != n_bins else 'ece': (M, width_table(bin_sums(bin_ids(conf, M), conf, hit, M))) for M in (n_bins, *more_bins)}
+    tables = {f'ece_{M}' if M != n_bins else 'ece': (M, _width_bins(conf, hit, M)) for M in (n_bins, *more_bins)}
     tables['ada_ece'] = n_bins, mass_table(conf, hit, n_bins)
     found = {name: (table_norm(table), M, table) for name, (M, table) in tables.items()}
     return found | {'smooth_ece': (smooth_error_norm(cosine_means([(conf, hit.double() - conf)])), None, None)}

@@ -61,10 +61,14 @@ class Experiment:
         display(fig, metadata={'image/png': {'alt': f'{name.replace("_", " ")}: {panels}'}})
         plt.close(fig)
 
+    def keep(self, frame, name:str, index:bool=True):
+        "Keep a DataFrame as `tables/<name>.csv`, with all digits."
+        with atomic_write(self.folder/'tables'/f'{name}.csv') as tmp: frame.to_csv(tmp, index=index)
+
     def table(self, frame, name:str, digits:int=3):
         "Show a DataFrame here and keep it as `tables/<name>.csv`, with all digits."
         from IPython.display import display
-        with atomic_write(self.folder/'tables'/f'{name}.csv') as tmp: frame.to_csv(tmp)
+        self.keep(frame, name)
         display(frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"'))
 
     def file(self, name:str)->Path:
@@ -74,9 +78,7 @@ class Experiment:
 
     def plan(self, frame, dry_run:bool):
         "Keep the table of the runs to be made; in a dry run show it and end here, as done."
-        if not dry_run:
-            with atomic_write(self.folder/'tables'/'plan.csv') as tmp: frame.to_csv(tmp, index=False)
-            return
+        if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
         self.findings([])
         raise SystemExit(0)  # papermill and Jupyter take this for the end
