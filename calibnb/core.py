@@ -274,11 +274,11 @@ def pick_device(
         raise ValueError(f'device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use "auto" or "cpu"')
     return device
 
-precisions = {'fp32': None, 'bf16': torch.bfloat16}
+precisions = {'fp32': None, 'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 def autocast(
     device:torch.device,    # where the model runs
-    precision:str='fp32',   # 'fp32' or 'bf16'
+    precision:str='fp32',   # 'fp32', 'bf16' or 'fp16'
 ):
     "A context in which the forward pass runs in `precision`; losses compute in float32 or better all the same."
     dtype = pick('precision', precision, precisions)

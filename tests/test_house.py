@@ -17,7 +17,7 @@ import calibnb
 from calibnb.params import notebook_parameters
 
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
-MODULES = {p.name[3:-6]: p for p in NOTEBOOKS if re.match(r"\d\d_", p.name)}
+MODULES = {p.stem.split("_", 1)[1]: p for p in NOTEBOOKS if re.match(r"\d\d[a-z]?_", p.name)}
 EXPERIMENTS = sorted((ROOT/"nbs"/"experiments").glob("*.ipynb"))
 BIN = Path(sys.executable).parent
 

@@ -1,8 +1,11 @@
 "Networks: as many parameters as published, in two parts, the same from the same seed."
+import random
+
 import pytest
 import torch
 
 from calibnb.models import list_models, make_model, model_options
+from calibnb.trees import parse_tree, tree_tables
 
 PUBLISHED = {  # millions of parameters for ten classes, as the papers (or the reference code for 32x32 images) state them
     "resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110": 1.73, "wide_resnet": 36.5, "densenet121": 6.96, "vgg16": 14.7}
@@ -20,7 +23,7 @@ def test_parameters_as_published(name):
     assert n == EXACT.get(name, n)
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if n not in ("mlp", "text_cnn", "vit_b_16", "torchvision_resnet50")])
+@pytest.mark.parametrize("name", [n for n in list_models() if n not in ("mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50")])
 @pytest.mark.parametrize("size", [32, 40])
 def test_features_and_head(name, size):
     small = dict(wide_resnet=dict(depth=8, width=1), densenet121=dict(blocks=[2, 2], growth=4), resnet110=dict(blocks=[2, 2, 2]), resnet50=dict(blocks=[1, 1, 1, 1]))
@@ -84,6 +87,38 @@ def test_a_text_network_reads_tokens_and_not_padding():
     assert net.embedding.weight.grad[0].abs().max() == 0
     with pytest.raises(ValueError, match="reads token ids"):
         make_model("text_cnn", 20, (3, 32, 32))
+
+
+def random_trees(n, draw, words=50):
+    def grow(leaves):
+        label = f"({draw.randrange(5)} "
+        if leaves == 1:
+            return f"{label}w{draw.randrange(words)})"
+        left = draw.randrange(1, leaves)
+        return f"{label}{grow(left)} {grow(leaves - left)})"
+    return [parse_tree(grow(draw.randrange(1, 25))) for _ in range(n)]
+
+
+def test_a_batch_of_trees_is_each_tree_node_by_node():
+    "Single leaves, chains and bushes together; states of all nodes, and the gradient."
+    trees = random_trees(12, random.Random(0)) + [parse_tree("(1 w3)"), parse_tree("(0 (1 (1 (0 w1) (1 w2)) (1 w3)) (0 w4))")]
+    x = torch.from_numpy(tree_tables(trees, lambda w: int(w[1:]) + 2, [0, 0, -1, 1, 1], 60))
+    net = make_model("tree_lstm", 2, (60, 5), vocabulary=60, dim=6, dropout=0.).double()
+    def state(tree, at):
+        word, left, right, *_ = tree[at]
+        return net._leaves(torch.tensor([int(word[1:]) + 2])) if word else net._up([state(tree, left), state(tree, right)])
+    slow = torch.cat([net.head(state(t, len(t) - 1)[:, :6]) for t in trees])
+    assert torch.allclose(net(x), slow, atol=1e-12)
+    y = torch.tensor([[0, 0, 1, 1, 1][t[-1][4]] for t in trees])
+    logits, target = net.supervised(x, y)
+    want = [(state(t, i)[0, :6], [0, 0, -1, 1, 1][n[4]] if i < len(t) - 1 else label) for t, label in zip(trees, y.tolist()) for i, n in enumerate(t)]
+    want = [(net.head(h), label) for h, label in want if label >= 0]
+    assert len(logits) == len(want) and target.bincount().tolist() == torch.tensor([c for _, c in want]).bincount().tolist()
+    losses = torch.nn.functional.cross_entropy(logits, target), torch.nn.functional.cross_entropy(torch.stack([z for z, _ in want]), torch.tensor([c for _, c in want]))
+    grads = [torch.autograd.grad(loss, list(net.parameters())) for loss in losses]
+    assert torch.allclose(*losses, atol=1e-12) and all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads))
+    with pytest.raises(ValueError, match="reads tables of nodes"):
+        make_model("tree_lstm", 2, (3, 32, 32))
 
 
 def test_seeds_and_options():

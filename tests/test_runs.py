@@ -1,11 +1,8 @@
 "Runs: made once, found again, never done when they are not; killed at any moment they end in the same bits."
 import os
 import pickle
-import random
-import signal
 import subprocess
 import sys
-import time
 
 import pandas as pd
 import pytest
@@ -19,7 +16,7 @@ from calibnb.folder import RunFolder, runs_root
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling, oracle_ece
-from calibnb.runs import Run, RunConfig, collect, compare, comparison_table, get_run, get_runs
+from calibnb.runs import RunConfig, collect, compare, comparison_table, get_run, get_runs
 from calibnb.train import LearnedEpoch, Recipe, Trainer
 
 SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
@@ -63,36 +60,6 @@ def test_the_split_can_be_held_fixed(tmp_path):
     assert torch.equal(*targets)
     targets = [get_run(config(1, seed), tmp_path).predictions("test").target for seed in (0, 1)]
     assert not torch.equal(*targets)
-
-
-def test_killed_anywhere_it_resumes_to_the_same_bits(tmp_path):
-    setting = config(epochs=150, recorders=["nll_breakdown", "learned_epoch"])
-    whole = get_run(setting, tmp_path/"whole", progress=False)
-    draw, kills = random.Random(0), 0
-    path = setting.path(tmp_path/"killed")
-    for _ in range(3):
-        child = python(TRAIN, setting.model_dump_json(), str(tmp_path/"killed"))
-        end = time.monotonic() + 60
-        begun = lambda: RunFolder(path).status.get("pid") == child.pid and (path/"checkpoint.pt").exists()
-        while not begun() and time.monotonic() < end:
-            time.sleep(.02)
-        time.sleep(draw.uniform(0, .6))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        if RunFolder(path).state == "done":
-            break
-        kills += 1
-        assert RunFolder(path).state == "died"
-        with pytest.raises(ValueError, match="state is died"):
-            Run(path)
-    assert kills, "the training was over before it could be killed"
-    resumed = get_run(setting, tmp_path/"killed", progress=False)
-    assert "going on from checkpoint" in (path/"log.txt").read_text()
-    assert resumed.history.rows == whole.history.rows
-    assert torch.equal(resumed.predictions("test").logits, whole.predictions("test").logits)
-    assert all(torch.equal(resumed.recorded("learned_epoch")[k], v) for k, v in whole.recorded("learned_epoch").items())
-    a, b = (torch.load(r.path/"checkpoint.pt", weights_only=True)["model"] for r in (resumed, whole))
-    assert all(torch.equal(a[k], b[k]) for k in b)
 
 
 def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):

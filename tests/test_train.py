@@ -1,0 +1,340 @@
+"Training: the same on one process and on two, streamed or resident, whole or in pieces; stopped at any moment and taken up."
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from calibnb.batches import EpochPlan, batches, crop_and_flip
+from calibnb.core import Predictions
+from calibnb.data import Rows, Split, Splits, load_data
+from calibnb.folder import RunError, RunFolder
+from calibnb.losses import make_loss
+from calibnb.models import make_model
+from calibnb.recipe import Recipe
+from calibnb.runs import Run, RunConfig, get_run
+from calibnb.train import Trainer, load_checkpoint, main
+
+SMALL = dict(model_args=dict(hidden=[32]))
+
+
+def images(n=70, side=8, K=3, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % K
+    x = torch.randint(0, 90, (n, 1, side, side), generator=draw, dtype=torch.uint8) + (50*y).to(torch.uint8)[:, None, None, None]
+    return Split(x, y, scale=((.3,), (.2,)))
+
+
+def problem():
+    return Splits("squares", 3, images(), images(30, seed=1), images(31, seed=2))
+
+
+def trained(splits, loss="ce", model="small_cnn", **recipe):
+    net = make_model(model, splits.num_classes, splits.in_shape, seed=0, **(dict(width=4) if model == "small_cnn" else {}))
+    trainer = Trainer(net, make_loss(loss) if isinstance(loss, str) else loss, Recipe(**dict(epochs=2, batch_size=16) | recipe), "cpu")
+    return trainer, trainer.fit(splits)
+
+
+# the same training, another way
+
+def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
+    "Batches gathered in a thread, from a memory-mapped file, are those of a split in memory."
+    splits = problem()
+    np.save(tmp_path/"x.npy", splits.train.x.numpy())
+    on_disk = torch.from_numpy(np.load(tmp_path/"x.npy", mmap_mode="c"))
+    lazy = Splits("squares", 3, Split(Rows(on_disk, torch.arange(70)), splits.train.y, scale=splits.train.scale), splits.val, splits.test)
+    draw = lambda: EpochPlan(70, 16, torch.Generator().manual_seed(3), ("crop", "flip"), mixup=.5, padding=1)
+    resident = list(batches(splits.train, draw(), "cpu"))
+    streamed = batches(_Elsewhere(lazy.train), draw(), "cpu")
+    for a, b in zip(resident, streamed, strict=True):
+        assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and torch.equal(a.other, b.other) and a.lam == b.lam
+    (a, history_a), (b, history_b) = trained(splits, augment=("crop",)), trained(lazy, augment=("crop",))
+    assert history_a.rows == history_b.rows and torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+
+
+class _Elsewhere(Split):
+    "A split whose inputs say that they lie on another device than they do, so that batches are streamed."
+    def __init__(self, split):
+        x = type("Far", (), dict(__getitem__=lambda self, at: split.x[at], device=torch.device("meta"), shape=split.x.shape))()
+        for name, value in dict(x=x, y=split.y, posterior=None, scale=split.scale, rows=None).items():
+            object.__setattr__(self, name, value)
+
+
+def test_pieces_of_a_batch_add_up():
+    "Without batch norm, a batch in pieces is the batch; the last batch, too, which is smaller."
+    splits = load_data("digits", n_train=150)
+    whole, pieces = (trained(splits, model="mlp", accumulate=k, clip=1.) for k in (1, 3))
+    assert np.allclose(whole[1]["train_loss"], pieces[1]["train_loss"], rtol=1e-4)
+    assert torch.allclose(whole[0].predict(splits.test).logits, pieces[0].predict(splits.test).logits, atol=1e-4)
+    summed = trained(splits, make_loss("ce", reduction="sum"), model="mlp", lr=1e-3)
+    scaled = trained(splits, model="mlp", lr=1e-3, scale_by_batch=True, accumulate=2)
+    assert torch.allclose(summed[0].predict(splits.test).logits, scaled[0].predict(splits.test).logits, atol=1e-4)
+
+
+def test_mixup_and_augmentation_by_hand():
+    "One epoch, step for step, with plain tensors."
+    splits, recipe = problem(), Recipe(epochs=1, batch_size=16, augment=("crop", "flip"), mixup=.7, weight_decay=1e-3, clip=.5, seed=4)
+    net, twin = (make_model("small_cnn", 3, (1, 8, 8), seed=0, width=4) for _ in range(2))
+    Trainer(net, make_loss("focal"), recipe, "cpu").fit(splits)
+    plan = EpochPlan(70, 16, torch.Generator().manual_seed(4), ("crop", "flip"), .7, padding=1)
+    optimizer, loss_fn = torch.optim.SGD(twin.parameters(), .1, .9, weight_decay=1e-3), make_loss("focal")
+    for (a, b), lam in zip(plan.spans, plan.mix):
+        x = torch.stack([_slow_crop(splits.train.x[plan.rows[i]], plan.shift[i].tolist(), plan.flip[i], 1) for i in range(70)])
+        x, y = (x.float()/255 - .3)/.2, splits.train.y[plan.rows]
+        other = plan.partner[a:b]
+        z = twin(lam*x[a:b] + (1 - lam)*x[other])
+        optimizer.zero_grad()
+        (lam*loss_fn(z, y[a:b]) + (1 - lam)*loss_fn(z, y[other])).backward()
+        nn.utils.clip_grad_norm_(twin.parameters(), .5)
+        optimizer.step()
+    assert all(torch.allclose(p, q, atol=1e-5) for p, q in zip(net.parameters(), twin.parameters()))
+
+
+def _slow_crop(x, shift, flip, padding):
+    padded = F.pad(x, (padding,)*4)
+    out = padded[:, shift[0]:shift[0] + x.shape[1], shift[1]:shift[1] + x.shape[2]]
+    return out.flip(2) if flip else out
+
+
+@pytest.mark.parametrize("shift, flip", [(True, True), (True, False), (False, True), (False, False)])
+def test_crops_as_one_by_one(shift, flip):
+    x = torch.randint(0, 255, (20, 3, 6, 9), dtype=torch.uint8)
+    at, mirrored = torch.randint(0, 5, (20, 2)), torch.rand(20) < .5
+    got = crop_and_flip(x, at if shift else None, mirrored if flip else None, padding=2)
+    want = [_slow_crop(i, s.tolist() if shift else [2, 2], m and flip, 2) for i, s, m in zip(x, at, mirrored)]
+    assert torch.equal(got, torch.stack(want))
+
+
+@pytest.mark.parametrize("recipe", [dict(precision="bf16"), dict(precision="fp16"), dict(channels_last=True), dict(optimizer="adam", lr=1e-3), dict(optimizer="adamw", lr=1e-3),
+                                    dict(optimizer="adagrad", lr=.01), dict(schedule="cosine", warmup=1), dict(label_noise=.2), dict(mixup=1.), dict(augment=("flip",))], ids=str)
+def test_every_option_learns_and_repeats(recipe):
+    splits = problem()
+    (a, first), (b, again) = (trained(splits, epochs=6, **recipe) for _ in range(2))
+    assert first.rows == again.rows and torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+    assert first["train_loss"][-1] < first["train_loss"][0]
+    assert (~a.predict(splits.test).hit).double().mean() < .5
+
+
+def test_compiled_training_agrees(monkeypatch):
+    "Traced whole, and run without the C++ compiler, which not every machine has."
+    seen, compile = [], torch.compile
+    monkeypatch.setattr("torch.compile", lambda net: seen.append(net) or compile(net, backend="aot_eager", fullgraph=True))
+    splits = load_data("digits", n_train=128)
+    plain, compiled = (trained(splits, model="mlp", epochs=1, compile=c)[0].predict(splits.test).logits for c in (False, True))
+    assert torch.allclose(plain, compiled, atol=1e-4) and len(seen) == 1
+
+
+def test_learning_rates_of_a_warmed_up_cosine_reach_the_optimiser(monkeypatch):
+    used, splits = [], problem()
+    monkeypatch.setattr("calibnb.train.Stepper.__call__", lambda self, batch, lr: (used.append(lr), (torch.zeros(()), 1))[1])
+    trained(splits, epochs=4, schedule="cosine", warmup=1, lr=1.)
+    assert len(used) == 20 and np.allclose(used[:6], [0, .2, .4, .6, .8, 1.]) and 0 < used[-1] < used[10] < 1
+
+
+def test_label_noise_is_drawn_once_and_only_for_training():
+    splits, seen = load_data("digits"), []
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), make_loss("ce"), Recipe(epochs=2, label_noise=.4), "cpu")
+    trainer.fit(splits, [lambda view: seen.append({k: s.y for k, s in view.splits.parts.items()}) or {}])
+    assert torch.equal(seen[0]["train"], seen[1]["train"]) and torch.equal(seen[0]["val"], splits.val.y)
+    assert .35 < (seen[0]["train"] != splits.train.y).double().mean() < .45
+
+
+# errors
+
+def test_what_cannot_be_trained_is_refused():
+    splits = problem()
+    with pytest.raises(ValueError, match=r"val: label 2 \(sample 0\), but the head has 2 outputs"):
+        few = Splits("two", 2, images(20, K=2), Split(splits.val.x[2:], splits.val.y[2:], scale=splits.val.scale), splits.test)
+        Trainer(make_model("small_cnn", 2, (1, 8, 8)), make_loss("ce")).fit(few)
+    digits, trees = load_data("digits"), Splits("trees", 2, *[Split(torch.zeros(4, 3, 5, dtype=torch.int16), torch.zeros(4, dtype=torch.long))]*3)
+    flat = Splits("flat", 10, *[Split(s.x.flatten(1), s.y) for s in (digits.train, digits.val, digits.test)])
+    for data, recipe, message in (flat, dict(augment=("crop",)), "crop and flip are for images"), (trees, dict(mixup=1.), "which cannot be mixed"):
+        with pytest.raises(ValueError, match=message):
+            Trainer(make_model("mlp", 10, data.in_shape), make_loss("ce"), Recipe(**recipe)).fit(data)
+
+
+def test_a_nan_is_named_with_its_batch():
+    splits, calls = load_data("digits"), []
+    def loss(logits, target):
+        calls.append(1)
+        return F.cross_entropy(logits, target)*(float("nan") if len(calls) == 15 else 1)
+    with pytest.raises(FloatingPointError, match="train loss is nan in epoch 2, batch 4 of 11; lower lr .now 0.01., set clip .now 2.0. or warmup"):
+        Trainer(make_model("mlp", 10, splits.in_shape), loss, Recipe.quick(3), "cpu").fit(splits)
+
+
+def test_out_of_memory_says_what_to_do():
+    splits = load_data("digits")
+    class Huge(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.zeros(()))
+        def forward(self, x):
+            return torch.zeros(2**50) + self.w
+    with pytest.raises(torch.OutOfMemoryError, match="batch_size=64, accumulate=1, precision=fp32: raise accumulate"):
+        Trainer(Huge(), make_loss("ce"), Recipe.quick(1), "cpu").fit(splits)
+
+
+# stopped and taken up
+
+CHILD = """
+import sys, torch
+torch.set_num_threads(1)
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Trainer
+fit = Trainer.fit
+Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": float(sys.argv[3])})
+get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], progress=False)
+"""
+
+
+def child(setting, root, every_s=.02):
+    return subprocess.Popen([sys.executable, "-c", CHILD, setting.model_dump_json(), str(root), str(every_s)], stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(.01)
+    assert condition()
+
+
+def test_killed_at_ten_random_moments_it_ends_in_the_same_bits(tmp_path):
+    "SIGKILL between any two batches, with dropout, augmentation, a best epoch and recorders: weights, history, predictions."
+    setting = RunConfig(data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["crop"], mixup=.2, keep="val_nll"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
+    whole = get_run(setting, tmp_path/"whole", progress=False)
+    path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
+    for i in range(10):
+        process = child(setting, tmp_path/"killed")
+        begun = time.time()
+        wait_for(lambda: (path/"checkpoint.pt").exists() and (path/"checkpoint.pt").stat().st_mtime > begun)
+        time.sleep(draw.uniform(0, .1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert RunFolder(path).state == "died", "over before it could be killed"
+        state = torch.load(path/"checkpoint.pt", weights_only=True)
+        moments.append((len(state["history"]), state["step"]))
+    assert len(set(moments)) > 5 and any(step for _, step in moments), moments
+    resumed = get_run(setting, tmp_path/"killed", progress=False)
+    assert resumed.history.rows == whole.history.rows and resumed.metrics == whole.metrics
+    assert all(torch.equal(resumed.predictions(s).logits, whole.predictions(s).logits) for s in ("val", "test"))
+    assert all(torch.equal(resumed.recorded("learned_epoch")[k], v) for k, v in whole.recorded("learned_epoch").items())
+    a, b = (torch.load(r.path/"checkpoint.pt", weights_only=True) for r in (resumed, whole))
+    for part in "model", "kept":
+        a_part, b_part = (s[part] if part == "model" else s[part]["state"] for s in (a, b))
+        assert all(torch.equal(a_part[k], b_part[k]) for k in b_part)
+
+
+def test_sigterm_saves_and_stops(tmp_path):
+    setting = RunConfig(recipe=Recipe.quick(3000, lr=.01), **SMALL)
+    path = setting.path(tmp_path)
+    process = child(setting, tmp_path, every_s=1)
+    wait_for((path/"checkpoint.pt").exists)
+    before = torch.load(path/"checkpoint.pt", weights_only=True)
+    time.sleep(.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 143
+    process.communicate()
+    folder = RunFolder(path)
+    assert folder.state == "failed" and "SIGTERM; the state is saved, run it again to go on" in folder.status["reason"]
+    state = torch.load(path/"checkpoint.pt", weights_only=True)
+    assert len(before["history"]) < len(state["history"]) < 3000
+    splits = load_data("digits")
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape, hidden=[32]), make_loss("ce"), setting.recipe, "cpu")
+    trainer.recorders = []
+    trainer._begin(splits, name_task=True)
+    load_checkpoint(trainer, path/"checkpoint.pt")
+    assert (len(trainer.history), trainer.step) == (len(state["history"]), state["step"])
+
+
+# several processes
+
+def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
+    "An odd test set, a last batch that is odd, more evaluation batches than processes: nothing counted twice."
+    setting = RunConfig(data_args=dict(n_train=701, n_val=397), recipe=Recipe.quick(4, keep="val_error"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
+    one, two = get_run(setting, tmp_path/"one"), get_run(setting, tmp_path/"two", processes=2)
+    assert two.folder.info["processes"] == 2 and len(two.predictions("test")) == 699
+    assert np.allclose(one.history["train_loss"], two.history["train_loss"], rtol=1e-5)
+    assert torch.equal(one.predictions("test").target, two.predictions("test").target)
+    assert torch.allclose(one.predictions("test").logits, two.predictions("test").logits, atol=1e-4)
+    weights = [torch.load(r.path/"checkpoint.pt", weights_only=True)["model"] for r in (one, two)]
+    assert all(torch.allclose(weights[0][k], weights[1][k], atol=1e-5) for k in weights[0])
+    # evaluation alone: the same weights give the same bits
+    kept = torch.load(two.path/"checkpoint.pt", weights_only=True)["kept"]["state"]
+    splits = load_data("digits", n_train=701, n_val=397)
+    net = make_model("mlp", 10, splits.in_shape, hidden=[32])
+    net.load_state_dict(kept)
+    assert torch.equal(Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits, two.predictions("test").logits)
+
+
+EVALUATE = """
+import sys, torch
+torch.set_num_threads(1)
+from calibnb.data import load_data
+from calibnb.losses import make_loss
+from calibnb.models import make_model
+from calibnb.parallel import joined, rank
+from calibnb.train import Trainer
+splits = load_data("digits")
+with joined():
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")
+    found = {n: trainer.predict(splits.test[:n], batch_size=100).logits for n in (1, 99, 100, 201, 697)}
+    torch.save((found, trainer.features(splits.test[:201], 100)), f"{sys.argv[1]}/{rank()}.pt")
+"""
+
+
+def test_evaluation_on_three_processes_has_the_bits_of_one(tmp_path):
+    (tmp_path/"e.py").write_text(EVALUATE)
+    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(tmp_path/"e.py"), str(tmp_path)], check=True, timeout=120, capture_output=True)
+    splits = load_data("digits")
+    torch.set_num_threads(1)
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")
+    for r in range(3):
+        found, features = torch.load(tmp_path/f"{r}.pt")
+        assert all(torch.equal(z, trainer.predict(splits.test[:n], batch_size=100).logits) for n, z in found.items())
+        assert torch.equal(features, trainer.features(splits.test[:201], 100))
+
+
+def test_a_failure_on_two_processes_has_its_reason(tmp_path):
+    setting = RunConfig(recipe=Recipe(epochs=2, lr=1e20), **SMALL)
+    with pytest.raises(RunError, match="2 processes ended with code 1: FloatingPointError: train loss is"):
+        get_run(setting, tmp_path, processes=2)
+    assert RunFolder(setting.path(tmp_path)).state == "failed"
+
+
+def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
+    setting = RunConfig(recipe=Recipe.quick(1), **SMALL)
+    (tmp_path/"config.json").write_text(setting.model_dump_json())
+    command = [sys.executable, "-m", "calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
+    subprocess.run(command, check=True, timeout=120)
+    run = Run(setting.path(tmp_path/"runs"))
+    (run.path/"result.json").unlink()
+    assert main([str(run.path/"run.json")]) == 0 and Run(run.path).metrics == run.metrics
+    (tmp_path/"config.json").write_text(json.dumps(dict(loss="focall")))
+    assert main(command[3:]) == 1 and "did you mean 'focal'" in capsys.readouterr().err
+
+
+# what a run keeps
+
+def test_the_split_and_the_gradient_norms_are_kept(tmp_path):
+    setting = RunConfig(recipe=Recipe.quick(7), recorders=["gradient_norms", "gamma_stats"], loss="focal", loss_args=dict(gamma=2), **SMALL)
+    run, splits = get_run(setting, tmp_path), load_data("digits")
+    assert all(torch.equal(run.rows[k], s.rows) for k, s in splits.parts.items())
+    assert sorted(torch.cat(list(run.rows.values())).tolist()) == list(range(1797))
+    kept = run.recorded("gradient_norms")
+    assert kept["epoch"].tolist() == [1, 3, 5, 7] and kept["norm"].shape == (4, 700)
+    net = make_model("mlp", 10, splits.in_shape, hidden=[32])
+    net.load_state_dict(torch.load(run.path/"checkpoint.pt", weights_only=True)["model"])
+    for i in 0, 5:  # by autograd, one sample at a time
+        grad, = torch.autograd.grad(make_loss("focal", gamma=2)(net(splits.train.x[i:i + 1]), splits.train.y[i:i + 1]), net.head.weight)
+        assert kept["norm"][3, i] == pytest.approx(grad.norm().item(), rel=1e-4)
+    preds = Predictions(net(splits.train.x).detach(), splits.train.y)
+    want = (preds.probs - F.one_hot(splits.train.y, 10)).square().sum(1)
+    assert torch.allclose(kept["brier"][3].double(), want, atol=1e-5)
+    assert set(run.history["gamma_mean"]) == {2.}
