@@ -2,6 +2,8 @@
 
     python benchmarks/run.py               every group, written to benchmarks/RESULTS.md
     python benchmarks/run.py losses smooth only these, printed
+
+The groups `images` and `trees` need CIFAR-10 as JPEG files and SST under CALIBNB_DATA.
 """
 import platform
 import re
@@ -15,15 +17,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from harness import HEADER, compare
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
+from torchvision import transforms
+from torchvision.datasets import ImageFolder
 
 from calibnb import losses, metrics, surrogates
-from calibnb.data import load_data
+from calibnb.cache import data_root
+from calibnb.data import Split, Splits, load_data
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
 from calibnb.temperature import temperature_lists
 from calibnb.train import Recipe, Trainer
+from calibnb.trees import HEIGHT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -143,9 +149,95 @@ def train_rows():
                 optimizer.step()
                 loss.item()
     yield compare("digits MLP epochs, Trainer", ours, "TensorDataset + DataLoader loop", loop, .25, seconds=.3)
+    yield compare("the nine matrix products of its batches, alone", lambda: matrix_products(epochs*11), "TensorDataset + DataLoader loop", loop, seconds=.3)
+    yield resnet_row()
 
 
-GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows)
+def matrix_products(steps):
+    "Those of forward and backward of the MLP 16-256-256-10 with batches of 64: no way of training it takes less."
+    pairs = [(torch.randn(64, a), torch.randn(a, b), torch.randn(64, b)) for a, b in ((16, 256), (256, 256), (256, 10))]
+    for _ in range(steps):
+        for x, w, grad in pairs:
+            x @ w, grad @ w.T, x.T @ grad
+
+
+def resnet_row(n=128, batch=32):
+    x, y = torch.randint(256, (n, 3, 32, 32), dtype=torch.uint8), torch.arange(n) % 10
+    split = Split(x, y, scale=((.5,)*3, (.25,)*3))
+    splits, model = Splits("noise", 10, split, split, split), make_model("resnet18", 10, (3, 32, 32))
+    recipe, ready = Recipe(epochs=1, batch_size=batch, lr=1e-3), split.ready(x)
+
+    def ours():
+        Trainer(model, losses.make_loss("ce"), recipe, "cpu").fit(splits)
+
+    def bare():
+        optimizer = torch.optim.SGD(model.parameters(), 1e-3, .9, weight_decay=5e-4, fused=True)
+        model.train()
+        for i in range(0, n, batch):
+            optimizer.zero_grad()
+            F.cross_entropy(model(ready[i:i + batch]), y[i:i + batch]).backward()
+            optimizer.step()
+    return compare("ResNet-18 epoch, Trainer", ours, "bare forward + backward + step", bare, 1.03, pairs=7, seconds=.1)
+
+
+def image_rows(n=4096):
+    "An epoch of a small network on CIFAR-10 as JPEG files, wherever CALIBNB_DATA has it."
+    folder = next((p for p in (data_root()/"cifar10", data_root()) if (p/"train"/"airplane").is_dir()), None)
+    if folder is None:
+        return print("images: no CIFAR-10 as JPEG under CALIBNB_DATA (train/airplane/*.jpg); not measured")
+    splits = load_data("cifar10", n_train=n)
+    recipe = Recipe(epochs=1, batch_size=128, augment=("crop", "flip"), lr=.01)
+    usual = transforms.Compose([transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(*splits.train.scale)])
+    some = Subset(ImageFolder(folder/"train", usual), torch.randperm(50_000)[:n].tolist())
+
+    def ours(**changes):
+        Trainer(make_model("small_cnn", 10, (3, 32, 32)), losses.make_loss("ce"), recipe.model_copy(update=changes), "cpu").fit(splits)
+
+    def loop():
+        model = make_model("small_cnn", 10, (3, 32, 32)).train()
+        optimizer = torch.optim.SGD(model.parameters(), .01, .9, weight_decay=5e-4)
+        for x, y in DataLoader(some, batch_size=128, shuffle=True):
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss.item()
+    yield compare(f"small CNN, {n} CIFAR-10 images, Trainer", ours, "ImageFolder + DataLoader loop", loop)
+    yield compare("the same with channels_last", partial(ours, channels_last=True), "ImageFolder + DataLoader loop", loop)
+
+
+def tree_rows(n=250):
+    "Tree-LSTM on SST, all nodes of a height at once, beside one node at a time, wherever CALIBNB_DATA has it."
+    try:
+        splits = load_data("sst", n_train=n)
+    except FileNotFoundError as e:
+        return print(f"trees: {e}; not measured")
+    model, recipe = make_model("tree_lstm", 2, splits.in_shape), Recipe.sst(epochs=1, keep="last")
+    trees = [[node for node in table.tolist() if node[HEIGHT] >= 0] for table in splits.train.x]
+
+    def ours():
+        Trainer(model, losses.make_loss("ce"), recipe, "cpu").fit(splits)
+
+    def one_by_one():
+        optimizer = torch.optim.Adagrad(model.parameters(), .05, weight_decay=1e-4)
+        model.train()
+        for batch in torch.randperm(n).split(25):
+            states, labels = [], []
+            for tree in (trees[i] for i in batch):
+                h = []
+                for word, left, right, height, label in tree:
+                    h.append(model._leaves(torch.tensor([word])) if height == 0 else model._up([h[left], h[right]]))
+                    if label >= 0:
+                        states.append(h[-1][:, :150])
+                        labels.append(label)
+            loss = F.cross_entropy(model.head(model.dropout(torch.cat(states))), torch.tensor(labels))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    yield compare(f"Tree-LSTM, {n} sentences of SST, Trainer", ours, "one node at a time", one_by_one)
+
+
+GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, images=image_rows, trees=tree_rows)
 
 
 def cpu_name():

@@ -105,9 +105,12 @@ def batches(
     size:int=1,            # number of processes
 ):
     "The batches of an epoch from `start` on, on the device."
-    resident = split.x.device == torch.device(device)
+    device = torch.device(device)
+    resident, cuda = split.x.device == device, device.type == 'cuda'
     if resident: plan = plan.to(device)
-    place = lambda t: t if resident else (t.pin_memory() if torch.device(device).type == 'cuda' else t)
+    def place(t):
+        if resident or not cuda: return t
+        with torch.cuda.device(device): return t.pin_memory()  # a thread begins on device 0
     def take(at): return place(split.x[plan.rows[at]]), place(split.y[plan.rows[at].to(split.y.device)])
     def fetch(step):
         a, b = plan.spans[step]

@@ -79,7 +79,9 @@ def cached(
     return arrays
 
 def _make(folder, make):
-    tmp = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f'.{folder.name}.'))
+    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, as NumPy names the files of its arrays
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir()
     def new(name, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{name}.npy', 'w+', dtype, shape)
     try:
         arrays = make(new)
@@ -96,4 +98,5 @@ def _open(folder):
         hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
         arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
         return arrays if all(array_hash(a) == hashes[name] for name, a in arrays.items()) else None
+    except PermissionError: raise
     except (OSError, ValueError, EOFError, AttributeError): return None

@@ -268,11 +268,10 @@ def pick_device(
     device:str='auto',  # 'auto' (CUDA where there is one), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
     "The device to work on; one that is not there is a ValueError."
-    if device == 'auto': return torch.device('cuda' if torch.cuda.is_available() else 'cpu')
-    device = torch.device(device)
+    device = torch.device(device if device != 'auto' else 'cuda' if torch.cuda.is_available() else 'cpu')
     if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f'device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use "auto" or "cpu"')
-    return device
+    return device if device.type != 'cuda' or device.index is not None else torch.device('cuda', torch.cuda.current_device())  # as tensors name it
 
 precisions = {'fp32': None, 'bf16': torch.bfloat16, 'fp16': torch.float16}
 

@@ -62,6 +62,7 @@ class Split:
     )->Tensor:
         "What a network takes: uint8 images become float32, normalised; anything else is as it should be."
         if x.dtype != torch.uint8: return x
+        if self.scale is None: raise ValueError('scale: None, but the inputs are uint8 images; give Split(..., scale=(mean, std)) of each channel, from 0 to 1, e.g. ((.5,), (.25,))')
         mean, std = _channels(self.scale, x.device)
         return (x.float() - mean)/std
 
@@ -194,6 +195,7 @@ def split_arrays(
     y, n = np.asarray(arrays['train_y']), len(arrays['train_y'])
     for option, share in dict(val=val, meta_val=meta_val, test=test).items():
         if not 0 <= share < 1: raise ValueError(f'{option}: {share}, want a share of the training set, from 0 to below 1')
+    if n_train is not None and n_train < 1: raise ValueError(f'n_train: {n_train}, want at least 1')
     sizes = [0 if 'val_x' in arrays else round(val*n), round(meta_val*n), 0 if 'test_x' in arrays else round(test*n)]
     if 'val_x' not in arrays and not sizes[0]: raise ValueError(f'val: {val} of {n} samples leaves none for validation')
     try:
@@ -252,7 +254,8 @@ def sst(seed:int, meta_val:float=0., n_train:int|None=None, fine:bool=False, phr
 
 def imagefolder(seed:int, path:str, size:int|None=None, mean:list|None=None, std:list|None=None, val:float=.1, meta_val:float=0., n_train:int|None=None, test:float=.2)->Splits:
     "Folders of images, one a class; parts that are not there as folders are held out of train."
-    scale = None if mean is None or std is None else (tuple(mean), tuple(std))
+    if (mean is None) != (std is None): raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
+    scale = None if mean is None else (tuple(mean), tuple(std))
     return _real(f'imagefolder:{path}', read_folder, seed, scale, path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
 
 def npz(seed:int, path:str, val:float=.1, meta_val:float=0., n_train:int|None=None, test:float=.2)->Splits:

@@ -22,12 +22,12 @@ def list_images(
     folder,        # with one folder a class
     classes=None,  # names in order; None: the folders that are there, sorted
 ):                 # (paths, (N,) class ids, class names)
-    "Images of a folder, by class and name."
+    "Images of a folder, by class and name, 2.png before 10.png."
     from torchvision.datasets.folder import IMG_EXTENSIONS
     there = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
     classes = there if classes is None else list(classes)
     if unknown := sorted(set(there) - set(classes)): raise ValueError(f'{folder}: class {unknown[0]!r} is not among those of train ({", ".join(classes[:5])}, ...)')
-    found = [(p, i) for i, c in enumerate(classes) for p in sorted((Path(folder)/c).rglob('*')) if p.suffix.lower() in IMG_EXTENSIONS]
+    found = [(p, i) for i, c in enumerate(classes) for p in sorted((Path(folder)/c).rglob('*'), key=lambda p: (p.parent, len(p.name), p.name)) if p.suffix.lower() in IMG_EXTENSIONS]
     if not found: raise ValueError(f'{folder}: no images in it, want one folder a class with {", ".join(IMG_EXTENSIONS[:4])}, ...')
     return [p for p, _ in found], np.array([i for _, i in found], dtype=np.int64), classes
 
@@ -146,12 +146,16 @@ def read_npz(
     arrays = {}
     for part in PARTS:
         for x, y in ((f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y'), *([('x', 'y')] if part == 'train' else [])):
-            if x in given and y in given: arrays |= {f'{part}_x': _inputs(given[x], f'{path}: {x}'), f'{part}_y': _labels(given[y], len(given[x]), f'{path}: {y}')}
+            if (x in given) != (y in given): raise ValueError(f'{path}: has {x if x in given else y} but no {y if x in given else x}; it holds {", ".join(given)}')
+            if x in given: arrays |= {f'{part}_x': _inputs(given[x], f'{path}: {x}'), f'{part}_y': _labels(given[y], len(given[x]), f'{path}: {y}')}
     if 'train_x' not in arrays: raise ValueError(f'{path}: holds {", ".join(given) or "nothing"}, want x and y, or x_train, y_train, x_test, y_test')
     return arrays
 
 def _inputs(x, name):
-    if x.dtype != np.uint8: return np.ascontiguousarray(x, dtype=np.float32)
+    if x.dtype != np.uint8:
+        if x.dtype.kind not in 'fiu': raise ValueError(f'{name}: {x.dtype} values, want numbers')
+        if not np.isfinite(x).all(): raise ValueError(f'{name}: holds nan or inf, first in sample {int(np.nonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0][0])}')
+        return np.ascontiguousarray(x, dtype=np.float32)
     if x.ndim == 3: return x[:, None]
     if x.ndim == 4 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4): return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
     if x.ndim != 4: raise ValueError(f'{name}: shape {x.shape}, want images (N, H, W), (N, H, W, C) or (N, C, H, W) where the values are uint8')

@@ -246,13 +246,13 @@ class TreeLSTM(Classifier):
         "h of every node, (M, d), and the place of each in the flattened batch."
         nodes = x.long().flatten(0, 1)
         first = torch.arange(len(x), device=x.device).repeat_interleave(x.shape[1])*x.shape[1]
-        height, inner = nodes[:, HEIGHT], nodes[:, LEFT] >= 0
+        height, inner = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
         left, right = ((first + nodes[:, side])[inner] for side in (LEFT, RIGHT))
         above = torch.zeros_like(height)                                 # height of the parent, 0 for a root
         above[left] = above[right] = height[inner]
         H = x.shape[1]                                                   # more than any height
         order, by_parent = ((k[0]*H + k[1]).masked_fill(height < 0, -1).argsort(stable=True) for k in ((height, above), (above, height)))
-        count = torch.bincount((height*H + above + 1).clamp_min(0), minlength=1 + H*H).tolist()  # the only wait for the device
+        count = torch.bincount((height*H + above + 1).clamp_min(0), minlength=1 + H*H).tolist()
         padding, count = count[0], torch.tensor(count[1:]).view(H, H)
         order, rank = order[padding:], torch.empty_like(order).scatter_(0, by_parent, torch.arange(len(order), device=x.device) - padding)
         states, handed, start, begin = [], {}, 0, count[:, 0].sum().item()
@@ -278,7 +278,8 @@ class TreeLSTM(Classifier):
         "Every node with a label is a sample; those of the roots are y."
         h, place = self._states(x)
         label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[place]
-        return self.head(self.dropout(h[label >= 0])), label[label >= 0]
+        known = (label >= 0).nonzero()[:, 0]
+        return self.head(self.dropout(h[known])), label[known]
 
 def _roots(x):
     "Places of the roots in the flattened batch."

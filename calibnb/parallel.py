@@ -23,12 +23,14 @@ def world_size()->int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 @contextmanager
-def joined():
+def joined(
+    device:str='auto',  # where they work; 'auto': each on a GPU of its own where there are enough, else on CPUs
+):
     "Be one of the processes that torchrun started; alone when it started none."
     if 'WORLD_SIZE' not in os.environ or int(os.environ['WORLD_SIZE']) == 1 or world_size() > 1:
         yield
         return
-    cuda = torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get('LOCAL_WORLD_SIZE', 1))
+    cuda = device != 'cpu' and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get('LOCAL_WORLD_SIZE', 1))
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
     dist.init_process_group('nccl' if cuda else 'gloo')
     try: yield

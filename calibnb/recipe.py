@@ -14,22 +14,22 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from .core import pick, precisions
 
 # %% ../nbs/19c_recipe.ipynb #2696a86e
-def _milestones(epochs, whole, *drops): return tuple(round(d/whole*epochs) for d in drops)
+def _milestones(epochs, *shares): return tuple(sorted({max(1, round(s*epochs)) for s in shares}))
 
 class Presets:
     "Recipes of the papers, as class methods of `Recipe`."
     @classmethod
     def quick(cls, epochs:int=150, **changes):
         "The small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradients clipped at 2."
-        return cls(**dict(epochs=epochs, milestones=(round(.43*epochs), round(.71*epochs)), clip=2.) | changes)
+        return cls(**dict(epochs=epochs, milestones=_milestones(epochs, .43, .71), clip=2.) | changes)
     @classmethod
     def cifar(cls, epochs:int=350, **changes):
         "CIFAR and SVHN in all five papers: batch 128, drops after epochs 150 and 250 of 350, crops and mirrors."
-        return cls(**dict(epochs=epochs, batch_size=128, milestones=_milestones(epochs, 350, 150, 250), augment=('crop', 'flip')) | changes)
+        return cls(**dict(epochs=epochs, batch_size=128, milestones=_milestones(epochs, 150/350, 250/350), augment=('crop', 'flip')) | changes)
     @classmethod
     def tiny_imagenet(cls, epochs:int=100, **changes):
         "Tiny ImageNet: drops after epochs 40 and 60 of 100 [Mukhoti 2020, D000, D002]."
-        return cls.cifar(epochs, **dict(milestones=_milestones(epochs, 100, 40, 60)) | changes)
+        return cls.cifar(epochs, **dict(milestones=_milestones(epochs, .4, .6)) | changes)
     @classmethod
     def sst(cls, epochs:int=25, **changes):
         "Tree-LSTM on SST: AdaGrad, best epoch by validation error [Mukhoti 2020]; batch 25 as in Tai 2015."
@@ -62,7 +62,7 @@ KEEP = 'last', 'val_error', 'val_nll', 'refinement'
 
 class Recipe(Presets, BaseModel):
     "How to train: optimiser, learning rates, regularisation, augmentation, precision, which epoch to keep."
-    model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     epochs: int = Field(150, ge=1)                 # passes over the training split
     batch_size: int = Field(64, ge=1)              # of all processes together; the last batch of an epoch may be smaller, or one larger
     optimizer: str = 'sgd'                         # sgd, adam, adamw, adagrad
@@ -97,6 +97,12 @@ class Recipe(Presets, BaseModel):
         for name in names: pick('augment', name, AUGMENTATIONS)
         return names
 
+    @field_validator('milestones')
+    @classmethod
+    def _rising(cls, epochs):
+        if any(b <= a for a, b in zip((0, *epochs), epochs)): raise ValueError(f'{list(epochs)}, want rising numbers of epochs, from 1')
+        return epochs
+
     @model_validator(mode='after')
     def _consistent(self):
         if self.schedule == 'cosine' and self.milestones: raise ValueError(f'milestones: {self.milestones}, but the schedule is cosine, which has none')
@@ -109,6 +115,6 @@ class Recipe(Presets, BaseModel):
         if self.schedule == 'cosine': return self.lr*rise*.5*(1 + math.cos(math.pi*max(0., epoch - self.warmup)/(self.epochs - self.warmup)))
         return self.lr*rise*self.lr_factor**sum(epoch >= m for m in self.milestones)
 
-    def make_optimizer(self, parameters, fused:bool=True):
-        "The optimiser for these parameters."
-        return OPTIMIZERS[self.optimizer](parameters, self, fused)
+    def make_optimizer(self, parameters):
+        "The optimiser for these parameters; not fused with loss scaling: a first step that is skipped would leave a fused momentum uninitialised."
+        return OPTIMIZERS[self.optimizer](parameters, self, self.precision != 'fp16')

@@ -176,9 +176,9 @@ class GradientNorms:
         epochs = _epochs_at(self.shares, view)
         if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs)) | {k: torch.zeros(len(epochs), len(view.predictions(self.split))) for k in ('norm', 'brier')}
         if view.epoch in epochs:
-            preds, h, loss = view.predictions(self.split), view.features(self.split), view.trainer.loss
-            scale = len(preds) if getattr(loss, 'options', {}).get('reduction', 'mean') == 'mean' else 1
-            norm = scale*head_gradient_norm(loss, preds.logits, preds.target, h)
+            preds, trainer = view.predictions(self.split), view.trainer
+            norm = head_gradient_norm(trainer.loss, *(t.to(trainer.device) for t in (preds.logits, preds.target, view.features(self.split)))).cpu()
+            if trainer.reduction == 'mean': norm = norm*len(preds)
             p_y = preds.probs.gather(1, preds.target[:, None])[:, 0]
             brier = preds.probs.square().sum(1) - 2*p_y + 1
             for i, e in enumerate(epochs):

@@ -99,7 +99,7 @@ class Run:
     def history(self): return History.load(self.path/'history.csv')
     @cached_property
     def metrics(self)->dict:
-        "Metrics of the last epoch: `run.metrics['test']['ece'].value`, with n, bins and interval."
+        "Metrics of the epoch that was kept: `run.metrics['test']['ece'].value`, with n, bins and interval."
         return self.folder.result.metrics
     def recorded(self, recorder:str)->dict:
         "What a recorder knows of single samples: name -> tensor."
@@ -128,6 +128,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress):
         if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
     history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', progress and rank() == 0)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
+    if rank() == 0 and trainer.kept.epoch: folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
     if rank() == 0: _write(folder, history, watching, preds)
 
 def _write_tensors(path, tensors):
@@ -151,7 +152,7 @@ def get_run(
     "The run of a configuration: loaded where it exists, trained where it does not."
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return Run(folder.path)
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, processes)
+    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it
@@ -164,21 +165,22 @@ def get_run(
 def train_file(
     path,        # of a RunConfig as JSON, or the run.json of a run folder
     root=None,   # of all runs; that of the folder for a run.json, else `runs_root()`
+    device:str='auto',
 )->Run:
     "The run that a file describes; on every process that torchrun started."
     path = Path(path)
     given = read_json(path)
     if given is None: raise ValueError(f'config: {path} is not a JSON file with a configuration')
     if path.name == 'run.json' and given.get('kind') == 'train': given, root = given['settings'], root or path.resolve().parents[2]
-    with joined(): return get_run(RunConfig.model_validate(given), root)
+    with joined(device): return get_run(RunConfig.model_validate(given), root, device=device)
 
-def _launch(config, folder, root, processes):
+def _launch(config, folder, root, device, processes):
     "Train with torchrun; a RunError with the run's own reason when it fails."
     folder.path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as d:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
-        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve())]
+        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
         with open(folder/'processes.txt', 'w', encoding='utf-8') as out: code = subprocess.run(command, stdout=out, stderr=out).returncode
     if code: raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
 

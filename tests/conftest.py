@@ -1,9 +1,12 @@
 "What the tests share: golden vectors, the repository, and one thread for steady numbers."
 import json
+import os
 from pathlib import Path
 
-import pytest
-import torch
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 VECTORS = ROOT/"tests"/"vectors"

@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.utils import Bunch
 
 from calibnb.cache import MissingData
-from calibnb.data import Rows, Split, data_options, downloads, list_data, load_data
+from calibnb.data import Rows, Split, data_options, downloads, list_data, load_data, split_arrays
 from calibnb.images import CIFAR10_CLASSES, read_cifar, read_tiny_imagenet
 from calibnb.texts import read_sst
 
@@ -159,10 +159,23 @@ def test_npz(tmp_path):
     splits = load_data(f"npz:{tmp_path}/a.npz")
     assert [len(s) for s in splits.parts.values()] == [60, 9, 6] and splits.train.x.dtype == torch.float32
     np.savez(tmp_path/"b.npz", z=x)
+    np.savez(tmp_path/"e.npz", x_train=x, y_train=y, x_test=x, test_y=y)
+    np.savez(tmp_path/"f.npz", x=np.where(np.arange(60)[:, None] == 7, np.nan, x), y=y)
     np.savez(tmp_path/"c.npz", x=np.array([object()]*3), y=np.arange(3))
-    for name, message in ("b", "holds z, want x and y"), ("c", "not an .npz file of plain arrays"), ("d", "is not there"):
+    for name, message in ("b", "holds z, want x and y"), ("c", "not an .npz file of plain arrays"), ("e", "has x_test but no y_test; it holds"), ("f", "x: holds nan or inf, first in sample 7"), ("d", "is not there"):
         with pytest.raises(ValueError, match=message):
             load_data(f"npz:{tmp_path}/{name}.npz")
+
+
+def test_what_no_split_can_be():
+    with pytest.raises(ValueError, match="scale: None, but the inputs are uint8 images"):
+        Split(torch.zeros(2, 1, 4, 4, dtype=torch.uint8), torch.zeros(2)).ready(torch.zeros(2, 1, 4, 4, dtype=torch.uint8))
+    arrays = dict(train_x=np.zeros((30, 2), np.float32), train_y=np.arange(30) % 3)
+    for options, message in (dict(n_train=0), "n_train: 0, want at least 1"), (dict(n_train=29), "n_train: 29, want at most 21"), (dict(val=1.), "val: 1.0, want a share"), (dict(val=0.), "leaves none for validation"):
+        with pytest.raises(ValueError, match=message):
+            split_arrays("flat", arrays, 0, **options)
+    with pytest.raises(ValueError, match="mean, std: .* want both"):
+        load_data("imagefolder:/nowhere", mean=[.5])
 
 
 def test_names_and_options():

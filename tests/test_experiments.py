@@ -308,9 +308,10 @@ def test_a_copy_for_others_holds_nothing_of_this_machine(toy, tmp_path):
     assert "papermill" not in json.loads(text)["metadata"] and str(toy.path) not in text
 
 
-def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path):
-    "The paper's own setting needs data and a network that are not there yet: said before anything is trained."
-    with pytest.raises(NotebookError, match="'cifar10' is not known"):
-        run_notebook("nll_overfitting", dict(quick=False), root=tmp_path)
-    folder, = find_runs(tmp_path)
-    assert folder.state == "failed" and "cifar10" in folder.status["reason"]
+def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path, monkeypatch):
+    "The paper's own setting needs data that are not here: said before anything is trained, and how to get them."
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path/"data"))
+    with pytest.raises(NotebookError, match="cifar10 is not in .*run `calibnb download cifar10`"):
+        run_notebook("nll_overfitting", dict(quick=False), root=tmp_path/"runs")
+    assert all(f.state == "failed" and "calibnb download cifar10" in f.status["reason"] for f in find_runs(tmp_path/"runs"))
+    assert "nll_overfitting" in {f.path.parent.name for f in find_runs(tmp_path/"runs")}

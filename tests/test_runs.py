@@ -89,7 +89,7 @@ def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
         trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(4))
         return trainer.fit(splits, recorders, tmp_path/"c.pt")
     fit(4)
-    with pytest.raises(ValueError, match="was made without the recorder LearnedEpoch"):
+    with pytest.raises(ValueError, match="was made with another recorders"):
         fit(4, LearnedEpoch())
 
 

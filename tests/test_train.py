@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from calibnb.batches import EpochPlan, batches, crop_and_flip
+from calibnb.checkpoint import load_checkpoint
 from calibnb.core import Predictions
 from calibnb.data import Rows, Split, Splits, load_data
 from calibnb.folder import RunError, RunFolder
@@ -20,7 +21,8 @@ from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.recipe import Recipe
 from calibnb.runs import Run, RunConfig, get_run
-from calibnb.train import Trainer, load_checkpoint, main
+from calibnb.train import ConfidenceHistogram, Trainer, WeightNorm, main
+from calibnb.trees import parse_tree, tree_tables
 
 SMALL = dict(model_args=dict(hidden=[32]))
 
@@ -76,6 +78,30 @@ def test_pieces_of_a_batch_add_up():
     summed = trained(splits, make_loss("ce", reduction="sum"), model="mlp", lr=1e-3)
     scaled = trained(splits, model="mlp", lr=1e-3, scale_by_batch=True, accumulate=2)
     assert torch.allclose(summed[0].predict(splits.test).logits, scaled[0].predict(splits.test).logits, atol=1e-4)
+
+
+def test_pieces_of_trees_count_their_labels(monkeypatch):
+    "Sentences have different numbers of labelled phrases: pieces are weighted by these, and no piece is a single sentence."
+    trees = ["(1 w0)", "(0 (1 w1) (0 (1 w2) (2 w3)))", "(1 (0 w1) (0 w2))", "(0 (0 (1 (1 w1) (0 w1)) (0 w4)) (0 w3))", "(1 (1 w1) (1 w2))"]
+    x = torch.from_numpy(tree_tables([parse_tree(t) for t in trees], lambda w: int(w[1:]) + 2, [0, 1, -1], 8))
+    part = Split(x, torch.tensor([1, 0, 1, 0, 1]))
+    sizes, weights = [], []
+    for k, scale in (1, False), (4, False), (1, True), (4, True):
+        net = make_model("tree_lstm", 2, (8, 5), vocabulary=10, dim=4, dropout=0., seed=1)
+        supervised = type(net).supervised
+        monkeypatch.setattr(type(net), "supervised", lambda self, x, y: (sizes.append(len(y)), supervised(self, x, y))[1])
+        Trainer(net, make_loss("ce"), Recipe(epochs=2, batch_size=5, accumulate=k, scale_by_batch=scale), "cpu").fit(Splits("trees", 2, part, part, part))
+        monkeypatch.undo()
+        weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
+    assert torch.allclose(weights[0], weights[1], atol=1e-6) and torch.allclose(weights[2], weights[3], atol=1e-5) and sorted(set(sizes)) == [2, 3, 5]
+    assert not torch.allclose(weights[0], weights[2], atol=1e-3)
+
+
+def test_loss_scaling_that_skips_the_first_steps_still_learns():
+    "fp16 overflows at first with gradients of summed losses; what the optimiser remembers must not be rubbish then."
+    splits = load_data("digits")
+    (a, history), (b, again) = (trained(splits, model="mlp", epochs=3, precision="fp16", scale_by_batch=True, clip=2., batch_size=128) for _ in range(2))
+    assert history.rows == again.rows and history["train_loss"][-1] < 1.
 
 
 def test_mixup_and_augmentation_by_hand():
@@ -155,9 +181,16 @@ def test_what_cannot_be_trained_is_refused():
         Trainer(make_model("small_cnn", 2, (1, 8, 8)), make_loss("ce")).fit(few)
     digits, trees = load_data("digits"), Splits("trees", 2, *[Split(torch.zeros(4, 3, 5, dtype=torch.int16), torch.zeros(4, dtype=torch.long))]*3)
     flat = Splits("flat", 10, *[Split(s.x.flatten(1), s.y) for s in (digits.train, digits.val, digits.test)])
-    for data, recipe, message in (flat, dict(augment=("crop",)), "crop and flip are for images"), (trees, dict(mixup=1.), "which cannot be mixed"):
+    cases = (flat, dict(augment=("crop",)), "crop and flip are for images"), (digits, dict(augment=("crop",)), "the black of its margin is not known"), (trees, dict(mixup=1.), "which cannot be mixed")
+    for data, recipe, message in cases:
         with pytest.raises(ValueError, match=message):
             Trainer(make_model("mlp", 10, data.in_shape), make_loss("ce"), Recipe(**recipe)).fit(data)
+
+
+def test_a_word_outside_the_vocabulary_is_named():
+    text = Splits("text", 2, *[Split(torch.tensor([[1]*15 + [n]]*4), torch.tensor([0, 1, 0, 1])) for n in (2, 3, 70)])
+    with pytest.raises(ValueError, match="word id 70, but the embedding of the model has 50 rows; make the model with vocabulary=71"):
+        Trainer(make_model("text_cnn", 2, (16,), vocabulary=50), make_loss("ce")).fit(text)
 
 
 def test_a_nan_is_named_with_its_batch():
@@ -206,8 +239,8 @@ def wait_for(condition, seconds=60):
 
 
 def test_killed_at_ten_random_moments_it_ends_in_the_same_bits(tmp_path):
-    "SIGKILL between any two batches, with dropout, augmentation, a best epoch and recorders: weights, history, predictions."
-    setting = RunConfig(data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["crop"], mixup=.2, keep="val_nll"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
+    "SIGKILL at any moment, with augmentation, mixup, a best epoch and recorders: weights, history, predictions."
+    setting = RunConfig(data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["flip"], mixup=.2, keep="val_nll"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
     whole = get_run(setting, tmp_path/"whole", progress=False)
     path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
     for i in range(10):
@@ -222,13 +255,73 @@ def test_killed_at_ten_random_moments_it_ends_in_the_same_bits(tmp_path):
         moments.append((len(state["history"]), state["step"]))
     assert len(set(moments)) > 5 and any(step for _, step in moments), moments
     resumed = get_run(setting, tmp_path/"killed", progress=False)
-    assert resumed.history.rows == whole.history.rows and resumed.metrics == whole.metrics
+    assert repr(resumed.history.rows) == repr(whole.history.rows) and resumed.metrics == whole.metrics  # repr: a nan is a nan
     assert all(torch.equal(resumed.predictions(s).logits, whole.predictions(s).logits) for s in ("val", "test"))
     assert all(torch.equal(resumed.recorded("learned_epoch")[k], v) for k, v in whole.recorded("learned_epoch").items())
     a, b = (torch.load(r.path/"checkpoint.pt", weights_only=True) for r in (resumed, whole))
     for part in "model", "kept":
         a_part, b_part = (s[part] if part == "model" else s[part]["state"] for s in (a, b))
         assert all(torch.equal(a_part[k], b_part[k]) for k in b_part)
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_dropout_and_the_best_epoch_survive_an_interruption(tmp_path, monkeypatch):
+    "Dropout goes on with the numbers it would have drawn; the best epoch, long past, is still the one that is kept."
+    splits, scores = problem(), iter(())
+    monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
+    def fit(stop_after=10**9, **kwargs):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(.5), nn.Linear(16, 3))
+        torch.nn.init.constant_(net[1].weight, .01)
+        torch.nn.init.constant_(net[4].weight, .02)
+        count = []
+        def loss(logits, target):
+            count.append(1)
+            if len(count) > stop_after:
+                raise Interrupted
+            return F.cross_entropy(logits, target)
+        trainer = Trainer(net, loss, Recipe(epochs=5, batch_size=16, lr=.05, keep="val_nll"), "cpu")
+        return trainer, trainer.fit(splits, **kwargs)
+    torch.manual_seed(0)
+    scores = iter([1., .5, .7, .8, .9])
+    whole, history = fit()
+    assert whole.kept.epoch == 2
+    for stop, left in (18, [1., .5, .7]), (3, [.8]):
+        torch.manual_seed(0)
+        scores = iter(left)
+        with pytest.raises(Interrupted):
+            fit(stop, checkpoint=tmp_path/"c.pt", every_s=0)
+    torch.manual_seed(0)
+    scores = iter([.9])
+    resumed, again = fit(checkpoint=tmp_path/"c.pt", every_s=0)
+    assert again.rows == history.rows and resumed.kept.epoch == 2
+    assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters()))
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path):
+    splits = load_data("digits")
+    def fit(loss=nn.CrossEntropyLoss(), recorders=(), dropout=0., splits=splits):
+        net = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(16, 10))
+        return Trainer(net, loss, Recipe(epochs=1, keep="val_error"), "cpu").fit(splits, recorders, tmp_path/"c.pt")
+    fit()
+    assert len(fit()) == 1
+    other_val = Splits("digits", 10, splits.train, splits.test, splits.test)
+    for change, what in ((dict(loss=nn.CrossEntropyLoss(label_smoothing=.5)), "loss"), (dict(loss=nn.CrossEntropyLoss(weight=torch.ones(10))), "loss"), (dict(loss=F.cross_entropy), "loss"),
+                         (dict(recorders=[WeightNorm()]), "recorders"), (dict(dropout=.1), "model"), (dict(splits=other_val), "val")):
+        with pytest.raises(ValueError, match=f"was made with another {what}"):
+            fit(**change)
+
+
+def test_two_recorders_of_a_kind_keep_their_own(tmp_path):
+    splits = load_data("digits")
+    def fit(checkpoint):
+        recorders = [ConfidenceHistogram("train"), ConfidenceHistogram("test")]
+        Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), F.cross_entropy, Recipe(epochs=2), "cpu").fit(splits, recorders, checkpoint)
+        return [r.arrays["right"] for r in recorders]
+    first, again = fit(tmp_path/"c.pt"), fit(tmp_path/"c.pt")  # the second time all is loaded
+    assert all(torch.equal(a, b) for a, b in zip(first, again)) and first[0].sum() != first[1].sum()
 
 
 def test_sigterm_saves_and_stops(tmp_path):
@@ -299,6 +392,36 @@ def test_evaluation_on_three_processes_has_the_bits_of_one(tmp_path):
         found, features = torch.load(tmp_path/f"{r}.pt")
         assert all(torch.equal(z, trainer.predict(splits.test[:n], batch_size=100).logits) for n, z in found.items())
         assert torch.equal(features, trainer.features(splits.test[:201], 100))
+
+
+def test_batch_norm_on_two_processes_is_one_network(tmp_path):
+    "Each process sees other samples; what is evaluated and what is saved has the statistics of all."
+    x = (images(203).x.float()/255 - .3)/.2
+    np.savez(tmp_path/"squares.npz", x=x.numpy(), y=images(203).y.numpy())
+    setting = RunConfig(data=f"npz:{tmp_path}/squares.npz", model="small_cnn", model_args=dict(width=4), recipe=Recipe(epochs=3, batch_size=32, keep="val_nll"))
+    run, splits = get_run(setting, tmp_path/"runs", processes=2, device="cpu"), load_data(setting.data)
+    net = make_model("small_cnn", 3, splits.in_shape, width=4)
+    net.load_state_dict(torch.load(run.path/"checkpoint.pt", weights_only=True)["kept"]["state"])
+    assert torch.equal(Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits, run.predictions("test").logits)
+    assert "kept epoch" in (run.path/"log.txt").read_text() and (run.predictions("test").hit).double().mean() > .6
+
+
+def test_sigterm_to_two_processes_saves_the_epoch_they_are_in(tmp_path):
+    setting = RunConfig(data_args=dict(n_train=1200), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
+    (tmp_path/"config.json").write_text(setting.model_dump_json())
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    path = setting.path(tmp_path/"runs")
+    try:
+        wait_for(lambda: RunFolder(path).status.get("state") == "running")
+        time.sleep(4)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) != 0
+    finally:
+        process.kill()
+    assert "SIGTERM" in RunFolder(path).status["reason"]
+    state = torch.load(path/"checkpoint.pt", weights_only=True)
+    assert len(state["own"]) == 2 and (state["step"] or state["history"])
 
 
 def test_a_failure_on_two_processes_has_its_reason(tmp_path):
