@@ -54,6 +54,8 @@ def save_checkpoint(
                  history=trainer.history.rows, arrays=arrays, order=trainer.order_begun, step=trainer.step, own=own, kept=vars(trainer.kept))
     with atomic_write(path) as tmp: torch.save(state, tmp)
 
+def _short(text): return text if len(str(text)) < 300 else f'{text[:300]}...'
+
 def load_checkpoint(
     trainer,  # about to train
     path,
@@ -62,7 +64,7 @@ def load_checkpoint(
     state = torch.load(path, map_location=trainer.device, weights_only=True)
     for what, mine in trainer.task.items():
         if (theirs := state['task'].get(what)) != mine:
-            raise ValueError(f'checkpoint: {path} was made with another {what} ({theirs}, not {mine}); remove it or give another path')
+            raise ValueError(f'checkpoint: {path} was made with another {what} ({_short(theirs)}, not {_short(mine)}); remove it or give another path')
     trainer.model.load_state_dict(state['model'])
     trainer.stepper.optimizer.load_state_dict(state['optimizer'])
     trainer.stepper.scaler.load_state_dict(state['scaler'])

@@ -25,15 +25,17 @@ def world_size()->int:
 @contextmanager
 def joined(
     device:str='auto',  # where they work; 'auto': each on a GPU of its own where there are enough, else on CPUs
-):
+):                      # the device to work on
     "Be one of the processes that torchrun started; alone when it started none."
     if 'WORLD_SIZE' not in os.environ or int(os.environ['WORLD_SIZE']) == 1 or world_size() > 1:
-        yield
+        yield device
         return
     cuda = device != 'cpu' and torch.cuda.is_available() and torch.cuda.device_count() >= int(os.environ.get('LOCAL_WORLD_SIZE', 1))
     if cuda: torch.cuda.set_device(int(os.environ.get('LOCAL_RANK', 0)))
     dist.init_process_group('nccl' if cuda else 'gloo')
-    try: yield
+    try:
+        yield device if cuda else 'cpu'
+        dist.barrier()  # nobody leaves while another still listens
     finally: dist.destroy_process_group()
 
 # %% ../nbs/07_parallel.ipynb #a274a666

@@ -152,7 +152,7 @@ def get_run(
     "The run of a configuration: loaded where it exists, trained where it does not."
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return Run(folder.path)
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes)
+    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it
@@ -172,17 +172,31 @@ def train_file(
     given = read_json(path)
     if given is None: raise ValueError(f'config: {path} is not a JSON file with a configuration')
     if path.name == 'run.json' and given.get('kind') == 'train': given, root = given['settings'], root or path.resolve().parents[2]
-    with joined(device): return get_run(RunConfig.model_validate(given), root, device=device)
+    with joined(device) as device: return get_run(RunConfig.model_validate(given), root, device=device)
 
-def _launch(config, folder, root, device, processes):
+def _launch(config, folder, root, device, processes, show):
     "Train with torchrun; a RunError with the run's own reason when it fails."
+    if ':' in device: raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; CUDA_VISIBLE_DEVICES says which GPUs')
     folder.path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as d:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
-        with open(folder/'processes.txt', 'w', encoding='utf-8') as out: code = subprocess.run(command, stdout=out, stderr=out).returncode
-    if code: raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
+        with open(folder/'processes.txt', 'w', encoding='utf-8') as out: code = _follow(command, out, show)
+    if code and folder.state != 'done': raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
+def _follow(command, out, show):
+    "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted, it is told to stop and given time to save."
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for line in process.stdout:
+            print(line, end='', file=out, flush=True)
+            if show and line.startswith('training:'): print(line, end='', flush=True)
+        return process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try: process.wait(timeout=60)
+            except subprocess.TimeoutExpired: process.kill()
 
 # %% ../nbs/50_runs.ipynb #d88c0564
 def get_runs(

@@ -122,6 +122,11 @@ class _Supervised(nn.Module):
         self.model = model
     def forward(self, x, y): return self.model.supervised(x, y) if hasattr(self.model, 'supervised') else (self.model(x), y)
 
+def _pieces(batch, k):
+    "Equal pieces of at least two samples, for batch norm cannot take one."
+    if (k := max(1, min(k, len(batch.y)//2))) == 1: return [(batch.x, batch.y, batch.other)]
+    return list(zip(*(p.tensor_split(k) if p is not None else [None]*k for p in (batch.x, batch.y, batch.other))))
+
 class Stepper:
     "What a training has besides the model, and how it takes a batch."
     def __init__(self, model, loss, recipe, device):
@@ -140,16 +145,17 @@ class Stepper:
         for group in self.optimizer.param_groups: group['lr'] = lr
         self.optimizer.zero_grad(set_to_none=True)
         total, count, pieces = 0., 0, _pieces(batch, self.recipe.accumulate)
+        whole = len(pieces) == world_size() == 1
         for i, (x, y, other) in enumerate(pieces):
             with nullcontext() if world_size() == 1 or i + 1 == len(pieces) else self.net.no_sync():
                 with autocast(self.device, self.recipe.precision): logits, target = self.net(ordered(x, self.recipe), y)
                 loss = self.loss(logits, target)
                 if other is not None: loss = batch.lam*loss + (1 - batch.lam)*self.loss(logits, other)
-                factor = self._factor(len(target), batch)
+                factor = self._factor(len(target), batch, whole)
                 self.scaler.scale(loss if factor == 1 else factor*loss).backward()
             total = total + loss.detach()*((len(target) if self.reduction == 'mean' else 1)/batch.copies)
             count += len(target)/batch.copies
-        if self.by_parts and self.reduction == 'mean' and not self.recipe.scale_by_batch: self._divide(batch.n, count)
+        if self.by_parts and not whole and self.reduction == 'mean' and not self.recipe.scale_by_batch: self._divide(batch.n, count)
         if self.recipe.clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.weights, self.recipe.clip)
@@ -157,17 +163,18 @@ class Stepper:
         self.scaler.update()
         return total, count
 
-    def _factor(self, n, batch):
-        "Makes the gradients of the pieces, added, and of the processes, averaged, that of the whole batch; n labels of its batch.n samples."
+    def _factor(self, n, batch, whole):
+        "Makes the gradients of the pieces, with n labels each, added, and of the processes, averaged, that of the whole batch."
         share = world_size()/batch.copies
         if self.reduction == 'sum': return share
-        return n*share if self.recipe.scale_by_batch else n/batch.n*share
+        return n*share if self.recipe.scale_by_batch else 1 if whole else n/batch.n*share
 
     def _divide(self, samples, labels):
         "Gradients divided by the number of labels, not of samples: known only when all of them were seen."
         total = add_up(torch.tensor(float(labels), device=self.device)) if world_size() > 1 else labels
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/total)
 
+# %% ../nbs/30_train.ipynb #d8b3bcbc
 def mean_loss(
     losses:Tensor,  # (batches,) sum over the samples of each, of this process
     counts:list,    # samples of each, of this process
@@ -181,11 +188,6 @@ def mean_loss(
             raise FloatingPointError(f'train loss is {value} in epoch {epoch + 1}, batch {i + 1} of {len(sums)}; lower lr (now {recipe.lr_at(epoch + i/len(sums)):g}), '
                                      f'set clip (now {recipe.clip}) or warmup (now {recipe.warmup:g} epochs)')
     return math.fsum(sums)/n
-
-def _pieces(batch, k):
-    "Equal pieces of at least two samples, for batch norm cannot take one."
-    if (k := max(1, min(k, len(batch.y)//2))) == 1: return [(batch.x, batch.y, batch.other)]
-    return list(zip(*(p.tensor_split(k) if p is not None else [None]*k for p in (batch.x, batch.y, batch.other))))
 
 def average_buffers(model:nn.Module):
     "Running statistics of batch norm, each process having seen its own samples, become those of all."
@@ -260,6 +262,7 @@ class Trainer(Evaluator):
                 saver.after_batch(last=True) if epoch + 1 == recipe.epochs else saver.after_batch()
                 tick(1)
         if self.kept.state: self.model.load_state_dict(self.kept.state)
+        self.stepper.net = None  # what processes share must go before their group does
         return self.history
 
     def _begin(self, splits, name_task):

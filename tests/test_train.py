@@ -406,21 +406,21 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     assert "kept epoch" in (run.path/"log.txt").read_text() and (run.predictions("test").hit).double().mean() > .6
 
 
-def test_sigterm_to_two_processes_saves_the_epoch_they_are_in(tmp_path):
+def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
+    "As from a notebook: the kernel is interrupted, the processes that it started save, stop, and leave nobody behind."
     setting = RunConfig(data_args=dict(n_train=1200), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
-    (tmp_path/"config.json").write_text(setting.model_dump_json())
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    path = setting.path(tmp_path/"runs")
+    code = "import sys; from calibnb.runs import *; get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], processes=2, device='cpu')"
+    process = subprocess.Popen([sys.executable, "-c", code, setting.model_dump_json(), str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True)
+    folder = RunFolder(setting.path(tmp_path))
     try:
-        wait_for(lambda: RunFolder(path).status.get("state") == "running")
+        wait_for(lambda: folder.status.get("state") == "running")
         time.sleep(4)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) != 0
     finally:
         process.kill()
-    assert "SIGTERM" in RunFolder(path).status["reason"]
-    state = torch.load(path/"checkpoint.pt", weights_only=True)
+    assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
+    state = torch.load(folder/"checkpoint.pt", weights_only=True)
     assert len(state["own"]) == 2 and (state["step"] or state["history"])
 
 
