@@ -396,8 +396,9 @@ def test_evaluation_on_three_processes_has_the_bits_of_one(tmp_path):
 
 def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     "Each process sees other samples; what is evaluated and what is saved has the statistics of all."
-    x = (images(203).x.float()/255 - .3)/.2
-    np.savez(tmp_path/"squares.npz", x=x.numpy(), y=images(203).y.numpy())
+    train, test = images(203), images(4101, seed=1)  # three batches of evaluation, two of them by the first process
+    arrays = {f"x_{k}": ((s.x.float()/255 - .3)/.2).numpy() for k, s in dict(train=train, test=test).items()}
+    np.savez(tmp_path/"squares.npz", y_train=train.y.numpy(), y_test=test.y.numpy(), **arrays)
     setting = RunConfig(data=f"npz:{tmp_path}/squares.npz", model="small_cnn", model_args=dict(width=4), recipe=Recipe(epochs=3, batch_size=32, keep="val_nll"))
     run, splits = get_run(setting, tmp_path/"runs", processes=2, device="cpu"), load_data(setting.data)
     net = make_model("small_cnn", 3, splits.in_shape, width=4)
