@@ -78,7 +78,7 @@ def _apply(args):
 def _download(args): print(f'{args.data} is in {download(args.data)}')
 
 def _list(args):
-    known = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses, calibrators=lambda: calibnb.list_calibrators())
+    known = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses, calibrators=lambda: calibnb.list_calibrators(), recorders=lambda: calibnb.recorders.recorders)
     for what, names in known.items():
         if args.what in (what, 'all'): print(f'{what:12} {", ".join(names())}')
     if args.what in ('runs', 'all'):
@@ -132,8 +132,8 @@ def parser():
     fetch = commands.add_parser('download', help='fetch a data set from its makers into the folder that CALIBNB_DATA names')
     fetch.add_argument('data', choices=sorted(downloads), metavar='DATA', help=', '.join(sorted(downloads)))
     fetch.set_defaults(do=_download)
-    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, runs')
-    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'data', 'models', 'losses', 'calibrators', 'runs'])
+    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, recorders, runs')
+    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'data', 'models', 'losses', 'calibrators', 'recorders', 'runs'])
     names.set_defaults(do=_list)
     return top
 

@@ -268,7 +268,8 @@ def pick_device(
     device:str='auto',  # 'auto' (CUDA where there is one), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
     "The device to work on; one that is not there is a ValueError."
-    device = torch.device(device if device != 'auto' else 'cuda' if torch.cuda.is_available() else 'cpu')
+    try: device = torch.device(device if device != 'auto' else 'cuda' if torch.cuda.is_available() else 'cpu')
+    except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
     if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
         raise ValueError(f'device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use "auto" or "cpu"')
     return device if device.type != 'cuda' or device.index is not None else torch.device('cuda', torch.cuda.current_device())  # as tensors name it

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'downloads', 'Rows', 'Split', 'Splits', 'gaussian_problem', 'gaussians', 'digits',
            'noisy_digits', 'hold_out', 'split_arrays', 'channel_scale', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet',
-           'newsgroups', 'sst', 'imagefolder', 'npz', 'list_data', 'data_options', 'load_data', 'download']
+           'newsgroups', 'sst', 'imagefolder', 'npz', 'list_data', 'data_options', 'data_print', 'load_data',
+           'download']
 
 # %% ../nbs/24_data.ipynb #066788ec
 import inspect
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .cache import data_root
+from .cache import data_root, fingerprint
 from .core import bind_options, pick
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
 from .synth import GaussianMixture, vary_images
@@ -57,6 +58,7 @@ class Split:
         pick_rows = lambda part: None if part is None else part[rows]
         return Split(self.x[rows], self.y[rows], pick_rows(self.posterior), self.scale, pick_rows(self.rows))
     def to(self, device): return replace(self, x=self.x.to(device), y=self.y.to(device))
+    def __repr__(self): return f'Split({len(self)} samples, inputs {tuple(self.x.shape[1:])} {str(self.x.dtype)[6:]}{", with posterior" if self.posterior is not None else ""})'
     def ready(self,
         x:Tensor,              # some of the inputs, on any device
     )->Tensor:
@@ -282,6 +284,14 @@ def data_options(
 )->dict:        # every option of the data set
     "All options of a data set, defaults filled in; an unknown name or option is a ValueError."
     return bind_options(f'data {name}', _find(name)[0], options, skip=('seed', 'path'))
+
+def data_print(
+    name:str,  # as of `load_data`
+)->str|None:   # 12 hex digits; None for a set that does not change
+    "Changes when the files behind `imagefolder:/path` or `npz:/path` do."
+    if not (path := _find(name)[1].get('path')): return None
+    path = Path(path).expanduser()
+    return fingerprint(sorted(p for p in path.rglob('*') if p.is_file()) if path.is_dir() else [path] if path.exists() else [])
 
 def load_data(
     name:str,       # one of `list_data()`

@@ -142,12 +142,14 @@ def read_npz(
     if not path.is_file(): raise MissingData(f'data: {path} is not there')
     try:
         with np.load(path, allow_pickle=False) as f: given = {k: f[k] for k in f.files}
-    except (ValueError, OSError, EOFError) as e: raise ValueError(f'{path}: not an .npz file of plain arrays ({e})') from None
+    except (ValueError, OSError, EOFError, TypeError, AttributeError): raise ValueError(f'{path}: not an .npz file of plain arrays; np.savez(path, x=..., y=...) writes one') from None
     arrays = {}
     for part in PARTS:
         for x, y in ((f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y'), *([('x', 'y')] if part == 'train' else [])):
             if (x in given) != (y in given): raise ValueError(f'{path}: has {x if x in given else y} but no {y if x in given else x}; it holds {", ".join(given)}')
             if x in given: arrays |= {f'{part}_x': _inputs(given[x], f'{path}: {x}'), f'{part}_y': _labels(given[y], len(given[x]), f'{path}: {y}')}
+    known = {f'{a}_{part}': 0 for part in PARTS for a in 'xy'} | {f'{part}_{a}': 0 for part in PARTS for a in 'xy'} | dict(x=0, y=0)
+    if other := [k for k in given if k not in known and k.lower() in known]: raise ValueError(f'{path}: has {other[0]}, want {other[0].lower()} in small letters')
     if 'train_x' not in arrays: raise ValueError(f'{path}: holds {", ".join(given) or "nothing"}, want x and y, or x_train, y_train, x_test, y_test')
     return arrays
 

@@ -19,33 +19,37 @@ def _milestones(epochs, *shares): return tuple(sorted({max(1, round(s*epochs)) f
 class Presets:
     "Recipes of the papers, as class methods of `Recipe`."
     @classmethod
+    def _of(cls, changes, **preset):
+        "A preset, changed; a cosine takes the place of its drops."
+        return cls(**preset | (dict(milestones=()) if changes.get('schedule') == 'cosine' else {}) | changes)
+    @classmethod
     def quick(cls, epochs:int=150, **changes):
         "The small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradients clipped at 2."
-        return cls(**dict(epochs=epochs, milestones=_milestones(epochs, .43, .71), clip=2.) | changes)
+        return cls._of(changes, epochs=epochs, milestones=_milestones(epochs, .43, .71), clip=2.)
     @classmethod
     def cifar(cls, epochs:int=350, **changes):
         "CIFAR and SVHN in all five papers: batch 128, drops after epochs 150 and 250 of 350, crops and mirrors."
-        return cls(**dict(epochs=epochs, batch_size=128, milestones=_milestones(epochs, 150/350, 250/350), augment=('crop', 'flip')) | changes)
+        return cls._of(changes, epochs=epochs, batch_size=128, milestones=_milestones(epochs, 150/350, 250/350), augment=('crop', 'flip'))
     @classmethod
     def tiny_imagenet(cls, epochs:int=100, **changes):
         "Tiny ImageNet: drops after epochs 40 and 60 of 100 [Mukhoti 2020, D000, D002]."
-        return cls.cifar(epochs, **dict(milestones=_milestones(epochs, .4, .6)) | changes)
+        return cls.cifar(epochs, **(dict(milestones=_milestones(epochs, .4, .6)) if changes.get('schedule') != 'cosine' else {}) | changes)
     @classmethod
     def sst(cls, epochs:int=25, **changes):
         "Tree-LSTM on SST: AdaGrad, best epoch by validation error [Mukhoti 2020]; batch 25 as in Tai 2015."
-        return cls(**dict(epochs=epochs, batch_size=25, optimizer='adagrad', lr=.05, weight_decay=1e-4, keep='val_error') | changes)
+        return cls._of(changes, epochs=epochs, batch_size=25, optimizer='adagrad', lr=.05, weight_decay=1e-4, keep='val_error')
     @classmethod
     def newsgroups(cls, epochs:int=50, **changes):
         "1-D CNN on 20 Newsgroups [Wang 2021]; optimiser and number of epochs are ours, the paper does not name them."
-        return cls(**dict(epochs=epochs, batch_size=128, optimizer='adam', lr=1e-3, weight_decay=0.) | changes)
+        return cls._of(changes, epochs=epochs, batch_size=128, optimizer='adam', lr=1e-3, weight_decay=0.)
     @classmethod
     def fine_tune(cls, epochs:int=50, **changes):
         "ViT-B/16 for 50 epochs [D002]; optimiser and learning rate are ours, the paper does not name them."
-        return cls(**dict(epochs=epochs, batch_size=128, optimizer='adamw', lr=1e-4, weight_decay=.05, schedule='cosine', warmup=min(5, epochs/10), augment=('flip',), clip=1.) | changes)
+        return cls._of(changes, epochs=epochs, batch_size=128, optimizer='adamw', lr=1e-4, weight_decay=.05, schedule='cosine', warmup=min(5, epochs/10), augment=('flip',), clip=1.)
     @classmethod
     def imagenet(cls, epochs:int=90, **changes):
         "Adam with a cosine for 90 epochs [D002]; learning rate and batch are ours, the paper does not name them."
-        return cls(**dict(epochs=epochs, batch_size=256, optimizer='adam', lr=1e-3, weight_decay=0., schedule='cosine', augment=('crop', 'flip')) | changes)
+        return cls._of(changes, epochs=epochs, batch_size=256, optimizer='adam', lr=1e-3, weight_decay=0., schedule='cosine', augment=('crop', 'flip'))
     @classmethod
     def reference_training(cls, epochs:int=350, **changes):
         "The reference repositories' CIFAR: losses summed over the batch, gradients clipped at 2."

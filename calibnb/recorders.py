@@ -35,10 +35,10 @@ class History:
     def __getitem__(self, column:str):
         "A column as a float64 array."
         pick('history column', column, self.columns)
-        return np.array([row[column] for row in self.rows], dtype=np.float64)
+        return np.array([row.get(column, math.nan) for row in self.rows], dtype=np.float64)
 
     @property
-    def columns(self): return list(self.rows[0]) if self.rows else []
+    def columns(self): return list(dict.fromkeys(name for row in self.rows for name in row))
     def append(self, row:dict): self.rows.append(row)
     def frame(self):
         "All of it as a pandas DataFrame."
@@ -47,7 +47,7 @@ class History:
     def save(self, path):
         "Write to a CSV file, whole or not at all, with every digit."
         with atomic_write(path) as tmp, open(tmp, 'w', newline='', encoding='utf-8') as f:
-            writer = csv.DictWriter(f, self.columns)
+            writer = csv.DictWriter(f, self.columns, restval=math.nan)
             writer.writeheader()
             writer.writerows(self.rows)
     @classmethod
@@ -112,6 +112,8 @@ class NLLBreakdown:
 
 class WeightNorm:
     "Frobenius norm of the head's weight, without the bias."
+    def check(self, trainer):
+        if not hasattr(trainer.model, 'head'): raise ValueError(f'recorder WeightNorm: {type(trainer.model).__name__} has no `head`, the last linear layer')
     def __call__(self, view:EpochView)->dict: return dict(weight_norm=view.trainer.model.head.weight.detach().norm().item())
 
 
@@ -172,6 +174,10 @@ class GradientNorms:
         shares=(1/7, 3/7, 5/7, 1.),  # of the epochs
     ): self.split, self.shares, self.arrays = split, shares, {}
 
+    def check(self, trainer):
+        if not (hasattr(trainer.model, 'head') and hasattr(trainer.model, 'features')): raise ValueError(f'recorder GradientNorms: {type(trainer.model).__name__} has no `features` and `head`')
+        if 'lam' in getattr(trainer.loss, 'options', {}): raise ValueError(f'recorder GradientNorms: {type(trainer.loss).__name__} couples the samples of a batch, so no sample has a gradient of its own')
+
     def __call__(self, view:EpochView)->dict:
         epochs = _epochs_at(self.shares, view)
         if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs)) | {k: torch.zeros(len(epochs), len(view.predictions(self.split))) for k in ('norm', 'brier')}
@@ -188,6 +194,10 @@ class GradientNorms:
 class GammaStats:
     "Mean, spread and range of the focal exponent over a split: a constant for focal losses, by label probability for FLSD, learned with γ-Net [D000, Fig. 3]."
     def __init__(self, split:str='train'): self.split = split
+    def check(self, trainer):
+        options = getattr(trainer.loss, 'options', {})
+        if not (hasattr(trainer, 'gamma') or 'gammas' in options or 'gamma' in options or hasattr(trainer.loss, 'gamma')):
+            raise ValueError(f'recorder GammaStats: {type(trainer.loss).__name__} has no gamma; take a loss of the focal family')
     def __call__(self, view:EpochView)->dict:
         gamma = self._gamma(view).double()
         return dict(gamma_mean=gamma.mean().item(), gamma_std=gamma.std(correction=0).item(), gamma_min=gamma.min().item(), gamma_max=gamma.max().item())
@@ -197,9 +207,7 @@ class GammaStats:
         loss, preds = view.trainer.loss, view.predictions(self.split)
         options = getattr(loss, 'options', {})
         if 'gammas' in options: return gamma_of_bucket(preds.probs.gather(1, preds.target[:, None])[:, 0], options['thresholds'], options['gammas'])
-        gamma = options.get('gamma', getattr(loss, 'gamma', None))
-        if gamma is None: raise ValueError(f'recorder gamma_stats: {type(loss).__name__} has no gamma; take a loss of the focal family')
-        return torch.as_tensor(gamma).detach().expand(len(preds))
+        return torch.as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
 recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
              'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats}

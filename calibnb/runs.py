@@ -11,16 +11,19 @@ import math
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from . import metrics
 from .core import Predictions, atomic_write, pick, pick_device
-from .data import data_options, load_data
+from .checkpoint import Stopped, catch_sigterm
+from .data import data_options, data_print, load_data
 from .evaluate import Scored, measure_all
 from .folder import Result, RunError, RunFolder, find_runs, measure, read_json, run_path, runs_root
 from .losses import loss_options, make_loss
@@ -62,6 +65,11 @@ class RunConfig(BaseModel):
         given = dict(given)
         for name in given.keys() & Recipe.model_fields.keys():
             raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r}))')
+        for name in given.keys() - cls.model_fields.keys():
+            for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
+                try: known = options(given.get(part, cls.model_fields[part].default))
+                except ValueError: continue
+                if name in known: raise ValueError(f'{name}: is an option of the {part}, RunConfig({part}_args=dict({name}={given[name]!r}))')
         for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
             name = given.get(part, cls.model_fields[part].default)
             args = given.get(f'{part}_args', {})
@@ -104,6 +112,13 @@ class Run:
     def recorded(self, recorder:str)->dict:
         "What a recorder knows of single samples: name -> tensor."
         return load_file(self.path/'recorded'/f'{pick("recorder", recorder, self.config.recorders)}.safetensors')
+    def model(self):
+        "The trained network, on the CPU and in evaluation mode, with the weights that were kept."
+        path = self.path/'model.safetensors'
+        with safe_open(path, 'pt') as f: shape = json.loads(f.metadata()['shape'])
+        model = make_model(self.config.model, shape['num_classes'], tuple(shape['in_shape']), **self.config.model_args)
+        model.load_state_dict(load_file(path))
+        return model.eval()
     @cached_property
     def rows(self)->dict:
         "How the set was split: split -> rows of the original set, where it has any."
@@ -129,18 +144,26 @@ def _train(config:RunConfig, folder:RunFolder, device, progress):
     history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', progress and rank() == 0)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
     if rank() == 0 and trainer.kept.epoch: folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
-    if rank() == 0: _write(folder, history, watching, preds)
+    if rank() == 0: _write(folder, history, watching, preds, model, splits)
 
 def _write_tensors(path, tensors):
     with atomic_write(path) as tmp: save_file({k: v.contiguous() for k, v in tensors.items()}, tmp)
 
-def _write(folder, history, watching, preds):
+def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."
+    shape = json.dumps(dict(num_classes=splits.num_classes, in_shape=splits.in_shape))
+    with atomic_write(folder/'model.safetensors') as tmp: save_file({k: v.cpu().contiguous() for k, v in model.state_dict().items()}, tmp, metadata=dict(shape=shape))
     history.save(folder/'history.csv')
     for name, recorder in watching.items():
         if arrays := getattr(recorder, 'arrays', None): _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
     for name, p in preds.items(): p.save(folder/'predictions'/f'{name}.safetensors')
     folder.record(Result(metrics={'test': _measure_all(preds['test'])}, findings=[]))
+
+def _same_data(run):
+    "The run, unless the files it was trained on are others now."
+    if (then := run.folder.info.get('data_print')) != (now := data_print(run.config.data)):
+        raise ValueError(f'data: {run.config.data} has changed since {run.path} was made ({then}, now {now}); remove that folder to train anew, or keep the new data under another name')
+    return run
 
 def get_run(
     config:RunConfig,
@@ -150,14 +173,15 @@ def get_run(
     processes:int=1, # that train together, each on a GPU of its own where there are enough
 )->Run:
     "The run of a configuration: loaded where it exists, trained where it does not."
+    if type(processes) is not int or processes < 1: raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     folder = RunFolder(config.path(root))
-    if shared(folder.state == 'done'): return Run(folder.path)
+    if shared(folder.state == 'done'): return _same_data(Run(folder.path))
     if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it
             settings = config.model_dump(mode='json')
-            if rank() == 0: stack.enter_context(folder.running('train', settings, device=str(pick_device(device)), processes=world_size()))
+            if rank() == 0: stack.enter_context(folder.running('train', settings, device=str(pick_device(device)), processes=world_size(), data_print=data_print(config.data)))
             _train(config, folder, device, progress)
     return Run(shared(folder.path))
 
@@ -166,37 +190,45 @@ def train_file(
     path,        # of a RunConfig as JSON, or the run.json of a run folder
     root=None,   # of all runs; that of the folder for a run.json, else `runs_root()`
     device:str='auto',
-)->Run:
-    "The run that a file describes; on every process that torchrun started."
+)->Run|None:
+    "The run that a file describes; None on all processes but the first that torchrun started."
     path = Path(path)
     given = read_json(path)
     if given is None: raise ValueError(f'config: {path} is not a JSON file with a configuration')
     if path.name == 'run.json' and given.get('kind') == 'train': given, root = given['settings'], root or path.resolve().parents[2]
-    with joined(device) as device: return get_run(RunConfig.model_validate(given), root, device=device)
+    with joined(device) as device:
+        run = get_run(RunConfig.model_validate(given), root, device=device)
+        return run if rank() == 0 else None
 
 def _launch(config, folder, root, device, processes, show):
     "Train with torchrun; a RunError with the run's own reason when it fails."
+    pick_device(device)
     if ':' in device: raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; CUDA_VISIBLE_DEVICES says which GPUs')
     folder.path.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as d:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
-        with open(folder/'processes.txt', 'w', encoding='utf-8') as out: code = _follow(command, out, show)
+        code = _follow(command, folder/'processes.txt', show)
     if code and folder.state != 'done': raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
-def _follow(command, out, show):
-    "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted, it is told to stop and given time to save."
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        for line in process.stdout:
-            print(line, end='', file=out, flush=True)
-            if show and line.startswith('training:'): print(line, end='', flush=True)
-        return process.wait()
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try: process.wait(timeout=60)
-            except subprocess.TimeoutExpired: process.kill()
+def _follow(command, path, show):
+    "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted or told to stop, it is told to stop and given time to save."
+    with open(path, 'w', encoding='utf-8') as out, open(path, encoding='utf-8') as seen, catch_sigterm() as told:
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+        try:
+            while process.poll() is None and not told:
+                time.sleep(.2)
+                for line in seen:
+                    if show and line.startswith('training:'): print(line, end='', flush=True)
+        finally: _end(process)
+    if told: raise Stopped
+    return process.returncode
+
+def _end(process):
+    if process.poll() is not None: return
+    process.terminate()
+    try: process.wait(timeout=60)
+    except subprocess.TimeoutExpired: process.kill()
 
 # %% ../nbs/50_runs.ipynb #d88c0564
 def get_runs(

@@ -29,7 +29,7 @@ from .parallel import add_up, rank, shared, world_size
 from .models import Classifier
 from .recipe import Recipe
 from .recorders import (ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, NLLBreakdown,
-                               OptimalECE, WeightNorm, progress_bar)
+                               OptimalECE, WeightNorm, make_recorder, progress_bar)
 from .temperature import nll_temperature
 from .trees import WORD
 
@@ -39,7 +39,7 @@ _all_ = ['Recipe', 'History', 'NLLBreakdown', 'WeightNorm', 'OptimalECE', 'Learn
 # %% ../nbs/30_train.ipynb #c7c3d83d
 def _loss_reduction(loss):
     "'mean' or 'sum', whatever a loss does with its batch; nothing else can be trained with."
-    if not callable(loss): raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
+    if not callable(loss) or isinstance(loss, type): raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
     reduction = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', 'mean'))
     if reduction == 'none': raise ValueError('loss: its reduction is "none", want "mean" or "sum" to train with')
     return reduction
@@ -83,6 +83,8 @@ class Evaluator:
         recipe:Recipe=Recipe.quick(), # precision and memory order are taken from it
         device:str='auto',
     ):
+        if not isinstance(model, nn.Module): raise ValueError(f'model: {model!r}, want a torch module; make_model builds one by name')
+        if not isinstance(recipe, Recipe): raise ValueError(f'recipe: {recipe!r}, want a Recipe, e.g. Recipe.quick()')
         self.device, self.recipe = pick_device(device), recipe
         self.model = model.to(self.device, memory_format=torch.channels_last if recipe.channels_last else torch.preserve_format)
 
@@ -238,14 +240,16 @@ class Trainer(Evaluator):
 
     def fit(self,
         splits:Splits,        # `train` fits the weights; recorders may look at the others
-        recorders=(),         # called with an EpochView at the end of each epoch, each returns columns
+        recorders=(),         # or their names; called with an EpochView at the end of each epoch, each returns columns
         checkpoint=None,      # file to save to and, if it exists, to go on from
         progress=False,       # show a bar, or a function called with 1 after each epoch
         every_s:float=10.,    # seconds between checkpoints, more where saving is slow; 0: after every batch
     )->History:
         "Train for `recipe.epochs` epochs. FloatingPointError when the loss is not finite; ValueError for a label outside the head."
         check_task(splits, self.model, self.recipe)
-        self.recorders, recipe = list(recorders), self.recipe
+        self.recorders, recipe = [make_recorder(r) if isinstance(r, str) else r for r in recorders], self.recipe
+        for r in self.recorders:
+            if hasattr(r, 'check'): r.check(self)
         splits = self._begin(splits, name_task=checkpoint is not None)
         with (seeded(recipe.seed), catch_sigterm() if checkpoint else nullcontext([]) as told, explain_memory(recipe),
               progress_bar(recipe.epochs, 'training', show=progress is True) as bar):
@@ -256,7 +260,7 @@ class Trainer(Evaluator):
             for epoch in range(len(self.history), recipe.epochs):
                 row = dict(epoch=epoch + 1, lr=recipe.lr_at(epoch), train_loss=self._epoch(splits.train, epoch, saver))
                 view = EpochView(self, splits, epoch + 1)
-                for recorder in (*self.recorders, self.kept): row.update(recorder(view))
+                for recorder in (*self.recorders, self.kept): row.update(recorder(view) or {})
                 self.history.append(row)
                 self._new_epoch()
                 saver.after_batch(last=True) if epoch + 1 == recipe.epochs else saver.after_batch()
@@ -301,10 +305,11 @@ def main(argv=None)->int: # exit code
     parser.add_argument('--root', help='of all runs')
     parser.add_argument('--device', default='auto', help="'cpu' to train there though there is a GPU")
     args = parser.parse_args(argv)
-    try: calibnb.runs.train_file(args.config, args.root, args.device)
+    try: run = calibnb.runs.train_file(args.config, args.root, args.device)
     except (ValueError, OSError, FloatingPointError, torch.OutOfMemoryError) as e:
         print(f'calibnb: {e}', file=sys.stderr)
         return 1
+    if run: print(f'{run.path}: test error {run.metrics["test"]["error"].value:.4f}, ECE {run.metrics["test"]["ece"].value:.4f}')
     return 0
 
 if __name__ == '__main__' and globals().get('__spec__'): sys.exit(main())  # by python -m, not in a notebook

@@ -160,9 +160,13 @@ def test_npz(tmp_path):
     assert [len(s) for s in splits.parts.values()] == [60, 9, 6] and splits.train.x.dtype == torch.float32
     np.savez(tmp_path/"b.npz", z=x)
     np.savez(tmp_path/"e.npz", x_train=x, y_train=y, x_test=x, test_y=y)
+    np.savez(tmp_path/"g.npz", x_train=x, y_train=y, X_test=x, Y_test=y)
+    (tmp_path/"h.npz").write_text("text")
+    np.save(tmp_path/"i.npy", x)
+    (tmp_path/"i.npy").rename(tmp_path/"i.npz")
     np.savez(tmp_path/"f.npz", x=np.where(np.arange(60)[:, None] == 7, np.nan, x), y=y)
     np.savez(tmp_path/"c.npz", x=np.array([object()]*3), y=np.arange(3))
-    for name, message in ("b", "holds z, want x and y"), ("c", "not an .npz file of plain arrays"), ("e", "has x_test but no y_test; it holds"), ("f", "x: holds nan or inf, first in sample 7"), ("d", "is not there"):
+    for name, message in ("b", "holds z, want x and y"), ("c", "not an .npz file of plain arrays"), ("e", "has x_test but no y_test; it holds"), ("f", "x: holds nan or inf, first in sample 7"), ("d", "is not there"), ("g", "has X_test, want x_test in small letters"), ("h", "not an .npz file"), ("i", "not an .npz file"):
         with pytest.raises(ValueError, match=message):
             load_data(f"npz:{tmp_path}/{name}.npz")
 

@@ -1,5 +1,7 @@
 "Training: the same on one process and on two, streamed or resident, whole or in pieces; stopped at any moment and taken up."
+import functools
 import json
+import pickle
 import random
 import signal
 import subprocess
@@ -20,8 +22,9 @@ from calibnb.folder import RunError, RunFolder
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.recipe import Recipe
+from calibnb.recorders import History
 from calibnb.runs import Run, RunConfig, get_run
-from calibnb.train import ConfidenceHistogram, Trainer, WeightNorm, main
+from calibnb.train import ConfidenceHistogram, NLLBreakdown, Trainer, main
 from calibnb.trees import parse_tree, tree_tables
 
 SMALL = dict(model_args=dict(hidden=[32]))
@@ -309,9 +312,62 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     assert len(fit()) == 1
     other_val = Splits("digits", 10, splits.train, splits.test, splits.test)
     for change, what in ((dict(loss=nn.CrossEntropyLoss(label_smoothing=.5)), "loss"), (dict(loss=nn.CrossEntropyLoss(weight=torch.ones(10))), "loss"), (dict(loss=F.cross_entropy), "loss"),
-                         (dict(recorders=[WeightNorm()]), "recorders"), (dict(dropout=.1), "model"), (dict(splits=other_val), "val")):
+                         (dict(loss=lambda z, y: F.cross_entropy(z, y)), "loss"), (dict(recorders=[NLLBreakdown(["val"])]), "recorders"), (dict(dropout=.1), "model"), (dict(splits=other_val), "val")):
         with pytest.raises(ValueError, match=f"was made with another {what}"):
             fit(**change)
+
+
+@pytest.mark.parametrize("make", [lambda: functools.partial(F.cross_entropy, label_smoothing=.1), lambda: Half(.5), lambda: lambda z, y: .5*F.cross_entropy(z, y)])
+def test_any_loss_is_known_again(tmp_path, make):
+    "What a loss is does not depend on where in memory it lies; what it does, does."
+    splits = load_data("digits")
+    def fit(loss):
+        return Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), loss, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+    fit(make())
+    assert len(fit(make())) == 1
+    for other in functools.partial(F.cross_entropy, label_smoothing=.2), Half(.7), lambda z, y: .7*F.cross_entropy(z, y):
+        with pytest.raises(ValueError, match="was made with another loss"):
+            fit(other)
+
+
+class Half:
+    def __init__(self, share):
+        self.share = share
+
+    def __call__(self, logits, target):
+        return self.share*F.cross_entropy(logits, target)
+
+
+@pytest.mark.parametrize("content", [b"text", b"", b"PK\x03\x04 cut off"])
+def test_a_damaged_checkpoint_is_named(tmp_path, content):
+    (tmp_path/"c.pt").write_bytes(content)
+    splits = load_data("digits")
+    with pytest.raises((ValueError, pickle.UnpicklingError)) as e:
+        Trainer(make_model("mlp", 10, splits.in_shape), F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+    assert "c.pt cannot be read" in str(e.value) or isinstance(e.value, pickle.UnpicklingError)
+    torch.save(dict(a=1), tmp_path/"c.pt")
+    with pytest.raises(ValueError, match="was not written by a Trainer"):
+        Trainer(make_model("mlp", 10, splits.in_shape), F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+
+
+def test_a_training_of_two_processes_goes_on_with_one(tmp_path):
+    splits = load_data("digits")
+    def trainer(loss):
+        return Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8], seed=0), loss, Recipe(epochs=2), "cpu")
+    left = iter(range(14))
+    def stopping(logits, target, original=F.cross_entropy):
+        if next(left, None) is None:
+            raise Interrupted
+        return original(logits, target)
+    with pytest.raises(Interrupted):
+        trainer(stopping).fit(splits, checkpoint=tmp_path/"c.pt", every_s=0)
+    state = torch.load(tmp_path/"c.pt", weights_only=True)
+    own, = state["own"]
+    halves = [dict(own, losses=own["losses"]*share, counts=[n*share for n in own["counts"]]) for share in (.25, .75)]
+    torch.save(state | dict(own=halves), tmp_path/"c.pt")
+    left = iter(range(1000))
+    whole, resumed = trainer(F.cross_entropy).fit(splits), trainer(stopping).fit(splits, checkpoint=tmp_path/"c.pt")
+    assert np.allclose(whole["train_loss"], resumed["train_loss"], rtol=1e-6)
 
 
 def test_two_recorders_of_a_kind_keep_their_own(tmp_path):
@@ -408,7 +464,7 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
 
 
 def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
-    "As from a notebook: the kernel is interrupted, the processes that it started save, stop, and leave nobody behind."
+    "As a cluster does it to a job: it ends, and the processes that it started save, stop, and do not outlive it."
     setting = RunConfig(data_args=dict(n_train=1200), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
     code = "import sys; from calibnb.runs import *; get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], processes=2, device='cpu')"
     process = subprocess.Popen([sys.executable, "-c", code, setting.model_dump_json(), str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True)
@@ -416,8 +472,8 @@ def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
     try:
         wait_for(lambda: folder.status.get("state") == "running")
         time.sleep(4)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) != 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=60) == 143
     finally:
         process.kill()
     assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
@@ -445,6 +501,35 @@ def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
 
 
 # what a run keeps
+
+def test_the_network_of_a_run_is_the_one_that_was_kept(tmp_path):
+    run = get_run(RunConfig(recipe=Recipe(epochs=12, lr=.4, keep="val_nll"), **SMALL), tmp_path)
+    splits = load_data("digits")
+    assert torch.equal(Trainer(run.model(), make_loss("ce"), device="cpu").predict(splits.test).logits, run.predictions("test").logits)
+    last = torch.load(run.path/"checkpoint.pt", weights_only=True)["model"]
+    assert not torch.equal(last["head.weight"], run.model().head.weight) and not run.model().training
+
+
+def test_a_run_of_other_data_is_not_taken(tmp_path):
+    x, y = np.random.default_rng(0).standard_normal((90, 4)), np.arange(90) % 3
+    np.savez(tmp_path/"a.npz", x=x, y=y)
+    setting = RunConfig(data=f"npz:{tmp_path}/a.npz", recipe=Recipe.quick(1), **SMALL)
+    assert get_run(setting, tmp_path).path == get_run(setting, tmp_path).path
+    np.savez(tmp_path/"a.npz", x=x[:60], y=y[:60])
+    with pytest.raises(ValueError, match="a.npz has changed since .* was made"):
+        get_run(setting, tmp_path)
+
+
+def test_recorders_say_at_once_what_they_cannot_do(tmp_path):
+    splits, plain = load_data("digits"), nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+    for recorder, model, loss, message in ((("weight_norm", plain, "ce", "Sequential has no `head`"), ("gradient_norms", plain, "ce", "has no `features` and `head`"),
+                                           ("gradient_norms", make_model("mlp", 10, (16,)), "mmce", "couples the samples"), ("gamma_stats", plain, "ce", "CrossEntropyLoss has no gamma"))):
+        with pytest.raises(ValueError, match=message):
+            Trainer(model, make_loss(loss), Recipe(epochs=1), "cpu").fit(splits, [recorder])
+    late = Trainer(plain, make_loss("ce"), Recipe(epochs=3), "cpu").fit(splits, [lambda view: dict(late=1.) if view.epoch > 1 else None])
+    late.save(tmp_path/"h.csv")
+    assert np.isnan(late["late"][0]) and np.array_equal(History.load(tmp_path/"h.csv")["late"], late["late"], equal_nan=True)
+
 
 def test_the_split_and_the_gradient_norms_are_kept(tmp_path):
     setting = RunConfig(recipe=Recipe.quick(7), recorders=["gradient_norms", "gamma_stats"], loss="focal", loss_args=dict(gamma=2), **SMALL)
