@@ -84,6 +84,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                               'calibnb.core._check_prob_values': ('core.html#_check_prob_values', 'calibnb/core.py'),
                               'calibnb.core._cpu_argmax': ('core.html#_cpu_argmax', 'calibnb/core.py'),
                               'calibnb.core._explain': ('core.html#_explain', 'calibnb/core.py'),
+                              'calibnb.core._fits': ('core.html#_fits', 'calibnb/core.py'),
                               'calibnb.core._flat_ids': ('core.html#_flat_ids', 'calibnb/core.py'),
                               'calibnb.core._umask': ('core.html#_umask', 'calibnb/core.py'),
                               'calibnb.core.as_tensor': ('core.html#as_tensor', 'calibnb/core.py'),

@@ -15,6 +15,7 @@ import math
 import os
 import random
 import tempfile
+import typing
 import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -232,7 +233,15 @@ def bind_options(
     full = {k: options.get(k, p.default) for k, p in params.items()}
     for k, v in full.items():
         if v is inspect.Parameter.empty: raise ValueError(f'{what} option: {k} is required and was not given')
+        if not _fits(v, params[k].annotation): raise ValueError(f'{what} option {k}: {v!r}, want {getattr(params[k].annotation, "__name__", params[k].annotation)}')
     return {k: _as_default(v, params[k].default) for k, v in full.items()}
+
+def _fits(value, kind):
+    "Whether a value is of an annotated kind: a type, or several with |; without one, anything is."
+    kinds = typing.get_args(kind) or (kind,)
+    if not all(isinstance(k, type) for k in kinds) or kind is inspect.Parameter.empty: return True
+    loose = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}
+    return any(isinstance(value, loose.get(k, k)) and (k is bool or not isinstance(value, bool)) for k in kinds) or (float in kinds and value == 'inf')
 
 def _as_default(value, default):
     "Where the default is a float or holds floats, so does the value; 'inf' is the float, as JSON has none."

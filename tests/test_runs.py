@@ -228,6 +228,7 @@ BAD = [
     (dict(experiment="../elsewhere"), "experiment"),
     (dict(seed=3), r"seed: belongs in the recipe, RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
     (dict(recipe=dict(epochs=0)), "epochs"),
+    (dict(data_args=dict(n_train="300")), "data digits option n_train: '300', want int"),
     (dict(n_train=300), r"n_train: is an option of the data, RunConfig\(data_args=dict\(n_train=300\)\)"),
     (dict(loss="focal", gamma=2), r"gamma: is an option of the loss, RunConfig\(loss_args=dict\(gamma=2\)\)"),
     (dict(recipe=dict(learning_rate=.1)), "learning_rate"),
