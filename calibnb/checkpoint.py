@@ -63,7 +63,7 @@ def save_checkpoint(
     own = gathered(_own_state(trainer))
     if rank(): return
     arrays = {str(i): r.arrays for i, r in enumerate(trainer.recorders) if hasattr(r, 'arrays')}
-    state = dict(task=trainer.task, model=trainer.model.state_dict(), optimizer=trainer.stepper.optimizer.state_dict(), scaler=trainer.stepper.scaler.state_dict(),
+    state = dict(task=trainer.task, model=trainer.model.state_dict(), stepper=trainer.stepper.state_dict(),
                  history=trainer.history.rows, arrays=arrays, order=trainer.order_begun, step=trainer.step, own=own, kept=vars(trainer.kept))
     with atomic_write(path) as tmp: torch.save(state, tmp)
 
@@ -86,8 +86,7 @@ def load_checkpoint(
         if (theirs := state['task'].get(what)) != mine:
             raise ValueError(f'checkpoint: {path} was made with another {what} ({_difference(theirs, mine)}); remove it or give another path')
     trainer.model.load_state_dict(state['model'])
-    trainer.stepper.optimizer.load_state_dict(state['optimizer'])
-    trainer.stepper.scaler.load_state_dict(state['scaler'])
+    trainer.stepper.load_state_dict(state['stepper'])
     trainer.history.rows[:] = state['history']
     vars(trainer.kept).update(state['kept'])
     for i, arrays in state['arrays'].items(): trainer.recorders[int(i)].arrays = {k: v.cpu() for k, v in arrays.items()}

@@ -138,11 +138,14 @@ def digits(
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
     n_train:int=700,
     n_val:int=400,     # the rest is test: 697
+    n_meta:int=0,      # of those for validation, how many are meta_val instead
 )->Splits:
     "scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
     images, labels = _digit_images()
-    parts = [Split(_normalise(images[i], pool), labels[i], rows=i) for i in _three_parts(len(labels), n_train, n_val, seed)]
-    return Splits('digits', 10, *parts)
+    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
+    if not 0 <= n_meta < n_val: raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
+    part = lambda rows: Split(_normalise(images[rows], pool), labels[rows], rows=rows)
+    return Splits('digits', 10, part(train), part(val[n_meta:]), part(test), part(val[:n_meta]) if n_meta else None)
 
 def noisy_digits(
     seed:int,           # of the split and of all noise

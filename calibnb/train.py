@@ -165,6 +165,11 @@ class Stepper:
         self.scaler.update()
         return total, count
 
+    def state_dict(self)->dict: return dict(optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict())
+    def load_state_dict(self, state:dict):
+        self.optimizer.load_state_dict(state['optimizer'])
+        self.scaler.load_state_dict(state['scaler'])
+
     def _factor(self, n, batch, whole):
         "Makes the gradients of the pieces, with n labels each, added, and of the processes, averaged, that of the whole batch."
         share = world_size()/batch.copies
@@ -275,11 +280,12 @@ class Trainer(Evaluator):
         if recipe.label_noise: splits = replace(splits, train=replace(splits.train, y=flip_labels(splits.train.y, splits.num_classes, recipe.label_noise, recipe.seed)))
         splits = replace(splits, **{name: place_split(s, self.device) for name, s in splits.parts.items()})
         self.task = describe_task(self, splits) if name_task else {}
-        self.stepper, self.history, self.kept = Stepper(self.model, self.loss, recipe, self.device), History(), KeptEpoch(recipe.keep)
+        self.stepper, self.history, self.kept = self._make_stepper(splits), History(), KeptEpoch(recipe.keep)
         self.order = torch.Generator().manual_seed(recipe.seed)
         self._new_epoch()
         return splits
 
+    def _make_stepper(self, splits): return Stepper(self.model, self.loss, self.recipe, self.device)
     def _new_epoch(self): self.order_begun, self.step, self.losses, self.counts = self.order.get_state(), 0, None, []
 
     def _epoch(self, train, epoch, saver):

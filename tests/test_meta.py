@@ -1,0 +1,286 @@
+"Gradients through a step of training: golden numbers, double backward on networks with batch norm, nothing left behind."
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import vectors, within
+from torch import nn
+from torch.func import functional_call
+
+from calibnb.batches import Batch
+from calibnb.data import Split, Splits
+from calibnb.gamma_net import (
+    SMOOTHINGS,
+    GammaNet,
+    LearnedL2,
+    LearnedSmoothing,
+    focal_logit_gradient,
+    hypergradient,
+    untouched_statistics,
+)
+from calibnb.losses import focal_loss
+from calibnb.meta import MetaProgress, MetaRecipe, MetaStepper, MetaTrainer
+from calibnb.models import make_model
+from calibnb.recipe import Recipe
+from calibnb.surrogates import dece, sece
+
+CASES, DATA = vectors("meta")
+CASE = {c["id"]: c for c in CASES}
+HEAD = {k: torch.tensor(v, dtype=torch.int64 if k.startswith("y") else torch.float64) for k, v in DATA["head"].items()}
+OUTER = {"ce": F.cross_entropy, "sece": lambda z, y: sece(z, y, bandwidth=.1), "ce+0.5sece": lambda z, y: F.cross_entropy(z, y) + .5*sece(z, y, bandwidth=.1)}
+
+
+def array(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+class Given(nn.Module):
+    "A gamma for each sample, as the golden numbers have it."
+    def __init__(self, gamma):
+        super().__init__()
+        self.gamma = nn.Parameter(array(gamma))
+
+    def logit_gradient(self, logits, target, features):
+        return focal_logit_gradient(logits, target, self.gamma)
+
+    def head_gradient(self, head):
+        return None
+
+
+class HeadOnly(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(4, 3).double()
+        self.head.load_state_dict(dict(weight=HEAD["head_W"], bias=HEAD["head_b"]))
+
+    def features(self, x):
+        return x
+
+
+class Layers(nn.Module):
+    "The golden numbers' Sequential, its last layer as the head."
+    def __init__(self, theta):
+        super().__init__()
+        theta = {k: array(v) for k, v in theta.items()}
+        wide, dim = theta["0.weight"].shape
+        norm = [nn.BatchNorm1d(wide)] if "1.weight" in theta else []
+        self.body = nn.Sequential(nn.Linear(dim, wide), *norm, nn.Tanh()).double()
+        last = str(2 + len(norm))
+        self.head = nn.Linear(*theta[f"{last}.weight"].shape[::-1]).double()
+        self.body.load_state_dict({k: v for k, v in theta.items() if not k.startswith(last)}, strict=False)
+        self.head.load_state_dict({k[2:]: v for k, v in theta.items() if k.startswith(last)})
+
+    def features(self, x):
+        return self.body(x)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def head_batches():
+    return (HEAD["x"], HEAD["y"]), (HEAD["x_val"], HEAD["y_val"])
+
+
+def test_forward():
+    case = CASE["gamma_net_forward"]
+    net = GammaNet(4, 3, tau=case["tau"]).double()
+    net.load_state_dict(dict(A=array(case["A"]), W=array(case["W"])))
+    within(net(array(case["x"])).detach(), case["expected"]["gamma"], case)
+    if (unit := case["expected"].get("W_for_unit_gamma")) is not None:
+        W = torch.linalg.pinv(array(case["A"]).T).sum(1)*case["tau"]
+        within(W, unit, case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c["id"].startswith("hypergrad_head")], ids=lambda c: c["id"])
+def test_head(case):
+    params, want = case["params"], case["expected"]
+    outer, lr, reduction = OUTER[params["outer"]], params["lr"], params["reduction"]
+    (d_gamma,), value = hypergradient(HeadOnly(), Given(want["gamma"]), *head_batches(), outer, lr, reduction=reduction)
+    within(d_gamma, want["dL_dgamma"], case)
+    within(value, want["L_val"], case)
+    net = GammaNet(4, 3, tau=params["tau"]).double()
+    net.load_state_dict(dict(A=HEAD["A"], W=HEAD["W"]))
+    (d_A, d_W), _ = hypergradient(HeadOnly(), net, *head_batches(), outer, lr, reduction=reduction)
+    within(d_A, want["dL_dA"], case)
+    within(d_W, want["dL_dW"], case)
+
+
+def test_learned_l2_and_smoothing():
+    case = CASE["hypergrad_learnable_l2"]
+    model = HeadOnly()
+    decay = LearnedL2(model.head).double()
+    decay.load_state_dict(dict(weight=array(case["omega_w"]), bias=array(case["omega_b"])))
+    (d_w, d_b), value = hypergradient(model, decay, *head_batches(), OUTER[case["params"]["outer"]], case["params"]["lr"])
+    for got, name in (d_w, "d_omega_w"), (d_b, "d_omega_b"), (value, "L_val"):
+        within(got, case["expected"][name], case)
+    case = CASE["hypergrad_scalar_smoothing"]
+    soft = LearnedSmoothing(3).double()
+    soft.eps.data.fill_(case["params"]["eps"])
+    (d_eps,), _ = hypergradient(HeadOnly(), soft, *head_batches(), OUTER[case["params"]["outer"]], case["params"]["lr"])
+    within(d_eps, case["expected"]["d_eps"], case)
+
+
+@pytest.mark.parametrize("name", ["hypergrad_full", "hypergrad_full_batchnorm"])
+def test_full(name):
+    case = CASE[name]
+    params = case["params"]
+    batches = ((array(case["x"]), torch.tensor(case["y"])), (array(case["x_val"]), torch.tensor(case["y_val"])))
+    (d_gamma,), value = hypergradient(Layers(case["theta"]), Given(case["gamma"]), *batches, OUTER[params["outer"]], params["lr"], scope="full", reduction=params["reduction"])
+    within(d_gamma, case["expected"]["dL_dgamma"], case)
+    within(value, case["expected"]["L_val"], case)
+
+
+def test_every_case_is_used():
+    assert {c["id"].split(":")[0] for c in CASES} == {"gamma_net_forward", "hypergrad_head", "hypergrad_learnable_l2", "hypergrad_scalar_smoothing", "hypergrad_full", "hypergrad_full_batchnorm"}
+
+
+def by_double_backward(model, inner, loss, batch, other, outer, lr, scope, reduction):
+    (x, y), (x_val, y_val) = batch, other
+    with untouched_statistics(model):
+        weights = dict(model.named_parameters())
+        features = model.features(x)
+        values = loss(model.head(features), y, features.detach())
+        moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
+        grads = torch.autograd.grad(values.mean() if reduction == "mean" else values.sum(), list(moving.values()), create_graph=True)
+        moved = weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
+        value = outer(functional_call(model, moved, (x_val,)), y_val)
+    return torch.autograd.grad(value, list(inner.parameters())), value
+
+
+@pytest.mark.parametrize("outer", ["sece", "dece"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("scope", ["head", "full"])
+@pytest.mark.parametrize("net", ["mlp", "small_cnn"])
+def test_as_double_backward(net, scope, reduction, outer):
+    "An MLP and a CNN, both with batch norm, in training mode; their state is as it was, and no gradient is left."
+    torch.manual_seed(1)
+    model = make_model("small_cnn", 4, (2, 6, 6), width=3).double()
+    if net == "mlp":
+        model.body = nn.Sequential(nn.Flatten(), nn.Linear(72, 12), nn.BatchNorm1d(12), nn.Tanh())
+        model = model.double()
+    batch, other = [(torch.randn(n, 2, 6, 6).double(), torch.randint(4, (n,))) for n in (16, 24)]
+    inner = GammaNet(12, 4, gamma0=1.5, init="random", tau=.3).double()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    outer = dict(sece=lambda z, y: sece(z, y, bandwidth=.1), dece=dece)[outer]
+    loss = lambda z, y, h: focal_loss(z, y, inner(h), reduction="none")
+    lr = .3 if reduction == "mean" else .02
+    want, want_value = by_double_backward(model, inner, loss, batch, other, outer, lr, scope, reduction)
+    got, value = hypergradient(model, inner, batch, other, outer, lr, scope=scope, reduction=reduction)
+    assert abs(value - want_value) < 1e-12
+    for a, b in zip(got, want):
+        assert (a - b).norm() <= 1e-8*b.norm() and b.norm() > 0
+    assert all(p.grad is None for p in model.parameters()) and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("dim, heads, gamma0", [(512, 10, 1.), (512, 100, .7), (64, 32, 3.), (8, 2, 1.)])
+def test_every_input_begins_with_gamma0(dim, heads, gamma0):
+    net = GammaNet(dim, heads, gamma0=gamma0)
+    gamma = net(torch.cat([torch.randn(500, dim), 10*torch.randn(500, dim), torch.zeros(1, dim)])).detach()
+    assert net.exact and (gamma - gamma0).abs().max() < 1e-6*max(1, gamma0) and gamma.std() < 1e-6
+
+
+@pytest.mark.parametrize("options, message", [(dict(tau=0.), "tau: 0.0, want a positive number"), (dict(gamma0=0.), "gamma0"), (dict(init="xavier"), "init: 'xavier' is not known"),
+                                              (dict(positivity="square"), "positivity: 'square' is not known"), (dict(gamma_max=-1.), "gamma_max")])
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        GammaNet(8, 2, **options)
+
+
+@pytest.mark.parametrize("kind", SMOOTHINGS)
+def test_smoothed_labels_stay_labels(kind):
+    soft = LearnedSmoothing(5, kind)
+    for p in soft.parameters():
+        p.data.uniform_(-1, 1)
+    soft.clamp()
+    labels = soft(torch.arange(5), 5)
+    assert (labels >= 0).all() and torch.allclose(labels.sum(1), torch.ones(5), atol=1e-4) and (labels.diagonal() >= .5).all()
+
+
+# training with a loss that learns
+
+def squares(n, seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    return Split(torch.randn(n, 1, 8, 8, generator=draw) + y[:, None, None, None], y)
+
+
+def problem():
+    return Splits("squares", 3, squares(64), squares(20, 1), squares(21, 2), squares(32, 3))
+
+
+def stepper(meta, splits, model="small_cnn", **recipe):
+    torch.manual_seed(0)
+    net = make_model(model, 3, splits.in_shape, seed=0, **(dict(width=4) if model == "small_cnn" else dict(hidden=[8])))
+    trainer = MetaTrainer(net, meta, Recipe(**dict(epochs=3, batch_size=16) | recipe), "cpu")
+    trainer.recorders = []
+    trainer._begin(splits, name_task=False)
+    net.train()
+    return net, trainer.stepper
+
+
+LEARNED = [MetaRecipe(), MetaRecipe(scope="full"), MetaRecipe(scope="full", jvp_by="difference"), MetaRecipe(outer="dece", ce_weight=1., cal_weight=.5), MetaRecipe.bohdal(),
+           MetaRecipe(learn="smoothing"), MetaRecipe(learn="smoothing", learn_args=dict(kind="vector"), scope="full"), MetaRecipe(learn_args=dict(heads=40)), MetaRecipe(learn_args=dict(init="scaled"))]
+
+
+@pytest.mark.parametrize("meta", LEARNED, ids=lambda m: f"{m.learn}-{m.outer}-{m.scope}-{m.jvp_by}")
+def test_nothing_of_the_other_data_reaches_the_network(meta):
+    "Its labels permuted, its inputs replaced: the network's gradient and batch norm keep their bits, and are those of a plain step."
+    splits, found = problem(), []
+    batch = Batch(splits.train.x[:16], splits.train.y[:16], None, 1., 16, 1)
+    permuted = replace(splits, meta_val=Split(squares(32, 9).x, splits.meta_val.y.flip(0)))
+    for data in splits, permuted:
+        net, step = stepper(meta, data)
+        step(batch, .1)
+        found.append(([p.grad.clone() for p in net.parameters()], [b.clone() for b in net.buffers()]))
+        assert step.norms[0] > 0, "nothing reaches the loss"
+    assert all(torch.equal(a, b) for one, two in zip(*found) for a, b in zip(one, two))
+    plain = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4).train()
+    z = plain(batch.x)
+    gamma = 1. if meta.learn == "gamma" else 0.
+    if meta.learn_args.get("init") != "scaled" and meta.learn_args.get("heads") != 40:
+        focal_loss(z, batch.y, gamma).backward()
+        assert all(torch.allclose(a.grad, b, atol=1e-5) for a, b in zip(plain.parameters(), found[0][0]))
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), found[0][1]))
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("meta", [MetaRecipe(lr=1e-3), MetaRecipe.bohdal(scope="full")], ids=lambda m: m.learn)
+def test_interrupted_and_taken_up_it_ends_in_the_same_bits(tmp_path, monkeypatch, meta):
+    "Weights, the loss's parameters, both optimisers, the order of both data, the history."
+    splits, original = problem(), MetaStepper._next
+    def fit(stop_after=10**9, **kwargs):
+        count = []
+        def counting(self):
+            count.append(1)
+            if len(count) > stop_after:
+                raise Interrupted
+            return original(self)
+        monkeypatch.setattr(MetaStepper, "_next", counting)
+        net = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4)
+        trainer = MetaTrainer(net, meta, Recipe(epochs=4, batch_size=16, keep="val_nll"), "cpu")
+        return trainer, trainer.fit(splits, [MetaProgress()], **kwargs)
+    whole, history = fit()
+    for stop in 6, 3:
+        with pytest.raises(Interrupted):
+            fit(stop, checkpoint=tmp_path/"c.pt", every_s=0)
+    resumed, again = fit(checkpoint=tmp_path/"c.pt", every_s=0)
+    assert again.rows == history.rows and len(history) == 4
+    for a, b in (whole.model, resumed.model), (whole.stepper.inner, resumed.stepper.inner):
+        assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+    with pytest.raises(ValueError, match="was made with another loss"):
+        MetaTrainer(whole.model, MetaRecipe(lr=.5), whole.recipe, "cpu").fit(splits, [MetaProgress()], tmp_path/"c.pt")
+
+
+def test_what_bilevel_training_cannot_do():
+    splits, net = problem(), make_model("mlp", 3, (1, 8, 8))
+    for recipe in dict(accumulate=2), dict(mixup=1.), dict(precision="fp16"), dict(compile=True):
+        with pytest.raises(ValueError, match="which bilevel training cannot do"):
+            MetaTrainer(net, recipe=Recipe(**recipe))
+    with pytest.raises(ValueError, match="squares has no meta_val"):
+        MetaTrainer(net, recipe=Recipe(epochs=1), device="cpu").fit(replace(splits, meta_val=None))
+    with pytest.raises(ValueError, match="has no `features` and linear `head`"):
+        MetaTrainer(nn.Linear(3, 3))
