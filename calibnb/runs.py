@@ -116,7 +116,8 @@ class Run:
         "The trained network, on the CPU and in evaluation mode, with the weights that were kept."
         path = self.path/'model.safetensors'
         with safe_open(path, 'pt') as f: shape = json.loads(f.metadata()['shape'])
-        model = make_model(self.config.model, shape['num_classes'], tuple(shape['in_shape']), **self.config.model_args)
+        options = {k: v for k, v in self.config.model_args.items() if k != 'weights'}  # those it began with are not needed
+        model = make_model(self.config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
         model.load_state_dict(load_file(path))
         return model.eval()
     @cached_property
@@ -211,6 +212,7 @@ def _launch(config, folder, root, device, processes, show):
         command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
         code = _follow(command, folder/'processes.txt', show)
     if code and folder.state != 'done': raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
+
 def _follow(command, path, show):
     "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted or told to stop, it is told to stop and given time to save."
     with open(path, 'w', encoding='utf-8') as out, open(path, encoding='utf-8') as seen, catch_sigterm() as told:
