@@ -17,18 +17,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from harness import HEADER, compare
+from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
 from calibnb import losses, metrics, surrogates
+from calibnb.batches import Batch
 from calibnb.cache import data_root
 from calibnb.data import Split, Splits, load_data
+from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
 from calibnb.temperature import temperature_lists
-from calibnb.train import Recipe, Trainer
+from calibnb.train import Recipe, Stepper, Trainer
 from calibnb.trees import HEIGHT
 
 with warnings.catch_warnings():
@@ -239,7 +242,36 @@ def tree_rows(n=250):
     yield compare(f"Tree-LSTM, {n} sentences of SST, Trainer", ours, "one node at a time", one_by_one)
 
 
-GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, images=image_rows, trees=tree_rows)
+def by_double_backward(step, batch, scope, lr=.1):
+    "The hypergradient of gamma-Net as it is usually computed: a graph of second order."
+    model, inner = step.model, step.inner
+    x_other, y_other = step._next()
+    features = model.features(batch.x)
+    losses_ = losses.focal_loss(model.head(features), batch.y, inner(features), reduction="none")
+    weights = dict(model.named_parameters())
+    moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
+    grads = torch.autograd.grad(losses_.mean(), list(moving.values()), create_graph=True)
+    moved = weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
+    torch.autograd.grad(step.meta.outer_loss(functional_call(model, moved, (x_other,)), y_other), list(inner.parameters()), retain_graph=True)
+    losses_.mean().backward()
+    step.optimizer.step()
+    step.optimizer.zero_grad()
+
+
+def meta_rows(n=32):
+    x, y = torch.randn(n, 3, 32, 32), torch.arange(n) % 10
+    batch, recipe, device = Batch(x, y, None, 1., n, 1), Recipe(batch_size=n, lr=1e-3), torch.device("cpu")
+    model = make_model("resnet18", 10, (3, 32, 32)).train()
+    plain = Stepper(model, losses.make_loss("ce"), recipe, device)
+    row = partial(compare, unit_name="plain cross-entropy step", unit=lambda: plain(batch, 1e-3), pairs=5, seconds=.1)
+    for scope, budget in ("head", 1.25), ("full", 2.5):
+        meta = MetaRecipe(scope=scope)
+        step = MetaStepper(model, InnerLoss(meta), recipe, device, meta, Split(x.flip(0), y))
+        yield row(f"gamma-Net step, {scope}, ResNet-18, batch {n}", lambda: step(batch, 1e-3), budget=budget)
+        yield row(f"gamma-Net step, {scope}, by double backward", lambda: by_double_backward(step, batch, scope))
+
+
+GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows)
 
 
 def cpu_name():

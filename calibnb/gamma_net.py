@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['POSITIVITY', 'INITS', 'SMOOTHINGS', 'focal_logit_gradient', 'GammaNet', 'LearnedSmoothing', 'LearnedL2',
-           'untouched_statistics', 'Direction', 'head_direction', 'full_direction', 'meta_gradient', 'hypergradient']
+           'untouched_statistics', 'drawn_state', 'drawn_again', 'Direction', 'head_direction', 'full_direction',
+           'meta_gradient', 'hypergradient']
 
 # %% ../nbs/14_gamma_net.ipynb #c484dc45
 import math
@@ -135,6 +136,22 @@ def untouched_statistics(model:nn.Module):
     finally:
         for m in norms: m.track_running_stats = True
 
+def drawn_state(model:nn.Module, device)->tuple|None:
+    "The generators' state, if the network draws from them (dropout); to be drawn again by `drawn_again`."
+    if not any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p for m in model.modules()): return None
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if torch.device(device).type == 'cuda' else None
+
+@contextmanager
+def drawn_again(state, device):
+    "Draw what was drawn after `drawn_state`, and leave the generators as they are."
+    if state is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if state[1] is not None else []):
+        torch.set_rng_state(state[0])
+        if state[1] is not None: torch.cuda.set_rng_state(state[1], device)
+        yield
+
 @dataclass(frozen=True)
 class Direction:
     "Where the outer loss pulls after a virtual step."
@@ -167,6 +184,7 @@ def full_direction(
     outer,               # (logits, target) -> 0-d
     lr:float,            # alpha
     jvp_by:str='forward',# 'forward' mode, exact; or 'difference', a quotient
+    drawn=None,          # `drawn_state` before the training batch went forward: the same dropout is drawn again
 )->Direction:
     "A virtual step of the whole network: a pass forward and back on the other batch, a forward-mode pass on this one."
     pick('jvp_by', jvp_by, ('forward', 'difference'))
@@ -176,8 +194,9 @@ def full_direction(
     with untouched_statistics(model):
         value = outer(logits(moved, x_val), y_val)
         v = dict(zip(moved, torch.autograd.grad(value, list(moved.values()))))
-        if jvp_by == 'forward': u = jvp(lambda weights: logits(weights, x), (theta,), (v,))[1]
-        else: u = _difference(lambda weights: logits(weights, x), theta, v)
+        def of_batch(weights):
+            with drawn_again(drawn, x.device): return logits(weights, x)
+        u = jvp(of_batch, (theta,), (v,))[1] if jvp_by == 'forward' else _difference(of_batch, theta, v)
     names = {id(p): k for k, p in model.named_parameters()}
     return Direction(u.detach(), tuple(v[names[id(p)]] for p in (model.head.weight, model.head.bias)), value.detach())
 
@@ -218,6 +237,7 @@ def hypergradient(
     pick('scope', scope, ('head', 'full')), pick('reduction', reduction, ('mean', 'sum'))
     (x, y), (x_val, y_val), head = batch, other, model.head
     with untouched_statistics(model):
+        drawn = drawn_state(model, x.device)
         features = model.features(x)
         logits = head(features)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
@@ -228,7 +248,7 @@ def hypergradient(
         for p, g in zip((head.weight, head.bias), penalty or ()):
             name = next(k for k, w in wanted.items() if w is p)
             gradients[name] = gradients[name] + g.detach()
-        if scope == 'full': direction = full_direction(model, x, gradients, x_val, y_val, outer, lr, jvp_by)
+        if scope == 'full': direction = full_direction(model, x, gradients, x_val, y_val, outer, lr, jvp_by, drawn)
         else:
             with torch.no_grad(): features_val = model.features(x_val)
             direction = head_direction(head, features, tuple(gradients.values()), features_val, y_val, outer, lr)

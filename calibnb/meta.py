@@ -10,16 +10,17 @@ import math
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from torch import Tensor, nn
 
-from .core import autocast, pick, seeded
+from .core import autocast, bind_options, pick, seeded
 from .data import Split
-from .gamma_net import (GammaNet, LearnedL2, LearnedSmoothing, full_direction, head_direction, meta_gradient,
-                               untouched_statistics)
+from .gamma_net import (GammaNet, LearnedL2, LearnedSmoothing, drawn_state, full_direction, head_direction,
+                               meta_gradient, untouched_statistics)
 from .losses import cross_entropy_loss, focal_loss, soft_target_loss
 from .parallel import world_size
 from .recipe import Recipe
+from .recorders import recorders
 from .surrogates import dece, sece
 from .train import Stepper, Trainer, ordered
 
@@ -46,6 +47,13 @@ class MetaRecipe(BaseModel):
     def _known(cls, value, info):
         pick(info.field_name, value, dict(learn=LEARN, outer=OUTER, scope=('head', 'full'), jvp_by=('forward', 'difference'))[info.field_name])
         return value
+
+    @model_validator(mode='after')
+    def _known_options(self):
+        bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
+        heads = dict(heads=1) if self.learn == 'gamma' else {}
+        bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, skip=('dim', 'num_classes', 'head'))
+        return self
 
     @classmethod
     def meta_regularization(cls, **changes):
@@ -89,6 +97,7 @@ class MetaStepper(Stepper):
         for group in self.optimizer.param_groups: group['lr'] = lr
         self.optimizer.zero_grad(set_to_none=True)
         x, y = ordered(batch.x, self.recipe), batch.y
+        drawn = drawn_state(self.model, self.device) if self.meta.scope == 'full' else None
         with autocast(self.device, self.recipe.precision): features = self.model.features(x)
         features = features.float()
         logits, h = self.head(features), features.detach()
@@ -96,14 +105,14 @@ class MetaStepper(Stepper):
         d_logits, penalty, s = self.inner.logit_gradient(logits.detach(), y, h), self.inner.head_gradient(self.head), 1. if self.recipe.scale_by_batch else 1/len(y)
         logits.backward(s*d_logits.detach())
         for p, g in zip((self.head.weight, self.head.bias), penalty or ()): p.grad += g.detach()
-        self._learn(x, h, d_logits, penalty, lr)
+        self._learn(x, h, d_logits, penalty, lr, drawn)
         if self.recipe.clip: nn.utils.clip_grad_norm_(self.weights, self.recipe.clip)
         self.optimizer.step()
         return self._loss(logits.detach(), y, h), len(y)
 
-    def _learn(self, x, h, d_logits, penalty, lr):
+    def _learn(self, x, h, d_logits, penalty, lr, drawn):
         x_other, y_other = self._next()
-        if self.meta.scope == 'full': direction = full_direction(self.model, x, {k: p.grad for k, p in self.model.named_parameters()}, x_other, y_other, self.meta.outer_loss, lr, self.meta.jvp_by)
+        if self.meta.scope == 'full': direction = full_direction(self.model, x, {k: p.grad for k, p in self.model.named_parameters()}, x_other, y_other, self.meta.outer_loss, lr, self.meta.jvp_by, drawn)
         else:
             with torch.no_grad(), untouched_statistics(self.model), autocast(self.device, self.recipe.precision): h_other = self.model.features(x_other).float()
             direction = head_direction(self.head, h, (self.head.weight.grad, self.head.bias.grad), h_other, y_other, self.meta.outer_loss, lr)
@@ -172,3 +181,5 @@ class MetaProgress:
         row = {k: torch.stack(v).mean().item() if v else math.nan for k, v in dict(hypergradient=s.norms, outer_loss=s.outers).items()}
         s.norms, s.outers = [], []
         return row
+
+recorders['meta_progress'] = MetaProgress  # to be asked for by name

@@ -27,6 +27,7 @@ from .data import data_options, data_print, load_data
 from .evaluate import Scored, measure_all
 from .folder import Result, RunError, RunFolder, find_runs, measure, read_json, run_path, runs_root
 from .losses import loss_options, make_loss
+from .meta import MetaRecipe, MetaTrainer
 from .models import make_model, model_options
 from .parallel import joined, rank, shared, world_size
 from .recipe import Recipe
@@ -51,6 +52,7 @@ class RunConfig(BaseModel):
     loss: str = 'ce'
     loss_args: dict = {}
     recipe: Recipe = Recipe.quick()
+    meta: MetaRecipe|None = None      # what the loss learns, and how: γ-Net, learned smoothing or L2; then `loss` is left alone
     recorders: tuple[str, ...] = ()
 
     @field_validator('recorders')
@@ -77,6 +79,7 @@ class RunConfig(BaseModel):
             given[f'{part}_args'] = _as_json(f'{part}_args', options(name, **args))
         try: loss = make_loss(given.get('loss', 'ce'), **given['loss_args'])   # refuses values that no loss takes
         except TypeError as e: raise ValueError(f'loss_args: {given["loss_args"]} ({e})') from None
+        if given.get('meta') is not None and given.get('loss', 'ce') != 'ce': raise ValueError(f'loss: {given["loss"]!r} beside meta, which brings the loss that learns; leave loss out')
         if loss.options['reduction'] == 'none': raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
         return given
 
@@ -137,7 +140,8 @@ def _train(config:RunConfig, folder:RunFolder, device, progress):
     "Train on every process; the first one writes."
     splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
-    trainer = Trainer(model, make_loss(config.loss, **config.loss_args), config.recipe, device)
+    if config.meta: trainer = MetaTrainer(model, config.meta, config.recipe, device)
+    else: trainer = Trainer(model, make_loss(config.loss, **config.loss_args), config.recipe, device)
     watching = {name: make_recorder(name) for name in config.recorders}
     if rank() == 0:
         _write_tensors(folder/'splits.safetensors', {k: s.rows for k, s in splits.parts.items() if s.rows is not None})

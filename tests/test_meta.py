@@ -23,6 +23,7 @@ from calibnb.losses import focal_loss
 from calibnb.meta import MetaProgress, MetaRecipe, MetaStepper, MetaTrainer
 from calibnb.models import make_model
 from calibnb.recipe import Recipe
+from calibnb.runs import RunConfig, get_run
 from calibnb.surrogates import dece, sece
 
 CASES, DATA = vectors("meta")
@@ -173,6 +174,33 @@ def test_as_double_backward(net, scope, reduction, outer):
     assert all(p.grad is None for p in model.parameters()) and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_dropout_is_that_of_the_step(scope):
+    "The pass along v draws the masks that the training batch had."
+    class Dropping(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Dropout(.5)), nn.Linear(20, 3)
+
+        def features(self, x):
+            return self.body(x)
+
+        def forward(self, x):
+            return self.head(self.features(x))
+    torch.manual_seed(2)
+    model, inner = Dropping().double(), GammaNet(20, 3, init="random", tau=.3).double()
+    batch, other = [(torch.randn(n, 3).double(), torch.randint(3, (n,))) for n in (16, 24)]
+    found = []
+    for f in by_double_backward, hypergradient:
+        torch.manual_seed(5)
+        if f is hypergradient:
+            found.append(f(model, inner, batch, other, F.cross_entropy, .3, scope=scope)[0])
+        else:
+            found.append(f(model, inner, lambda z, y, h: focal_loss(z, y, inner(h), reduction="none"), batch, other, F.cross_entropy, .3, scope, "mean")[0])
+    for a, b in zip(*found):
+        assert (a - b).norm() <= 1e-8*b.norm() and b.norm() > 0
+
+
 @pytest.mark.parametrize("dim, heads, gamma0", [(512, 10, 1.), (512, 100, .7), (64, 32, 3.), (8, 2, 1.)])
 def test_every_input_begins_with_gamma0(dim, heads, gamma0):
     net = GammaNet(dim, heads, gamma0=gamma0)
@@ -284,3 +312,15 @@ def test_what_bilevel_training_cannot_do():
         MetaTrainer(net, recipe=Recipe(epochs=1), device="cpu").fit(replace(splits, meta_val=None))
     with pytest.raises(ValueError, match="has no `features` and linear `head`"):
         MetaTrainer(nn.Linear(3, 3))
+
+
+def test_a_run_with_a_loss_that_learns(tmp_path):
+    "By name, from JSON, taken up, and its exponents in the history."
+    setting = RunConfig(data_args=dict(n_meta=100), model_args=dict(hidden=[16]), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(3), recorders=["gamma_stats", "meta_progress"])
+    run = get_run(RunConfig.model_validate_json(setting.model_dump_json()), tmp_path)
+    assert run.config == setting and run.history["gamma_std"][-1] > 0 and (run.history["hypergradient"] > 0).all()
+    assert sorted(run.rows) == ["meta_val", "test", "train", "val"] and len(run.rows["meta_val"]) == 100
+    with pytest.raises(ValueError, match="loss: 'focal' beside meta"):
+        RunConfig(loss="focal", meta=MetaRecipe())
+    with pytest.raises(ValueError, match="digits has no meta_val"):
+        get_run(RunConfig(meta=MetaRecipe(), recipe=Recipe.quick(1)), tmp_path)
