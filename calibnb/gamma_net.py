@@ -152,6 +152,7 @@ def drawn_again(state, device):
         if state[1] is not None: torch.cuda.set_rng_state(state[1], device)
         yield
 
+# %% ../nbs/14_gamma_net.ipynb #9e2247d6
 @dataclass(frozen=True)
 class Direction:
     "Where the outer loss pulls after a virtual step."

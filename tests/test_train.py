@@ -226,12 +226,19 @@ from calibnb.runs import RunConfig, get_run
 from calibnb.train import Trainer
 fit = Trainer.fit
 Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": float(sys.argv[3])})
+sys.stdin.readline() or sys.exit()  # ready, and waiting for its turn
 get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], progress=False)
 """
 
 
 def child(setting, root, every_s=.02):
-    return subprocess.Popen([sys.executable, "-c", CHILD, setting.model_dump_json(), str(root), str(every_s)], stderr=subprocess.PIPE, text=True)
+    "A process that trains, once `go` says so."
+    return subprocess.Popen([sys.executable, "-c", CHILD, setting.model_dump_json(), str(root), str(every_s)], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def go(process):
+    process.stdin.write("go\n")
+    process.stdin.flush()
 
 
 def wait_for(condition, seconds=60):
@@ -246,8 +253,8 @@ def test_killed_at_ten_random_moments_it_ends_in_the_same_bits(tmp_path):
     setting = RunConfig(data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["flip"], mixup=.2, keep="val_nll"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
     whole = get_run(setting, tmp_path/"whole", progress=False)
     path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
-    for i in range(10):
-        process = child(setting, tmp_path/"killed")
+    for process in [child(setting, tmp_path/"killed") for _ in range(10)]:
+        go(process)
         begun = time.time()
         wait_for(lambda: (path/"checkpoint.pt").exists() and (path/"checkpoint.pt").stat().st_mtime > begun)
         time.sleep(draw.uniform(0, .1))
@@ -384,6 +391,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     setting = RunConfig(recipe=Recipe.quick(3000, lr=.01), **SMALL)
     path = setting.path(tmp_path)
     process = child(setting, tmp_path, every_s=1)
+    go(process)
     wait_for((path/"checkpoint.pt").exists)
     before = torch.load(path/"checkpoint.pt", weights_only=True)
     time.sleep(.3)
