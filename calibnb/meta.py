@@ -94,8 +94,7 @@ class MetaStepper(Stepper):
 
     def __call__(self, batch, lr:float)->tuple: # (sum of the losses, number of them)
         "Forward and back; the loss's step on other data; the network's step."
-        for group in self.optimizer.param_groups: group['lr'] = lr
-        self.optimizer.zero_grad(set_to_none=True)
+        self._start(lr)
         x, y = ordered(batch.x, self.recipe), batch.y
         drawn = drawn_state(self.model, self.device) if self.meta.scope == 'full' else None
         with autocast(self.device, self.recipe.precision): features = self.model.features(x)
@@ -106,8 +105,7 @@ class MetaStepper(Stepper):
         logits.backward(s*d_logits.detach())
         for p, g in zip((self.head.weight, self.head.bias), penalty or ()): p.grad += g.detach()
         self._learn(x, h, d_logits, penalty, lr, drawn)
-        if self.recipe.clip: nn.utils.clip_grad_norm_(self.weights, self.recipe.clip)
-        self.optimizer.step()
+        self._update()
         return self._loss(logits.detach(), y, h), len(y)
 
     def _learn(self, x, h, d_logits, penalty, lr, drawn):

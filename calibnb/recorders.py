@@ -146,6 +146,7 @@ class LearnedEpoch:
         self.arrays = dict(last_wrong=before.masked_fill(~preds.hit, view.epoch), max_logit=preds.logits.amax(1))
         return dict(train_right=preds.hit.double().mean().item())
 
+def _label_probability(preds): return preds.probs.gather(1, preds.target[:, None])[:, 0]
 def _epochs_at(shares, view): return [max(1, round(s*view.trainer.recipe.epochs)) for s in shares]
 
 class ConfidenceHistogram:
@@ -160,7 +161,7 @@ class ConfidenceHistogram:
         if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs), wrong=torch.zeros(len(epochs), 20), right=torch.zeros(len(epochs), 20))
         if view.epoch in epochs:
             preds = view.predictions(self.split)
-            p = preds.probs.gather(1, preds.target[:, None])[:, 0]
+            p = _label_probability(preds)
             for i, e in enumerate(epochs):
                 if e == view.epoch: self.arrays['right'][i], self.arrays['wrong'][i] = (p[which].float().histc(20, 0, 1) for which in (preds.hit, ~preds.hit))
         return {}
@@ -185,7 +186,7 @@ class GradientNorms:
             preds, trainer = view.predictions(self.split), view.trainer
             norm = head_gradient_norm(trainer.loss, *(t.to(trainer.device) for t in (preds.logits, preds.target, view.features(self.split)))).cpu()
             if trainer.reduction == 'mean': norm = norm*len(preds)
-            p_y = preds.probs.gather(1, preds.target[:, None])[:, 0]
+            p_y = _label_probability(preds)
             brier = preds.probs.square().sum(1) - 2*p_y + 1
             for i, e in enumerate(epochs):
                 if e == view.epoch: self.arrays['norm'][i], self.arrays['brier'][i] = norm, brier
@@ -206,7 +207,7 @@ class GammaStats:
         if hasattr(view.trainer, 'gamma'): return view.trainer.gamma(view.splits.parts[self.split])
         loss, preds = view.trainer.loss, view.predictions(self.split)
         options = getattr(loss, 'options', {})
-        if 'gammas' in options: return gamma_of_bucket(preds.probs.gather(1, preds.target[:, None])[:, 0], options['thresholds'], options['gammas'])
+        if 'gammas' in options: return gamma_of_bucket(_label_probability(preds), options['thresholds'], options['gammas'])
         return torch.as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
 recorders = {'nll_breakdown': NLLBreakdown, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,

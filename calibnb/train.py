@@ -144,8 +144,7 @@ class Stepper:
 
     def __call__(self, batch, lr:float)->tuple: # (sum of the losses, number of them), to be added over processes
         "Forward, backward, update."
-        for group in self.optimizer.param_groups: group['lr'] = lr
-        self.optimizer.zero_grad(set_to_none=True)
+        self._start(lr)
         total, count, pieces = 0., 0, _pieces(batch, self.recipe.accumulate)
         whole = len(pieces) == world_size() == 1
         for i, (x, y, other) in enumerate(pieces):
@@ -158,12 +157,20 @@ class Stepper:
             total = total + loss.detach()*((len(target) if self.reduction == 'mean' else 1)/batch.copies)
             count += len(target)/batch.copies
         if self.by_parts and not whole and self.reduction == 'mean' and not self.recipe.scale_by_batch: self._divide(batch.n, count)
+        self._update()
+        return total, count
+
+    def _start(self, lr):
+        for group in self.optimizer.param_groups: group['lr'] = lr
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _update(self):
+        "The step, by the gradients that are there."
         if self.recipe.clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.weights, self.recipe.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return total, count
 
     def state_dict(self)->dict: return dict(optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict())
     def load_state_dict(self, state:dict):
