@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
-OTHERS := audit
+OTHERS := meta_regularization audit
 
 .PHONY: help demo test lab sync bench gallery clean
 .DEFAULT_GOAL := help
@@ -21,7 +21,7 @@ demo: $(READY)   ## run the headline experiments; prints where their notebooks, 
 
 test: $(READY)   ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lab: $(READY)    ## JupyterLab
 	$(BIN)/jupyter lab --notebook-dir nbs

@@ -14,7 +14,7 @@ library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "panda
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 refuses settings.ini, newer execnb breaks nbdev 2
 oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
-dev = notebooks + nbdev + oracles + ["pytest", "hypothesis", "nbstripout", "nbconvert", "ruff"]
+dev = notebooks + nbdev + oracles + ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff"]
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 setup(

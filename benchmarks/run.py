@@ -245,7 +245,7 @@ def tree_rows(n=250):
 def by_double_backward(step, batch, scope, lr=.1):
     "The hypergradient of gamma-Net as it is usually computed: a graph of second order."
     model, inner = step.model, step.inner
-    x_other, y_other = step._next()
+    x_other, y_other = step.others.next(step.device)
     features = model.features(batch.x)
     losses_ = losses.focal_loss(model.head(features), batch.y, inner(features), reduction="none")
     weights = dict(model.named_parameters())

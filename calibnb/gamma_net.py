@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['POSITIVITY', 'INITS', 'SMOOTHINGS', 'focal_logit_gradient', 'GammaNet', 'LearnedSmoothing', 'LearnedL2',
            'untouched_statistics', 'drawn_state', 'drawn_again', 'Direction', 'head_direction', 'full_direction',
-           'meta_gradient', 'hypergradient']
+           'meta_gradient', 'leaked_gradients', 'hypergradient']
 
 # %% ../nbs/14_gamma_net.ipynb #c484dc45
 import math
@@ -120,7 +120,7 @@ class LearnedL2(nn.Module):
         "Of cross-entropy; omega does not appear in it."
         return logits.softmax(1) - F.one_hot(target, logits.shape[1])
     def head_gradient(self, head:nn.Linear)->tuple: # of the penalty: (weight, bias), a function of omega
-        return 2*self.weight*head.weight.detach(), 2*self.bias*head.bias.detach()
+        return 2*self.weight*head.weight, 2*self.bias*head.bias
     @torch.no_grad()
     def clamp(self):
         "Not negative: a decay."
@@ -186,6 +186,7 @@ def full_direction(
     lr:float,            # alpha
     jvp_by:str='forward',# 'forward' mode, exact; or 'difference', a quotient
     drawn=None,          # `drawn_state` before the training batch went forward: the same dropout is drawn again
+    known:Tensor|None=None, # (N, K) logits of the training batch, in full precision; spares 'difference' a pass
 )->Direction:
     "A virtual step of the whole network: a pass forward and back on the other batch, a forward-mode pass on this one."
     pick('jvp_by', jvp_by, ('forward', 'difference'))
@@ -197,16 +198,16 @@ def full_direction(
         v = dict(zip(moved, torch.autograd.grad(value, list(moved.values()))))
         def of_batch(weights):
             with drawn_again(drawn, x.device): return logits(weights, x)
-        u = jvp(of_batch, (theta,), (v,))[1] if jvp_by == 'forward' else _difference(of_batch, theta, v)
+        u = jvp(of_batch, (theta,), (v,))[1] if jvp_by == 'forward' else _difference(of_batch, theta, v, known)
     names = {id(p): k for k, p in model.named_parameters()}
     return Direction(u.detach(), tuple(v[names[id(p)]] for p in (model.head.weight, model.head.bias)), value.detach())
 
 @torch.no_grad()
-def _difference(f, theta, v):
-    size = lambda d: math.sqrt(sum(t.square().sum().item() for t in d.values()))
-    h = torch.finfo(next(iter(theta.values())).dtype).eps**(1/3)*size(theta)/max(size(v), 1e-30)
-    up, down = (f({k: p + sign*h*v[k] for k, p in theta.items()}) for sign in (1, -1))
-    return (up - down)/(2*h)
+def _difference(f, theta, v, known):
+    "One-sided, and so small a step that a deep network is still straight along it: rounding and curvature err by about as much."
+    size = lambda tensors: torch.stack(torch._foreach_norm(list(tensors.values()))).norm().item()
+    h = .03*torch.finfo(next(iter(theta.values())).dtype).eps**.5*size(theta)/max(size(v), 1e-30)
+    return (f({k: p + h*v[k] for k, p in theta.items()}) - (f(theta) if known is None else known))/h
 
 # %% ../nbs/14_gamma_net.ipynb #6361e8c7
 def meta_gradient(
@@ -222,6 +223,30 @@ def meta_gradient(
     if reduction == 'mean': along = along/len(logit_gradient)
     if head_gradient is not None: along = along + sum((g*v).sum() for g, v in zip(head_gradient, direction.head))
     return torch.autograd.grad(-lr*along, list(parameters))
+
+def leaked_gradients(
+    model:nn.Module,     # with `features` and `head`
+    inner:nn.Module,     # as in `hypergradient`
+    batch,               # (x, y) to train on
+    other,               # (x, y) for the outer loss
+    outer,               # (logits, target) -> 0-d
+    lr:float,            # alpha of the virtual step
+    *, scope:str='head', # what the virtual step moves: 'head' or 'full'
+    reduction:str='mean',# of the inner loss: 'mean' or 'sum'
+)->dict:                 # name -> gradient
+    "What a `backward` of the outer loss leaves in the weights of the network too: with it, the other data train the network [Bohdal 2021, code]."
+    (x, y), (x_val, y_val), head = batch, other, model.head
+    with untouched_statistics(model):
+        features = model.features(x)
+        logits, weights = head(features), dict(model.named_parameters())
+        moving = {k: p for k, p in weights.items() if scope == 'full' or p is head.weight or p is head.bias}
+        d_logits = inner.logit_gradient(logits, y, features)*(1/len(y) if reduction == 'mean' else 1.)
+        gradients = dict(zip(moving, torch.autograd.grad(logits, list(moving.values()), d_logits, create_graph=True)))
+        for p, g in zip((head.weight, head.bias), inner.head_gradient(head) or ()):
+            name = next(k for k, w in moving.items() if w is p)
+            gradients[name] = gradients[name] + g
+        value = outer(functional_call(model, weights | {k: p - lr*gradients[k] for k, p in moving.items()}, (x_val,)), y_val)
+    return dict(zip(weights, torch.autograd.grad(value, list(weights.values()), materialize_grads=True)))
 
 def hypergradient(
     model:nn.Module,     # with `features` and `head`

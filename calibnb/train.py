@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_task', 'flip_labels', 'Evaluator', 'ordered', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory',
-           'KeptEpoch', 'Trainer', 'main', 'Recipe', 'History', 'NLLBreakdown', 'WeightNorm', 'OptimalECE',
-           'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']
+           'KeptEpoch', 'Trainer', 'main', 'Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm',
+           'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']
 
 # %% ../nbs/30_train.ipynb #86bef9f9
 import math
@@ -28,13 +28,13 @@ from .data import Split, Splits
 from .parallel import add_up, rank, shared, world_size
 from .models import Classifier
 from .recipe import Recipe
-from .recorders import (ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, NLLBreakdown,
+from .recorders import (CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, NLLBreakdown,
                                OptimalECE, WeightNorm, make_recorder, progress_bar)
 from .temperature import nll_temperature
 from .trees import WORD
 
 # %% ../nbs/30_train.ipynb #eca6c7d7
-_all_ = ['Recipe', 'History', 'NLLBreakdown', 'WeightNorm', 'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']  # to be had here, too
+_all_ = ['Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm', 'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']  # to be had here, too
 
 # %% ../nbs/30_train.ipynb #c7c3d83d
 def _loss_reduction(loss):

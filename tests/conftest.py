@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for kernels and children: two processes of several threads each wait for one another
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -33,6 +34,11 @@ def within(got, want, case):
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error::UserWarning")
+
+
+def pytest_collection_modifyitems(items):
+    "What takes longest comes first, so that two workers end together."
+    items.sort(key=lambda item: item.path.name != "test_experiments.py")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,6 @@
 "Gradients through a step of training: golden numbers, double backward on networks with batch norm, nothing left behind."
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from calibnb.gamma_net import (
     untouched_statistics,
 )
 from calibnb.losses import focal_loss
-from calibnb.meta import MetaProgress, MetaRecipe, MetaStepper, MetaTrainer
+from calibnb.meta import Cycle, MetaProgress, MetaRecipe, MetaTrainer
 from calibnb.models import make_model
 from calibnb.recipe import Recipe
 from calibnb.runs import RunConfig, get_run
@@ -272,6 +273,82 @@ def test_nothing_of_the_other_data_reaches_the_network(meta):
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), found[0][1]))
 
 
+def test_the_leak_is_there_only_by_its_name():
+    "With it, the labels of the other data change the network's gradient, by the derivative of the outer loss through the virtual step."
+    splits = problem()
+    batch = Batch(splits.train.x[:16], splits.train.y[:16], None, 1., 16, 1)
+    for scope in "head", "full":
+        found = []
+        for meta in MetaRecipe.bohdal(scope=scope), MetaRecipe.bohdal_with_leak(scope=scope):
+            net, step = stepper(meta, splits, clip=None)
+            with torch.no_grad():
+                for p in step.inner.parameters():
+                    p.add_(.05)
+            before, (x, y) = {k: p.detach().clone().requires_grad_() for k, p in net.named_parameters()}, (batch.x, batch.y)
+            inner = step.inner
+            omega = [p.detach().clone() for p in inner.parameters()]
+            place = step.others.state_dict()
+            step(batch, .1)
+            found.append({k: p.grad.clone() for k, p in net.named_parameters()})
+        step.others.load_state_dict(place)
+        x_other, y_other = step.others.next("cpu")
+        with untouched_statistics(net):
+            loss = F.cross_entropy(functional_call(net, before, (x,)), y) + sum((w*before[k].square()).sum() for w, k in zip(omega, ("head.weight", "head.bias")))
+            moving = {k: p for k, p in before.items() if scope == "full" or k.startswith("head")}
+            grads = torch.autograd.grad(loss, list(moving.values()), create_graph=True)
+            moved = before | {k: p - .1*g for (k, p), g in zip(moving.items(), grads)}
+            value = F.cross_entropy(functional_call(net, moved, (x_other,)), y_other) + .5*dece(functional_call(net, moved, (x_other,)), y_other)
+            want = torch.autograd.grad(value, list(before.values()))
+        for k, w in zip(before, want):
+            assert torch.allclose(found[1][k] - found[0][k], w, atol=1e-5), k
+        assert max(w.abs().max() for w in want) > 1e-3
+    assert MetaRecipe.bohdal_with_leak().with_leak and not any(m.with_leak for m in (MetaRecipe(), MetaRecipe.meta_regularization(), MetaRecipe.bohdal()))
+
+
+class Kept:
+    "A tensor that a graph has saved, as long as it has it."
+    now = peak = 0
+
+    def __init__(self, tensor):
+        self.tensor, self.bytes = tensor, tensor.nbytes
+        Kept.now += self.bytes
+        Kept.peak = max(Kept.peak, Kept.now)
+
+    def __del__(self):
+        Kept.now -= self.bytes
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_less_is_kept_than_for_double_backward(scope):
+    "Bytes that graphs hold at once, on a network of convolutions."
+    torch.manual_seed(0)
+    model, inner, peaks = make_model("small_cnn", 4, (3, 16, 16), width=8), GammaNet(32, 4), []
+    batch, other = [(torch.randn(16, 3, 16, 16), torch.randint(4, (16,))) for _ in range(2)]
+    for f in hypergradient, partial(by_double_backward, loss=lambda z, y, h: focal_loss(z, y, inner(h), reduction="none"), reduction="mean"):
+        Kept.now = Kept.peak = 0
+        with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+            f(model, inner, batch=batch, other=other, outer=F.cross_entropy, lr=.1, scope=scope)
+        peaks.append(Kept.peak)
+    assert 0 < peaks[0] < .8*peaks[1], peaks
+
+
+def test_a_difference_is_near_in_float32():
+    "On a deep network that has been trained a little, where a long step would leave what is straight."
+    torch.manual_seed(0)
+    model = make_model("resnet18", 4, (3, 16, 16), seed=0)
+    draw = lambda: (torch.randn(16, 3, 16, 16) + torch.arange(16)[:, None, None, None] % 4/4, torch.arange(16) % 4)
+    optimizer = torch.optim.SGD(model.parameters(), .05)
+    for _ in range(6):
+        x, y = draw()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    batch, other, inner = draw(), draw(), GammaNet(512, 4)
+    near, exact = (hypergradient(model, inner, batch, other, F.cross_entropy, .1, scope="full", jvp_by=by)[0] for by in ("difference", "forward"))
+    for a, b in zip(near, exact):
+        assert (a - b).norm() < .02*b.norm()
+
+
 class Interrupted(Exception):
     pass
 
@@ -279,15 +356,15 @@ class Interrupted(Exception):
 @pytest.mark.parametrize("meta", [MetaRecipe(lr=1e-3), MetaRecipe.bohdal(scope="full")], ids=lambda m: m.learn)
 def test_interrupted_and_taken_up_it_ends_in_the_same_bits(tmp_path, monkeypatch, meta):
     "Weights, the loss's parameters, both optimisers, the order of both data, the history."
-    splits, original = problem(), MetaStepper._next
+    splits, original = problem(), Cycle.next
     def fit(stop_after=10**9, **kwargs):
         count = []
-        def counting(self):
+        def counting(self, device):
             count.append(1)
             if len(count) > stop_after:
                 raise Interrupted
-            return original(self)
-        monkeypatch.setattr(MetaStepper, "_next", counting)
+            return original(self, device)
+        monkeypatch.setattr(Cycle, "next", counting)
         net = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4)
         trainer = MetaTrainer(net, meta, Recipe(epochs=4, batch_size=16, keep="val_nll"), "cpu")
         return trainer, trainer.fit(splits, [MetaProgress()], **kwargs)
