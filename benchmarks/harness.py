@@ -1,7 +1,11 @@
-"Time two pieces of code in turn, in one process on one thread, and say how they compare."
+"Time two pieces of code in turn, in one process on one thread, and say how they compare; or the memory that they take."
+import ctypes
+import gc
+import re
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -46,3 +50,22 @@ def compare(what, ours, unit_name, unit, budget=None, pairs=15, seconds=.05):
     inner = ratios[1:-1] if len(ratios) > 3 else ratios
     return Row(what, unit_name, statistics.median(ratios), inner[0], inner[-1], budget)
 
+
+
+def peak_memory(fn):
+    "MB that a call takes beyond what the process had before, at its peak; Linux."
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    size = lambda what: int(re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())[1])/1024
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = size("VmRSS")
+    fn()
+    return size("VmHWM") - before
+
+
+def compare_memory(what, ours, unit_name, unit, budget=None, pairs=5):
+    "Median ratio of peak memories over interleaved pairs."
+    ours(), unit()
+    found = [(peak_memory(ours), peak_memory(unit)) for _ in range(pairs)]
+    ratios, (mine, theirs) = sorted(a/b for a, b in found), (statistics.median(x) for x in zip(*found))
+    return Row(f"{what} ({mine:.0f} MB)", f"{unit_name} ({theirs:.0f} MB)", statistics.median(ratios), ratios[1], ratios[-2], budget)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import HEADER, compare
+from harness import HEADER, compare, compare_memory
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -264,11 +264,15 @@ def meta_rows(n=32):
     model = make_model("resnet18", 10, (3, 32, 32)).train()
     plain = Stepper(model, losses.make_loss("ce"), recipe, device)
     row = partial(compare, unit_name="plain cross-entropy step", unit=lambda: plain(batch, 1e-3), pairs=5, seconds=.1)
-    for scope, budget in ("head", 1.25), ("full", 2.5):
-        meta = MetaRecipe(scope=scope)
+    for scope, jvp_by, budget in ("head", "forward", 1.25), ("full", "forward", 2.5), ("full", "difference", 2.5):
+        meta = MetaRecipe(scope=scope, jvp_by=jvp_by)
         step = MetaStepper(model, InnerLoss(meta), recipe, device, meta, Split(x.flip(0), y))
-        yield row(f"gamma-Net step, {scope}, ResNet-18, batch {n}", lambda: step(batch, 1e-3), budget=budget)
-        yield row(f"gamma-Net step, {scope}, by double backward", lambda: by_double_backward(step, batch, scope))
+        what = f"gamma-Net step, {scope}{', by a difference' if jvp_by == 'difference' else ''}"
+        double = partial(by_double_backward, step, batch, scope)
+        yield row(f"{what}, ResNet-18, batch {n}", lambda: step(batch, 1e-3), budget=budget)
+        if jvp_by == "forward":
+            yield row(f"gamma-Net step, {scope}, by double backward", double)
+        yield compare_memory(f"memory of a {what}", lambda: step(batch, 1e-3), "of double backward", double, budget=1)
 
 
 GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows)
