@@ -25,6 +25,7 @@ def describe_task(trainer, splits)->dict:
     "What is trained on what, as text: two trainings that differ in it must not share a checkpoint. The weights it began with are not compared."
     shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
     val = dict(val=_content(splits.val)) if trainer.recipe.keep != 'last' else {}
+    if hasattr(trainer, 'meta') and splits.meta_val is not None: val['meta_val'] = _content(splits.meta_val)
     return dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss), model=f'{trainer.model!r} {shapes}', data=_content(splits.train), **val,
                 recorders=str([describe(r) for r in trainer.recorders]))
 

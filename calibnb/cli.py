@@ -19,7 +19,8 @@ from .files import read_predictions, read_scores, write_probs
 from .folder import find_runs, runs_root
 from .losses import list_losses
 from .models import list_models
-from .notebooks import NotebookError, copy_notebook, describe, list_experiments, plan_notebook, run_notebook, write_report
+from .notebooks import NotebookError, describe, list_experiments, plan_notebook, run_notebook
+from .pages import copy_notebook, write_report
 
 # %% ../nbs/70_cli.ipynb #54873c76
 def _run(args):

@@ -6,7 +6,7 @@
 __all__ = ['CIFAR_SCALE', 'data_sets', 'downloads', 'Rows', 'Split', 'Splits', 'gaussian_problem', 'gaussians', 'digits',
            'noisy_digits', 'hold_out', 'split_arrays', 'channel_scale', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet',
            'newsgroups', 'sst', 'imagefolder', 'npz', 'list_data', 'data_options', 'data_print', 'load_data',
-           'download']
+           'data_size', 'download']
 
 # %% ../nbs/24_data.ipynb #066788ec
 import inspect
@@ -304,6 +304,20 @@ def load_data(
     "A data set by name: the same name, seed and options give the same splits."
     options, (make, path) = data_options(name, **options), _find(name)
     return make(seed, **path, **options)
+
+_sizes = {'cifar10': ((3, 32, 32), 10, 50_000), 'cifar100': ((3, 32, 32), 100, 50_000), 'svhn': ((3, 32, 32), 10, 73_257), 'tiny_imagenet': ((3, 64, 64), 200, 100_000)}
+
+def data_size(
+    name:str,   # one of `list_data()`
+    **options,  # of the data set
+)->tuple:       # (shape of one input, classes, training samples)
+    "How large a set is; the images with names need not be there."
+    options = data_options(name, **options)
+    if name not in _sizes:
+        splits = load_data(name, **options)
+        return splits.in_shape, splits.num_classes, len(splits.train)
+    shape, K, n = _sizes[name]
+    return shape, K, options['n_train'] or round(n*(1 - options['val'] - options['meta_val']))
 
 # %% ../nbs/24_data.ipynb #4fd43a46
 def _torchvision(*calls):

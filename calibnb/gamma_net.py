@@ -9,7 +9,8 @@ __all__ = ['POSITIVITY', 'INITS', 'SMOOTHINGS', 'focal_logit_gradient', 'GammaNe
 
 # %% ../nbs/14_gamma_net.ipynb #c484dc45
 import math
-from contextlib import contextmanager
+import warnings
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,20 +18,28 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, jvp
 
-from .core import check_positive, pick
+from .core import check_logits, check_positive, pick
 
 # %% ../nbs/14_gamma_net.ipynb #796603bd
+def _parts(logits, target):
+    "One-hot labels, and for each sample log p_y, p_y, log(1 - p_y) and 1 - p_y, exact also where p_y is nearly 1."
+    logp, label = F.log_softmax(logits, 1), F.one_hot(target, logits.shape[1])
+    q = logp.masked_fill(label.bool(), -math.inf).logsumexp(1)
+    d, plain = q.exp(), logp.gather(1, target[:, None])[:, 0]
+    s = torch.where(d < .5, torch.log1p(-d.clamp_max(.5)), plain)
+    return logp, label, s, q, d
+
 def focal_logit_gradient(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,)
     gamma:Tensor,   # (N,), differentiable
 )->Tensor:          # (N, K)
-    "Gradient of each sample's focal loss with respect to its logits, as a function of gamma [D002, 4.1]."
-    logp, label = F.log_softmax(logits, 1), F.one_hot(target, logits.shape[1])
-    s = logp.gather(1, target[:, None])[:, 0]                            # log p_y
-    q = logp.masked_fill(label.bool(), -math.inf).logsumexp(1)           # log(1 - p_y)
-    g = (gamma*q).exp() - gamma*(s + (gamma - 1)*q).exp()*s
-    return g[:, None]*(logp.exp() - label)
+    "Gradient of each sample's focal loss with respect to its logits, as a function of gamma [D002, 4.1]; finite for every gamma >= 0."
+    logp, label, s, q, d = _parts(logits, target)
+    small = d < 1e-4
+    ratio = torch.where(small, 1 + d/2 + d.square()/3, -s/torch.where(small, 1., d))   # -log(p)/(1 - p), which is 1 at p = 1
+    g = (gamma*q).exp()*(1 + gamma*s.exp()*ratio)
+    return g[:, None]*(logp.exp().masked_fill(label.bool(), 0) - label*d[:, None])
 
 # %% ../nbs/14_gamma_net.ipynb #23fe9eca
 POSITIVITY = {'abs': (torch.abs, lambda g: g), 'relu': (torch.relu, lambda g: g), 'softplus': (F.softplus, lambda g: g + math.log(-math.expm1(-g)))}
@@ -48,9 +57,12 @@ class GammaNet(nn.Module):
         gamma_max:float|None=None, # above it gamma is cut off, and has no gradient
     ):
         super().__init__()
+        if heads < 2: raise ValueError(f'heads: {heads}, want at least 2: with fewer, gamma is the same for every sample')
         check_positive(tau=tau, gamma0=gamma0, **({} if gamma_max is None else dict(gamma_max=gamma_max)))
+        if not tau >= 1e-6: raise ValueError(f'tau: {tau}, want at least 1e-6; what is divided by less leaves the range of float32')
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, pick('init', init, INITS), gamma_max
         self.positive, inverse = pick('positivity', positivity, POSITIVITY)
+        if positivity != 'abs' and (init == 'scaled' or init == 'exact' and heads > dim): raise ValueError(f'positivity: {positivity!r} with init {init!r} and {heads} heads for {dim} features, but only an absolute value can be scaled to gamma0; take "abs", or init "exact" with fewer heads')
         self.A = nn.Parameter(torch.randn(dim, heads)/math.sqrt(dim))
         W = torch.randn(dim)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
@@ -69,6 +81,10 @@ class GammaNet(nn.Module):
     def logit_gradient(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor: # (N, K)
         "Of the focal loss of each sample, as a function of this network."
         return focal_logit_gradient(logits, target, self(features))
+    def losses(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor: # (N,)
+        "The focal loss of each sample."
+        _, _, s, q, _ = _parts(logits, target)
+        return -(self(features)*q).exp()*s
     def head_gradient(self, head:nn.Linear): return None
 
     @torch.no_grad()
@@ -102,6 +118,9 @@ class LearnedSmoothing(nn.Module):
         "Of cross-entropy with the soft labels, as a function of the smoothing."
         soft = self(target, logits.shape[1])
         return soft.sum(1, keepdim=True)*logits.softmax(1) - soft         # the rows of non-uniform labels add up to nearly 1
+    def losses(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor: # (N,)
+        "Cross-entropy of each sample with its soft label."
+        return -(self(target, logits.shape[1])*logits.log_softmax(1)).sum(1)
     def head_gradient(self, head:nn.Linear): return None
 
     @torch.no_grad()
@@ -111,34 +130,54 @@ class LearnedSmoothing(nn.Module):
         if self.kind == 'non_uniform': self.weights.clamp_min_(0)
 
 class LearnedL2(nn.Module):
-    "A weight decay for every number in the head: sum of omega*theta² [Bohdal 2021]."
-    def __init__(self, head:nn.Linear):
+    "A weight decay for every number in the head: sum of omega*theta², added once a batch; beside a mean it weighs N times what it does beside a sum [Bohdal 2021]."
+    def __init__(self,
+        head:nn.Linear,
+        nonnegative:bool=True, # keep omega from becoming negative, which the authors' code does not
+    ):
         super().__init__()
+        self.nonnegative = nonnegative
         self.weight, self.bias = (nn.Parameter(torch.zeros_like(p)) for p in (head.weight, head.bias))
     def forward(self, head:nn.Linear)->Tensor: return (self.weight*head.weight.square()).sum() + (self.bias*head.bias.square()).sum()
     def logit_gradient(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor: # (N, K)
         "Of cross-entropy; omega does not appear in it."
         return logits.softmax(1) - F.one_hot(target, logits.shape[1])
+    def losses(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor: # (N,)
+        "Cross-entropy of each sample, without the penalty."
+        return F.cross_entropy(logits, target, reduction='none')
     def head_gradient(self, head:nn.Linear)->tuple: # of the penalty: (weight, bias), a function of omega
         return 2*self.weight*head.weight, 2*self.bias*head.bias
     @torch.no_grad()
     def clamp(self):
         "Not negative: a decay."
-        for p in self.parameters(): p.clamp_min_(0)
+        if self.nonnegative:
+            for p in self.parameters(): p.clamp_min_(0)
 
 # %% ../nbs/14_gamma_net.ipynb #b0c75abc
 @contextmanager
 def untouched_statistics(model:nn.Module):
     "Batch norm in training mode normalises by the batch, and its running statistics stay as they are."
-    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.training and m.track_running_stats]
+    norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase) and m.training and m.track_running_stats]
     for m in norms: m.track_running_stats = False
     try: yield
     finally:
         for m in norms: m.track_running_stats = True
 
-def drawn_state(model:nn.Module, device)->tuple|None:
-    "The generators' state, if the network draws from them (dropout); to be drawn again by `drawn_again`."
-    if not any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p for m in model.modules()): return None
+@contextmanager
+def _full_products(device):
+    "No TF32 on a GPU: a difference of two passes would be lost in its rounding."
+    if torch.device(device).type != 'cuda':
+        yield
+        return
+    places = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [p.allow_tf32 for p in places]
+    for p in places: p.allow_tf32 = False
+    try: yield
+    finally:
+        for p, b in zip(places, before): p.allow_tf32 = b
+
+def drawn_state(device)->tuple:
+    "The generators' state, to be drawn from again by `drawn_again`: dropout, of whatever kind."
     return torch.get_rng_state(), torch.cuda.get_rng_state(device) if torch.device(device).type == 'cuda' else None
 
 @contextmanager
@@ -190,17 +229,23 @@ def full_direction(
 )->Direction:
     "A virtual step of the whole network: a pass forward and back on the other batch, a forward-mode pass on this one."
     pick('jvp_by', jvp_by, ('forward', 'difference'))
-    theta = {k: p.detach() for k, p in model.named_parameters()}
+    theta = {k: p.detach() for k, p in model.named_parameters() if gradients.get(k) is not None}   # what is frozen stays
     moved = {k: (p - lr*gradients[k].detach()).requires_grad_() for k, p in theta.items()}
     logits = lambda weights, inputs: functional_call(model, weights, (inputs,))
-    with untouched_statistics(model):
+    with untouched_statistics(model), _full_products(x.device) if jvp_by == 'difference' else nullcontext():
         value = outer(logits(moved, x_val), y_val)
         v = dict(zip(moved, torch.autograd.grad(value, list(moved.values()))))
         def of_batch(weights):
             with drawn_again(drawn, x.device): return logits(weights, x)
-        u = jvp(of_batch, (theta,), (v,))[1] if jvp_by == 'forward' else _difference(of_batch, theta, v, known)
+        u = _forward(of_batch, theta, v) if jvp_by == 'forward' else _difference(of_batch, theta, v, None if x.is_cuda else known)
     names = {id(p): k for k, p in model.named_parameters()}
     return Direction(u.detach(), tuple(v[names[id(p)]] for p in (model.head.weight, model.head.bias)), value.detach())
+
+def _forward(f, theta, v):
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', FutureWarning)                   # torch's own, about a function of its own
+        try: return jvp(f, (theta,), (v,))[1]
+        except NotImplementedError as e: raise NotImplementedError(f'the network has an operation without a forward mode, take jvp_by="difference" ({e})') from None
 
 @torch.no_grad()
 def _difference(f, theta, v, known):
@@ -261,11 +306,14 @@ def hypergradient(
 )->tuple:                # (gradients of inner's parameters, outer loss after the virtual step)
     "How a later loss changes with the parameters of the loss that is trained on; nothing is left in `.grad` [D000, Eq. 2]."
     pick('scope', scope, ('head', 'full')), pick('reduction', reduction, ('mean', 'sum'))
+    if not hasattr(inner, 'logit_gradient'): raise ValueError(f'inner: {type(inner).__name__} has no `logit_gradient`; want GammaNet, LearnedSmoothing, LearnedL2 or the like')
+    check_positive(lr=lr)
     (x, y), (x_val, y_val), head = batch, other, model.head
     with untouched_statistics(model):
-        drawn = drawn_state(model, x.device)
+        drawn = drawn_state(x.device)
         features = model.features(x)
         logits = head(features)
+        check_logits(logits, y)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
         weights, s = dict(model.named_parameters()), 1/len(y) if reduction == 'mean' else 1.
         wanted = weights if scope == 'full' else {'weight': head.weight, 'bias': head.bias}

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FOLDER_VARIABLE', 'HOLDS', 'FAILS', 'NOISY', 'Experiment', 'findings_table', 'judge', 'settled', 'spread',
            'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'code_hash',
-           'describe', 'copy_notebook', 'write_report']
+           'describe']
 
 # %% ../nbs/51_notebooks.ipynb #960bd03a
 import json
@@ -13,10 +13,7 @@ import logging
 import os
 import statistics
 import sys
-from base64 import b64decode, b64encode
 from hashlib import sha256
-from html import escape
-from io import BytesIO
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
@@ -52,13 +49,13 @@ class Experiment:
                 self.folder.release()
         shell.events.register('post_run_cell', note)
 
-    def figure(self, fig, name:str):
-        "Show a matplotlib figure here and keep it as `figures/<name>.png`; the titles of its panels stand for it where it cannot be seen."
+    def figure(self, fig, name:str, cover:bool=False):
+        "Show a matplotlib figure here and keep it as `figures/<name>.png`; the titles of its panels stand for it where it cannot be seen. The cover is what the gallery shows."
         import matplotlib.pyplot as plt
         from IPython.display import display
         with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
         panels = '; '.join(dict.fromkeys(t for ax in fig.axes if (t := ax.get_title(loc='left') or ax.get_xlabel())))
-        display(fig, metadata={'image/png': {'alt': f'{name.replace("_", " ")}: {panels}'}})
+        display(fig, metadata={'image/png': {'alt': f'{name.replace("_", " ")}: {panels}', **({'cover': True} if cover else {})}})
         plt.close(fig)
 
     def keep(self, frame, name:str, index:bool=True):
@@ -91,7 +88,6 @@ class Experiment:
             self.folder.finish()
             self.folder.release()
         display(findings_table(findings))
-
 
 # %% ../nbs/51_notebooks.ipynb #3af33560
 def findings_table(findings):
@@ -216,57 +212,6 @@ def describe(
     elif folder.info['settings'].get('dry_run') and (plan := folder/'tables'/'plan.csv').exists():
         import pandas as pd
         rows = pd.read_csv(plan, index_col=0, dtype=str, keep_default_na=False)
-        lines.append(f'  {len(rows)} runs planned, none made\n{rows.to_string(index=False)}')
+        hours = pd.to_numeric(rows.get('hours', pd.Series(dtype=float)))
+        lines.append(f'  {len(rows)} runs planned, none made{f"; about {hours.sum():.3g} hours on this machine" if hours.notna().any() else ""}\n{rows.to_string(index=False)}')
     return '\n'.join(lines)
-
-# %% ../nbs/51_notebooks.ipynb #fdf4f24b
-def _fewer_colours(png):
-    "A PNG in base64 with a palette."
-    from PIL import Image
-    out = BytesIO()
-    Image.open(BytesIO(b64decode(png))).convert('RGB').quantize(256).save(out, 'png', optimize=True)
-    return b64encode(out.getvalue()).decode()
-
-def copy_notebook(
-    folder:RunFolder,  # of a finished notebook
-    to,                # directory
-)->Path:               # the copy, `<to>/<experiment>.ipynb`
-    "Copy an executed notebook without papermill's notes about this machine; figures in 256 colours, a third of the size."
-    import nbformat
-    nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
-    for part in [nb, *nb.cells]:
-        for key in ('papermill', 'execution'): part.metadata.pop(key, None)
-    for output in (o for c in nb.cells for o in c.get('outputs', [])):
-        if 'image/png' in output.get('data', {}): output.data['image/png'] = _fewer_colours(output.data['image/png'])
-    path = Path(to)/f'{folder.path.parent.name}.ipynb'
-    with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
-    return path
-
-# %% ../nbs/51_notebooks.ipynb #41a4ed66
-_PAGE = '''<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>
-body {{ max-width: 72rem; margin: 2.5rem auto; padding: 0 1.5rem; font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1c2733; }}
-h1 {{ font-size: 1.9rem; line-height: 1.2; }} h2 {{ font-size: 1.25rem; margin-top: 2.4rem; border-bottom: 1px solid #d8dee4; padding-bottom: .3rem; }}
-img {{ max-width: 100%; height: auto; }} .anchor-link {{ display: none; }} code {{ font-size: 90%; background: #f2f4f6; padding: .1em .3em; }}
-.jp-OutputArea-output, .output_area, .output_html {{ overflow-x: auto; }}
-p, li {{ max-width: 46rem; }} blockquote {{ margin: 1rem 0; padding: .6rem 1.1rem; border-left: 4px solid #0072B2; background: #f0f6fa; font-size: 1.1rem; }} table {{ border-collapse: collapse; font-size: .84rem; margin: 1rem 0; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .35rem .5rem; border-bottom: 1px solid #e4e8ec; }} thead th {{ border-bottom: 2px solid #9aa7b4; }}
-@media print {{ body {{ margin: 0; max-width: none; }} h2 {{ break-after: avoid; }} img {{ break-inside: avoid; }} }}
-</style></head><body>
-{body}
-</body></html>
-'''
-
-def write_report(
-    folder:RunFolder,  # of a finished notebook
-    path,              # of the HTML file
-    title:str='',      # of the page
-)->Path:
-    "The executed notebook as one HTML file, without code."
-    import nbformat
-    from nbconvert import HTMLExporter
-    nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
-    nb.cells = [c for c in nb.cells if c.cell_type == 'markdown' or c.get('outputs')]
-    body, _ = HTMLExporter(template_name='basic', exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True).from_notebook_node(nb)
-    with atomic_write(path) as tmp: tmp.write_text(_PAGE.format(title=escape(title or folder.path.parent.name), body=body), encoding='utf-8')
-    return Path(path)

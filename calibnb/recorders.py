@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['recorders', 'History', 'progress_bar', 'ProgressLines', 'EpochView', 'NLLBreakdown', 'CalibrationErrors',
            'WeightNorm', 'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats',
-           'make_recorder']
+           'MetaProgress', 'make_recorder']
 
 # %% ../nbs/26_recorders.ipynb #08b28377
 import csv
@@ -183,7 +183,7 @@ class ConfidenceHistogram:
 
 # %% ../nbs/26_recorders.ipynb #7213b54a
 class GradientNorms:
-    "Norm of each sample's gradient in the last layer, and its Brier score, at four epochs [Lin 2025, Fig. 4]; for losses that take samples one by one."
+    "Norm of each sample's gradient in the last layer, of its features, and its Brier score, at four epochs [Lin 2025, Fig. 4]; for losses that take samples one by one."
     def __init__(self,
         split:str='train',
         shares=(1/7, 3/7, 5/7, 1.),  # of the epochs
@@ -191,26 +191,29 @@ class GradientNorms:
 
     def check(self, trainer):
         if not (hasattr(trainer.model, 'head') and hasattr(trainer.model, 'features')): raise ValueError(f'recorder GradientNorms: {type(trainer.model).__name__} has no `features` and `head`')
+        if hasattr(trainer, 'meta'): raise ValueError('recorder GradientNorms: a loss that learns has no gradient of its own from logits and labels alone')
         if 'lam' in getattr(trainer.loss, 'options', {}): raise ValueError(f'recorder GradientNorms: {type(trainer.loss).__name__} couples the samples of a batch, so no sample has a gradient of its own')
 
     def __call__(self, view:EpochView)->dict:
         epochs = _epochs_at(self.shares, view)
-        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs)) | {k: torch.zeros(len(epochs), len(view.predictions(self.split))) for k in ('norm', 'brier')}
+        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs)) | {k: torch.zeros(len(epochs), len(view.predictions(self.split))) for k in ('norm', 'brier', 'feature_norm')}
         if view.epoch in epochs:
             preds, trainer = view.predictions(self.split), view.trainer
-            norm = head_gradient_norm(trainer.loss, *(t.to(trainer.device) for t in (preds.logits, preds.target, view.features(self.split)))).cpu()
+            features = view.features(self.split)
+            norm = head_gradient_norm(trainer.loss, *(t.to(trainer.device) for t in (preds.logits, preds.target, features))).cpu()
             if trainer.reduction == 'mean': norm = norm*len(preds)
             p_y = _label_probability(preds)
             brier = preds.probs.square().sum(1) - 2*p_y + 1
             for i, e in enumerate(epochs):
-                if e == view.epoch: self.arrays['norm'][i], self.arrays['brier'][i] = norm, brier
+                if e == view.epoch: self.arrays['norm'][i], self.arrays['brier'][i], self.arrays['feature_norm'][i] = norm, brier, features.cpu().norm(dim=1)
         return {}
 
 class GammaStats:
     "Mean, spread and range of the focal exponent over a split: a constant for focal losses, by label probability for FLSD, learned with γ-Net [D000, Fig. 3]."
     def __init__(self, split:str='train'): self.split = split
     def check(self, trainer):
-        options = getattr(trainer.loss, 'options', {})
+        options, learns = getattr(trainer.loss, 'options', {}), getattr(getattr(trainer, 'meta', None), 'learn', 'gamma')
+        if learns != 'gamma': raise ValueError(f'recorder GammaStats: {learns} is learned, which has no gamma')
         if not (hasattr(trainer, 'gamma') or 'gammas' in options or 'gamma' in options or hasattr(trainer.loss, 'gamma')):
             raise ValueError(f'recorder GammaStats: {type(trainer.loss).__name__} has no gamma; take a loss of the focal family')
     def __call__(self, view:EpochView)->dict:
@@ -224,8 +227,17 @@ class GammaStats:
         if 'gammas' in options: return gamma_of_bucket(_label_probability(preds), options['thresholds'], options['gammas'])
         return torch.as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
+class MetaProgress:
+    "Mean norm of the hypergradient and mean outer loss, over the steps of an epoch; for a MetaTrainer."
+    def check(self, trainer):
+        if not hasattr(trainer, 'meta'): raise ValueError(f'recorder MetaProgress: {type(trainer).__name__} has no loss that learns; take a MetaTrainer, or RunConfig(meta=...)')
+    def __call__(self, view:EpochView)->dict:
+        norm, outer, n = view.trainer.stepper.watched.tolist()
+        view.trainer.stepper.watched.zero_()
+        return dict(hypergradient=norm/n if n else math.nan, outer_loss=outer/n if n else math.nan)
+
 recorders = {'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm, 'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
-             'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats}
+             'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats, 'meta_progress': MetaProgress}
 
 def make_recorder(name:str):
     "A recorder by name, with its defaults."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_task', 'flip_labels', 'Evaluator', 'ordered', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory',
            'KeptEpoch', 'Trainer', 'main', 'Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm',
-           'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']
+           'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress']
 
 # %% ../nbs/30_train.ipynb #86bef9f9
 import math
@@ -28,13 +28,13 @@ from .data import Split, Splits
 from .parallel import add_up, rank, shared, world_size
 from .models import Classifier
 from .recipe import Recipe
-from .recorders import (CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, NLLBreakdown,
+from .recorders import (CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, MetaProgress, NLLBreakdown,
                                OptimalECE, WeightNorm, make_recorder, progress_bar)
 from .temperature import nll_temperature
 from .trees import WORD
 
 # %% ../nbs/30_train.ipynb #eca6c7d7
-_all_ = ['Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm', 'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats']  # to be had here, too
+_all_ = ['Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm', 'OptimalECE', 'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress']  # to be had here, too
 
 # %% ../nbs/30_train.ipynb #c7c3d83d
 def _loss_reduction(loss):
@@ -60,6 +60,7 @@ def check_task(
     if not hasattr(getattr(model, 'head', None), 'out_features'): return
     K = model.head.out_features
     for name, split in splits.parts.items():
+        if split.y.is_floating_point(): raise ValueError(f'{name}: labels are {split.y.dtype}, want whole numbers (int64)')
         bad = ((split.y < 0) | (split.y >= K)).nonzero()
         if len(bad): raise ValueError(f'{name}: label {split.y[bad[0, 0]].item()} (sample {bad[0, 0].item()}), but the head has {K} outputs, 0 to {K - 1}; make the model with num_classes={splits.num_classes}, or mend the labels')
 
@@ -131,6 +132,7 @@ def _pieces(batch, k):
 
 class Stepper:
     "What a training has besides the model, and how it takes a batch."
+    inner = None  # what a loss learns, where it does
     def __init__(self, model, loss, recipe, device):
         self.model, self.loss, self.recipe, self.device, self.reduction = model, loss, recipe, device, _loss_reduction(loss)
         self.by_parts = getattr(type(model), 'supervised', Classifier.supervised) is not Classifier.supervised  # more labels than samples
@@ -220,12 +222,14 @@ def explain_memory(recipe:Recipe):
 # %% ../nbs/30_train.ipynb #22c14228
 class KeptEpoch:
     "The best epoch so far by a recipe's criterion, with its weights."
-    def __init__(self, keep:str): self.keep, self.score, self.epoch, self.state = keep, math.inf, 0, {}
+    def __init__(self, keep:str): self.keep, self.score, self.epoch, self.state, self.learned = keep, math.inf, 0, {}, {}
 
     def __call__(self, view:EpochView)->dict:
         if self.keep == 'last': return {}
         score = self._score(view.predictions('val'))
-        if score < self.score: self.score, self.epoch, self.state = score, view.epoch, {k: v.detach().clone() for k, v in view.trainer.model.state_dict().items()}
+        if score < self.score:
+            self.score, self.epoch = score, view.epoch
+            self.state, self.learned = ({k: v.detach().clone() for k, v in m.state_dict().items()} if m is not None else {} for m in (view.trainer.model, view.trainer.stepper.inner))
         return dict(selection=score)
 
     def _score(self, preds):
@@ -278,6 +282,7 @@ class Trainer(Evaluator):
                 saver.after_batch(last=True) if epoch + 1 == recipe.epochs else saver.after_batch()
                 tick(1)
         if self.kept.state: self.model.load_state_dict(self.kept.state)
+        if self.kept.learned: self.stepper.inner.load_state_dict(self.kept.learned)
         self.stepper.net = None  # what processes share must go before their group does
         return self.history
 
@@ -307,7 +312,6 @@ class Trainer(Evaluator):
             saver.after_batch()
         average_buffers(self.model)
         return mean_loss(self.losses, self.counts, self.recipe, epoch)
-
 
 # %% ../nbs/30_train.ipynb #6ce04f37
 def main(argv=None)->int: # exit code

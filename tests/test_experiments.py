@@ -16,7 +16,8 @@ from calibnb import cli
 from calibnb.data import load_data
 from calibnb.folder import RunFolder, find_runs
 from calibnb.metrics import ece
-from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, copy_notebook, run_notebook
+from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, run_notebook
+from calibnb.pages import copy_notebook
 from calibnb.runs import Run
 
 EXPERIMENTS = ROOT/"nbs"/"experiments"

@@ -1,4 +1,5 @@
 "Gradients through a step of training: golden numbers, double backward on networks with batch norm, nothing left behind."
+import copy
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +11,7 @@ from torch import nn
 from torch.func import functional_call
 
 from calibnb.batches import Batch
-from calibnb.data import Split, Splits
+from calibnb.data import Split, Splits, load_data
 from calibnb.gamma_net import (
     SMOOTHINGS,
     GammaNet,
@@ -21,11 +22,13 @@ from calibnb.gamma_net import (
     untouched_statistics,
 )
 from calibnb.losses import focal_loss
-from calibnb.meta import Cycle, MetaProgress, MetaRecipe, MetaTrainer
+from calibnb.meta import Cycle, MetaRecipe, MetaTrainer
 from calibnb.models import make_model
 from calibnb.recipe import Recipe
-from calibnb.runs import RunConfig, get_run
+from calibnb.recorders import MetaProgress
+from calibnb.runs import RunConfig, collect, get_run
 from calibnb.surrogates import dece, sece
+from calibnb.train import Evaluator, Trainer
 
 CASES, DATA = vectors("meta")
 CASE = {c["id"]: c for c in CASES}
@@ -89,9 +92,9 @@ def test_forward():
     net = GammaNet(4, 3, tau=case["tau"]).double()
     net.load_state_dict(dict(A=array(case["A"]), W=array(case["W"])))
     within(net(array(case["x"])).detach(), case["expected"]["gamma"], case)
-    if (unit := case["expected"].get("W_for_unit_gamma")) is not None:
-        W = torch.linalg.pinv(array(case["A"]).T).sum(1)*case["tau"]
-        within(W, unit, case)
+    with torch.no_grad():  # the W that is made for these A gives 1 for every input
+        net.W.copy_(array(case["expected"]["W_for_unit_gamma"]))
+    assert (net(torch.randn(50, 4).double()) - 1).abs().max() < 1e-9
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c["id"].startswith("hypergrad_head")], ids=lambda c: c["id"])
@@ -216,11 +219,31 @@ def test_wrong_options(options, message):
         GammaNet(8, 2, **options)
 
 
+MARGINS = [0., 1., 20., 90., 200., 1e4]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("gamma", [0., .01, .5, 1., 3., 10.])
+def test_the_logit_gradient_is_that_of_focal_loss_at_every_margin(gamma, dtype):
+    "Finite, with its derivative in gamma; beside autograd of the loss in float64."
+    z = torch.tensor([[m, 0., -1.] for m in MARGINS] + [[-m, 0., .5] for m in MARGINS], dtype=dtype)
+    y, exponent = torch.zeros(len(z), dtype=torch.long), torch.full((len(z),), gamma, dtype=dtype, requires_grad=True)
+    got = focal_logit_gradient(z, y, exponent)
+    slope, = torch.autograd.grad(got.sum(), exponent)
+    exact = z.double().requires_grad_()
+    want, = torch.autograd.grad(focal_loss(exact, y, gamma, reduction="sum"), exact)
+    assert got.isfinite().all() and slope.isfinite().all()
+    assert torch.allclose(got.double(), want, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-6 if dtype == torch.float32 else 1e-12)
+    if gamma:
+        losses = GammaNet(2, 2, gamma0=gamma).double().losses(exact, y, torch.zeros(len(z), 2).double())
+        assert torch.allclose(losses, focal_loss(exact, y, gamma, reduction="none"), rtol=1e-5, atol=1e-30)
+
+
 @pytest.mark.parametrize("kind", SMOOTHINGS)
 def test_smoothed_labels_stay_labels(kind):
     soft = LearnedSmoothing(5, kind)
     for p in soft.parameters():
-        p.data.uniform_(-1, 1)
+        p.data.copy_(torch.linspace(-1, 1, p.numel()).roll(p.numel()//3).reshape(p.shape))
     soft.clamp()
     labels = soft(torch.arange(5), 5)
     assert (labels >= 0).all() and torch.allclose(labels.sum(1), torch.ones(5), atol=1e-4) and (labels.diagonal() >= .5).all()
@@ -262,7 +285,7 @@ def test_nothing_of_the_other_data_reaches_the_network(meta):
         net, step = stepper(meta, data)
         step(batch, .1)
         found.append(([p.grad.clone() for p in net.parameters()], [b.clone() for b in net.buffers()]))
-        assert step.norms[0] > 0, "nothing reaches the loss"
+        assert step.watched[0] > 0, "nothing reaches the loss"
     assert all(torch.equal(a, b) for one, two in zip(*found) for a, b in zip(one, two))
     plain = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4).train()
     z = plain(batch.x)
@@ -349,6 +372,67 @@ def test_a_difference_is_near_in_float32():
         assert (a - b).norm() < .02*b.norm()
 
 
+class Dropping(nn.Module):
+    "A network that draws, without a module for it."
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh()), nn.Linear(12, 3)
+
+    def features(self, x):
+        return F.dropout(self.body(x), .4, self.training)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+STEPS = [MetaRecipe(learn_args=dict(init="random", tau=.5)), MetaRecipe(learn_args=dict(init="random", tau=.5), scope="full"), MetaRecipe(scope="full", jvp_by="difference", outer="dece"),
+         MetaRecipe.bohdal(), MetaRecipe.bohdal(scope="full"), MetaRecipe(learn="smoothing", learn_args=dict(kind="non_uniform"), scope="full"), MetaRecipe(learn="smoothing", ce_weight=1.)]
+
+
+@pytest.mark.parametrize("scale_by_batch", [False, True])
+@pytest.mark.parametrize("net", ["small_cnn", "dropping"])
+@pytest.mark.parametrize("meta", STEPS, ids=lambda m: f"{m.learn}-{m.outer}-{m.scope}-{m.jvp_by}")
+def test_a_step_of_the_trainer_is_what_it_says(meta, net, scale_by_batch):
+    "Its gradient of the loss's parameters is `hypergradient`, the network's that of the whole inner loss, by autograd; what it reports is that loss and the outer one."
+    splits, lr = problem(), .01 if scale_by_batch else .1
+    torch.manual_seed(0)
+    model = Dropping() if net == "dropping" else make_model("small_cnn", 3, splits.in_shape, seed=0, width=4)
+    trainer = MetaTrainer(model, meta, Recipe(epochs=1, batch_size=16, momentum=.9, clip=1e9, scale_by_batch=scale_by_batch), "cpu")
+    trainer.recorders = []
+    trainer._begin(splits, name_task=False)
+    step = trainer.stepper
+    with torch.no_grad():
+        for p in step.inner.parameters():
+            p.add_(.02*torch.rand(p.shape) + (.05 if meta.learn != "gamma" else 0.))
+    model.train()
+    x, y = splits.train.x[:16], splits.train.y[:16]
+    place, inner, twin = step.others.state_dict(), copy.deepcopy(step.inner), copy.deepcopy(model)
+    other = step.others.next("cpu")
+    step.others.load_state_dict(place)
+    reduction = "sum" if scale_by_batch else "mean"
+    torch.manual_seed(7)
+    want, outer_value = hypergradient(twin, inner, (x, y), other, meta.outer_loss, lr, scope=meta.scope, reduction=reduction, jvp_by=meta.jvp_by)
+    torch.manual_seed(7)
+    reported, n = step(Batch(x, y, None, 1., 16, 1), lr)
+    for p, w in zip(step.inner.parameters(), want):
+        assert torch.allclose(p.grad, w, rtol=2e-2 if meta.jvp_by == "difference" else 1e-3, atol=1e-6*w.abs().max().item()) and w.norm() > 0
+    assert step.watched[2] == 1 and step.watched[1].item() == pytest.approx(outer_value.item(), rel=1e-4)
+    torch.manual_seed(7)
+    h = twin.features(x)
+    z = twin.head(h)
+    if meta.learn == "gamma":
+        each = focal_loss(z, y, inner(h).detach(), reduction="none")
+    elif meta.learn == "smoothing":
+        each = -(inner(y, 3).detach()*F.log_softmax(z, 1)).sum(1)
+    else:
+        each = F.cross_entropy(z, y, reduction="none")
+    penalty = sum((w.detach()*p.square()).sum() for w, p in ((inner.weight, twin.head.weight), (inner.bias, twin.head.bias))) if meta.learn == "l2" else 0.
+    (each.sum() + penalty if scale_by_batch else each.mean() + penalty).backward()
+    for p, q in zip(model.parameters(), twin.parameters()):
+        assert torch.allclose(p.grad, q.grad, rtol=1e-3, atol=1e-5)
+    assert n == 16 and reported.item() == pytest.approx((each.sum() + penalty*(1 if scale_by_batch else 16)).item(), rel=1e-4)
+
+
 class Interrupted(Exception):
     pass
 
@@ -389,14 +473,93 @@ def test_what_bilevel_training_cannot_do():
         MetaTrainer(net, recipe=Recipe(epochs=1), device="cpu").fit(replace(splits, meta_val=None))
     with pytest.raises(ValueError, match="has no `features` and linear `head`"):
         MetaTrainer(nn.Linear(3, 3))
+    with pytest.raises(ValueError, match="TreeLSTM trains on more labels than samples"):
+        MetaTrainer(make_model("tree_lstm", 2, (9, 5)))
+    with pytest.raises(ValueError, match="want a MetaRecipe"):
+        MetaTrainer(net, Recipe())
+    with pytest.raises(ValueError, match="nothing is trained yet"):
+        MetaTrainer(net).gamma(splits.test)
+    with pytest.raises(ValueError, match="want a Split"):
+        trained(net, splits).gamma(splits.test.x)
+    with pytest.raises(ValueError, match="meta_val of squares has 1 samples"):
+        trained(net, replace(splits, meta_val=splits.meta_val[:1]))
+    with pytest.raises(ValueError, match=r"Dropping\(x\) is not head\(features\(x\)\)"):
+        wrong = Dropping()
+        wrong.forward = lambda x: .05*wrong.head(wrong.features(x))
+        trained(wrong, splits)
+    with pytest.raises(ValueError, match="has no bias"):
+        wrong = Dropping()
+        wrong.head = nn.Linear(12, 3, bias=False)
+        MetaTrainer(wrong)
+    with pytest.raises(ValueError, match="train: labels are torch.float32"):
+        trained(net, replace(splits, train=Split(splits.train.x, splits.train.y.float())))
+    with pytest.raises(FloatingPointError, match=r"lower lr .now 1e.20.* or what the loss learns ran away: lower lr of the MetaRecipe"):
+        trained(net, splits, lr=1e20)
+    for recorder, message in ("gradient_norms", "a loss that learns has no gradient of its own"), ("gamma_stats", "l2 is learned, which has no gamma"):
+        with pytest.raises(ValueError, match=message):
+            MetaTrainer(net, MetaRecipe.bohdal(), Recipe(epochs=1), "cpu").fit(splits, [recorder])
+    with pytest.raises(ValueError, match="Trainer has no loss that learns"):
+        Trainer(net, F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, ["meta_progress"])
+
+
+def trained(net, splits, meta=MetaRecipe(), **recipe):
+    trainer = MetaTrainer(net, meta, Recipe(**dict(epochs=1, batch_size=16) | recipe), "cpu")
+    trainer.fit(splits)
+    return trainer
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(outer_args=dict(bandwith=.1)), "did you mean 'bandwidth'"), (dict(outer_args=dict(bandwidth=-1)), "bandwidth: -1"), (dict(outer_args=dict(t_a=float("inf"))), "want a finite number"),
+    (dict(outer_args=dict(accuracy="foo")), "accuracy: 'foo', want"), (dict(outer="dece", outer_args=dict(n_bins=0)), "n_bins: 0"), (dict(learn_args=dict(tau=-1)), "tau: -1"), (dict(learn_args=dict(heads=1)), "heads: 1, want at least 2"),
+    (dict(learn_args=dict(init="foo")), "init: 'foo' is not known"), (dict(learn="smoothing", learn_args=dict(kind="foo")), "kind: 'foo' is not known"), (dict(cal_weight=0), "leaves no outer loss"),
+    (dict(learn_args=dict(positivity="relu", init="scaled")), "only an absolute value can be scaled"), (dict(learn="l2", learn_args=dict(heads=3)), "'heads' is not known")])
+def test_a_wrong_meta_recipe(options, message):
+    with pytest.raises(ValueError, match=message):
+        MetaRecipe(**options)
+
+
+def test_equal_settings_are_equal():
+    given = MetaRecipe(outer_args=dict(bandwidth=.01), learn_args=dict(tau=.01, gamma0=1))
+    assert given == MetaRecipe() == MetaRecipe.model_validate_json(given.model_dump_json()) and given.model_dump_json() == MetaRecipe().model_dump_json()
+
+
+def test_frozen_weights_stay(tmp_path):
+    net = make_model("small_cnn", 3, (1, 8, 8), width=4)
+    net.body[0].weight.requires_grad_(False)
+    before = net.body[0].weight.clone()
+    trained(net, problem(), MetaRecipe(scope="full"))
+    assert torch.equal(net.body[0].weight, before)
+
+
+def test_what_was_learned_is_of_the_epoch_that_was_kept(tmp_path, monkeypatch):
+    scores = iter([3., 1., 2., 4., 5.])
+    monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
+    net, splits = make_model("mlp", 3, (1, 8, 8), hidden=[8]), problem()
+    trainer = MetaTrainer(net, MetaRecipe(lr=1e-2), Recipe(epochs=5, batch_size=16, keep="val_nll"), "cpu")
+    history = trainer.fit(splits, ["gamma_stats"])
+    assert trainer.kept.epoch == 2 and trainer.gamma(splits.train).mean().item() == pytest.approx(history["gamma_mean"][1], rel=1e-5)
+    assert abs(history["gamma_mean"][1] - history["gamma_mean"][4]) > 1e-3
+
+
+def test_other_data_for_the_loss_are_another_training(tmp_path):
+    splits, net = problem(), make_model("mlp", 3, (1, 8, 8), hidden=[8])
+    MetaTrainer(net, recipe=Recipe(epochs=2, batch_size=16), device="cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+    with pytest.raises(ValueError, match="was made with another meta_val"):
+        MetaTrainer(net, recipe=Recipe(epochs=2, batch_size=16), device="cpu").fit(replace(splits, meta_val=squares(32, 8)), checkpoint=tmp_path/"c.pt")
 
 
 def test_a_run_with_a_loss_that_learns(tmp_path):
     "By name, from JSON, taken up, and its exponents in the history."
-    setting = RunConfig(data_args=dict(n_meta=100), model_args=dict(hidden=[16]), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(3), recorders=["gamma_stats", "meta_progress"])
+    setting = RunConfig(data_args=dict(n_meta=100), model_args=dict(hidden=[16]), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(3), recorders=["nll_breakdown"])
     run = get_run(RunConfig.model_validate_json(setting.model_dump_json()), tmp_path)
+    assert run.learned_loss()(Evaluator(run.model(), device="cpu").features(load_data("digits", n_meta=100).train)).mean().item() == pytest.approx(run.history["gamma_mean"][-1], rel=1e-4)
+    assert "gamma-sece" in repr(run) and set(collect(tmp_path).loss) == {"gamma-sece"}
     assert run.config == setting and run.history["gamma_std"][-1] > 0 and (run.history["hypergradient"] > 0).all()
     assert sorted(run.rows) == ["meta_val", "test", "train", "val"] and len(run.rows["meta_val"]) == 100
+    with pytest.raises(ValueError, match="beside meta, which brings the loss that learns; leave them out"):
+        RunConfig(loss_args=dict(reduction="sum"), meta=MetaRecipe())
+    with pytest.raises(ValueError, match="mixup is 0.2, which bilevel"):
+        RunConfig(meta=MetaRecipe(), recipe=Recipe(mixup=.2))
     with pytest.raises(ValueError, match="loss: 'focal' beside meta"):
         RunConfig(loss="focal", meta=MetaRecipe())
     with pytest.raises(ValueError, match="digits has no meta_val"):
