@@ -102,7 +102,7 @@ def one_line(message:str)->str:
     lines = [re.sub(r'\s*\[type=\w+\]$', '', line.strip()) for line in message.splitlines() if 'For further information' not in line]
     return ' '.join(lines).strip()
 
-def _now(): return datetime.now(timezone.utc).isoformat(timespec='seconds')
+def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')
 
 def write_json(path, data):
     "Write JSON, whole or not at all; nan and inf are refused."

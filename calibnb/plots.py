@@ -31,9 +31,10 @@ classes = mpl.colors.ListedColormap([blue, orange, green, purple, sky, vermillio
 sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc', sky, blue, '#001a33'])  # light to dark
 
 _families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1')}
+             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#b3589a', 'ER')}
 _steps = {'focal': {1.: ('#9ad0ee', ':'), 2.: (sky, '-.'), 3.: (blue, '--'), 5.: ('#004466', (0, (1, 1)))},
-          'inverse_focal': {.5: ('#f7c59f', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1)))}}
+          'inverse_focal': {.5: ('#f7c59f', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1)))},
+          'lp_norm': {.01: ('#b8946a', '-.'), .05: ('#7a5c3a', '-')}, 'entropy': {.1: ('#d9a3c9', '-.'), .5: ('#b3589a', '-')}}
 
 def loss_label(
     name:str,   # as `make_loss` knows it
@@ -51,7 +52,7 @@ def loss_style(
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
     "How a loss is drawn, everywhere."
     color, line = _families.get(name.removesuffix('_gra'), (grey, ''))[0], '--' if name.endswith('_gra') else '-'
-    if name in _steps: color, line = _steps[name].get(options.get('gamma'), (color, '--'))
+    if name in _steps: color, line = _steps[name].get(options.get('gamma', options.get('alpha')), (color, '--'))
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
 
 # %% ../nbs/23_plots.ipynb #3844d557
@@ -165,8 +166,10 @@ def density(
     x, y,           # (N,) arrays
     xlabel:str, ylabel:str, title:str='',
     gridsize:int=40,
+    log:bool=False, # logarithmic axes, for positive x and y
 ):
     "Hexagonal bins of the pairs (x, y), counts on a logarithmic scale."
-    image = ax.hexbin(x, y, gridsize=gridsize, bins='log', mincnt=1, cmap=sequential, lw=.1)
+    scale = 'log' if log else 'linear'
+    image = ax.hexbin(x, y, gridsize=gridsize, bins='log', mincnt=1, cmap=sequential, lw=.1, xscale=scale, yscale=scale)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     return image
