@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
-OTHERS := meta_regularization audit
+OTHERS := loss_geometry weighted_gradients loss_comparison meta_regularization train audit report
 
 .PHONY: help demo test lab sync bench gallery clean
 .DEFAULT_GOAL := help
@@ -39,7 +39,8 @@ bench: $(READY)  ## measure against peers, in one process, on one thread; writes
 	$(BIN)/python benchmarks/run.py
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
-	$(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	$(BIN)/python -c "from calibnb.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 
 clean:           ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

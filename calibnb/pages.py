@@ -94,7 +94,7 @@ def write_gallery(
         if told['picture']:
             with atomic_write(directory/f'{name}.png') as tmp: _small(told['picture']).save(tmp, 'png', optimize=True)
             parts.append(f'[![{name}]({name}.png)]({name}.ipynb)')
-        if told['findings']: parts.append('Findings: ' + ', '.join(f'{n} {verdict}' for verdict, n in told['findings'].items()) + '.')
+        if told['findings']: parts.append('Claims: ' + ', '.join(f'{n} {verdict}' for verdict, n in sorted(told['findings'].items(), key=lambda f: (f[0] != 'holds', f[0]))) + '.')
     with atomic_write(directory/'README.md') as tmp: tmp.write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
     return directory/'README.md'
 

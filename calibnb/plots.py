@@ -31,7 +31,8 @@ classes = mpl.colors.ListedColormap([blue, orange, green, purple, sky, vermillio
 sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc', sky, blue, '#001a33'])  # light to dark
 
 _families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#b3589a', 'ER')}
+             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#b3589a', 'ER'),
+             'mmce': ('#44aa99', 'MMCE'), 'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'), 'consistency': ('#666666', 'CONS')}
 _steps = {'focal': {1.: ('#9ad0ee', ':'), 2.: (sky, '-.'), 3.: (blue, '--'), 5.: ('#004466', (0, (1, 1)))},
           'inverse_focal': {.5: ('#f7c59f', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1)))},
           'lp_norm': {.01: ('#b8946a', '-.'), .05: ('#7a5c3a', '-')}, 'entropy': {.1: ('#d9a3c9', '-.'), .5: ('#b3589a', '-')}}

@@ -301,7 +301,7 @@ def plan_table(
     "What would be trained, what is there already, and how long it takes."
     import pandas as pd
     def row(c):
-        told = dict(data=c.data, model=c.model, loss=c.loss_name, loss_args=c.loss_args if c.meta is None else dict(scope=c.meta.scope) | c.meta.outer_args, mixup=c.recipe.mixup, seed=c.seed, epochs=c.recipe.epochs, batch_size=c.recipe.batch_size, state=RunFolder(c.path(root)).state)
+        told = dict(data=c.data, model=c.model, loss=c.loss_name, loss_args={k: v for k, v in c.loss_args.items() if v != loss_options(c.loss)[k]} if c.meta is None else dict(scope=c.meta.scope), mixup=c.recipe.mixup, seed=c.seed, epochs=c.recipe.epochs, batch_size=c.recipe.batch_size, state=RunFolder(c.path(root)).state)
         return told | (dict(hours=0. if told['state'] == 'done' else (math.nan if (s := estimate_seconds(c, device)) is None else s/3600)) if estimate else {})
     return pd.DataFrame([row(c) for c in configs])
 

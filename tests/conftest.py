@@ -6,11 +6,15 @@ from pathlib import Path
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for kernels and children: two processes of several threads each wait for one another
 
+import nbformat  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from calibnb.notebooks import FAILS, HOLDS, NOISY  # noqa: E402
+
 ROOT = Path(__file__).parents[1]
 VECTORS = ROOT/"tests"/"vectors"
+EXPERIMENTS = ROOT/"nbs"/"experiments"
 
 
 def vectors(name):
@@ -38,9 +42,36 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "What takes longest comes first, so that two workers end together."
-    items.sort(key=lambda item: item.path.name != "test_experiments.py")
+    first = ["test_studies.py", "test_experiments.py", "test_train.py"]
+    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+def verdicts(folder):
+    return {f.claim: f.verdict for f in folder.result.findings}
+
+
+def claim(folder, start):
+    found, = [v for k, v in verdicts(folder).items() if k.startswith(start)]
+    return found
+
+
+def pictures(path):
+    return sum("image/png" in o.get("data", {}) for c in nbformat.read(path, 4).cells for o in c.get("outputs", []))
+
+
+def assert_complete(folder, figures, tables):
+    "An experiment that is done has its figures, tables and findings, and no warnings or floods of text."
+    assert folder.state == "done"
+    outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    assert pictures(folder/"notebook.ipynb") == figures == len(list((folder/"figures").glob("*.png")))
+    assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
+    assert len(list((folder/"tables").glob("*.csv"))) == tables
+    assert set(verdicts(folder).values()) <= {HOLDS, FAILS, NOISY}
+    assert not [o for o in outputs if o.get("name") == "stderr"], "warnings in the executed notebook"
+    streams = "".join(o["text"] for o in outputs if o["output_type"] == "stream")
+    assert len(streams) < 4000, "the log is flooded"
