@@ -875,6 +875,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'calibnb.train.average_buffers': ('train.html#average_buffers', 'calibnb/train.py'),
                                'calibnb.train.check_task': ('train.html#check_task', 'calibnb/train.py'),
                                'calibnb.train.explain_memory': ('train.html#explain_memory', 'calibnb/train.py'),
+                               'calibnb.train.few_threads': ('train.html#few_threads', 'calibnb/train.py'),
                                'calibnb.train.flip_labels': ('train.html#flip_labels', 'calibnb/train.py'),
                                'calibnb.train.main': ('train.html#main', 'calibnb/train.py'),
                                'calibnb.train.mean_loss': ('train.html#mean_loss', 'calibnb/train.py'),

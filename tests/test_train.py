@@ -426,6 +426,21 @@ def test_sigterm_saves_and_stops(tmp_path):
 
 # several processes
 
+def test_small_networks_have_the_same_bits_with_more_threads():
+    "And the number of threads is what it was."
+    found, splits = [], load_data("digits")
+    try:
+        for threads in 1, 2:
+            torch.set_num_threads(threads)
+            trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0), make_loss("ce"), Recipe.quick(3), "cpu")
+            trainer.fit(splits)
+            found.append(trainer.predict(splits.test).logits)
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(*found)
+
+
 def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
     "An odd test set, a last batch that is odd, more evaluation batches than processes: nothing counted twice."
     setting = RunConfig(data_args=dict(n_train=701, n_val=397), recipe=Recipe.quick(4, keep="val_error"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
