@@ -269,6 +269,7 @@ def meta_gradient(
     if head_gradient is not None: along = along + sum((g*v).sum() for g, v in zip(head_gradient, direction.head))
     return torch.autograd.grad(-lr*along, list(parameters))
 
+# %% ../nbs/14_gamma_net.ipynb #bd93ca95
 def leaked_gradients(
     model:nn.Module,     # with `features` and `head`
     inner:nn.Module,     # as in `hypergradient`
@@ -293,6 +294,7 @@ def leaked_gradients(
         value = outer(functional_call(model, weights | {k: p - lr*gradients[k] for k, p in moving.items()}, (x_val,)), y_val)
     return dict(zip(weights, torch.autograd.grad(value, list(weights.values()), materialize_grads=True)))
 
+# %% ../nbs/14_gamma_net.ipynb #4aafdc99
 def hypergradient(
     model:nn.Module,     # with `features` and `head`
     inner:nn.Module,     # GammaNet, LearnedSmoothing, LearnedL2, or what has their `logit_gradient` and `head_gradient`
