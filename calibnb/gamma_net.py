@@ -22,7 +22,7 @@ from .core import check_logits, check_positive, pick
 
 # %% ../nbs/14_gamma_net.ipynb #796603bd
 def _parts(logits, target):
-    "One-hot labels, and for each sample log p_y, p_y, log(1 - p_y) and 1 - p_y, exact also where p_y is nearly 1."
+    "Log-probabilities, one-hot labels, and for each sample log p_y, log(1 - p_y) and 1 - p_y, exact also where p_y is nearly 1."
     logp, label = F.log_softmax(logits, 1), F.one_hot(target, logits.shape[1])
     q = logp.masked_fill(label.bool(), -math.inf).logsumexp(1)
     d, plain = q.exp(), logp.gather(1, target[:, None])[:, 0]

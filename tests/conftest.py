@@ -51,6 +51,12 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    "One place for the runs of a file, so that trainings are shared."
+    return tmp_path_factory.mktemp("runs")
+
+
 def verdicts(folder):
     return {f.claim: f.verdict for f in folder.result.findings}
 

@@ -23,12 +23,6 @@ PAPERMILL = str(Path(sys.executable).parent/"papermill")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    "One place for the runs of this file, so that trainings are shared."
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
 def toy(root):
     return run_notebook("toy_gaussian", root=root)
 

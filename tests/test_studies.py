@@ -17,12 +17,6 @@ FIGURES_AND_TABLES = dict(calibratability=(6, 4), meta_regularization=(4, 3), lo
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    "One place for the runs of this file, so that trainings are shared."
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
 def study(root):
     "A study by its name, run once."
     done = {}
