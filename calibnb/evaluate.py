@@ -68,7 +68,7 @@ class Scored:
         "What `plots.reliability_diagram` draws: the bins, the smooth curve, and the ECE with its 95 % interval as a note."
         bins, curve = self.bins(n_bins), smooth_curve(self.conf, self.hit)
         lo, hi = gap_interval(bins.gap, bins.acc, bins.count, bins.weight)
-        return dict(bins=bins, curve=curve, note=f'ECE {100*table_norm(bins).item():.2f} %\n{100*lo:.2f} to {100*hi:.2f}\n{n_bins} bins, n = {len(self):,}')
+        return dict(bins=bins, curve=curve, note=f'ECE {100*table_norm(bins).item():.2f} % ({100*lo:.2f} to {100*hi:.2f})\n{n_bins} bins, n = {len(self):,}')
 
 # %% ../nbs/31_evaluate.ipynb #3ec997a2
 def _calibration_errors(conf, hit, n_bins, more_bins):

@@ -152,6 +152,7 @@ class MetaStepper(Stepper):
             known = logits if self.recipe.precision == 'fp32' else None
             return full_direction(self.model, x, gradients, *other, self.meta.outer_loss, lr, self.meta.jvp_by, drawn, known)
         x_other, y_other = other
+        if x_other.ndim == 4 and not x_other.is_cuda: x_other = x_other.contiguous(memory_format=torch.channels_last)   # on a CPU batch norm is faster so, and nothing goes back
         with torch.no_grad(), untouched_statistics(self.model), autocast(self.device, self.recipe.precision): h_other = self.model.features(x_other).float()
         return head_direction(self.head, h, (self.head.weight.grad, self.head.bias.grad), h_other, y_other, self.meta.outer_loss, lr)
 

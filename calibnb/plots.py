@@ -33,9 +33,12 @@ sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc',
 _families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
              'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#b3589a', 'ER'),
              'mmce': ('#44aa99', 'MMCE'), 'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'), 'consistency': ('#666666', 'CONS')}
-_steps = {'focal': {1.: ('#9ad0ee', ':'), 2.: (sky, '-.'), 3.: (blue, '--'), 5.: ('#004466', (0, (1, 1)))},
-          'inverse_focal': {.5: ('#f7c59f', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1)))},
-          'lp_norm': {.01: ('#b8946a', '-.'), .05: ('#7a5c3a', '-')}, 'entropy': {.1: ('#d9a3c9', '-.'), .5: ('#b3589a', '-')}}
+_steps = {'focal': {.5: ('#a9d6f0', '-'), 1.: ('#79bfe8', ':'), 2.: ('#3596cf', '-.'), 3.: (blue, '--'), 5.: ('#003a57', (0, (1, 1)))}, 'flsd': {None: (sky, (0, (6, 1)))},
+          'inverse_focal': {.5: ('#f2ab70', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1))), 5.: ('#4d2000', '-')},
+          'bsce_gra': {1.: ('#d28cb3', '-.'), 2.: ('#b8608f', '--'), 5.: ('#612443', '-')}, 'label_smoothing': {.01: ('#f3c766', ':'), .05: (orange, '-'), .1: ('#b87f00', '--'), .2: ('#7a5400', '-.')},
+          'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')}, 'entropy': {.1: ('#cf86b9', '-.'), .5: ('#b3589a', '-')}}
+
+def _strength(options): return next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
 
 def loss_label(
     name:str,   # as `make_loss` knows it
@@ -44,7 +47,7 @@ def loss_label(
     "Short name of a loss in figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'."
     family, gra = name.removesuffix('_gra'), '-GRA' if name.endswith('_gra') else ''
     label = _families.get(family, (grey, name))[1] + gra
-    strength = next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
+    strength = _strength(options)
     return label if strength is None else f'{label}-{strength:g}'
 
 def loss_style(
@@ -53,7 +56,9 @@ def loss_style(
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
     "How a loss is drawn, everywhere."
     color, line = _families.get(name.removesuffix('_gra'), (grey, ''))[0], '--' if name.endswith('_gra') else '-'
-    if name in _steps: color, line = _steps[name].get(options.get('gamma', options.get('alpha')), (color, '--'))
+    known, strength = _steps.get(name, {}), _strength(options)
+    if strength in known: color, line = known[strength]
+    elif strength is not None and known: color = mpl.colors.to_hex([np.interp(strength, list(known), shade) for shade in zip(*(mpl.colors.to_rgb(c) for c, _ in known.values()))])
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
 
 # %% ../nbs/23_plots.ipynb #3844d557
@@ -81,7 +86,7 @@ def reliability_diagram(
     bins:ReliabilityBins,  # from `reliability_bins`
     title:str='',
     color:str=blue,
-    note:str='',           # text in the corner, e.g. the ECE with its interval
+    note:str='',           # text below the title, e.g. the ECE with its interval
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
@@ -98,9 +103,10 @@ def reliability_diagram(
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
     if curve is not None: ax.plot(curve[0], curve[1], color='white', lw=3.6), ax.plot(curve[0], curve[1], color='k', lw=1.6)
     _share_strip(ax, full, curve, leftmost)
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '', title=title)
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '')
+    ax.set_title(title, pad=6 + 12*len(note.splitlines()))
+    ax.annotate(note, (0, 1), xytext=(0, 4), xycoords='axes fraction', textcoords='offset points', va='bottom', fontsize=9)
     ax.tick_params(labelbottom=False)
-    if note: ax.text(.04, .95, note, transform=ax.transAxes, va='top', fontsize=9, bbox=dict(color='white', alpha=.8, lw=0, pad=2))
     return table
 
 def reliability_row(

@@ -33,6 +33,7 @@ from .losses import loss_options, make_loss
 from .meta import MetaRecipe, MetaTrainer
 from .models import make_model, model_options
 from .parallel import joined, rank, shared, world_size
+from .pool import in_processes, worker_count
 from .recipe import Recipe
 from .recorders import History, make_recorder, progress_bar, recorders
 from .train import Trainer
@@ -262,13 +263,25 @@ def _end(process):
 def get_runs(
     configs,         # RunConfigs
     root=None,
+    *, workers:int|str=1, # processes to train them side by side; 'auto': one a core, and one in all on a GPU
+    device:str='auto',
     **kwargs,        # of `get_run`
 )->list[Run]:
     "`get_run` for each, in order, with one progress bar over the epochs of those that have to be trained."
-    configs = list(configs)
-    todo = [c for c in configs if RunFolder(c.path(root)).state != 'done']
+    configs, here = list(configs), pick_device(device).type
+    todo = list({c.path(root): c for c in configs if RunFolder(c.path(root)).state != 'done'}.values())
+    workers = min(len(todo), 1 if workers == 'auto' and here != 'cpu' else worker_count(workers))
     with progress_bar(sum(c.recipe.epochs for c in todo), f'{len(todo)} runs') as bar:
-        return [get_run(c, root, **{'progress': bar.update, **kwargs}) for c in configs]
+        kwargs = dict(device=device) | {'progress': bar.update} | kwargs
+        if workers > 1:
+            jobs = [(c, Path(root or runs_root()).resolve(), {k: v for k, v in kwargs.items() if k != 'progress'}) for c in todo]
+            for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=['calibnb.runs', *_FIRST]):
+                if ended.error: raise ended.error
+        return [get_run(c, root, **kwargs) for c in configs]
+
+_FIRST = 'torch._dynamo', 'sklearn.datasets'   # what a training imports when it first comes to it, three seconds of them
+
+def _train_there(config, root, kwargs, tell): get_run(config, root, progress=tell, **kwargs)
 
 # %% ../nbs/50_runs.ipynb #8a12000a
 @cache

@@ -5,6 +5,7 @@ from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for kernels and children: two processes of several threads each wait for one another
+os.environ.setdefault("CALIBNB_WORKERS", "1")  # the tests themselves are spread over the cores
 
 import nbformat  # noqa: E402
 import pytest  # noqa: E402

@@ -1,0 +1,136 @@
+"""Jobs in processes of their own: how they end, and that runs made so are the same."""
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+
+from calibnb.pool import JobDied, worker_count
+from calibnb.pool import in_processes as any_processes
+from calibnb.recipe import Recipe
+from calibnb.runs import RunConfig, get_runs
+
+in_processes = partial(any_processes, preload=["calibnb.runs", "pytest"])  # so that they begin at once
+
+
+def double(x, tell):
+    tell(x)
+    return 2 * x
+
+
+def fail(reason, tell):
+    raise ValueError(reason)
+
+
+def die(sign, tell):
+    os.kill(os.getpid(), sign)
+    time.sleep(60)
+
+
+def sleep(seconds, path, tell):
+    path.write_text(str(os.getpid()))
+    time.sleep(seconds)
+
+
+class Odd(Exception):
+    "Cannot be made anew from its args, as pickle does."
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+def raise_odd(a, tell):
+    raise Odd(a, a)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def gone(pid, seconds=20):
+    end = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.1)
+    return not alive(pid)
+
+
+def test_every_job_ends_once_and_says_how():
+    told = []
+    ends = {o.index: o for o in in_processes(double, [(i,) for i in range(5)], 2, told=told.append)}
+    assert {i: o.value for i, o in ends.items()} == {i: 2 * i for i in range(5)} and sorted(told) == list(range(5))
+    assert all(o.error is None and o.seconds > 0 for o in ends.values())
+
+
+def test_errors_and_deaths_are_told_and_the_rest_goes_on():
+    ends = list(in_processes(fail, [("no luck",), ("nor here",)], 2))
+    assert sorted(str(o.error) for o in ends) == ["no luck", "nor here"] and all(type(o.error) is ValueError and "in fail" in o.trace for o in ends)
+    ends = {o.index: o.error for o in in_processes(die, [(signal.SIGKILL,), (signal.SIGSEGV,)], 1)}
+    assert all(type(e) is JobDied for e in ends.values())
+    assert str(ends[0]) == "the process was ended by SIGKILL" and "SIGSEGV" in str(ends[1])
+    (odd,) = in_processes(raise_odd, [(1,)], 1)
+    assert str(odd.error) == "Odd: 1 and 1"
+
+
+def test_a_job_that_takes_too_long_is_ended(tmp_path):
+    (ended,) = in_processes(sleep, [(60, tmp_path / "pid")], 1, timeout=1)
+    assert type(ended.error) is TimeoutError and "1 s" in str(ended.error) and ended.seconds < 30
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_who_stops_listening_stops_the_jobs(tmp_path):
+    jobs = in_processes(sleep, [(0, tmp_path / "short"), (60, tmp_path / "long")], 2)
+    assert next(jobs).index == 0
+    while not (tmp_path / "long").exists() or not (tmp_path / "long").read_text():
+        time.sleep(0.05)
+    jobs.close()
+    assert gone(int((tmp_path / "long").read_text()))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_jobs_do_not_outlive_a_killed_master(tmp_path):
+    script = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(60, pathlib.Path(sys.argv[2]))], 1))"
+    file = tmp_path / "master.py"
+    file.write_text(script)
+    master = subprocess.Popen([sys.executable, str(file), os.path.dirname(__file__), str(tmp_path / "pid")])
+    end = time.monotonic() + 60
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < end and master.poll() is None
+        time.sleep(0.1)
+    master.kill()
+    master.wait()
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_runs_side_by_side_are_the_same_runs(tmp_path):
+    configs = [RunConfig(experiment="pool", loss=loss, recipe=Recipe.quick(2, seed=s)) for loss in ("ce", "brier") for s in (0, 1)]
+    here, there = get_runs(configs, tmp_path / "here", progress=False), get_runs(configs, tmp_path / "there", workers=2, progress=False)
+    for a, b in zip(here, there):
+        assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
+        assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
+    start = time.monotonic()
+    get_runs(configs, tmp_path / "there", workers=2)
+    assert time.monotonic() - start < 5  # loaded, nothing is started
+
+
+def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
+    bad = RunConfig(experiment="pool", loss="ce", data="npz:/nowhere.npz", recipe=Recipe.quick(2))
+    good = [RunConfig(experiment="pool", loss="ce", recipe=Recipe.quick(2, seed=s)) for s in (0, 1)]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        get_runs([bad, *good], tmp_path, workers=2, progress=False)
+    assert len(get_runs(good, tmp_path, workers=2, progress=False)) == 2
+
+
+def test_number_of_workers(monkeypatch):
+    monkeypatch.setenv("CALIBNB_WORKERS", "3")
+    assert worker_count("auto") == 3 and worker_count(2) == 2
+    monkeypatch.setenv("CALIBNB_WORKERS", "two")
+    with pytest.raises(ValueError, match="workers: 'two'"):
+        worker_count("auto")
