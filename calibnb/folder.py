@@ -111,7 +111,7 @@ def write_json(path, data):
 def read_json(path):
     "The dict in a JSON file, or None where there is none to read."
     try: data = json.loads(Path(path).read_text(encoding='utf-8'))
-    except (FileNotFoundError, ValueError): return None
+    except (FileNotFoundError, NotADirectoryError, ValueError): return None
     return data if isinstance(data, dict) else None
 
 @cache

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
 from .folder import Finding, Result, RunError, RunFolder, checkout, failure, one_line, run_path
+from .kernels import forked_kernels
 from .params import check_values, notebook_parameters, parse_value
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
@@ -162,6 +163,7 @@ def run_notebook(
     again:bool=False,  # execute it even if its run is done
     timeout:int|None=None, # seconds a single cell may take
     progress:bool=True,
+    forked:bool=False, # in a kernel that has imported torch before it begins (`19d_kernels`); of use where many are run
 )->RunFolder:          # of the finished run; `fresh` if it was executed now
     "Execute a notebook through papermill into its run folder, unless it is done; NotebookError with the reason when it fails."
     path, settings = plan_notebook(notebook, params)
@@ -170,24 +172,26 @@ def run_notebook(
         there = folder.state == 'done' and (folder/'notebook.ipynb').exists() and folder.info.get('source') == code
         if again or not there:
             try:
-                with folder.running('notebook', settings, source=code): _papermill(path, folder, settings, timeout, progress)
+                with folder.running('notebook', settings, source=code): _papermill(path, folder, settings, timeout, progress, forked)
             except Exception as e: raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/"notebook.ipynb"}') from e
     return folder
 
+# %% ../nbs/51_notebooks.ipynb #2698a76b
 def code_hash(path)->str:
     "16 hex digits of a notebook's code: with another one an executed notebook is out of date."
     cells = json.loads(Path(path).read_text(encoding='utf-8'))['cells']
     return sha256('\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'code').encode()).hexdigest()[:16]
 
-def _papermill(path, folder, settings, timeout, progress):
+def _papermill(path, folder, settings, timeout, progress, forked):
     import papermill
     from nbclient.exceptions import CellTimeoutError
     logging.getLogger('papermill').setLevel(logging.WARNING)
     before = {k: os.environ.get(k) for k in (FOLDER_VARIABLE, 'CALIBNB_RUNS')}
+    kernels = {'kernel_manager_class': manager} if forked and (manager := forked_kernels()) else {}
     os.environ.update({FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())})
     try:
         papermill.execute_notebook(str(path), str(folder/'notebook.ipynb'), parameters=settings, kernel_name='python3',
-                                   progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
+                                   progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout, **kernels,
                                    extra_arguments=['--IPKernelApp.log_level=ERROR'])  # no warning about loopback sockets
     except papermill.PapermillExecutionError as e:
         raise NotebookError(f'{e.ename}: {one_line(e.evalue)} (in cell {e.exec_count})') from None

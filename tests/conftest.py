@@ -43,7 +43,7 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "What takes longest comes first, so that two workers end together."
-    first = ["test_studies.py", "test_experiments.py", "test_train.py"]
+    first = ["test_studies.py", "test_experiments.py", "test_train.py", "test_sweep.py"]
     items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
 
 

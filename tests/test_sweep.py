@@ -1,0 +1,238 @@
+"""Sweeps: nothing marked done that is not, nothing done twice, the reason recorded, the rest finished."""
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from calibnb.cli import main
+from calibnb.folder import RunFolder, find_runs
+from calibnb.recipe import Recipe
+from calibnb.runs import RunConfig, collect, get_run
+from calibnb.sweep import SweepSpec, expand, gpu_slots, grid_values, sweep
+
+HOW = """import os, signal, time
+from calibnb.notebooks import Experiment
+experiment = Experiment('faulty', dict(seed=seed, how=how, seconds=seconds))
+time.sleep(seconds)
+if how == 'raises': raise ValueError('no luck today')
+if how == 'killed': os.kill(os.getpid(), signal.SIGKILL)
+if how == 'stuck': time.sleep(600)
+if how == 'no result': raise SystemExit(0)
+if how == 'full': experiment.file('big.bin').write_bytes(bytes(8_000_000))
+experiment.findings([])"""
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    "A notebook that goes wrong in the way it is told."
+    parameters = new_code_cell("how: str = 'well'\nseed: int = 0\nseconds: float = 0.0", metadata=dict(tags=["parameters"]))
+    nb = new_notebook(cells=[parameters, new_code_cell(HOW)], metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python")))
+    path = tmp_path/"faulty.ipynb"
+    nbformat.write(nb, path)
+    return str(path)
+
+
+def begun(folder):
+    "How often a run was begun."
+    return (folder/"log.txt").read_text().count("begun by")
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def running(root):
+    return [f for f in find_runs(root) if f.status.get("state") == "running"]
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch):
+    monkeypatch.setenv("CALIBNB_WORKERS", "2")
+
+
+def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
+    root = tmp_path/"runs"
+    spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
+    table = sweep(spec, root, timeout=12, progress=False).set_index("job")
+    assert Counter(table.state) == {"failed": 8, "done": 2}
+    for job, row in table.iterrows():
+        folder, how = RunFolder(root/row.run), job.split(" seed=")[0].removeprefix("how=")
+        assert (folder.state == "done") == (how == "well") and begun(folder) == 1 == row.tries
+        expected = {"well": "", "raises": "ValueError: no luck today", "killed": "Kernel died", "stuck": "not done after 12 s", "no result": "no valid result"}[how]
+        assert expected in row.reason, (how, row.reason)
+        if how != "well":
+            assert expected in folder.status["reason"], (how, folder.status)
+    # the executed notebook is there, with the traceback
+    raised = RunFolder(root/table.run.iloc[0])
+    nb = nbformat.read(raised/"notebook.ipynb", 4)
+    assert any(o.get("ename") == "ValueError" for c in nb.cells for o in c.get("outputs", []))
+    # again: what is done stays done, the others are tried again
+    again = sweep(spec | dict(grid=dict(how=["raises", "well"], seed=[0, 1])), root, progress=False)
+    assert Counter(again.state) == {"done before": 2, "failed": 2}
+    assert all(begun(RunFolder(root/r.run)) == (1 if r.state == "done before" else 2) for r in again.itertuples())
+
+
+@pytest.mark.parametrize("spec, told", [
+    (dict(grid=dict(hwo=["well"])), "hwo"), (dict(base=dict(seed="three")), "seed"), (dict(base=dict(seconds="long")), "seconds"),
+])
+def test_a_wrong_parameter_is_refused_before_anything_starts(faulty, tmp_path, spec, told):
+    with pytest.raises(ValueError, match=told):
+        sweep(dict(notebook=faulty) | spec, tmp_path/"runs")
+    assert not (tmp_path/"runs").exists()
+
+
+def test_a_wrong_configuration_is_refused_before_anything_starts(tmp_path):
+    for grid, told in [({"loss": "ce,focl"}, "focl"), ({"recipe.lrr": [1]}, "lrr"), ({"recipe.lr": [-1]}, "lr")]:
+        with pytest.raises(ValueError, match=f"sweep, .*{told}.*nothing was started"):
+            sweep(dict(grid=grid), tmp_path/"runs")
+    assert not (tmp_path/"runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_fails_alone(faulty, tmp_path):
+    root = tmp_path/"runs"
+    jobs = expand(dict(notebook=faulty, grid=dict(seed=[0, 1])))
+    barred = jobs[0].folder(root).path
+    barred.parent.mkdir(parents=True)
+    barred.write_text("a file where the folder should be")  # also root cannot write below it
+    table = sweep(jobs, root, progress=False)
+    assert list(table.state) == ["failed", "done"] and "Error" in table.reason[0]
+    if os.geteuid():
+        barred.unlink()
+        barred.mkdir(mode=0o500)
+        table = sweep(jobs, root, progress=False)
+        assert list(table.state) == ["failed", "done before"] and "PermissionError" in table.reason[0]
+
+
+def test_a_full_disk_fails_with_its_reason(faulty, tmp_path):
+    root = tmp_path/"disk"
+    root.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root)], capture_output=True).returncode == 0
+    if not mounted:
+        pytest.skip("no right to mount a small disk")
+    try:
+        table = sweep(dict(notebook=faulty, grid=dict(how=["well", "full"])), root, workers=1, progress=False)
+        assert list(table.state) == ["done", "failed"] and "No space left" in table.reason[1]
+        assert [RunFolder(root/run).state == "done" for run in table.run] == [True, False]
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+LONG = dict(preset="quick", base={"recipe.epochs": 250}, grid=dict(seed=[0, 1]))
+
+
+def command(args, root):
+    return subprocess.Popen([str(Path(sys.executable).parent/"calibnb"), *args], env=os.environ | dict(CALIBNB_RUNS=str(root)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def spec_file(tmp_path, spec):
+    import yaml
+    path = tmp_path/"sweep.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return str(path)
+
+
+def with_checkpoint(root):
+    return [f for f in running(root) if (f/"checkpoint.pt").exists()]
+
+
+def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path):
+    root = tmp_path/"runs"
+    master = command(["sweep", spec_file(tmp_path, LONG), "--workers", "2"], root)
+    wait_for(lambda: with_checkpoint(root))
+    victim = with_checkpoint(root)[0]
+    os.kill(victim.status["pid"], signal.SIGKILL)
+    out, err = master.communicate(timeout=240)
+    assert master.returncode == 0, err
+    assert "2 done" in out and all(f.state == "done" for f in find_runs(root))
+    assert begun(victim) == 2 and "going on from checkpoint.pt" in (victim/"log.txt").read_text()
+
+
+def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tmp_path):
+    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG)]
+    master = command(args, root)
+    wait_for(lambda: len(with_checkpoint(root)) == 2)
+    pids = [f.status["pid"] for f in running(root)]
+    master.kill()
+    master.communicate()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 90)
+    assert {f.state for f in find_runs(root)} <= {"failed", "died", "done"}
+    again = command(args, root)
+    out, err = again.communicate(timeout=240)
+    assert again.returncode == 0 and all(f.state == "done" for f in find_runs(root)), err
+    there = get_run(expand(LONG)[0].config, root)
+    alone = get_run(expand(LONG)[0].config, tmp_path/"alone")
+    assert there.metrics == alone.metrics  # as if nothing had happened
+
+
+def test_interrupted_runs_say_so_and_the_exit_code_too(faulty, tmp_path):
+    root = tmp_path/"runs"
+    master = command(["sweep", faulty, "--grid", "seed=0:2", "-p", "how", "stuck"], root)
+    wait_for(lambda: len(running(root)) == 2)
+    master.send_signal(signal.SIGINT)
+    out, err = master.communicate(timeout=120)
+    assert master.returncode == 130 and "interrupted" in err
+    assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
+
+
+def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
+    root = tmp_path/"runs"
+    args = ["sweep", faulty, "--grid", "seed=0:6", "-p", "seconds", "0.3"]
+    both = [command(args, root) for _ in range(2)]
+    for master in both:
+        out, err = master.communicate(timeout=240)
+        assert master.returncode == 0, err
+    assert len(find_runs(root)) == 6 and all(f.state == "done" and begun(f) == 1 for f in find_runs(root))
+
+
+def test_command_line(faulty, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    assert main(["sweep", faulty, "--grid", "how=well,raises", "--dry-run"]) == 0
+    assert "2 runs, 2 to be made" in capsys.readouterr().out and not find_runs()
+    assert main(["sweep", faulty, "--grid", "how=well,raises"]) == 1
+    assert "1 done, 1 failed" in capsys.readouterr().out.replace("1 failed, 1 done", "1 done, 1 failed")
+    assert main(["sweep", faulty, "--grid", "hwo=well"]) == 2
+    assert "hwo" in capsys.readouterr().err
+    assert main(["sweep", faulty, "--grid", "how"]) == 2
+    (tmp_path/"bad.yaml").write_text("grid: {loss: [ce]}\nbses: {}\n")
+    assert main(["sweep", str(tmp_path/"bad.yaml")]) == 2
+    assert "bses" in capsys.readouterr().err
+
+
+def test_points_of_a_grid():
+    assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values(3) == [3]
+    with pytest.raises(ValueError, match="grid"):
+        grid_values([])
+    same = expand(dict(preset="quick", cases=[dict(loss="ce"), dict(loss="ce")], grid=dict(seed="0:2")))
+    assert len(same) == 2  # the same settings are one run
+    assert len(SweepSpec(cases=[{"loss": "ce"}, {"loss": "brier"}], grid=dict(seed="0:3")).settings()) == 6
+
+
+def test_gpus_are_shared_out():
+    assert gpu_slots("auto", 2, gpus=[0, 1]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "0101"]
+    assert gpu_slots(3, 1, gpus=["a", "b"]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "aba"]
+    assert gpu_slots(2, gpus=[]) == [{}, {}]
+
+
+def test_thousands_of_runs_are_collected(tmp_path):
+    import json
+    one = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), tmp_path, progress=False)
+    files = {name: (one.path/name).read_text() for name in ("run.json", "status.json", "result.json")}
+    info = json.loads(files["run.json"])
+    for i in range(300):
+        folder = tmp_path/"many"/f"{i:08x}-s0"
+        folder.mkdir()
+        info["settings"]["loss_args"] = dict(i=i)
+        for name, text in files.items():
+            (folder/name).write_text(json.dumps(info) if name == "run.json" else text)
+    table = collect(tmp_path)
+    assert len(table) == 301 and table["test.ece"].nunique() == 1 and (table.state == "done").all()
