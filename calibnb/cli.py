@@ -88,7 +88,7 @@ def _sweep(args):
         print(f'{len(jobs)} runs, {sum(job.folder().state != "done" for job in jobs)} to be made')
         return 0
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, timeout=args.timeout, retries=args.retries)
+    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: grid_values(v)[0] for k, v in args.option}, timeout=args.timeout, retries=args.retries)
     print(table.assign(seconds=table.seconds.map('{:.1f}'.format)).to_string(index=False))
     print(', '.join(f'{n} {state}' for state, n in table.state.value_counts().items()) + f', {time.time() - start:.1f} s')
     return int(not table.state.isin(['done', 'done before']).all())
@@ -159,6 +159,7 @@ def _add_sweep(commands):
     many.add_argument('--workers', default='auto', help='runs side by side (one a core, or --per-gpu on every GPU)')
     many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (1)')
     many.add_argument('--engine', default='processes', choices=sorted(engines))
+    many.add_argument('--option', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'), help='of a Ray task (num_cpus) or of submitit (slurm_partition)')
     many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
     many.add_argument('--retries', type=int, default=1, help='of runs whose process died (1)')
     many.add_argument('--dry-run', action='store_true', help='list the runs and end')

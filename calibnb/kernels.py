@@ -12,7 +12,7 @@ import signal
 import sys
 from functools import cache
 
-from .pool import end_with_parent, fork_server
+from .pool import end_with_parent, fork_server, forkserver
 
 # %% ../nbs/19d_kernels.ipynb #6c30fb00
 KERNEL_MODULES = 'torch', 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas'
@@ -70,7 +70,7 @@ class _Process:
 @cache
 def forked_kernels():
     "A class of kernel managers, for papermill's or nbclient's `kernel_manager_class`; None where processes cannot be copied."
-    if 'forkserver' not in multiprocessing.get_all_start_methods(): return None
+    if forkserver is None: return None
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_client.provisioning import LocalProvisioner
 

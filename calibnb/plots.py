@@ -31,12 +31,12 @@ classes = mpl.colors.ListedColormap([blue, orange, green, purple, sky, vermillio
 sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc', sky, blue, '#001a33'])  # light to dark
 
 _families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#b3589a', 'ER'),
+             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#6a51a3', 'ER'),
              'mmce': ('#44aa99', 'MMCE'), 'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'), 'consistency': ('#666666', 'CONS')}
 _steps = {'focal': {.5: ('#a9d6f0', '-'), 1.: ('#79bfe8', ':'), 2.: ('#3596cf', '-.'), 3.: (blue, '--'), 5.: ('#003a57', (0, (1, 1)))}, 'flsd': {None: (sky, (0, (6, 1)))},
           'inverse_focal': {.5: ('#f2ab70', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1))), 5.: ('#4d2000', '-')},
           'bsce_gra': {1.: ('#d28cb3', '-.'), 2.: ('#b8608f', '--'), 5.: ('#612443', '-')}, 'label_smoothing': {.01: ('#f3c766', ':'), .05: (orange, '-'), .1: ('#b87f00', '--'), .2: ('#7a5400', '-.')},
-          'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')}, 'entropy': {.1: ('#cf86b9', '-.'), .5: ('#b3589a', '-')}}
+          'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')}, 'entropy': {.1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-')}}
 
 def _strength(options): return next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
 

@@ -17,6 +17,9 @@ from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+try: from multiprocessing import forkserver
+except ImportError: forkserver = None       # Windows
+
 # %% ../nbs/08_pool.ipynb #dafbbc10
 def core_count()->int:
     "Cores that this process may use."
@@ -47,9 +50,14 @@ class Outcome:
 
 def fork_server(modules=()):
     "The multiprocessing context: a fork server that has imported torch and `modules` (those of the first call), or spawn where there is none."
-    if 'forkserver' not in multiprocessing.get_all_start_methods(): return multiprocessing.get_context('spawn')
-    context = multiprocessing.get_context('forkserver')
+    if forkserver is None: return multiprocessing.get_context('spawn')
+    context, before = multiprocessing.get_context('forkserver'), os.environ.get('OMP_NUM_THREADS')
     context.set_forkserver_preload(['torch', *modules])
+    os.environ['OMP_NUM_THREADS'] = '1'                             # a server that has used threads has copies that hang when they do
+    try: forkserver.ensure_running()
+    finally:
+        if before is None: del os.environ['OMP_NUM_THREADS']
+        else: os.environ['OMP_NUM_THREADS'] = before
     return context
 
 def end_with_parent(sign=signal.SIGTERM):

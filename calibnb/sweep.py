@@ -8,11 +8,14 @@ __all__ = ['PRESETS', 'engines', 'SweepSpec', 'grid_values', 'Job', 'expand', 'g
 # %% ../nbs/60_sweep.ipynb #3c0cef27
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import re
+import time
+from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -23,7 +26,7 @@ from .core import pick
 from .folder import RunError, RunFolder, failure, one_line, run_path, runs_root
 from .kernels import KERNEL_MODULES, spare_kernel
 from .notebooks import plan_notebook, run_notebook
-from .pool import JobDied, in_processes, worker_count
+from .pool import JobDied, Outcome, in_processes, worker_count
 from .recipe import Recipe
 from .recorders import progress_bar
 from .runs import RunConfig, get_run
@@ -134,11 +137,69 @@ def gpu_slots(
     slots = [dict(CUDA_VISIBLE_DEVICES=str(g)) for _ in range(per_gpu) for g in gpus]
     return slots if workers == 'auto' else [slots[i % len(slots)] for i in range(worker_count(workers))]
 
-def _by_processes(jobs, workers, per_gpu, timeout):
+def _by_processes(jobs, workers, per_gpu, timeout, options):
+    if options: raise ValueError(f'options: {", ".join(options)}; processes have none, ray and slurm do')
     slots = gpu_slots(workers, per_gpu)[:max(1, len(jobs))]
     return in_processes(_do, jobs, len(slots), timeout=timeout, preload=_PRELOAD, slots=slots)
 
-engines = dict(processes=_by_processes)
+# %% ../nbs/60_sweep.ipynb #67fb4189
+def _there(config, root, timeout, env):
+    "On the machine that was given the job."
+    os.environ.update(env)
+    return next(iter(in_processes(_do, [(config, root, timeout)], 1, timeout=timeout, preload=_PRELOAD)))
+
+def _settings(): return {k: v for k, v in os.environ.items() if k.startswith('CALIBNB_')}
+
+def _lost(error): return JobDied(f'the machine or the process that had the run is lost: {one_line(str(error)) or type(error).__name__}')
+
+def _by_ray(jobs, workers, per_gpu, timeout, options):
+    try: import ray
+    except ImportError: raise ValueError("engine: ray is not installed; pip install 'calibnb[ray]'") from None
+    ours = not ray.is_initialized()
+    if ours: ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
+    try:
+        gpus = ray.cluster_resources().get('GPU', 0)
+        task = ray.remote(**dict(num_cpus=1, num_gpus=1/per_gpu if gpus else 0, max_retries=0) | options)(_there)
+        limit = len(jobs) if workers == 'auto' else worker_count(workers)
+        waiting, running = deque(enumerate(jobs)), {}
+        try:
+            while waiting or running:
+                while waiting and len(running) < limit:
+                    index, job = waiting.popleft()
+                    running[task.remote(*job, _settings())] = index
+                for ref in ray.wait(list(running), timeout=1)[0]:
+                    index = running.pop(ref)
+                    try: yield replace(ray.get(ref), index=index)
+                    except ray.exceptions.RayError as e: yield Outcome(index, error=_lost(e))
+        finally:
+            for ref in running: ray.cancel(ref)
+            if running: ray.wait(list(running), num_returns=len(running), timeout=60)
+    finally:
+        if ours: ray.shutdown()
+
+def _by_slurm(jobs, workers, per_gpu, timeout, options):
+    try: import submitit
+    except ImportError: raise ValueError("engine: submitit is not installed; pip install 'calibnb[slurm]'") from None
+    executor = submitit.AutoExecutor(folder=jobs[0][1]/'.slurm')
+    here = executor.cluster != 'slurm'
+    executor.update_parameters(**dict(timeout_min=math.ceil((timeout or 24*3600)/60) + 10) | options)
+    limit = len(jobs) if workers == 'auto' and not here else worker_count(workers)
+    waiting, running = deque(enumerate(jobs)), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                index, job = waiting.popleft()
+                running[index] = executor.submit(_there, *job, _settings())
+            time.sleep(.1 if here else 5)
+            for index, job in list(running.items()):
+                if not job.done(): continue
+                running.pop(index)
+                try: yield replace(job.result(), index=index)
+                except Exception as e: yield Outcome(index, error=_lost(e))
+    finally:
+        for job in running.values(): job.cancel()
+
+engines = dict(processes=_by_processes, ray=_by_ray, slurm=_by_slurm)
 
 # %% ../nbs/60_sweep.ipynb #64235ee7
 def _own_up(folder, error):
@@ -162,7 +223,8 @@ def sweep(
     root=None,         # of all runs; `runs_root()` when None
     *, workers:int|str='auto', # side by side; 'auto': one a core, or `per_gpu` a GPU
     per_gpu:int=1,
-    engine:str='processes',
+    engine:str='processes', # 'ray', 'slurm'
+    options:dict={},   # of a Ray task or of submitit's executor
     timeout:float|None=None, # seconds that a run may take
     retries:int=1,     # of runs whose process died
     progress:bool=True,
@@ -177,7 +239,7 @@ def sweep(
     with progress_bar(len(todo), f'sweep of {len(jobs)} runs', 'run', progress) as bar, _marked_if_interrupted(folders):
         while todo:
             again = []
-            for ended in make([(jobs[i].config, root, timeout) for i in todo], workers, per_gpu, timeout):
+            for ended in make([(jobs[i].config, root, timeout) for i in todo], workers, per_gpu, timeout, options):
                 i = todo[ended.index]
                 row, folder = rows[i], folders[i]
                 row['tries'], row['seconds'] = row['tries'] + 1, row['seconds'] + ended.seconds

@@ -128,6 +128,20 @@ def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
     assert len(get_runs(good, tmp_path, workers=2, progress=False)) == 2
 
 
+def add_up(n, tell):
+    return torch.get_num_threads(), torch.ones(n).sum().item()
+
+
+def test_jobs_may_use_threads(tmp_path):
+    "One worker has all the cores; a copy of a process that has used threads would hang."
+    script = "import sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=30, preload=['calibnb.runs', 'sklearn.datasets']))))"
+    file = tmp_path / "master.py"
+    file.write_text(script)
+    env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    run = subprocess.run([sys.executable, str(file), os.path.dirname(__file__)], env=env, capture_output=True, text=True, timeout=120)
+    assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
+
+
 def test_number_of_workers(monkeypatch):
     monkeypatch.setenv("CALIBNB_WORKERS", "3")
     assert worker_count("auto") == 3 and worker_count(2) == 2

@@ -236,3 +236,46 @@ def test_thousands_of_runs_are_collected(tmp_path):
             (folder/name).write_text(json.dumps(info) if name == "run.json" else text)
     table = collect(tmp_path)
     assert len(table) == 301 and table["test.ece"].nunique() == 1 and (table.state == "done").all()
+
+
+SMALL = dict(preset="quick", base={"recipe.epochs": 2}, grid=dict(loss="ce,brier"))
+
+
+def measures(root):
+    "Settings and results of all runs, but not when they were made."
+    return collect(root).sort_values("run").reset_index(drop=True)
+
+
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path):
+    ray = pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+    cluster = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False))
+    try:
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        assert len(ray.nodes()) == 2
+        there = sweep(SMALL, tmp_path/"ray", engine="ray", progress=False)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == list(here.state) == ["done", "done"]
+    assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
+
+
+def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
+    pytest.importorskip("submitit")
+    there, here = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False), sweep(SMALL, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == list(here.state) == ["done", "done"]
+    assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    table = sweep(dict(notebook=faulty, base=dict(how="raises")), tmp_path/"slurm", engine="slurm", progress=False)
+    assert list(table.state) == ["failed"] and "no luck today" in table.reason[0]
+
+
+def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
+    for engine, package in ("ray", "ray"), ("slurm", "submitit"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=f"engine: {package} is not installed"):
+            sweep(SMALL, tmp_path, engine=engine, progress=False)
+    with pytest.raises(ValueError, match="did you mean 'ray'"):
+        sweep(SMALL, tmp_path, engine="rya", progress=False)
