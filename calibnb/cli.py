@@ -24,7 +24,7 @@ from .models import list_models
 from .notebooks import NotebookError, describe, list_experiments, plan_notebook, run_notebook
 from .pages import copy_notebook, write_report
 from .runs import collect
-from .sweep import SweepSpec, engines, expand, grid_values, sweep
+from .sweep import SweepSpec, engines, expand, read_value, sweep
 
 # %% ../nbs/70_cli.ipynb #54873c76
 def _run(args):
@@ -84,11 +84,11 @@ def _sweep(args):
     spec = _spec(args.what, dict(args.parameters), args.grid)
     jobs = expand(spec)
     if args.dry_run:
-        for job in jobs: print(f'{job.folder().state:8} {job.folder().path.parent.name}/{job.folder().path.name}  {job.name}')
-        print(f'{len(jobs)} runs, {sum(job.folder().state != "done" for job in jobs)} to be made')
+        for job in jobs: print(f'{"done" if job.done() else "to do":8} {job.folder().path.parent.name}/{job.folder().path.name}  {job.name}')
+        print(f'{len(jobs)} runs, {sum(not job.done() for job in jobs)} to be made')
         return 0
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: grid_values(v)[0] for k, v in args.option}, timeout=args.timeout, retries=args.retries)
+    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: read_value(v) for k, v in args.option}, timeout=args.timeout, retries=args.retries)
     print(table.assign(seconds=table.seconds.map('{:.1f}'.format)).to_string(index=False))
     print(', '.join(f'{n} {state}' for state, n in table.state.value_counts().items()) + f', {time.time() - start:.1f} s')
     return int(not table.state.isin(['done', 'done before']).all())
@@ -99,13 +99,14 @@ def _spec(what, parameters, grid):
     for text in grid:
         name, _, values = text.partition('=')
         if not values: raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
+        if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
         axes[name] = values
     if Path(what).suffix not in ('.yaml', '.yml', '.json'): return SweepSpec(notebook=what, base=parameters, grid=axes)
     try: given = yaml.safe_load(Path(what).read_text(encoding='utf-8'))
     except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{what}: {one_line(str(e))}') from None
     if not isinstance(given, dict): raise ValueError(f'{what}: want settings, as in the files of sweeps/')
-    given['base'] = given.get('base', {}) | {k: grid_values(v, k)[0] for k, v in parameters.items()}
-    given['grid'] = given.get('grid', {}) | axes
+    given['base'] = (given.get('base') or {}) | {k: read_value(v) for k, v in parameters.items()}
+    given['grid'] = (given.get('grid') or {}) | axes
     try: return SweepSpec.model_validate(given)
     except ValueError as e: raise ValueError(f'{what}: {one_line(str(e))}') from None
 

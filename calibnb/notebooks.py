@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FOLDER_VARIABLE', 'HOLDS', 'FAILS', 'NOISY', 'Experiment', 'findings_table', 'judge', 'settled', 'spread',
-           'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'code_hash',
-           'describe']
+           'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made',
+           'code_hash', 'describe']
 
 # %% ../nbs/51_notebooks.ipynb #960bd03a
 import json
@@ -169,14 +169,20 @@ def run_notebook(
     path, settings = plan_notebook(notebook, params)
     folder, code = RunFolder(run_path(path.stem, settings, root)), code_hash(path)
     with folder.locked():
-        there = folder.state == 'done' and (folder/'notebook.ipynb').exists() and folder.info.get('source') == code
-        if again or not there:
+        if again or not is_made(folder, path):
             try:
                 with folder.running('notebook', settings, source=code): _papermill(path, folder, settings, timeout, progress, forked)
             except Exception as e: raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/"notebook.ipynb"}') from e
     return folder
 
 # %% ../nbs/51_notebooks.ipynb #2698a76b
+def is_made(
+    folder:RunFolder,
+    path,      # of the notebook
+)->bool:
+    "Is the run done, by the notebook as it is now?"
+    return folder.state == 'done' and (folder/'notebook.ipynb').exists() and folder.info.get('source') == code_hash(path)
+
 def code_hash(path)->str:
     "16 hex digits of a notebook's code: with another one an executed notebook is out of date."
     cells = json.loads(Path(path).read_text(encoding='utf-8'))['cells']

@@ -44,7 +44,7 @@ def begun(folder):
     return (folder/"log.txt").read_text().count("begun by")
 
 
-def wait_for(condition, seconds=60):
+def wait_for(condition, seconds=120):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -63,12 +63,12 @@ def two_workers(monkeypatch):
 def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
     root = tmp_path/"runs"
     spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
-    table = sweep(spec, root, timeout=12, progress=False).set_index("job")
+    table = sweep(spec, root, timeout=10, progress=False).set_index("job")
     assert Counter(table.state) == {"failed": 8, "done": 2}
     for job, row in table.iterrows():
         folder, how = RunFolder(root/row.run), job.split(" seed=")[0].removeprefix("how=")
         assert (folder.state == "done") == (how == "well") and begun(folder) == 1 == row.tries
-        expected = {"well": "", "raises": "ValueError: no luck today", "killed": "Kernel died", "stuck": "not done after 12 s", "no result": "no valid result"}[how]
+        expected = {"well": "", "raises": "ValueError: no luck today", "killed": "Kernel died", "stuck": "not done after 10 s", "no result": "no valid result"}[how]
         assert expected in row.reason, (how, row.reason)
         if how != "well":
             assert expected in folder.status["reason"], (how, folder.status)
@@ -127,11 +127,11 @@ def test_a_full_disk_fails_with_its_reason(faulty, tmp_path):
         subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-LONG = dict(preset="quick", base={"recipe.epochs": 250}, grid=dict(seed=[0, 1]))
+LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
 
 
-def command(args, root):
-    return subprocess.Popen([str(Path(sys.executable).parent/"calibnb"), *args], env=os.environ | dict(CALIBNB_RUNS=str(root)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def command(args, root, **kwargs):
+    return subprocess.Popen([str(Path(sys.executable).parent/"calibnb"), *args], **kwargs, env=os.environ | dict(CALIBNB_RUNS=str(root)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def spec_file(tmp_path, spec):
@@ -160,7 +160,7 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path):
 def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tmp_path):
     root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG)]
     master = command(args, root)
-    wait_for(lambda: len(with_checkpoint(root)) == 2)
+    wait_for(lambda: with_checkpoint(root))
     pids = [f.status["pid"] for f in running(root)]
     master.kill()
     master.communicate()
@@ -182,6 +182,27 @@ def test_interrupted_runs_say_so_and_the_exit_code_too(faulty, tmp_path):
     out, err = master.communicate(timeout=120)
     assert master.returncode == 130 and "interrupted" in err
     assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
+
+
+def test_trainings_interrupted_from_a_terminal_say_so_and_go_on(tmp_path):
+    "Ctrl-C goes to every process of the group."
+    root = tmp_path/"runs"
+    args = ["sweep", spec_file(tmp_path, LONG)]
+    master = command(args, root, start_new_session=True)
+    wait_for(lambda: with_checkpoint(root))
+    os.killpg(master.pid, signal.SIGINT)
+    out, err = master.communicate(timeout=120)
+    assert master.returncode == 130 and "interrupted" in err
+    assert {f.status["reason"] for f in find_runs(root) if f.state != "done"} == {"interrupted"}
+
+
+def test_a_notebook_that_changed_is_run_again(faulty, tmp_path):
+    root = tmp_path/"runs"
+    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done"]
+    nb = nbformat.read(faulty, 4)
+    nb.cells.append(new_code_cell("1 + 1"))
+    nbformat.write(nb, faulty)
+    assert [list(sweep(dict(notebook=faulty), root, progress=False).state) for _ in range(2)] == [["done"], ["done before"]]
 
 
 def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
@@ -209,18 +230,26 @@ def test_command_line(faulty, tmp_path, capsys, monkeypatch):
 
 
 def test_points_of_a_grid():
-    assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values(3) == [3]
-    with pytest.raises(ValueError, match="grid"):
-        grid_values([])
+    assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values("1,2", as_text=True) == ["1", "2"]
+    for wrong in ([], 65):  # 1:5 in YAML is 65
+        with pytest.raises(ValueError, match="grid"):
+            grid_values(wrong)
+    base = dict(data="digits", data_args=dict(n_meta=100))
+    dotted, plain = expand(dict(preset="quick", base=base, cases=[{"data_args.n_val": 300}, {}]))
+    assert dotted.config.data_args["n_val"] == 300 != plain.config.data_args["n_val"] and base["data_args"] == dict(n_meta=100)
+    with pytest.raises(ValueError, match="loss.gamma"):
+        expand(dict(base={"loss": "focal", "loss.gamma": 1}))
     same = expand(dict(preset="quick", cases=[dict(loss="ce"), dict(loss="ce")], grid=dict(seed="0:2")))
     assert len(same) == 2  # the same settings are one run
     assert len(SweepSpec(cases=[{"loss": "ce"}, {"loss": "brier"}], grid=dict(seed="0:3")).settings()) == 6
 
 
-def test_gpus_are_shared_out():
+def test_gpus_are_shared_out(monkeypatch):
     assert gpu_slots("auto", 2, gpus=[0, 1]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "0101"]
     assert gpu_slots(3, 1, gpus=["a", "b"]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "aba"]
     assert gpu_slots(2, gpus=[]) == [{}, {}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert gpu_slots(3) == [{}]*3
 
 
 def test_thousands_of_runs_are_collected(tmp_path):
