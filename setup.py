@@ -15,7 +15,8 @@ notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 refuses settings.ini, newer execnb breaks nbdev 2
 oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
 clusters = ["ray", "submitit"]
-dev = notebooks + nbdev + oracles + clusters + ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff"]
+board = ["tensorboard"]
+dev = notebooks + nbdev + oracles + clusters + board + ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff"]
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 setup(
@@ -29,6 +30,6 @@ setup(
     packages=["calibnb"],
     python_requires=f">={ini['min_python']}",
     install_requires=library,
-    extras_require=dict(notebooks=notebooks, ray=clusters[:1], slurm=clusters[1:], dev=dev, bench=bench),
+    extras_require=dict(notebooks=notebooks, ray=clusters[:1], slurm=clusters[1:], tensorboard=board, dev=dev, bench=bench),
     entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
 )

@@ -1,4 +1,4 @@
-"Time two pieces of code in turn, in one process on one thread, and say how they compare; or the memory that they take."
+"Time two pieces of code in turn and say how they compare: CPU time in one process on one thread; the memory that they take; wall time of what works in other processes."
 import ctypes
 import gc
 import re
@@ -50,6 +50,18 @@ def compare(what, ours, unit_name, unit, budget=None, pairs=15, seconds=.05):
     inner = ratios[1:-1] if len(ratios) > 3 else ratios
     return Row(what, unit_name, statistics.median(ratios), inner[0], inner[-1], budget)
 
+
+def wall_time(fn):
+    start = time.perf_counter()
+    fn()
+    return time.perf_counter() - start
+
+
+def compare_wall(what, ours, unit_name, unit, budget=None, pairs=3, times=1):
+    "Median ratio of wall time, for what works in other processes; `ours` does the work of the unit so many times."
+    found = [(wall_time(ours)/times, wall_time(unit)) for _ in range(pairs)]
+    ratios, (mine, theirs) = sorted(a/b for a, b in found), (statistics.median(x) for x in zip(*found))
+    return Row(f"{what} ({mine:.2f} s)", f"{unit_name} ({theirs:.2f} s)", statistics.median(ratios), ratios[0], ratios[-1], budget)
 
 
 def peak_memory(fn):

@@ -5,18 +5,26 @@
 
 The groups `images` and `trees` need CIFAR-10 as JPEG files and SST under CALIBNB_DATA.
 """
+import itertools
+import json
+import os
 import platform
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 import warnings
 from datetime import date
 from functools import partial
 from pathlib import Path
 
+import nbformat
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import HEADER, compare, compare_memory
+from harness import HEADER, compare, compare_memory, compare_wall
+from nbformat.v4 import new_code_cell, new_notebook
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -30,6 +38,7 @@ from calibnb.data import Split, Splits, load_data
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
+from calibnb.runs import RunConfig, collect, get_run
 from calibnb.temperature import temperature_lists
 from calibnb.train import Recipe, Stepper, Trainer
 from calibnb.trees import HEIGHT
@@ -275,7 +284,29 @@ def meta_rows(n=32):
         yield compare_memory(f"memory of a {what}", lambda: step(batch, 1e-3), "of double backward", double, budget=1)
 
 
-GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows)
+SHORT_NOTEBOOK = """import torch
+from calibnb.notebooks import Experiment
+experiment = Experiment('short', dict(seed=seed))
+experiment.findings([])"""
+
+
+def sweep_rows(n_notebooks=64, n_runs=5000):
+    with tempfile.TemporaryDirectory() as d:
+        notebook, roots = Path(d)/"short.ipynb", (Path(d)/f"sweep{i}" for i in itertools.count())
+        cells = [new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), new_code_cell(SHORT_NOTEBOOK)]
+        nbformat.write(new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))), notebook)
+        def command(name, *args):
+            subprocess.run([Path(sys.executable).with_name(name), *map(str, args)], env=dict(os.environ, CALIBNB_RUNS=str(next(roots))), check=True, capture_output=True)
+        yield compare_wall(f"a short notebook, calibnb sweep of {n_notebooks} on one worker", lambda: command("calibnb", "sweep", notebook, "--grid", f"seed=0:{n_notebooks}", "--workers", 1),
+                           "papermill command line", lambda: command("papermill", notebook, Path(d)/"out.ipynb", "-p", "seed", 0), budget=1/6, times=n_notebooks)
+        run = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), d, progress=False)
+        for i in range(n_runs):
+            shutil.copytree(run.path, Path(d)/"copies"/f"{i:08x}-s0", ignore=lambda *_: ["model.safetensors", "checkpoint.pt", "predictions"])
+        files = [p for p in Path(d).glob("copies/*/*.json")]
+        yield compare(f"collect, {n_runs} runs", lambda: collect(d, "copies"), "json.loads of their files", lambda: [json.loads(p.read_text()) for p in files])
+
+
+GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows, sweeps=sweep_rows)
 
 
 def cpu_name():

@@ -10,18 +10,20 @@ import multiprocessing
 import os
 import signal
 import sys
+from contextlib import contextmanager
 from functools import cache
 
 from .pool import end_with_parent, fork_server, forkserver
 
 # %% ../nbs/19d_kernels.ipynb #6c30fb00
-KERNEL_MODULES = 'torch', 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas'
+KERNEL_MODULES = 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas'
 
-def _serve(argv, env, cwd):
-    "Be a kernel."
+def _serve(pipe):
+    "Wait to be told which kernel to be, and be it."
+    end_with_parent(signal.SIGKILL)
+    argv, env, cwd = pipe.recv()
     os.setsid()                                             # signals for those who asked are not for the kernel
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    end_with_parent(signal.SIGKILL)
     os.environ.clear()
     os.environ.update(env)
     if cwd: os.chdir(cwd)
@@ -34,29 +36,28 @@ def _serve(argv, env, cwd):
 # %% ../nbs/19d_kernels.ipynb #7a883021
 _spare = []   # (process, pipe) of kernels to be
 
-def _serve_later(pipe):
-    end_with_parent(signal.SIGKILL)
-    _serve(*pipe.recv())
-
-def spare_kernel():
-    "Copy this process, to be its next kernel: for one that the fork server has made, which has none of its own, to call before it opens or locks anything."
-    context = multiprocessing.get_context('fork')
+def _begin(context):
+    "A process that will be a kernel, and the pipe to tell it which."
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve_later, args=(theirs,), daemon=True)
+    process = context.Process(target=_serve, args=(theirs,))
     process.start()
     theirs.close()
-    _spare.append((process, ours))
+    return process, ours
+
+@contextmanager
+def spare_kernel():
+    "Copy this process, to be its next kernel: for one that the fork server has made, which has none of its own, to call before it opens or locks anything."
+    if forkserver: _spare.append(_begin(multiprocessing.get_context('fork')))
+    try: yield
+    finally:
+        while _spare: _spare.pop()[0].kill()                # not needed after all
 
 class _Process:
     "A forked process, as jupyter_client knows those of subprocess."
     stdin = stdout = stderr = None
     def __init__(self, *order):
-        if _spare:
-            self.process, pipe = _spare.pop()
-            pipe.send(order)
-        else:
-            self.process = fork_server(KERNEL_MODULES).Process(target=_serve, args=order)
-            self.process.start()
+        self.process, pipe = _spare.pop() if _spare else _begin(fork_server(KERNEL_MODULES))
+        pipe.send(order)
         self.pid = self.process.pid
     def poll(self): return self.process.exitcode
     def wait(self):

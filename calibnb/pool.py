@@ -6,6 +6,7 @@
 __all__ = ['forkserver', 'core_count', 'worker_count', 'JobDied', 'Outcome', 'fork_server', 'end_with_parent', 'in_processes']
 
 # %% ../nbs/08_pool.ipynb #5d7243f0
+import math
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -17,6 +18,7 @@ import traceback
 from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from multiprocessing.reduction import ForkingPickler
 
 forkserver = multiprocessing.forkserver if 'forkserver' in multiprocessing.get_all_start_methods() else None   # None on Windows
 
@@ -77,30 +79,35 @@ def _job(function, args, env, threads, pipe):
     os.environ.update({'OMP_NUM_THREADS': str(threads)} | env | {'CALIBNB_WORKERS': '1'})   # a fork server has those of its own beginning
     import torch
     torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
-    try: answer = 'value', function(*args, tell=lambda what: pipe.send(('told', what))), ''
+    try: answer = ForkingPickler.dumps(('value', function(*args, tell=lambda what: pipe.send(('told', what))), ''))
     except SystemExit: raise                                        # told to stop, by whomever: no result, and no error of its own
     except BaseException as e:
         try: pickle.loads(pickle.dumps(e))
         except Exception: e = RuntimeError(f'{type(e).__name__}: {e}')
-        answer = 'error', e, traceback.format_exc()
-    pipe.send(answer)
+        answer = ForkingPickler.dumps(('error', e, traceback.format_exc()))
+    pipe.send_bytes(answer)
 
 class _Running:
     def __init__(self, context, index, function, args, threads, slot):
-        self.index, self.start, self.began, self.answer, self.slot = index, time.monotonic(), None, None, slot
+        self.index, self.slot, self.start, self.began = index, slot, time.monotonic(), None
+        self.answer, self.gone_by = None, math.inf
         self.pipe, theirs = context.Pipe(duplex=False)
         self.process = context.Process(target=_job, args=(function, args, dict(os.environ) | slot, threads, theirs))
         self.process.start()
         theirs.close()
 
-    def stop(self, patience=60):
+    def hear(self, kind, what, trace='', patience=5):
+        "This is its answer; what it leaves behind is not waited for longer than `patience` seconds."
+        self.answer, self.gone_by = (kind, what, trace), time.monotonic() + patience
+
+    def stop(self):
         self.process.terminate()
-        self.process.join(patience)
+        self.process.join(60)
         if self.process.is_alive(): self.process.kill()
         self.process.join()
 
     def outcome(self)->Outcome:
-        "Of a process that has closed its end of the pipe."
+        "Of a process that has said all."
         self.process.join()
         self.pipe.close()
         kind, what, trace = self.answer or ('error', JobDied(_last_words(self.process.exitcode, self.began)), '')
@@ -131,24 +138,21 @@ def in_processes(
             while waiting and free:
                 job = _Running(context, waiting[0][0], function, waiting.popleft()[1], threads, free.popleft())
                 running[job.pipe] = job
-            for pipe in wait(list(running), 1):
+            for pipe in running.keys() & wait([*running, *(job.process.sentinel for job in running.values())], 1):
                 job = running[pipe]
                 try: message = pipe.recv()
                 except (EOFError, ConnectionResetError): message = None
                 if message is None: yield ended(pipe)
                 elif message[0] == 'began': job.began = time.monotonic()
-                elif message[0] != 'told': job.answer = message
-                elif told: told(message[1])
+                elif message[0] == 'told': told and told(message[1])
+                elif message[0] == 'value' or not job.answer: job.hear(*message)   # not what it says of being told to stop
             for pipe, job in list(running.items()):
-                if job.answer and not pipe.poll(0):                  # it has said all; what it leaves behind is not waited for
-                    job.process.join(5)
-                    if job.process.is_alive(): job.stop(5)
-                    yield ended(pipe)
-                    continue
-                if timeout and job.began and time.monotonic() - job.began > timeout and not job.answer:
-                    job.stop()
-                    job.answer = 'error', TimeoutError(f'not done after {timeout:g} s'), ''
-                    yield ended(pipe)
+                now = time.monotonic()
+                if timeout and job.began and now - job.began > timeout and not job.answer:
+                    job.process.terminate()
+                    job.hear('error', TimeoutError(f'not done after {timeout:g} s'), patience=60)
+                if now > job.gone_by: job.process.kill()
+                if not job.process.is_alive() and not pipe.poll(): yield ended(pipe)   # something that it left behind has the pipe
     finally:
         for job in running.values(): job.process.terminate()
         for job in running.values(): job.stop()

@@ -9,6 +9,7 @@ __all__ = ['RunConfig', 'Run', 'get_run', 'train_file', 'get_runs', 'estimate_se
 # %% ../nbs/50_runs.ipynb #134a173b
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -156,7 +157,7 @@ def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
     return measure_all(Scored.of(preds), bins) | {'mce': measure(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)}
 
-def _train(config:RunConfig, folder:RunFolder, device, progress):
+def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
     "Train on every process; the first one writes."
     splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
@@ -167,7 +168,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress):
     if rank() == 0:
         _write_tensors(folder/'splits.safetensors', {k: s.rows for k, s in splits.parts.items() if s.rows is not None})
         if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
-    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', progress and rank() == 0)
+    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', progress and rank() == 0, tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
     if rank() == 0 and trainer.kept.epoch: folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
     if trainer.stepper.inner is not None: _write_tensors(folder/'loss.safetensors', {k: v.cpu() for k, v in trainer.stepper.inner.state_dict().items()})
@@ -198,19 +199,21 @@ def get_run(
     *, device:str='auto', # where to train; it does not name the folder
     progress=True,   # a bar for long trainings, or a function called with the number of epochs done since the last call
     processes:int=1, # that train together, each on a GPU of its own where there are enough
+    tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
     "The run of a configuration: loaded where it exists, trained where it does not."
+    if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0')
     if type(processes) is not int or processes < 1: raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return _same_data(Run(folder.path))
     if config.meta and processes > 1: raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True)
+    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True, tensorboard)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it
             settings = config.model_dump(mode='json')
             if rank() == 0: stack.enter_context(folder.running('train', settings, device=str(pick_device(device)), processes=world_size(), data_print=data_print(config.data)))
-            _train(config, folder, device, progress)
+            _train(config, folder, device, progress, tensorboard)
     return Run(shared(folder.path))
 
 # %% ../nbs/50_runs.ipynb #23ff330e
@@ -228,7 +231,7 @@ def train_file(
         run = get_run(RunConfig.model_validate(given), root, device=device)
         return run if rank() == 0 else None
 
-def _launch(config, folder, root, device, processes, show):
+def _launch(config, folder, root, device, processes, show, tensorboard):
     "Train with torchrun; a RunError with the run's own reason when it fails."
     pick_device(device)
     if ':' in device: raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; CUDA_VISIBLE_DEVICES says which GPUs')
@@ -237,13 +240,13 @@ def _launch(config, folder, root, device, processes, show):
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
-        code = _follow(command, folder/'processes.txt', show)
+        code = _follow(command, folder/'processes.txt', show, dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard))))
     if code and folder.state != 'done': raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
 
-def _follow(command, path, show):
+def _follow(command, path, show, env):
     "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted or told to stop, it is told to stop and given time to save."
     with open(path, 'w', encoding='utf-8') as out, open(path, encoding='utf-8') as seen, catch_sigterm() as told:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
         try:
             while process.poll() is None and not told:
                 time.sleep(.2)

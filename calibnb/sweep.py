@@ -11,13 +11,14 @@ import copy
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import re
 import time
+import warnings
 from collections import deque
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 import torch
 
 from .core import pick
+from .data import data_print
 from .folder import RunError, RunFolder, failure, one_line, run_path, runs_root
 from .kernels import KERNEL_MODULES, spare_kernel
 from .notebooks import is_made, plan_notebook, run_notebook
@@ -93,9 +95,9 @@ class Job:
         return RunFolder(run_path(Path(path).stem, settings, root))
 
     def done(self, root=None)->bool:
-        "Is it there, made by the notebook as it is now?"
-        folder = self.folder(root)
-        return folder.state == 'done' and (isinstance(self.config, RunConfig) or is_made(folder, self.config[0]))
+        "Is it there, made by the notebook or from the data as they are now?"
+        folder, training = self.folder(root), isinstance(self.config, RunConfig)
+        return folder.state == 'done' and (folder.info.get('data_print') == data_print(self.config.data) if training else is_made(folder, self.config[0]))
 
 def expand(
     spec,  # SweepSpec, or a dict that makes one
@@ -133,12 +135,11 @@ def _config(settings, preset):
 # %% ../nbs/60_sweep.ipynb #73fed345
 _PRELOAD = *KERNEL_MODULES, 'calibnb.sweep', 'torch._dynamo', 'sklearn.datasets', 'papermill', 'nbclient', 'jupyter_client.provisioning'
 
-def _do(config, root, timeout, tell):
+def _do(config, root, tell):
     "In a process of its own."
     if isinstance(config, RunConfig): get_run(config, root, progress=False)
     else:
-        if multiprocessing.get_start_method() != 'spawn': spare_kernel()
-        run_notebook(*config, root=root, progress=False, forked=True)
+        with spare_kernel(): run_notebook(*config, root=root, progress=False, forked=True)
 
 def gpu_slots(
     workers:int|str,   # in all; 'auto': as many as `per_gpu` says
@@ -146,7 +147,6 @@ def gpu_slots(
     gpus=None,         # their ids; None: those that are visible
 )->list[dict]:         # environment of each worker
     "Which GPU each of the workers sees."
-    if per_gpu < 1: raise ValueError(f'per_gpu: {per_gpu}, want at least 1')
     if gpus is None:
         seen = os.environ.get('CUDA_VISIBLE_DEVICES')
         gpus = list(itertools.takewhile(lambda g: g and not g.startswith('-'), seen.split(','))) if seen is not None else list(range(torch.cuda.device_count()))
@@ -161,60 +161,68 @@ def _by_processes(jobs, workers, per_gpu, timeout, options):
 
 # %% ../nbs/60_sweep.ipynb #67fb4189
 def _there(config, root, timeout, env):
-    "On the machine that was given the job."
+    "The outcome of a job, on the machine that was given it."
     os.environ.update(env)
-    return next(iter(in_processes(_do, [(config, root, timeout)], 1, timeout=timeout, preload=_PRELOAD)))
+    return next(iter(in_processes(_do, [(config, root)], 1, timeout=timeout, preload=_PRELOAD)))
 
 def _settings(): return {k: v for k, v in os.environ.items() if k.startswith('CALIBNB_')}
 
 def _lost(error): return JobDied(f'the machine or the process that had the run is lost: {one_line(str(error)) or type(error).__name__}')
 
+def _elsewhere(jobs, workers, timeout, submit, ended, outcome, stop):
+    "Outcomes of jobs that somebody else runs, no more at a time than `workers` says."
+    waiting, running = deque(enumerate(jobs)), {}
+    limit = len(jobs) if workers == 'auto' else worker_count(workers)
+    try:
+        while waiting or running:
+            while waiting and len(running) < limit:
+                index, job = waiting.popleft()
+                running[submit(*job, timeout, _settings())] = index
+            for handle in ended(list(running)): yield replace(outcome(handle), index=running.pop(handle))
+    finally:
+        if running: stop(list(running))
+
 def _by_ray(jobs, workers, per_gpu, timeout, options):
     try: import ray
     except ImportError: raise ValueError("engine: ray is not installed; pip install 'calibnb[ray]'") from None
+    def outcome(ref):
+        try: return ray.get(ref)
+        except ray.exceptions.RayTaskError as e: return Outcome(0, error=RuntimeError(f'{failure(e.cause)} (before the run began)'))
+        except ray.exceptions.RayError as e: return Outcome(0, error=_lost(e))
+    def stop(refs):
+        for ref in refs: ray.cancel(ref)
+        ray.wait(refs, num_returns=len(refs), timeout=60)
+
     ours = not ray.is_initialized()
     if ours: ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
     try:
-        gpus = ray.cluster_resources().get('GPU', 0)
-        task = ray.remote(**dict(num_cpus=1, num_gpus=1/per_gpu if gpus else 0, max_retries=0) | options)(_there)
-        limit = len(jobs) if workers == 'auto' else worker_count(workers)
-        waiting, running = deque(enumerate(jobs)), {}
-        try:
-            while waiting or running:
-                while waiting and len(running) < limit:
-                    index, job = waiting.popleft()
-                    running[task.remote(*job, _settings())] = index
-                for ref in ray.wait(list(running), timeout=1)[0]:
-                    index = running.pop(ref)
-                    try: yield replace(ray.get(ref), index=index)
-                    except ray.exceptions.RayError as e: yield Outcome(index, error=_lost(e))
-        finally:
-            for ref in running: ray.cancel(ref)
-            if running: ray.wait(list(running), num_returns=len(running), timeout=60)
+        options = dict(num_cpus=1, num_gpus=1/per_gpu if ray.cluster_resources().get('GPU') else 0, max_retries=0) | options
+        for option, what in dict(num_cpus='CPU', num_gpus='GPU').items():
+            most = max(node['Resources'].get(what, 0) for node in ray.nodes() if node['Alive'])
+            if options[option] > most: warnings.warn(f'options: {option}={options[option]:g}, and no node of the cluster has more than {most:g}; the runs wait for one that has')
+        yield from _elsewhere(jobs, workers, timeout, ray.remote(**options)(_there).remote, lambda refs: ray.wait(refs, timeout=1)[0], outcome, stop)
     finally:
         if ours: ray.shutdown()
 
 def _by_slurm(jobs, workers, per_gpu, timeout, options):
     try: import submitit
     except ImportError: raise ValueError("engine: submitit is not installed; pip install 'calibnb[slurm]'") from None
+    if per_gpu > 1: raise ValueError(f'per_gpu: {per_gpu}, but under Slurm a GPU belongs to one run; processes and ray share them')
     executor = submitit.AutoExecutor(folder=jobs[0][1]/'.slurm')
     here = executor.cluster != 'slurm'
-    executor.update_parameters(**dict(timeout_min=math.ceil((timeout or 24*3600)/60) + 10) | options)
-    limit = len(jobs) if workers == 'auto' and not here else worker_count(workers)
-    waiting, running = deque(enumerate(jobs)), {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < limit:
-                index, job = waiting.popleft()
-                running[index] = executor.submit(_there, *job, _settings())
-            time.sleep(.1 if here else 5)
-            for index, job in list(running.items()):
-                if not job.done(): continue
-                running.pop(index)
-                try: yield replace(job.result(), index=index)
-                except Exception as e: yield Outcome(index, error=_lost(e))
-    finally:
-        for job in running.values(): job.cancel()
+    try: executor.update_parameters(**dict(timeout_min=math.ceil((timeout or 24*3600)/60) + 10) | options)
+    except (NameError, TypeError, ValueError) as e: raise ValueError(f'options: {options} ({one_line(str(e))})') from None
+    def ended(runs):
+        time.sleep(.1 if here else 5)
+        return [run for run in runs if run.done()]
+    def outcome(run):
+        try: return run.result()
+        except Exception as e: return Outcome(0, error=_lost(e))
+    def stop(runs):
+        for run in runs: run.cancel()
+        end = time.monotonic() + 60
+        while time.monotonic() < end and not all(run.done() for run in runs): time.sleep(.1 if here else 5)
+    yield from _elsewhere(jobs, 'auto' if workers == 'auto' and not here else worker_count(workers), timeout, partial(executor.submit, _there), ended, outcome, stop)
 
 engines = dict(processes=_by_processes, ray=_by_ray, slurm=_by_slurm)
 
@@ -252,25 +260,26 @@ def sweep(
     import pandas as pd
     jobs, root = _jobs(jobs), Path(root or runs_root()).resolve()
     make = pick('engine', engine, engines)
+    if per_gpu < 1: raise ValueError(f'per_gpu: {per_gpu}, want at least 1')
     folders = [job.folder(root) for job in jobs]
     rows = [dict(job=job.name, run=f'{f.path.parent.name}/{f.path.name}', state='done before', reason='', seconds=0., tries=0) for job, f in zip(jobs, folders)]
     todo = [i for i, job in enumerate(jobs) if not job.done(root)]
     with progress_bar(len(todo), f'sweep of {len(jobs)} runs', 'run', progress) as bar, _marked_if_interrupted([folders[i] for i in todo]):
         while todo:
             again = []
-            for ended in make([(jobs[i].config, root, timeout) for i in todo], workers, per_gpu, timeout, options):
-                i = todo[ended.index]
-                row, folder = rows[i], folders[i]
-                row['tries'], row['seconds'] = row['tries'] + 1, row['seconds'] + ended.seconds
-                if ended.error is None: row['state'], row['reason'] = folder.state, ''
-                elif folder.state == 'done': row['state'], row['reason'] = 'done', ''    # it came to its end before it could be stopped
-                else:
-                    _own_up(folder, ended.error)
-                    row['state'], row['reason'] = 'failed', failure(ended.error)
-                    if isinstance(ended.error, JobDied) and row['tries'] <= retries:
-                        again.append(i)
-                        continue
-                bar.update(1)
+            with closing(make([(jobs[i].config, root) for i in todo], workers, per_gpu, timeout, options)) as ends:
+                for ended in ends:
+                    i = todo[ended.index]
+                    row, folder = rows[i], folders[i]
+                    row['tries'], row['seconds'] = row['tries'] + 1, row['seconds'] + ended.seconds
+                    if ended.error is None or jobs[i].done(root): row['state'], row['reason'] = folder.state, ''   # an error, but it came to its end before it could be stopped
+                    else:
+                        _own_up(folder, ended.error)
+                        row['state'], row['reason'] = 'failed', failure(ended.error)
+                        if isinstance(ended.error, JobDied) and row['tries'] <= retries:
+                            again.append(i)
+                            continue
+                    bar.update(1)
             todo = again
     return pd.DataFrame(rows, columns=['job', 'run', 'state', 'reason', 'seconds', 'tries'])
 

@@ -29,7 +29,7 @@ from .data import Split, Splits
 from .parallel import add_up, rank, shared, world_size
 from .models import Classifier
 from .recipe import Recipe
-from .recorders import (CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, History, LearnedEpoch, MetaProgress, NLLBreakdown,
+from .recorders import (CalibrationErrors, ConfidenceHistogram, EpochView, EventFiles, GammaStats, GradientNorms, History, LearnedEpoch, MetaProgress, NLLBreakdown,
                                OptimalECE, WeightNorm, make_recorder, progress_bar)
 from .temperature import nll_temperature
 from .trees import WORD
@@ -272,6 +272,7 @@ class Trainer(Evaluator):
         checkpoint=None,      # file to save to and, if it exists, to go on from
         progress=False,       # show a bar, or a function called with 1 after each epoch
         every_s:float=10.,    # seconds between checkpoints, more where saving is slow; 0: after every batch
+        tensorboard=None,     # folder to write TensorBoard's event files to
     )->History:
         "Train for `recipe.epochs` epochs. FloatingPointError when the loss is not finite; ValueError for a label outside the head."
         check_task(splits, self.model, self.recipe)
@@ -280,16 +281,17 @@ class Trainer(Evaluator):
             if hasattr(r, 'check'): r.check(self)
         splits = self._begin(splits, name_task=checkpoint is not None)
         with (seeded(recipe.seed), few_threads(self.model, recipe, self.device), catch_sigterm() if checkpoint else nullcontext([]) as told, explain_memory(recipe),
-              progress_bar(recipe.epochs, 'training', show=progress is True) as bar):
+              progress_bar(recipe.epochs, 'training', show=progress is True) as bar, EventFiles(tensorboard) if tensorboard and not rank() else nullcontext(lambda row: None) as log):
             tick, saver = progress if callable(progress) else bar.update, Saver(self, checkpoint, every_s, told)
             if rank(): torch.manual_seed(recipe.seed + 7919*rank())  # other dropout on other samples
             if checkpoint and shared(Path(checkpoint).exists()): load_checkpoint(self, checkpoint)
-            if len(self.history): tick(len(self.history))
+            for row in self.history.rows: log(row), tick(1)
             for epoch in range(len(self.history), recipe.epochs):
                 row = dict(epoch=epoch + 1, lr=recipe.lr_at(epoch), train_loss=self._epoch(splits.train, epoch, saver))
                 view = EpochView(self, splits, epoch + 1)
                 for recorder in (*self.recorders, self.kept): row.update(recorder(view) or {})
                 self.history.append(row)
+                log(row)
                 self._new_epoch()
                 saver.after_batch(last=True) if epoch + 1 == recipe.epochs else saver.after_batch()
                 tick(1)
@@ -300,12 +302,11 @@ class Trainer(Evaluator):
 
     def _begin(self, splits, name_task):
         "A training from its start; returns the splits as it uses them."
-        recipe = self.recipe
-        if recipe.label_noise: splits = replace(splits, train=replace(splits.train, y=flip_labels(splits.train.y, splits.num_classes, recipe.label_noise, recipe.seed)))
+        if noise := self.recipe.label_noise: splits = replace(splits, train=replace(splits.train, y=flip_labels(splits.train.y, splits.num_classes, noise, self.recipe.seed)))
         splits = replace(splits, **{name: place_split(s, self.device) for name, s in splits.parts.items()})
         self.task = describe_task(self, splits) if name_task else {}
-        self.stepper, self.history, self.kept = self._make_stepper(splits), History(), KeptEpoch(recipe.keep)
-        self.order = torch.Generator().manual_seed(recipe.seed)
+        self.stepper, self.history, self.kept = self._make_stepper(splits), History(), KeptEpoch(self.recipe.keep)
+        self.order = torch.Generator().manual_seed(self.recipe.seed)
         self._new_epoch()
         return splits
 

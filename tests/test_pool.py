@@ -85,6 +85,28 @@ def test_a_job_that_takes_too_long_is_ended(tmp_path):
     assert gone(int((tmp_path / "pid").read_text()))
 
 
+def deaf(seconds, file, tell):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sleep(seconds, file, tell)
+
+
+def test_a_job_that_does_not_end_when_told_to_holds_nobody_up(tmp_path):
+    start = time.monotonic()
+    jobs = in_processes(deaf, [(60, tmp_path / "deaf"), *[(0.5, tmp_path / f"{i}") for i in range(4)]], 2, timeout=2)
+    assert sorted(next(jobs).index for _ in range(4)) == [1, 2, 3, 4] and time.monotonic() - start < 30
+    os.kill(int((tmp_path / "deaf").read_text()), signal.SIGKILL)
+    assert type(next(jobs).error) is TimeoutError and next(jobs, None) is None
+
+
+def give_back(what, tell):
+    return lambda: what
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_of_the_job():
+    (ended,) = in_processes(give_back, [(1,)], 1)
+    assert "pickle" in str(ended.error) and type(ended.error) is not JobDied
+
+
 def test_who_stops_listening_stops_the_jobs(tmp_path):
     jobs = in_processes(sleep, [(0, tmp_path / "short"), (60, tmp_path / "long")], 2)
     assert next(jobs).index == 0

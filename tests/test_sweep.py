@@ -24,6 +24,7 @@ time.sleep(seconds)
 if how == 'raises': raise ValueError('no luck today')
 if how == 'killed': os.kill(os.getpid(), signal.SIGKILL)
 if how == 'stuck': time.sleep(600)
+if how == 'gpu': experiment.file('gpu.txt').write_text(os.environ['CUDA_VISIBLE_DEVICES'])
 if how == 'no result': raise SystemExit(0)
 if how == 'full': experiment.file('big.bin').write_bytes(bytes(8_000_000))
 experiment.findings([])"""
@@ -145,12 +146,13 @@ def with_checkpoint(root):
     return [f for f in running(root) if (f/"checkpoint.pt").exists()]
 
 
-def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path, how):
     root = tmp_path/"runs"
     master = command(["sweep", spec_file(tmp_path, LONG), "--workers", "2"], root)
     wait_for(lambda: with_checkpoint(root))
     victim = with_checkpoint(root)[0]
-    os.kill(victim.status["pid"], signal.SIGKILL)
+    os.kill(victim.status["pid"], how)
     out, err = master.communicate(timeout=240)
     assert master.returncode == 0, err
     assert "2 done" in out and all(f.state == "done" for f in find_runs(root))
@@ -252,6 +254,25 @@ def test_gpus_are_shared_out(monkeypatch):
     assert gpu_slots(3) == [{}]*3
 
 
+def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
+    table = sweep(dict(notebook=faulty, base=dict(how="gpu", seconds=1), grid=dict(seed="0:2")), tmp_path, workers=2, progress=False)
+    assert {(tmp_path/run/"files"/"gpu.txt").read_text() for run in table.run} == {"3", "7"}
+
+
+def test_a_run_whose_data_changed_is_not_taken_for_done(tmp_path):
+    import numpy as np
+    def write(n):
+        np.savez(tmp_path/"set.npz", x=np.random.default_rng(n).normal(size=(n, 4)).astype("float32"), y=np.arange(n) % 3)
+    write(90)
+    spec = dict(preset="quick", base={"data": f"npz:{tmp_path/'set.npz'}", "recipe.epochs": 1})
+    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]
+    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done before"]
+    write(120)
+    table = sweep(spec, tmp_path/"runs", progress=False)
+    assert list(table.state) == ["failed"] and "has changed since" in table.reason[0]
+
+
 def test_thousands_of_runs_are_collected(tmp_path):
     import json
     one = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), tmp_path, progress=False)
@@ -297,6 +318,9 @@ def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
     there, here = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False), sweep(SMALL, tmp_path/"here", workers=1, progress=False)
     assert list(there.state) == list(here.state) == ["done", "done"]
     assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    for wrong, told in [(dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"), (dict(per_gpu=2), "per_gpu: 2")]:
+        with pytest.raises(ValueError, match=told):
+            sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
     table = sweep(dict(notebook=faulty, base=dict(how="raises")), tmp_path/"slurm", engine="slurm", progress=False)
     assert list(table.state) == ["failed"] and "no luck today" in table.reason[0]
 

@@ -277,6 +277,41 @@ def test_killed_at_random_moments_it_ends_in_the_same_bits(tmp_path, setting, ki
         assert_same_bits(*(s[part] for s in states))
 
 
+def event_files(folder):
+    "What TensorBoard shows: tag -> [(step, value)]."
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    seen = EventAccumulator(str(folder))
+    seen.Reload()
+    return {tag: [(e.step, e.value) for e in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_each_epoch_once_also_after_an_interruption(tmp_path, monkeypatch):
+    splits, recipe = load_data("digits"), Recipe.quick(4, keep="last")
+    trainer = lambda: Trainer(make_model("mlp", 10, splits.in_shape, **SMALL["model_args"]), make_loss("ce"), recipe)
+    stops = [3]
+    def stop(view):
+        if view.epoch in stops:
+            raise KeyboardInterrupt
+    files = dict(checkpoint=tmp_path/"c.pt", every_s=0, tensorboard=tmp_path/"events")
+    with pytest.raises(KeyboardInterrupt):
+        trainer().fit(splits, ["calibration_errors", stop], **files)
+    assert [step for step, _ in event_files(tmp_path/"events")["test/ece"]] == [1, 2]
+    stops.clear()
+    history = trainer().fit(splits, ["calibration_errors", stop], **files)
+    shown = event_files(tmp_path/"events")
+    assert {"lr", "train/loss", "test/ece"} <= shown.keys() and "epoch" not in shown
+    assert [step for step, _ in shown["test/ece"]] == [1, 2, 3, 4]
+    assert np.allclose([v for _, v in shown["test/ece"]], history["test_ece"], rtol=1e-6)
+    # of runs by the environment, and not unless asked
+    config = RunConfig(recipe=Recipe.quick(1), **SMALL)
+    assert not (get_run(config, tmp_path/"without", progress=False).path/"tensorboard").exists()
+    monkeypatch.setenv("CALIBNB_TENSORBOARD", "1")
+    assert event_files(get_run(config, tmp_path/"with", progress=False).path/"tensorboard")["train/loss"]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match="tensorboard: it is not installed"):
+        trainer().fit(splits, tensorboard=tmp_path/"none")
+
+
 def assert_same_bits(a, b):
     if isinstance(a, torch.Tensor):
         return torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
