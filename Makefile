@@ -23,8 +23,8 @@ test: $(READY)   ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-lab: $(READY)    ## JupyterLab
-	$(BIN)/jupyter lab --notebook-dir nbs
+lab: $(READY)    ## JupyterLab, on its start page
+	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
 
 sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
 	$(BIN)/nbdev_export

@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
-           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_diagram', 'reliability_row',
-           'correctness_histogram', 'interval_dots', 'density']
+           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes',
+           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'interval_dots', 'density']
 
 # %% ../nbs/23_plots.ipynb #e7e288cd
 import matplotlib as mpl
 import numpy as np
+from matplotlib.patches import PathPatch
+from matplotlib.path import Path
 
 from .bins import ReliabilityBins
 from .intervals import proportion_interval
@@ -81,33 +83,64 @@ def curves(
         ax.set(xlabel='epoch', title=title)
 
 # %% ../nbs/23_plots.ipynb #5ebb8502
-def reliability_diagram(
-    ax,                    # Axes for the diagram
+def reliability_axes(
+    ax,                  # Axes
+    leftmost:bool=True,  # False in a row of diagrams: no labels on the vertical axes
+    what:tuple=('confidence', 'accuracy'), # labels of the axes
+):                       # Axes of the strip
+    "Make an empty reliability diagram, with a strip beneath for the shares of the samples."
+    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=what[1] if leftmost else '')
+    ax.tick_params(labelbottom=False)
+    strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
+    strip.set(xlabel=what[0], ylabel='share (%)' if leftmost else '', yticks=[0, 50, 100], ylim=(0, 100))
+    strip.tick_params(labelleft=leftmost, labelsize=7)
+    strip.yaxis.label.set_size(8)
+    return strip
+
+def _boxes(ax, lo, hi, bottom, top, **style):
+    "Many boxes as one patch, which is drawn as fast as one."
+    corners = np.stack([[lo, bottom], [lo, top], [hi, top], [hi, bottom], [lo, bottom]]).transpose(2, 0, 1).reshape(-1, 2)
+    ax.add_artist(PathPatch(Path(corners, [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]*len(lo)), **style))
+
+def fill_reliability_axes(
+    ax, strip,             # from `reliability_axes`
     bins:ReliabilityBins,  # from `reliability_bins`
     title:str='',
     color:str=blue,
     note:str='',           # text below the title, e.g. the ECE with its interval
-    leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
-    "Bars of accuracy over confidence with intervals and the gap filled, and the share of samples beneath."
+    "Draw bins into a reliability diagram."
     table = bins.frame()
     table['acc_lo'], table['acc_hi'] = (v.numpy() for v in proportion_interval((bins.acc.nan_to_num(0)*bins.count).round(), bins.count))
     full = table[table['count'] > 0]
-    strength = np.clip(full['count']/10, .25, 1)  # bins of fewer than ten samples are pale
-    for row, s in zip(full.itertuples(), strength):
-        bar = dict(x=row.lo, width=row.hi - row.lo, align='edge')
-        ax.bar(height=row.acc, color=color, alpha=.5*s, edgecolor='white', lw=.5, **bar)
-        ax.bar(height=row.conf - row.acc, bottom=row.acc, lw=.8, color='none', edgecolor=vermillion if row.acc < row.conf else green, hatch='////', alpha=s, **bar)
-    if len(table) <= 30: ax.vlines((full.lo + full.hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
+    lo, hi, acc, conf, count = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count'))
+    strength = np.clip(np.ceil(count/2.5)/4, .25, 1)  # bins of fewer than ten samples are pale
+    for s in np.unique(strength):
+        _boxes(ax, *(v[strength == s] for v in (lo, hi, 0*acc, acc)), facecolor=color, edgecolor='white', lw=.5, alpha=.5*s)
+    for s in np.unique(strength):
+        for edge, side in (vermillion, acc < conf), (green, acc >= conf):
+            _boxes(ax, *(v[side & (strength == s)] for v in (lo, hi, acc, conf)), facecolor='none', edgecolor=edge, lw=.8, hatch='////', alpha=s)
+    if len(table) <= 30: ax.vlines((lo + hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
-    if curve is not None: ax.plot(curve[0], curve[1], color='white', lw=3.6), ax.plot(curve[0], curve[1], color='k', lw=1.6)
-    _share_strip(ax, full, curve, leftmost)
-    ax.set(xlim=(0, 1), ylim=(0, 1), ylabel='accuracy' if leftmost else '')
+    share = 100*count/count.sum()
+    _boxes(strip, lo, hi, 0*share, share, facecolor=grey, edgecolor='white', lw=.5)
+    if curve is not None:
+        for line in dict(color='white', lw=3.6), dict(color='k', lw=1.6): ax.plot(curve[0], curve[1], **line)
+        strip.plot(curve[0], curve[2]*share.max()/curve[2].max(), color='k', lw=1)
     ax.set_title(title, pad=6 + 12*len(note.splitlines()))
     ax.annotate(note, (0, 1), xytext=(0, 4), xycoords='axes fraction', textcoords='offset points', va='bottom', fontsize=9)
-    ax.tick_params(labelbottom=False)
     return table
+
+def reliability_diagram(
+    ax,                    # Axes for the diagram
+    bins:ReliabilityBins,  # from `reliability_bins`
+    *args,                 # of `fill_reliability_axes`: title, color, note, curve
+    leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
+    **kwargs,
+):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
+    "Bars of accuracy over confidence with intervals and the gap filled, and the share of samples beneath."
+    return fill_reliability_axes(ax, reliability_axes(ax, leftmost), bins, *args, **kwargs)
 
 def reliability_row(
     axes,            # one Axes for each diagram
@@ -115,15 +148,6 @@ def reliability_row(
 )->dict:             # title -> table
     "Reliability diagrams side by side, with labels on the first only."
     return {title: reliability_diagram(ax, title=title, leftmost=i == 0, **args) for i, (ax, (title, args)) in enumerate(zip(axes, diagrams.items()))}
-
-def _share_strip(ax, full, curve, leftmost):
-    strip = ax.inset_axes([0, -.22, 1, .16], sharex=ax)
-    share = 100*full['count']/full['count'].sum()
-    strip.bar(full.lo, share, full.hi - full.lo, align='edge', color=grey, edgecolor='white', lw=.5)
-    if curve is not None: strip.plot(curve[0], curve[2]*share.max()/curve[2].max(), color='k', lw=1)
-    strip.set(xlabel='confidence', ylabel='share (%)' if leftmost else '', yticks=[0, 50, 100], ylim=(0, 100))
-    strip.tick_params(labelleft=leftmost, labelsize=7)
-    strip.yaxis.label.set_size(8)
 
 # %% ../nbs/23_plots.ipynb #fb4e0ddc
 def correctness_histogram(
