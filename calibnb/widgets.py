@@ -35,17 +35,38 @@ from .smoothing import smooth_curve
 from .temperature import nll_temperature
 from .weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
 
-# %% ../nbs/61_widgets.ipynb #8f841274
-def _figure(width, height):
-    "A figure that belongs to nobody but its caller, and takes no time to be laid out."
-    return Figure((width, height), dpi=100, layout='none')
-
 # %% ../nbs/61_widgets.ipynb #6b79df7b
 def _ipywidgets():
     try: import ipywidgets
     except ImportError: raise ImportError("ipywidgets: it is not installed; pip install 'calibnb[notebooks]'") from None
     return ipywidgets
 
+def _figure(width, height):
+    "A figure that belongs to nobody but its caller, and takes no time to be laid out."
+    return Figure((width, height), dpi=100, layout='none')
+
+class _Stage:
+    "A figure whose picture is kept, to be drawn upon again and again."
+    def __init__(self, fig):
+        self.fig, self.canvas = fig, FigureCanvasAgg(fig)
+        self.canvas.draw()
+        self.empty = self.canvas.copy_from_bbox(fig.bbox)
+        self.axes = [ax for top in fig.axes for ax in (top, *top.child_axes)]
+        self.before = [{child: _text(child) for child in ax.get_children()} for ax in self.axes]
+
+    def picture(self, fill):
+        self.canvas.restore_region(self.empty)
+        text = fill(self.fig)
+        for ax, before in zip(self.axes, self.before):
+            new = [child for child in ax.get_children() if child not in before or _text(child) != before[child]]
+            for artist in sorted(new, key=lambda a: a.get_zorder()):
+                ax.draw_artist(artist)
+                artist.set_text(before[artist]) if artist in before else artist.remove()   # a title, or what was added
+        return Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert('RGB'), text
+
+def _text(artist): return artist.get_text() if hasattr(artist, 'get_text') else None
+
+# %% ../nbs/61_widgets.ipynb #263289eb
 class Explorer:
     "A figure with controls."
     def __init__(self,
@@ -115,27 +136,6 @@ class Explorer:
         rows = widgets.Box(list(self.controls.values()), layout=widgets.Layout(flex_flow='row wrap'))
         display(widgets.VBox([rows, self.told]))
         self._handles.append(display(data, **how, display_id=True))
-
-class _Stage:
-    "A figure whose picture is kept, to be drawn upon again and again."
-    def __init__(self, fig):
-        self.fig, self.canvas = fig, FigureCanvasAgg(fig)
-        self.canvas.draw()
-        self.empty = self.canvas.copy_from_bbox(fig.bbox)
-        self.axes = [ax for top in fig.axes for ax in (top, *top.child_axes)]
-        self.before = [{child: _text(child) for child in ax.get_children()} for ax in self.axes]
-
-    def picture(self, fill):
-        self.canvas.restore_region(self.empty)
-        text = fill(self.fig)
-        for ax, before in zip(self.axes, self.before):
-            new = [child for child in ax.get_children() if child not in before or _text(child) != before[child]]
-            for artist in sorted(new, key=lambda a: a.get_zorder()):
-                ax.draw_artist(artist)
-                artist.set_text(before[artist]) if artist in before else artist.remove()   # a title, or what was added
-        return Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert('RGB'), text
-
-def _text(artist): return artist.get_text() if hasattr(artist, 'get_text') else None
 
 # %% ../nbs/61_widgets.ipynb #a8dc1613
 class _Tempered:
