@@ -5,7 +5,7 @@ READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 OTHERS := loss_geometry weighted_gradients loss_comparison meta_regularization train audit report
 
-.PHONY: help demo test lab sync bench gallery clean
+.PHONY: help demo test lab docs sync bench gallery clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -25,6 +25,9 @@ test: $(READY)   ## the lesson cells of all notebooks, then tests/
 
 lab: $(READY)    ## JupyterLab, on its start page
 	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
+
+docs: $(READY)   ## the documentation site, from notebooks and docstrings: _docs/site/index.html
+	$(BIN)/python docs/build.py
 
 sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
 	$(BIN)/nbdev_export
