@@ -132,7 +132,8 @@ LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
 
 
 def command(args, root, **kwargs):
-    return subprocess.Popen([str(Path(sys.executable).parent/"calibnb"), *args], **kwargs, env=os.environ | dict(CALIBNB_RUNS=str(root)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a shell
+    return subprocess.Popen([str(Path(sys.executable).parent/"calibnb"), *args], **kwargs, preexec_fn=hears, env=os.environ | dict(CALIBNB_RUNS=str(root)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def spec_file(tmp_path, spec):
