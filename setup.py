@@ -16,7 +16,7 @@ nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 
 oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
 clusters = ["ray", "submitit"]
 board = ["tensorboard"]
-site = ["mkdocs-material", "mkdocs-jupyter", "beautifulsoup4"]
+site = ["mkdocs-material", "mkdocs-jupyter", "beautifulsoup4", "latex2mathml"]
 dev = notebooks + nbdev + oracles + clusters + board + site + ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff", "playwright"]
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 

@@ -22,6 +22,7 @@ from urllib.parse import unquote
 import nbformat
 import yaml
 from bs4 import BeautifulSoup
+from latex2mathml.converter import convert
 from nbclient import NotebookClient
 
 from calibnb.kernels import KERNEL_MODULES, forked_kernels, spare_kernel
@@ -62,6 +63,8 @@ def place(path, content):
     nb.cells = [c for c in nb.cells if not re.match(r"#\| ?(hide|default_exp)", c.source)]
     for cell in nb.cells:
         if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1], display="block"), cell.source, flags=re.S)   # MathML: no script from elsewhere
+            cell.source = re.sub(r"(?<![\\`\w])\$([^$`\n]+?)\$", lambda m: convert(m[1]), cell.source)
             cell.source = re.sub(r"\]\(\.\./experiments/\)", "](../../runs/gallery/index.html)", cell.source)
             cell.source = re.sub(r"\]\(\.\./experiments/(\w+)\.ipynb\)", r"](../../runs/gallery/\1.html)", cell.source)
             cell.source = re.sub(r"\]\((?!http)([\w./]+)\.ipynb\)", r"](\1.html)", cell.source)
@@ -114,7 +117,8 @@ def gather(run):
     for page in ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md"):
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
-    shutil.copy(ROOT/"docs"/"how-to.md", SOURCE)
+    for page in ("how-to.md", "wide.css"):
+        shutil.copy(ROOT/"docs"/page, SOURCE)
     for picture in (ROOT/"runs"/"gallery").glob("*.png"):
         shutil.copy(picture, SOURCE/"runs"/"gallery")
     contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)}
@@ -139,7 +143,7 @@ def gather(run):
 
 
 def broken_links(site):
-    "Links and pictures of the site that lead nowhere on it: (page, link)."
+    "Links, pictures and scripts of the site that lead nowhere on it, or that a page would fetch from elsewhere: (page, link)."
     ids, found = {}, []
     pages = {p: BeautifulSoup(p.read_text(), "html.parser") for p in site.rglob("*.html")}
     for path, page in pages.items():
@@ -150,7 +154,9 @@ def broken_links(site):
         for tag, attribute in (("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")):
             for link in (t[attribute] for t in page.find_all(tag) if t.get(attribute)):
                 file, _, anchor = link.partition("#")
-                if re.match(r"[a-z]+:", file):
+                if re.match(r"([a-z]+:|//)", file):
+                    if tag != "a" and not file.startswith("data:"):
+                        found.append((path.relative_to(site).as_posix(), link))
                     continue
                 target = (path.parent/unquote(file)).resolve() if file else path.resolve()
                 target = target/"index.html" if target.is_dir() else target
@@ -168,7 +174,7 @@ def build(run=True):
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")], check=True, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
     if broken := broken_links(SITE):
         raise SystemExit("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
-    print(f"{SITE/'index.html'}: {sum(1 for _ in SITE.rglob('*.html'))} pages, no broken links")
+    print(f"{SITE/'index.html'}: {sum(1 for _ in SITE.rglob('*.html'))} pages, no broken links; the search needs a server: python -m http.server -d {SITE}")
 
 
 if __name__ == "__main__":
