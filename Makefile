@@ -27,7 +27,7 @@ lab: $(READY)    ## JupyterLab, on its start page
 	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
 
 docs: $(READY)   ## the documentation site, from notebooks and docstrings: _docs/site/index.html
-	$(BIN)/python docs/build.py
+	$(BIN)/python docs/make_docs.py
 
 sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
 	$(BIN)/nbdev_export

@@ -6,11 +6,9 @@
 The groups `images` and `trees` need CIFAR-10 as JPEG files and SST under CALIBNB_DATA.
 """
 import itertools
-import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -38,7 +36,6 @@ from calibnb.data import Split, Splits, load_data
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
-from calibnb.runs import RunConfig, collect, get_run
 from calibnb.temperature import temperature_lists
 from calibnb.train import Recipe, Stepper, Trainer
 from calibnb.trees import HEIGHT
@@ -290,7 +287,7 @@ experiment = Experiment('short', dict(seed=seed))
 experiment.findings([])"""
 
 
-def sweep_rows(n_notebooks=64, n_runs=5000):
+def sweep_rows(n_notebooks=64):
     with tempfile.TemporaryDirectory() as d:
         notebook, roots = Path(d)/"short.ipynb", (Path(d)/f"sweep{i}" for i in itertools.count())
         cells = [new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), new_code_cell(SHORT_NOTEBOOK)]
@@ -299,11 +296,6 @@ def sweep_rows(n_notebooks=64, n_runs=5000):
             subprocess.run([Path(sys.executable).with_name(name), *map(str, args)], env=dict(os.environ, CALIBNB_RUNS=str(next(roots))), check=True, capture_output=True)
         yield compare_wall(f"a short notebook, calibnb sweep of {n_notebooks} on one worker", lambda: command("calibnb", "sweep", notebook, "--grid", f"seed=0:{n_notebooks}", "--workers", 1),
                            "papermill command line", lambda: command("papermill", notebook, Path(d)/"out.ipynb", "-p", "seed", 0), budget=1/6, times=n_notebooks)
-        run = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), d, progress=False)
-        for i in range(n_runs):
-            shutil.copytree(run.path, Path(d)/"copies"/f"{i:08x}-s0", ignore=lambda *_: ["model.safetensors", "checkpoint.pt", "predictions"])
-        files = [p for p in Path(d).glob("copies/*/*.json")]
-        yield compare(f"collect, {n_runs} runs", lambda: collect(d, "copies"), "json.loads of their files", lambda: [json.loads(p.read_text()) for p in files])
 
 
 GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows, sweeps=sweep_rows)

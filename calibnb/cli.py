@@ -12,19 +12,21 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from textwrap import shorten
 
 import yaml
 
 import calibnb
 from .data import download, downloads, list_data
-from .files import read_predictions, read_scores, write_probs
-from .folder import find_runs, one_line, runs_root
+from .files import read_labels, read_predictions, read_scores, write_probs
+from .folder import find_runs, one_line, reasons, runs_root
 from .losses import list_losses
 from .models import list_models
 from .notebooks import NotebookError, describe, list_experiments, plan_notebook, run_notebook
 from .pages import copy_notebook, write_report
+from .params import read_value
 from .runs import collect
-from .sweep import SweepSpec, engines, expand, read_value, sweep
+from .sweep import SweepSpec, engines, expand, sweep
 
 # %% ../nbs/70_cli.ipynb #54873c76
 def _run(args):
@@ -76,20 +78,20 @@ def _apply(args):
     out = Path(args.out)
     if not out.suffix: raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
     calibrator, logits = calibnb.Calibrator.load(args.calibrator), read_scores(args.file, _kind(args))
-    write_probs(out, calibrator.transform(logits), calibrator.predict(logits))
+    write_probs(out, calibrator.transform(logits), calibrator.predict(logits), read_labels(args.file))
     print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
 
 # %% ../nbs/70_cli.ipynb #88c07e90
 def _sweep(args):
     spec = _spec(args.what, dict(args.parameters), args.grid)
     jobs = expand(spec)
-    if args.dry_run:
-        for job in jobs: print(f'{"done" if job.done() else "to do":8} {job.folder().path.parent.name}/{job.folder().path.name}  {job.name}')
-        print(f'{len(jobs)} runs, {sum(not job.done() for job in jobs)} to be made')
-        return 0
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: read_value(v) for k, v in args.option}, timeout=args.timeout, retries=args.retries)
-    print(table.assign(seconds=table.seconds.map('{:.1f}'.format)).to_string(index=False))
+    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: read_value(v) for k, v in args.option}, timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
+    if args.dry_run:
+        print(table[['state', 'run', 'job']].to_string(index=False, header=False))
+        print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
+        return 0
+    print(table.assign(seconds=table.seconds.map('{:.1f}'.format), reason=[shorten(r, 100, placeholder=' …') for r in table.reason]).to_string(index=False))
     print(', '.join(f'{n} {state}' for state, n in table.state.value_counts().items()) + f', {time.time() - start:.1f} s')
     return int(not table.state.isin(['done', 'done before']).all())
 
@@ -108,7 +110,7 @@ def _spec(what, parameters, grid):
     given['base'] = (given.get('base') or {}) | {k: read_value(v) for k, v in parameters.items()}
     given['grid'] = (given.get('grid') or {}) | axes
     try: return SweepSpec.model_validate(given)
-    except ValueError as e: raise ValueError(f'{what}: {one_line(str(e))}') from None
+    except ValueError as e: raise ValueError(f'{what}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
 
 def _collect(args):
     table = collect(args.root, args.experiment)

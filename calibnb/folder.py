@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'checkout', 'settings_key', 'run_path', 'Measure', 'Finding', 'Result', 'measure', 'RunError', 'failure',
-           'one_line', 'write_json', 'read_json', 'code_version', 'RunRecord', 'RunFolder', 'find_runs']
+           'one_line', 'reasons', 'write_json', 'read_json', 'code_version', 'RunRecord', 'RunFolder', 'find_runs']
 
 # %% ../nbs/15_folder.ipynb #a5c8c831
 import json
@@ -101,6 +101,15 @@ def one_line(message:str)->str:
     "A message without line breaks and without pydantic's notes to itself."
     lines = [re.sub(r'\s*\[type=\w+\]$', '', line.strip()) for line in message.splitlines() if 'For further information' not in line]
     return ' '.join(lines).strip()
+
+def reasons(error:Exception)->str:
+    "What is wrong with a value, in one line; of pydantic's errors each with its name, and with the names there are."
+    if not isinstance(error, ValidationError): return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
+    def told(e):
+        name = '.'.join(map(str, e['loc']))
+        if e['type'] == 'extra_forbidden': return f'{name}: not known'
+        return ': '.join(filter(None, [name, one_line(e['msg'].removeprefix('Value error, '))]))
+    return '; '.join(map(told, error.errors()))
 
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from functools import cache
+from multiprocessing.util import Finalize
 
 from .pool import end_with_parent, fork_server, forkserver
 
@@ -36,11 +37,15 @@ def _serve(pipe):
 # %% ../nbs/19d_kernels.ipynb #7a883021
 _spare = []   # (process, pipe) of kernels to be
 
+def _end(process):
+    if process.is_alive(): process.kill()
+
 def _begin(context):
     "A process that will be a kernel, and the pipe to tell it which."
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,))
     process.start()
+    Finalize(None, _end, args=(process,), exitpriority=10)   # who ends does not wait for it
     theirs.close()
     return process, ours
 

@@ -13,13 +13,15 @@ import logging
 import os
 import statistics
 import sys
+import warnings
+from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
 from .folder import Finding, Result, RunError, RunFolder, checkout, failure, one_line, run_path
 from .kernels import forked_kernels
-from .params import check_values, notebook_parameters, parse_value
+from .params import check_values, join_dotted, notebook_parameters
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
 FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by run_notebook: the folder is begun and locked by the parent
@@ -144,16 +146,25 @@ def find_notebook(
 class NotebookError(RunError):
     "A notebook that did not come to its end; its folder holds what it did and why it stopped."
 
+def _own_check(path, settings):
+    "Run the cell below the parameters, with which an experiment refuses values that cannot be right."
+    cells = [c for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
+    at = next(i for i, c in enumerate(cells) if 'parameters' in c['metadata'].get('tags', []))
+    declaration, check = (''.join(c['source']) for c in cells[at:at + 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')                             # the notebook says it again
+        exec(compile(check, path.name, 'exec'), {**deepcopy(settings), 'In': [declaration]})
+
 def plan_notebook(
     notebook,        # name of an experiment, or path of a notebook
-    params:dict={},  # name -> value; text is read as the declared type wants it
+    params:dict={},  # name -> value; text is read as the declared type wants it; 'recipe.epochs' is an entry of the dictionary `recipe`
 )->tuple[Path, dict]: # the notebook's path and all its parameters
     "What would be run: ValueError, KeyError or TypeError for a wrong notebook or parameter, before anything starts."
     path = find_notebook(notebook)
     types = notebook_parameters(path)
-    read = {k: parse_value(v, types[k][0]) if isinstance(v, str) and k in types else v for k, v in params.items()}
-    settings = check_values(read, types, f'the parameters cell of {path.name}')
+    settings = check_values(join_dotted(params.items(), types), types, f'the parameters cell of {path.name}')
     if 'seed' not in settings: raise ValueError(f'{path.name}: declares no seed, and every experiment must')
+    if path in list_experiments().values(): _own_check(path, settings)
     return path, settings
 
 def run_notebook(
@@ -206,6 +217,8 @@ def _papermill(path, folder, settings, timeout, progress, forked):
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.update({k: v})
 
 # %% ../nbs/51_notebooks.ipynb #a21436bb
+def _duration(seconds): return f'{seconds:.0f} s' if seconds < 100 else f'{seconds/60:.0f} min' if seconds < 6000 else f'{seconds/3600:.1f} h'
+
 def describe(
     folder:RunFolder,  # of a finished notebook
 )->str:
@@ -223,5 +236,6 @@ def describe(
         import pandas as pd
         rows = pd.read_csv(plan, index_col=0, dtype=str, keep_default_na=False)
         hours = pd.to_numeric(rows.get('hours', pd.Series(dtype=float)))
-        lines.append(f'  {len(rows)} runs planned, none made{f"; about {hours.sum():.3g} hours on this machine" if hours.notna().any() else ""}\n{rows.to_string(index=False)}')
+        if hours.notna().any(): rows = rows.drop(columns='hours').assign(time=[_duration(3600*h) if h == h else '?' for h in hours])
+        lines.append(f'  {len(rows)} {"run" if len(rows) == 1 else "runs"} planned, none made{f"; about {_duration(3600*hours.sum())} on this machine" if hours.notna().any() else ""}\n{rows.to_string(index=False)}')
     return '\n'.join(lines)

@@ -115,7 +115,7 @@ def fill_reliability_axes(
     table['acc_lo'], table['acc_hi'] = (v.numpy() for v in proportion_interval((bins.acc.nan_to_num(0)*bins.count).round(), bins.count))
     full = table[table['count'] > 0]
     lo, hi, acc, conf, count = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count'))
-    strength = np.clip(np.ceil(count/2.5)/4, .25, 1)  # bins of fewer than ten samples are pale
+    strength = np.clip(count//2.5/4, .25, 1)  # bins of fewer than ten samples are pale
     for s in np.unique(strength):
         _boxes(ax, *(v[strength == s] for v in (lo, hi, 0*acc, acc)), facecolor=color, edgecolor='white', lw=.5, alpha=.5*s)
     for s in np.unique(strength):
@@ -135,12 +135,14 @@ def fill_reliability_axes(
 def reliability_diagram(
     ax,                    # Axes for the diagram
     bins:ReliabilityBins,  # from `reliability_bins`
-    *args,                 # of `fill_reliability_axes`: title, color, note, curve
+    title:str='',
+    color:str=blue,
+    note:str='',           # text below the title, e.g. the ECE with its interval
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
-    **kwargs,
+    curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
     "Bars of accuracy over confidence with intervals and the gap filled, and the share of samples beneath."
-    return fill_reliability_axes(ax, reliability_axes(ax, leftmost), bins, *args, **kwargs)
+    return fill_reliability_axes(ax, reliability_axes(ax, leftmost), bins, title, color, note, curve)
 
 def reliability_row(
     axes,            # one Axes for each diagram

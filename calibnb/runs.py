@@ -202,7 +202,7 @@ def get_run(
     tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
     "The run of a configuration: loaded where it exists, trained where it does not."
-    if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0')
+    if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
     if type(processes) is not int or processes < 1: raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return _same_data(Run(folder.path))

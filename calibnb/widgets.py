@@ -11,6 +11,7 @@ import io
 import math
 import time
 import warnings
+from collections import Counter
 from functools import cache, lru_cache
 
 import matplotlib as mpl
@@ -18,10 +19,11 @@ import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
+from traitlets import TraitError
 from torch import Tensor
 
 from .bins import bin_ids, bin_sums, check_bins, mass_table, table_norm, width_table
@@ -64,6 +66,17 @@ class _Stage:
                 artist.set_text(before[artist]) if artist in before else artist.remove()   # a title, or what was added
         return Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert('RGB'), text
 
+def _move(name, control, value):
+    can = [v[1] if isinstance(v, tuple) else v for v in control.options] if hasattr(control, 'options') else _range(control)
+    try: control.value = value
+    except TraitError: raise ValueError(f'{name}: {value!r}, want {can}') from None
+    if control.value != value and (isinstance(can, list) or abs(control.value - value) > 1e-9): raise ValueError(f'{name}: {value!r}, want {can}')
+
+def _range(control):
+    "Of a slider, as text."
+    ends = control.min, control.max
+    return '{:g} to {:g}'.format(*(control.base**end for end in ends) if hasattr(control, 'base') else ends)
+
 def _text(artist): return artist.get_text() if hasattr(artist, 'get_text') else None
 
 # %% ../nbs/61_widgets.ipynb #263289eb
@@ -89,8 +102,10 @@ class Explorer:
     def set(self,
         **values,      # name of a control -> value
     ):
-        "Move controls, as a hand would."
-        for name, value in values.items(): pick('control', name, self.controls).value = value
+        "Move controls, as a hand would; ValueError for what a control cannot be."
+        for name, value in values.items(): _move(name, pick('control', name, self.controls), value)
+
+    def __repr__(self): return f'Explorer({self.picture()[1]}; `figure()` is the figure, `set` moves {", ".join(self.controls)})'
 
     def figure(self)->Figure:
         "The figure for the values as they are, e.g. to save."
@@ -135,7 +150,7 @@ class Explorer:
         widgets, (data, how) = _ipywidgets(), self._bundle()
         rows = widgets.Box(list(self.controls.values()), layout=widgets.Layout(flex_flow='row wrap'))
         display(widgets.VBox([rows, self.told]))
-        self._handles.append(display(data, **how, display_id=True))
+        self._handles = [*self._handles[-3:], display(data, **how, display_id=True)]
 
 # %% ../nbs/61_widgets.ipynb #a8dc1613
 class _Tempered:
@@ -166,11 +181,13 @@ def reliability_explorer(
 )->Explorer:
     "Reliability diagrams as given and at a temperature, with the number and kind of bins, and for one class if wanted. ECE in percent with its 95 % interval."
     check_bins(n_bins)
+    for name, given in dict(preds=preds, val=val).items():
+        if not isinstance(given, Predictions) and not (name == 'val' and given is None): raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
     if names is not None and len(names) != preds.num_classes: raise ValueError(f'names: {len(names)} for {preds.num_classes} classes, want one each')
     if val is not None and val.num_classes != preds.num_classes: raise ValueError(f'val: {val.num_classes} classes, preds has {preds.num_classes}')
     w, at = _ipywidgets(), _Tempered(preds)
     fitted = nll_temperature(val.logits, val.target) if val is not None else 1.
-    names = [str(name) for name in names or range(preds.num_classes)]
+    names, decades = [str(name) for name in (range(preds.num_classes) if names is None else names)], math.log10(fitted)
 
     @lru_cache(4)
     def samples(T, of): return (found := at(T, of)), smooth_curve(*found)
@@ -180,24 +197,23 @@ def reliability_explorer(
         table = _table(*found, n_bins, scheme)
         return dict(bins=table, curve=curve), _ece(table)
 
-    def which(of): return None if of == 'predicted class' else names.index(of)
     def stage(of, **_):
-        fig, words = _figure(9.2, 4.6), ('confidence', 'accuracy') if which(of) is None else ('probability of the class', 'share of the class')
+        fig, words = _figure(9.2, 4.6), ('confidence', 'accuracy') if of is None else ('probability of the class', 'share of the class')
         axes = fig.subplots(1, 2, gridspec_kw=dict(left=.07, right=.985, bottom=.26, top=.87, wspace=.14))
         for i, ax in enumerate(axes): reliability_axes(ax, i == 0, words)
         return fig
     def fill(fig, n_bins, scheme, temperature, of):
-        (before, ece), (after, ece_T) = panel(1., which(of), n_bins, scheme), panel(temperature, which(of), n_bins, scheme)
+        (before, ece), (after, ece_T) = panel(1., of, n_bins, scheme), panel(temperature, of, n_bins, scheme)
         for ax, args, number, title in zip(fig.axes, (before, after), (ece, ece_T), ('as given', f'temperature {temperature:.3g}')):
             fill_reliability_axes(ax, ax.child_axes[0], **args, title=title, note=f'ECE {number}')
-        what = of if which(of) is None else f'class {of}'
+        what = 'predicted class' if of is None else f'class {names[of]}'
         return f'{what}, {n_bins} bins of {scheme}, n = {len(preds):,}: ECE {ece} as given, {ece_T} at temperature {temperature:.3g}'
 
     return Explorer(dict(
         n_bins=w.IntSlider(n_bins, 1, max(100, n_bins), description='bins'),
         scheme=w.Dropdown(options=['equal width', 'equal mass'], description='of'),
-        temperature=w.FloatLogSlider(fitted, min=-1, max=1, step=.005, description='temperature', readout_format='.3g'),
-        of=w.Dropdown(options=['predicted class', *names], description='probability of')), stage, fill, staged=lambda of, **_: which(of) is None)
+        temperature=w.FloatLogSlider(fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)), step=.005, description='temperature', readout_format='.3g'),
+        of=w.Dropdown(options=[('predicted class', None), *((name, k) for k, name in enumerate(names))], description='probability of')), stage, fill, staged=lambda of, **_: of is None)
 
 # %% ../nbs/61_widgets.ipynb #c3291922
 _strengths = {'label_smoothing': ('eps', .05, .5), 'focal': ('gamma', 3., 10.), 'inverse_focal': ('gamma', 1., 10.), 'dual_focal': ('gamma', 5., 10.), 'bsce': ('gamma', 2., 10.),
@@ -211,16 +227,17 @@ def _loss_and_gradient(name, options, p, K):
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')                                        # of exponents that reverse the gradient: to be seen here
         loss = make_loss(name, reduction='none', **options)(logits, torch.zeros(len(p), dtype=torch.long))
-    return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0][:, 0]
+    return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0][:, 0].clone()
 
 def loss_explorer(
     losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # to begin with
 )->Explorer:
     "Loss, weight and gradient factor against the probability of the label, for any of the losses that take samples one by one, with their strength (gamma, eps, alpha) and the number of classes."
     w = _ipywidgets()
+    losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _along_p)
     p = torch.linspace(.001, .999, 400, dtype=torch.float64)
-    curve = cache(lambda name, strength, K: _loss_and_gradient(name, {_strengths[name][0]: strength} if name in _strengths else {}, p, K))
+    curve = lru_cache(256)(lambda name, strength, K: _loss_and_gradient(name, {_strengths[name][0]: strength} if name in _strengths else {}, p, K))
 
     def stage(**_):
         fig = _figure(10.6, 3.9)
@@ -242,7 +259,7 @@ def loss_explorer(
         if losses: fig.axes[0].legend(ncols=1 + (len(losses) > 5))
         return f'factor on the gradient at p = {p[200]:.2f}, {classes} classes: ' + ', '.join(told)
 
-    controls = dict(losses=w.SelectMultiple(options=[(loss_label(name), name) for name in _along_p], value=tuple(losses), rows=7, description='losses'), classes=w.IntSlider(2, 2, 100, description='classes'))
+    controls = dict(losses=w.SelectMultiple(options=[(loss_label(name), name) for name in _along_p], value=losses, rows=7, description='losses'), classes=w.IntSlider(2, 2, 100, description='classes'))
     for name, (option, value, most) in _strengths.items():
         controls[name] = w.FloatSlider(value, min=0 if option == 'gamma' else most/100, max=most, step=most/100, description=f'{loss_label(name)} {_greek[option]}')
     return Explorer(controls, stage, fill, shown=lambda values: ['losses', 'classes', *(name for name in values['losses'] if name in _strengths)])
@@ -267,9 +284,10 @@ def _seen_from(turn, tilt):
 
 def simplex_explorer(
     weight:str='BSCE',  # 'focal', 'dual focal', 'BSCE'
-    steps:int=12,       # points along an edge
+    steps:int=12,       # along an edge, a multiple of 4
 )->Explorer:
     "The weight u over the predictions for four classes, to be turned."
+    if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
     w, p = _ipywidgets(), simplex_points(steps)
     seen = LogProbs(p.log(), torch.zeros(len(p), dtype=torch.long))
     quarter = torch.isclose(p[:, 0], p.new_tensor(.25), atol=1e-6)
@@ -306,39 +324,47 @@ def run_explorer(
     w = _ipywidgets()
     runs = {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in find_runs(root) if f.info.get('kind') == 'train' and f.state == 'done'}
     if not runs: raise ValueError(f'root: no finished training under {root or "the root of runs"}; `calibnb run nll_overfitting` makes some')
-    label = cache(lambda name: f'{loss_label(runs[name].config.loss_name, **_strength_of(runs[name].config))} s{runs[name].config.seed}')
+    plain = {name: f'{loss_label(run.config.loss_name, **_strength_of(run.config))} s{run.config.seed}' for name, run in runs.items()}
+    twins = Counter(plain.values())
+    def label(name): return plain[name] + (f' {name.split("/")[1][:4]}' if twins[plain[name]] > 1 else '')
     names = [(f'{name.split("/")[0]}: {label(name)}, {runs[name].config.data} {runs[name].config.model} {name.split("/")[1][:8]}', name) for name in runs]
     columns = list(dict.fromkeys(c for run in runs.values() for c in run.history.columns if c != 'epoch'))
+    pick('column', column, columns)
     frame = cache(lambda name: runs[name].history.frame())
 
-    @cache
+    @lru_cache(64)
     def diagram(name, n_bins):
         preds = runs[name].predictions('test')
         table = _table(preds.conf, preds.hit, n_bins, 'equal width')
         return dict(bins=table, curve=smooth_curve(preds.conf, preds.hit), note=f'ECE {_ece(table)}')
 
-    def look(name): return loss_style(runs[name].config.loss_name, **_strength_of(runs[name].config)) | dict(label=label(name))
+    def look(name, chosen):
+        "Of a loss its colour, paler for each further run of it."
+        styles = [loss_style(runs[other].config.loss_name, **_strength_of(runs[other].config)) for other in chosen]
+        style = styles[chosen.index(name)]
+        pale = min(.75, .3*styles[:chosen.index(name)].count(style))
+        return style | dict(label=label(name), color=[c + pale*(1 - c) for c in to_rgb(style['color'])])
     def stage(chosen, column, n_bins, **_):
         fig = _figure(10.6, 6.2)
         top = fig.add_axes([.07, .62, .68, .32])
         for name in chosen:
-            if column in frame(name): top.plot(frame(name)['epoch'], frame(name)[column], **look(name))
-        top.set(xlabel='epoch', title=column)
+            if column in frame(name): top.plot(frame(name)['epoch'], frame(name)[column], **look(name, chosen))
+        top.set(xlabel='epoch', title=column, xlim=top.get_xlim(), ylim=top.get_ylim())
         for i, name in enumerate(chosen[:4]):
             reliability_diagram(fig.add_axes([.07 + .235*i, .16, .2, .29]), **diagram(name, n_bins), title=label(name), leftmost=i == 0)
         return fig
     def fill(fig, chosen, column, epoch, **_):
         at = {name: frame(name)[column].to_numpy()[min(epoch, len(frame(name))) - 1] for name in chosen if column in frame(name)}
-        told = [f'{label(name)} {value:.4g}' for name, value in at.items()]
-        fig.axes[0].axvline(epoch, color=grey, lw=.8)
-        lines = [Line2D([], [], **look(name) | dict(label=f'{label(name)}: {value:.4g}')) for name, value in at.items()]
+        told = {name: f'{label(name)}: {value:.4g}' + (f' (its last, {len(frame(name))})' if len(frame(name)) < epoch else '') for name, value in at.items()}
+        fig.axes[0].plot([epoch, epoch], [0, 1], color=grey, lw=.8, transform=fig.axes[0].get_xaxis_transform(), scalex=False, scaley=False)
+        lines = [Line2D([], [], **look(name, chosen) | dict(label=text)) for name, text in told.items()]
         if at: fig.axes[0].legend(handles=lines, title=f'at epoch {epoch}', loc='upper left', bbox_to_anchor=(1.01, 1.05), fontsize=8)
-        return f'{column} at epoch {epoch}: ' + (', '.join(told) or 'not recorded by any of these')
+        return f'{column} at epoch {epoch}: ' + (', '.join(told.values()) or ('not recorded by any of these' if chosen else 'choose a run'))
 
     most = max(run.config.recipe.epochs for run in runs.values())
     return Explorer(dict(
         chosen=w.SelectMultiple(options=names, value=tuple(runs)[:3], rows=7, description='runs', layout=w.Layout(width='44em')),
-        column=w.Dropdown(options=columns, value=column if column in columns else columns[0], description='show'),
+        column=w.Dropdown(options=columns, value=column, description='show'),
         epoch=w.IntSlider(most, 1, most, description='epoch'),
         n_bins=w.IntSlider(15, 1, 100, description='bins')), stage, fill, staged=lambda epoch, **rest: tuple(rest.values()))
 

@@ -107,6 +107,32 @@ def test_a_result_that_cannot_be_sent_is_an_error_of_the_job():
     assert "pickle" in str(ended.error) and type(ended.error) is not JobDied
 
 
+class Unreadable:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def unreadable(kind, tell):
+    return Unreadable() if kind == "value" else torch.arange(5)
+
+
+def test_values_are_sent_whole_or_not_at_all():
+    ends = {o.index: o for o in in_processes(unreadable, [("value",), ("tensor",)], 2)}
+    assert type(ends[0].error) is ValueError and ends[1].value.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_deaf_jobs_are_ended_together(tmp_path, monkeypatch):
+    jobs = in_processes(deaf, [(0.1, tmp_path / "short"), *[(100, tmp_path / f"{i}") for i in range(2)]], 3)
+    assert next(jobs).index == 0
+    while not all((tmp_path / f"{i}").exists() and (tmp_path / f"{i}").read_text() for i in range(2)):
+        time.sleep(0.05)
+    monkeypatch.setattr("calibnb.pool.PATIENCE", 3)
+    start = time.monotonic()
+    jobs.close()
+    assert time.monotonic() - start < 5.5  # not three seconds for each
+    assert all(gone(int((tmp_path / f"{i}").read_text())) for i in range(2))
+
+
 def test_who_stops_listening_stops_the_jobs(tmp_path):
     jobs = in_processes(sleep, [(0, tmp_path / "short"), (60, tmp_path / "long")], 2)
     assert next(jobs).index == 0

@@ -1,7 +1,7 @@
 """`make docs`: the documentation site, from the notebooks, the docstrings and the gallery, into _docs/site.
 
-    python docs/build.py            executes the notebooks of the modules first, those that changed since the last time
-    python docs/build.py --as-is    shows them as they are committed, without outputs
+    python docs/make_docs.py            executes the notebooks of the modules first, those that changed since the last time
+    python docs/make_docs.py --as-is    shows them as they are committed, without outputs
 
 mkdocs-material with mkdocs-jupyter: pages that are plain Markdown stay plain Markdown, notebooks are shown as Jupyter
 shows them, search and fonts need no network, and the tree below is that of the repository, so links hold in both.
@@ -81,12 +81,13 @@ def signature(node, lines):
         depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
         if token.string == ":" and not depth:
             (row, column), rest = token.end, source[token.end[0] - 1][token.end[1]:]
-            return inspect.cleandoc("\n".join([*source[:row - 1], source[row - 1][:column] + (rest if rest.lstrip().startswith("#") else "")]))
+            return "\n".join(f"@{ast.unparse(d)}" for d in node.decorator_list) + "\n"*bool(node.decorator_list) + inspect.cleandoc("\n".join([*source[:row - 1], source[row - 1][:column] + (rest if rest.lstrip().startswith("#") else "")]))
 
 
 def entry(node, lines, level=2, of=""):
     name = f"{of}{node.name}"
-    code = [f"class {node.name}{'(' + ', '.join(ast.unparse(b) for b in node.bases) + ')' if node.bases else ''}"] if isinstance(node, ast.ClassDef) else [signature(node, lines)]
+    decorators = "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
+    code = [f"{decorators}class {node.name}{'(' + ', '.join(ast.unparse(b) for b in node.bases) + ')' if node.bases else ''}"] if isinstance(node, ast.ClassDef) else [signature(node, lines)]
     text = [f"{'#'*level} {name}", "", "```python", *code, "```", "", ast.get_docstring(node) or "", ""]
     if isinstance(node, ast.ClassDef):
         fields = [lines[n.lineno - 1].strip() for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
@@ -114,11 +115,10 @@ def gather(run):
     shutil.rmtree(SOURCE, ignore_errors=True)
     for folder in ("nbs/explore", "runs/gallery", "api"):
         (SOURCE/folder).mkdir(parents=True)
-    for page in ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md", "docs/how-to.md"):
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
-    for page in ("how-to.md", "wide.css"):
-        shutil.copy(ROOT/"docs"/page, SOURCE)
+    shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
     for picture in (ROOT/"runs"/"gallery").glob("*.png"):
         shutil.copy(picture, SOURCE/"runs"/"gallery")
     contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)}
@@ -137,7 +137,7 @@ def gather(run):
         api.append({f"calibnb.{name}": f"api/{name}.md"})
     title = lambda p: next(c.source for c in nbformat.read(p, 4).cells if c.cell_type == "markdown").splitlines()[0].lstrip("# ")
     floors = [{FLOORS[int(d)]: [{title(p): below(p)} for p in MODULES if p.name[0] == d]} for d in sorted({p.name[0] for p in MODULES})]
-    return [{"Home": "README.md"}, {"Explore": [{title(p): below(p)} for p in EXPLORE]}, {"How to": "how-to.md"},
+    return [{"Home": "README.md"}, {"Explore": [{title(p): below(p)} for p in EXPLORE]}, {"How to": "docs/how-to.md"},
             {"Studies": ["runs/gallery/README.md", *({title(p): below(p)} for p in GALLERY), {"Figures and tables of the papers": "runs/README.md"}]},
             {"Methods": floors}, {"API": api}, {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]}]
 
@@ -147,20 +147,21 @@ def broken_links(site):
     ids, found = {}, []
     pages = {p: BeautifulSoup(p.read_text(), "html.parser") for p in site.rglob("*.html")}
     for path, page in pages.items():
-        ids[path.resolve()] = {t.get("id") or t.get("name") for t in page.find_all(lambda t: t.has_attr("id") or t.name == "a" and t.has_attr("name"))}
+        ids[path.resolve()] = {t[key] for t in page.find_all() for key in ("id", "name") if t.has_attr(key) and (key == "id" or t.name == "a")}
     for path, page in pages.items():
         if path.name == "404.html":
             continue
         for tag, attribute in (("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")):
             for link in (t[attribute] for t in page.find_all(tag) if t.get(attribute)):
                 file, _, anchor = link.partition("#")
-                if re.match(r"([a-z]+:|//)", file):
+                if re.match(r"([a-z]+:|//)", file, re.I):
                     if tag != "a" and not file.startswith("data:"):
                         found.append((path.relative_to(site).as_posix(), link))
                     continue
+                file = file.partition("?")[0]
                 target = (path.parent/unquote(file)).resolve() if file else path.resolve()
                 target = target/"index.html" if target.is_dir() else target
-                if not target.exists() or anchor and target in ids and unquote(anchor) not in ids[target] and anchor != "__codelineno":
+                if not (target.exists() and target.is_relative_to(site.resolve())) or anchor and target in ids and unquote(anchor) not in ids[target]:
                     found.append((path.relative_to(site).as_posix(), link))
     return found
 
@@ -168,7 +169,8 @@ def broken_links(site):
 def build(run=True):
     config = yaml.safe_load((ROOT/"docs"/"mkdocs.yml").read_text())
     DOCS.mkdir(exist_ok=True)
-    os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
+    if run:
+        os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
     config["nav"] = gather(run)
     (DOCS/"mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")], check=True, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
