@@ -71,7 +71,7 @@ def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
     assert "70 runs planned, none made" in out and out.count("resnet32") == 70 and "{'gamma': 5.0}" in out and "350" in out
     folder, = find_runs(tmp_path)
     assert folder.state == "done" and not folder.result.findings
-    assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 1
+    assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
     assert "want one of svhn, cifar10, cifar100, 20newsgroups" in capsys.readouterr().err
 
 

@@ -126,7 +126,7 @@ def test_one_training_of_anything(root):
     assert claim(folder, "the network is overconfident") in (FAILS, NOISY)
     run, = [Run(f.path) for f in find_runs(root) if f.path.parent.name == "train" and f.info["kind"] == "train" and f.info["settings"]["loss"] == "focal"]
     assert run.config.loss_args["gamma"] == 5. and run.config.recipe.epochs == 10
-    with pytest.raises(NotebookError, match="'focall' is not known; did you mean 'focal'"):
+    with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
         run_notebook("train", dict(loss="focall"), root=root)
 
 

@@ -232,6 +232,18 @@ def test_command_line(faulty, tmp_path, capsys, monkeypatch):
     assert "bses" in capsys.readouterr().err
 
 
+def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    for args, told in [(["--grid", "loss=ce,focall"], "did you mean 'focal'"), (["-p", "recipe.lrr", "3"], "lrr: not known"), (["--workers", "0"], "workers: '0'"), (["--per-gpu", "0"], "per_gpu: 0"),
+                       (["--timeout", "-5"], "timeout: -5"), (["--retries", "-1"], "retries: -1")]:
+        assert main(["sweep", "train", *args, "--dry-run"]) == 2 and told in capsys.readouterr().err
+    assert main(["sweep", "train", "--grid", "loss=focal", "--grid", "loss_args.gamma=1,2", "-p", "recipe.epochs", "5", "--dry-run"]) == 0
+    assert "2 runs, 2 to be made" in capsys.readouterr().out
+    one, two = expand(dict(notebook="train", base={"recipe.epochs": "5", "recipe.lr": ".2"}, grid={"loss": ["ce", "brier"]}))
+    assert one.config[1]["recipe"] == dict(epochs=5, lr=.2) and one.folder().path != two.folder().path
+    assert not (tmp_path/"runs").exists()
+
+
 def test_points_of_a_grid():
     assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values("1,2", as_text=True) == ["1", "2"]
     for wrong in ([], 65):  # 1:5 in YAML is 65
