@@ -173,7 +173,7 @@ def build(run=True):
         os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
     config["nav"] = gather(run)
     (DOCS/"mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")], check=True, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
+    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")], check=True, cwd=DOCS, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
     if broken := broken_links(SITE):
         raise SystemExit("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
     print(f"{SITE/'index.html'}: {sum(1 for _ in SITE.rglob('*.html'))} pages, no broken links; the search needs a server: python -m http.server -d {SITE}")
