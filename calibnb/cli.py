@@ -18,7 +18,7 @@ import yaml
 
 import calibnb
 from .data import download, downloads, list_data
-from .files import read_labels, read_predictions, read_scores, write_probs
+from .files import read_predictions, read_scored, write_probs
 from .folder import find_runs, one_line, reasons, runs_root
 from .losses import list_losses
 from .models import list_models
@@ -77,8 +77,8 @@ def _audit(args):
 def _apply(args):
     out = Path(args.out)
     if not out.suffix: raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
-    calibrator, logits = calibnb.Calibrator.load(args.calibrator), read_scores(args.file, _kind(args))
-    write_probs(out, calibrator.transform(logits), calibrator.predict(logits), read_labels(args.file))
+    calibrator, (logits, target) = calibnb.Calibrator.load(args.calibrator), read_scored(args.file, _kind(args))
+    write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
     print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
 
 # %% ../nbs/70_cli.ipynb #88c07e90

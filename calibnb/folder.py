@@ -103,7 +103,7 @@ def one_line(message:str)->str:
     return ' '.join(lines).strip()
 
 def reasons(error:Exception)->str:
-    "What is wrong with a value, in one line; of pydantic's errors each with its name, and with the names there are."
+    "What is wrong with a value, in one line; of pydantic's errors each with its name."
     if not isinstance(error, ValidationError): return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
     def told(e):
         name = '.'.join(map(str, e['loc']))

@@ -12,7 +12,7 @@ import math
 import time
 import warnings
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 import matplotlib as mpl
 import numpy as np
@@ -26,10 +26,10 @@ from PIL import Image
 from traitlets import TraitError
 from torch import Tensor
 
-from .bins import bin_ids, bin_sums, check_bins, mass_table, table_norm, width_table
+from .bins import check_bins, mass_table, width_bins
 from .core import Predictions, pick
+from .evaluate import ece_text
 from .folder import find_runs
-from .intervals import gap_interval
 from .losses import make_loss
 from .plots import fill_reliability_axes, grey, loss_label, loss_style, reliability_axes, reliability_diagram, sequential, set_style
 from .runs import Run
@@ -165,13 +165,7 @@ class _Tempered:
         share = 1/e.sum(1)
         return (share, self.pred == self.target) if of is None else (e[:, of]*share, self.target == of)
 
-def _table(conf, hit, n_bins, scheme):
-    return mass_table(conf, hit, n_bins) if scheme == 'equal mass' else width_table(bin_sums(bin_ids(conf, n_bins), conf, hit, n_bins))
-
-def _ece(table):
-    "The ECE in percent with its interval, as text."
-    lo, hi = gap_interval(table.gap, table.acc, table.count, table.weight)
-    return f'{100*table_norm(table).item():.2f} % ({100*lo:.2f} to {100*hi:.2f})'
+_schemes = {'equal width': width_bins, 'equal mass': mass_table}
 
 def reliability_explorer(
     preds:Predictions,          # to look at
@@ -194,8 +188,8 @@ def reliability_explorer(
     @lru_cache(64)
     def panel(T, of, n_bins, scheme):
         found, curve = samples(T, of)
-        table = _table(*found, n_bins, scheme)
-        return dict(bins=table, curve=curve), _ece(table)
+        table = _schemes[scheme](*found, n_bins)
+        return dict(bins=table, curve=curve), ece_text(table)
 
     def stage(of, **_):
         fig, words = _figure(9.2, 4.6), ('confidence', 'accuracy') if of is None else ('probability of the class', 'share of the class')
@@ -211,7 +205,7 @@ def reliability_explorer(
 
     return Explorer(dict(
         n_bins=w.IntSlider(n_bins, 1, max(100, n_bins), description='bins'),
-        scheme=w.Dropdown(options=['equal width', 'equal mass'], description='of'),
+        scheme=w.Dropdown(options=list(_schemes), description='of'),
         temperature=w.FloatLogSlider(fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)), step=.005, description='temperature', readout_format='.3g'),
         of=w.Dropdown(options=[('predicted class', None), *((name, k) for k, name in enumerate(names))], description='probability of')), stage, fill, staged=lambda of, **_: of is None)
 
@@ -265,7 +259,7 @@ def loss_explorer(
     return Explorer(controls, stage, fill, shown=lambda values: ['losses', 'classes', *(name for name in values['losses'] if name in _strengths)])
 
 # %% ../nbs/61_widgets.ipynb #bcc838b8
-_weights = {'focal': lambda lp, gamma: focal_weight(lp, gamma), 'dual focal': lambda lp, gamma: dual_focal_weight(lp, gamma), 'BSCE': lambda lp, gamma: bsce_weight(lp, gamma, 2.)}
+_weights = {'focal': focal_weight, 'dual focal': dual_focal_weight, 'BSCE': partial(bsce_weight, beta=2.)}
 _corners = np.array([[0, 0, 1], *[[math.cos(a)*8**.5/3, math.sin(a)*8**.5/3, -1/3] for a in (0, 2*math.pi/3, 4*math.pi/3)]])   # of a tetrahedron, the label's above
 
 def simplex_points(
@@ -335,8 +329,8 @@ def run_explorer(
     @lru_cache(64)
     def diagram(name, n_bins):
         preds = runs[name].predictions('test')
-        table = _table(preds.conf, preds.hit, n_bins, 'equal width')
-        return dict(bins=table, curve=smooth_curve(preds.conf, preds.hit), note=f'ECE {_ece(table)}')
+        table = width_bins(preds.conf, preds.hit, n_bins)
+        return dict(bins=table, curve=smooth_curve(preds.conf, preds.hit), note=f'ECE {ece_text(table)}')
 
     def look(name, chosen):
         "Of a loss its colour, paler for each further run of it."

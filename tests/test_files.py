@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.files import read_labels, read_predictions, read_scores
+from calibnb.files import read_predictions, read_scored, read_scores
 from calibnb.folder import find_runs
 from calibnb.posthoc import Calibrator
 
@@ -190,7 +190,7 @@ def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     for suffix in ".npz", ".csv", ".safetensors", ".pt", ".npy":
         assert cli.main(["apply", "out/calibrator.safetensors", str(path), "--logits", "--out", f"cal{suffix}"]) == 0
         got = read_scores(f"cal{suffix}", "probs").exp()
-        assert suffix == ".npy" or torch.equal(read_labels(f"cal{suffix}"), read_labels(path))
+        assert suffix == ".npy" or torch.equal(read_scored(f"cal{suffix}", "probs")[1], read_scored(path, "logits")[1])
         assert torch.allclose(got.float(), calibrator.transform(LOGITS), atol=1e-6)
     write(tmp_path/"three.npz", LOGITS[:, :3], TARGET.clamp_max(2))
     assert cli.main(["apply", "out/calibrator.safetensors", "three.npz", "--logits", "--out", "x.npz"]) == 2
