@@ -49,24 +49,32 @@ def histogram_map(
     n_bins:int=15,
     scheme:str='width',   # 'width': equal-width bins; 'mass': equally many samples in each
     empty:str='midpoint', # value of a bin without samples: 'midpoint', 'identity' (the score) or 'zero'
+    smooth:bool=False,    # (hits + 1)/(samples + 2) instead of hits/samples
 )->dict:                  # edges, count, values: for `step`
-    "Share of hits in each bin."
+    "Share of hits in each bin; smoothed it is never 0 or 1 [Laplace's rule of succession]."
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass'))
     s, hits = _sorted(score, hit)
     edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64)/n_bins
     count, right = _counts(s, hits, edges)
     fill = dict(midpoint=(edges[1:] + edges[:-1])/2, identity=torch.full_like(right, math.nan), zero=torch.zeros_like(right))
-    return dict(edges=edges, count=count.long(), values=torch.where(count > 0, right/count, fill[pick('empty', empty, tuple(fill))]))
+    share = (right + 1)/(count + 2) if smooth else right/count
+    values = torch.where(count > 0, share, fill[pick('empty', empty, tuple(fill))])
+    return dict(edges=edges, count=count.long(), values=values)
 
 # %% ../nbs/18_score_maps.ipynb #57548584
 def isotonic_map(
     score:Tensor,  # (N,)
     hit:Tensor,    # (N,) bool
+    smooth:bool=False, # add a hit and a miss at either end
 )->dict:           # knots x and values y: for `line`
-    "Isotonic regression of hits on scores."
+    "Isotonic regression of hits on scores; smoothed it is never 0 or 1."
     from sklearn.isotonic import IsotonicRegression
-    found = IsotonicRegression(y_min=0, y_max=1, out_of_bounds='clip').fit(score.cpu().numpy(), hit.double().cpu().numpy())
+    x, y = score.double().cpu(), hit.double().cpu()
+    if smooth:
+        x = torch.cat([x, x.amin().repeat(2), x.amax().repeat(2)])
+        y = torch.cat([y, y.new_tensor([0., 1., 0., 1.])])
+    found = IsotonicRegression(y_min=0, y_max=1, out_of_bounds='clip').fit(x.numpy(), y.numpy())
     return dict(x=torch.from_numpy(found.X_thresholds_).double(), y=torch.from_numpy(found.y_thresholds_).double())
 
 def line(m:dict, score:Tensor)->Tensor:
