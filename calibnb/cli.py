@@ -18,7 +18,7 @@ import yaml
 
 import calibnb
 from .data import download, downloads, list_data
-from .files import read_predictions, read_scored, write_probs
+from .files import read_scored, read_sets, write_probs
 from .folder import find_runs, one_line, reasons, runs_root
 from .losses import list_losses
 from .models import list_models
@@ -43,19 +43,19 @@ def _run(args):
         print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
     return failed
 
-
 # %% ../nbs/70_cli.ipynb #4e409a0f
 def _kind(args): return 'probs' if args.probs else 'logits'
 
 def _audit(args):
     paths = {name: str(Path(v).resolve()) for name in ('file', 'target_file', 'val_file', 'val_target_file') if (v := getattr(args, name))}
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
+    if args.eps is not None and not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
+    if args.eps is not None and not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the report has them
-        preds = read_predictions(args.file, _kind(args), args.target_file)
-        val = read_predictions(args.val_file, _kind(args), args.val_target_file) if args.val_file else None
+        preds, val = read_sets(args.file, _kind(args), args.target_file, args.val_file, args.val_target_file, args.eps)
     calibnb.evaluate.check_sets(preds, val, n_bins=[args.bins])  # whatever is wrong is said before anything starts
-    settings = dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, title=args.title or Path(args.file).name, **paths)
+    settings = dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, eps=-1. if args.eps is None else args.eps, title=args.title or Path(args.file).name, **paths)
     try: folder = run_notebook('audit', settings, again=True)
     except NotebookError as e:
         print(f'calibnb: {e}', file=sys.stderr)
@@ -77,7 +77,8 @@ def _audit(args):
 def _apply(args):
     out = Path(args.out)
     if not out.suffix: raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
-    calibrator, (logits, target) = calibnb.Calibrator.load(args.calibrator), read_scored(args.file, _kind(args))
+    calibrator = calibnb.Calibrator.load(args.calibrator)
+    logits, target = read_scored(args.file, _kind(args), calibrator.eps_)
     write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
     print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
 
@@ -148,6 +149,8 @@ def _add_audit(commands):
     audit.add_argument('--val', dest='val_file', metavar='FILE', help='validation predictions to fit calibrators on; without it they are cross-fitted')
     audit.add_argument('--val-target', dest='val_target_file', metavar='FILE', help='labels of --val in a file of their own')
     audit.add_argument('--bins', type=int, default=15, help='bins of the ECE (15)')
+    audit.add_argument('--eps', type=float, metavar='WEIGHT', help='of the uniform that probabilities are mixed with before calibrators '
+                       'take logarithms (fitted on the validation labels if a probability is 0, else none)')
     audit.add_argument('--full', action='store_true', help='every calibrator and 2000 resamples')
     audit.add_argument('--seed', type=int, default=0)
     audit.add_argument('--title', help='of the report')

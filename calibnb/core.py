@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['precisions', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive',
-           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'log_probs', 'first_argmax', 'exp_',
-           'top_probability', 'pick', 'bind_options', 'seed_everything', 'seeded', 'pick_device', 'autocast',
-           'atomic_write', 'Predictions']
+           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'log_probs', 'uniform_weight',
+           'first_argmax', 'exp_', 'top_probability', 'pick', 'bind_options', 'seed_everything', 'seeded',
+           'pick_device', 'autocast', 'atomic_write', 'Predictions']
 
 # %% ../nbs/00_core.ipynb #8fff41fe
 import difflib
@@ -25,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -168,11 +169,27 @@ def _check_prob_values(probs):
 
 # %% ../nbs/00_core.ipynb #984ba183
 def log_probs(
-    probs,     # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
-)->Tensor:     # (N, K) logits whose softmax they are
+    probs,        # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
+    eps:float=0., # weight of the uniform mixed in, in [0, 1)
+)->Tensor:        # (N, K) logits whose softmax they are; with eps 0, a probability of 0 counts as 1e-38
     "Probabilities as logits; ValueError as of `check_probs`."
+    if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a weight in [0, 1)')
     probs = at_least_float32(check_probs(probs)[0])
-    return probs.clamp_min(torch.finfo(torch.float32).tiny).log()
+    mixed = (1 - eps)*probs + eps/probs.shape[1]
+    return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+def uniform_weight(
+    probs,     # (N, K), rows in [0, 1] and summing to 1
+    target,    # (N,) class ids
+)->float:      # in [1/(2N), 1)
+    "The weight of the uniform that makes the labels likeliest under (1 - eps) p + eps/K, and at least 1/(2N)."
+    from scipy.optimize import brentq
+    probs, target = check_probs(probs, target)
+    p_y, share = probs.gather(1, target[:, None])[:, 0].double(), 1/probs.shape[1]
+    def slope(eps): return ((share - p_y)/((1 - eps)*p_y + eps*share)).mean().item()  # falls as eps rises
+    low, high = 1/(2*len(p_y)), 1 - 1e-6
+    if slope(low) <= 0: return low
+    return high if slope(high) >= 0 else brentq(slope, low, high, xtol=1e-9)
 
 # %% ../nbs/00_core.ipynb #2ae304bc
 def first_argmax(
@@ -321,6 +338,8 @@ class Predictions:
     "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
     logits:Tensor  # (N, K) finite
     target:Tensor  # (N,) int64 in 0..K-1
+    given:Tensor|None=None  # (N, K) probabilities, where the logits are logarithms of their mixture with the uniform
+    eps:float=0.            # weight of the uniform in that mixture
 
     def __post_init__(self):
         logits, target = check_logits(self.logits, self.target, values=True)
@@ -328,19 +347,26 @@ class Predictions:
         object.__setattr__(self, 'target', target)
 
     def __len__(self): return len(self.target)
-    def __getitem__(self, rows): return Predictions(self.logits[rows], self.target[rows])
+    def __getitem__(self, rows):
+        given = None if self.given is None else self.given[rows]
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
     def __repr__(self): return f'Predictions({len(self)} samples, {self.num_classes} classes, error {1 - self.hit.double().mean():.4f})'
 
     @property
     def num_classes(self): return self.logits.shape[1]
     @cached_property
     def probs(self):
-        "(N, K) float64 softmax of the logits."
-        return self.logits.double().softmax(1)
+        "(N, K) float64: the probabilities as given, or the softmax of the logits."
+        return self.logits.double().softmax(1) if self.given is None else self.given.double()
     @cached_property
     def pred(self):
         "(N,) predicted class, the first maximum on ties."
-        return first_argmax(self.logits)
+        return first_argmax(self.logits if self.given is None else self.given)
+    @cached_property
+    def nll(self):
+        "(N,) float64 negative log-likelihood of each label; infinite where its probability was given as 0."
+        logits = self.logits.double() if self.given is None else self.given.double().log()
+        return F.nll_loss(logits.log_softmax(1), self.target, reduction='none')
     @property
     def conf(self):
         "(N,) float64 confidence: the largest probability."
@@ -353,15 +379,24 @@ class Predictions:
     def save(self, path):
         "Write to a safetensors file, whole or not at all."
         data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
+        if self.given is not None:
+            eps = torch.tensor(self.eps, dtype=torch.float64)
+            data |= dict(given=self.given.cpu().contiguous(), eps=eps)
         with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
 
     @classmethod
-    def from_probs(cls, probs, target):
-        "Of probabilities: their logarithms are the logits. Warns of labels with probability 0."
-        preds = cls(log_probs(probs), target)
-        zeros = (preds.logits.gather(1, preds.target[:, None]) <= math.log(torch.finfo(torch.float32).tiny) + 1e-3).sum().item()
-        if zeros: warnings.warn(f'{zeros} of {len(preds)} labels have probability 0, so the NLL is infinite; here each counts as 87.3 nats', stacklevel=2)
-        return preds
+    def from_probs(cls,
+        probs,       # (N, K), rows in [0, 1] and summing to 1
+        target,      # (N,) class ids
+        eps=None,    # weight of the uniform, see `log_probs`; None: `uniform_weight` if a probability is 0, else 0
+    ):
+        "Of probabilities. Metrics see them as they are, calibrators their logarithms. Warns of labels with probability 0."
+        probs, target = check_probs(probs, target)
+        if eps is None: eps = uniform_weight(probs, target) if (probs == 0).any() else 0.
+        given = probs/probs.sum(1, keepdim=True) if eps else None
+        zeros = (probs.gather(1, target[:, None]) == 0).sum().item()
+        if zeros: warnings.warn(_zeros_text(zeros, len(target), eps), stacklevel=2)
+        return cls(log_probs(probs, eps), target, given, float(eps))
 
     @classmethod
     def load(cls, path):
@@ -369,6 +404,10 @@ class Predictions:
         try:
             with safe_open(path, 'pt') as f: names, data = set(f.keys()), {k: f.get_tensor(k) for k in f.keys()}
         except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
-        if names != {'logits', 'target'}:
+        if names not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):
             raise ValueError(f'path: {path} holds {sorted(names)}, want logits and target as Predictions.save writes them')
-        return cls(**data)
+        return cls(**data | ({'eps': data['eps'].item()} if 'eps' in data else {}))
+
+def _zeros_text(zeros, n, eps):
+    seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}' if eps else 'here each counts as 87.3 nats'
+    return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'

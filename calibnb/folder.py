@@ -65,6 +65,7 @@ class Measure(BaseModel):
     bins: int|None = None                      # of a binned metric
     interval: tuple[float, float]|None = None  # 95 %
     floor: float|None = None                   # of a calibration error: the mean of a calibrated model
+    floor_high: float|None = None              # the 95 % point of that
 
 class Finding(BaseModel):
     "A claim of a paper, held against a run."
@@ -81,11 +82,12 @@ class Result(BaseModel):
     metrics: dict[str, dict[str, Measure]]  # of a training: split -> metric -> measure
     findings: list[Finding]                 # of a notebook
 
-def measure(value, n, bins=None, interval=None, floor=None):
+def measure(value, n, bins=None, interval=None, floor=None, floor_high=None):
     "A `Measure`; a value or an interval that is not finite becomes None."
     value = float(value)
     finite = interval is not None and all(map(math.isfinite, interval))
-    return Measure(value=value if math.isfinite(value) else None, n=n, bins=bins, interval=interval if finite else None, floor=floor)
+    return Measure(value=value if math.isfinite(value) else None, n=n, bins=bins, interval=interval if finite else None,
+                   floor=floor, floor_high=floor_high)
 
 # %% ../nbs/15_folder.ipynb #1fc1c532
 class RunError(RuntimeError):

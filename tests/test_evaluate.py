@@ -1,5 +1,6 @@
 "One table for any model: what it measures, what it fits on, and what it marks."
 import math
+import warnings
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_every_row_is_what_the_metrics_say(found):
 def test_a_kept_prediction_is_judged_by_its_own_confidence():
     "Validation says: this prediction is right once in five times. Its confidence is .2 then, though another class now has more."
     preds = Predictions(torch.tensor([[2., 1., 0.]]).repeat(10, 1), torch.tensor([0, 0] + [1]*8))
-    scored = Scored.of(preds, make_calibrator("histogram").fit(preds.logits, preds.target))
+    scored = Scored.of(preds, make_calibrator("histogram", smooth=False).fit(preds.logits, preds.target))
     assert torch.allclose(scored.conf, torch.full((10,), .2, dtype=torch.float64)) and scored.hit.sum() == 2
     measures = measure_all(scored, n_boot=10, draws=2)
     assert measures["error"].value == pytest.approx(.8) and measures["ece"].value == pytest.approx(0, abs=1e-9)
@@ -88,7 +89,8 @@ def test_a_winner_is_marked_only_beyond_chance():
 
 def test_an_infinite_nll_is_said_and_never_recommended():
     preds = overconfident(300)
-    table = evaluate(preds, overconfident(30, seed=5), calibrators=["isotonic"], n_boot=50, draws=2)
+    textbook = dict(isotonic=make_calibrator("isotonic", smooth=False))
+    table = evaluate(preds, overconfident(30, seed=5), calibrators=textbook, n_boot=50, draws=2)
     assert table.rows["isotonic"]["nll"].value is None and table.rows["isotonic"]["nll"].interval is None
     assert "∞" in table.text() and "∞" in table._repr_html_() and table.recommended == AS_GIVEN
     assert "isotonic" not in table.best["nll"]
@@ -99,7 +101,11 @@ def test_probabilities_with_zeros():
     with pytest.warns(UserWarning, match="1 of 4 labels have probability 0"):
         preds = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]))
     assert torch.allclose(preds.probs, probs.double(), atol=1e-7)
-    assert 80 < Scored.of(preds).nll[3] < 90
+    assert Scored.of(preds).nll[3] == math.inf  # as given; calibrators see a mixture with the uniform
+    assert (preds.logits.softmax(1)[3, 0] == preds.eps/2) and 1/8 <= preds.eps < 1
+    with pytest.warns(UserWarning, match="here each counts as 87.3 nats"):
+        plain = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]), eps=0.)
+    assert 80 < Scored.of(plain).nll[3] < 90
 
 
 @pytest.mark.parametrize("kind", ["constant", "all right", "all wrong", "one class", "few"])
@@ -221,3 +227,98 @@ def test_changed_predictions_are_told():
 def test_the_same_seed_gives_the_same_table():
     tables = [evaluate(overconfident(200), calibrators=["temperature"], n_boot=20, draws=3, seed=4).frame() for _ in range(2)]
     assert tables[0].equals(tables[1])
+
+
+def forest(seed=2):
+    "Probabilities of a random forest, many of them exactly 0, also for some labels; and the labels."
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.ensemble import RandomForestClassifier
+    X, y = load_breast_cancer(return_X_y=True)
+    rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).numpy()
+    train, audit = rows[:150], rows[150:]
+    model = RandomForestClassifier(20, random_state=seed).fit(X[train], y[train])
+    return torch.from_numpy(model.predict_proba(X[audit])), torch.from_numpy(y[audit])
+
+
+def test_a_forest_is_not_judged_by_its_zeros():
+    "A label with probability 0 must not decide every fit: no T of 3, and no advice to leave an infinite NLL alone."
+    probs, target = forest()
+    with pytest.warns(UserWarning, match="labels have probability 0, so the NLL as given is infinite"):
+        preds = Predictions.from_probs(probs, target)
+    assert 1/(2*len(target)) < preds.eps < .1
+    table = evaluate(preds, n_boot=100, draws=10)
+    assert table.recommended != AS_GIVEN and table.fitted["temperature"].temperature_ < 2
+    nll = {row: m["nll"].value for row, m in table.rows.items() if m["nll"].value is not None}
+    assert nll[table.recommended] <= min(nll.values()) + .005
+    assert all(table.rows[row]["nll"].value is not None for row in table.fitted)
+    assert any("mixed with the uniform at a weight of" in note for note in table.notes)
+
+
+def test_metrics_see_probabilities_as_given():
+    "What calibrators see is mixed; what is measured as given is not."
+    probs = torch.tensor([[1., 0., 0.]]*30 + [[0., .4, .6]]*30, dtype=torch.float64)
+    target = torch.tensor([0]*29 + [1] + [2]*18 + [1]*12)
+    with pytest.warns(UserWarning, match="1 of 60 labels have probability 0"):
+        preds = Predictions.from_probs(probs, target)
+    measures = measure_all(Scored.of(preds), n_boot=10, draws=2)
+    assert measures["ece"].value == pytest.approx(metrics.ece(probs, target).item(), abs=1e-12)
+    assert measures["brier"].value == pytest.approx(metrics.brier_score(probs, target).item(), abs=1e-12)
+    assert measures["nll"].value is None
+    part = preds[torch.arange(10)]
+    assert part.eps == preds.eps and torch.equal(part.probs, probs[:10])
+
+
+def test_mixed_predictions_are_saved_whole(tmp_path):
+    probs, target = forest()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels with probability 0
+        preds = Predictions.from_probs(probs, target, eps=.125)
+    preds.save(tmp_path/"p.safetensors")
+    back = Predictions.load(tmp_path/"p.safetensors")
+    assert back.eps == .125 and torch.equal(back.probs, preds.probs) and torch.equal(back.logits, preds.logits)
+
+
+def test_validation_and_test_are_mixed_alike():
+    probs, target = forest()
+    probs = (probs + .01)/(1 + .01*probs.shape[1])
+    sets = [Predictions.from_probs(probs[rows], target[rows], eps) for rows, eps in ((slice(0, 150), .1), (slice(150, 300), .2))]
+    with pytest.raises(ValueError, match="val: its probabilities are mixed with the uniform at a weight of 0.2, and those of preds at 0.1"):
+        evaluate(*sets)
+
+
+def bent(N=4000, seed=0):
+    "Confidences that no temperature mends: too high in the middle of their range only."
+    draw = torch.Generator().manual_seed(seed)
+    level = torch.randint(4, (N,), generator=draw)
+    conf, acc = (torch.tensor(v, dtype=torch.float64)[level] for v in ((.5, .7, .85, .97), (.5, .72, .74, .99)))
+    share = torch.tensor([.7, .2, .1], dtype=torch.float64)
+    other = 1 + torch.multinomial(share, N, True, generator=draw)
+    target = torch.where(torch.rand(N, generator=draw) < acc, 0, other)
+    return Predictions(torch.cat([conf[:, None], (1 - conf)[:, None]*share], 1).log(), target)
+
+
+def test_advice_says_what_is_left_and_what_mends_it():
+    alone = evaluate(bent(), calibrators=["temperature"], n_boot=50, draws=20)
+    assert not alone.fits(alone.recommended)
+    assert "That leaves an ECE" in alone.advice() and alone.advice().endswith("No calibrator here mends it.")
+    offered = evaluate(bent(), n_boot=50, draws=20)
+    assert any("+" in row for row in offered.rows) and offered.fits(offered.recommended)
+    assert "That leaves" not in offered.advice()
+    priced = evaluate(bent(), calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
+    assert priced.recommended == "temperature+isotonic"
+    assert "Use temperature scaling followed by isotonic regression: NLL" in priced.advice()
+
+
+def test_few_samples_that_decide_are_told():
+    "Three samples cost the network 20 nats each; without them it would have the lower NLL."
+    from calibnb.evaluate import Evaluation
+    n = 1000
+    pred, target = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+    probs = torch.tensor([[.9, .1]], dtype=torch.float64).expand(n, 2)
+    given = torch.full((n,), .1, dtype=torch.float64)
+    given[:3] = 20.
+    scored = {AS_GIVEN: Scored(probs, pred, target, given), "platt": Scored(probs, pred, target, torch.full((n,), .105, dtype=torch.float64))}
+    rows = {row: measure_all(s, n_boot=10, draws=2) for row, s in scored.items()}
+    table = Evaluation("", rows, dict.fromkeys(rows[AS_GIVEN], ["platt"]), scored, {"platt": make_calibrator("platt")}, [], [])
+    assert table.deciding_samples("platt", AS_GIVEN) == 3 and table.deciding_samples(AS_GIVEN, "platt") is None
+    assert "Against as given, 3 samples decide: without them that has the lower NLL." in table.advice()

@@ -156,7 +156,7 @@ def test_labels_with_probability_zero_are_told(tmp_path, monkeypatch, capsys):
     sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
     assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
     out = capsys.readouterr()
-    assert "labels have probability 0, so the NLL is infinite; here each counts as 87.3 nats" in out.out and not out.err
+    assert "labels have probability 0, so the NLL as given is infinite; calibrators see them mixed" in out.out and not out.err
 
 
 def test_what_the_file_holds_must_be_said(tmp_path, capsys):
@@ -223,3 +223,26 @@ def test_the_command_itself(tmp_path):
     start = time.time()
     found = subprocess.run([str(Path(sys.executable).parent/"calibnb"), "audit", "probs.csv", "--logits"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1 and time.time() - start < 60
+
+
+def test_apply_mixes_as_the_audit_did(tmp_path, monkeypatch, capsys):
+    "A forest's zeros: the calibrator's file knows the weight of the uniform, and `apply` uses it."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    draw = torch.Generator().manual_seed(0)
+    votes = torch.rand(400, 30, 3, generator=draw).argmax(2)
+    probs = torch.nn.functional.one_hot(votes*(torch.rand(400, 30, generator=draw) < .3), 3).double().mean(1)
+    np.savez(tmp_path/"p.npz", probs=probs.numpy(), target=torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0].numpy())
+    assert cli.main(["audit", str(tmp_path/"p.npz"), "--probs", "--eps", ".01", "--to", str(tmp_path/"a")]) == 0
+    assert "mixed with the uniform at a weight of 0.01" in capsys.readouterr().out
+    calibrator = Calibrator.load(tmp_path/"a"/"calibrator.safetensors")
+    assert calibrator.eps_ == .01
+    assert cli.main(["apply", str(tmp_path/"a"/"calibrator.safetensors"), str(tmp_path/"p.npz"), "--probs", "--out", str(tmp_path/"o.npz")]) == 0
+    want = calibrator.transform((.99*probs + .01/3).log())
+    assert np.allclose(np.load(tmp_path/"o.npz")["probs"], want.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("eps, kind, message", [("1", "--probs", "--eps: 1, want a weight in"), (".1", "--logits", "it is for --probs")])
+def test_wrong_weights_of_the_uniform(eps, kind, message, tmp_path, capsys):
+    path = write(tmp_path/"p.npz", PROBS, name="probs")
+    assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2
+    assert message in capsys.readouterr().err
