@@ -302,7 +302,8 @@ class LossModule(nn.Module):
         self.tensors = tuple(tensors)
         if any(v.ndim for v in tensors.values()): return  # to be checked against a batch
         with torch.random.fork_rng(devices=[]):
-            self(torch.zeros(2, 2), torch.zeros(2, 2) if self.fn is soft_target_loss else torch.zeros(2, dtype=torch.int64))
+            logits = torch.zeros(2, 2, dtype=torch.float32, device='cpu')
+            self(logits, logits if self.fn is soft_target_loss else logits[0].long())
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "The loss of a batch; shapes as the function takes them."
@@ -366,7 +367,7 @@ def focal_gradient_factor(
     gamma:float,  # focal exponent >= 0
 )->Tensor:        # float64, like p
     "g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of CE [Lin 2025]."
-    gamma, p = _check_gamma(gamma), torch.as_tensor(p, dtype=torch.float64)
+    gamma, p = _check_gamma(gamma), as_tensor(p, 'p').double()
     d = 1 - p
     ratio = torch.where(d > 0, -torch.special.xlogy(p, p)/d, 1.)  # -p log p/(1-p), which is 1 at p = 1
     return d.pow(gamma)*(1 + gamma*ratio)

@@ -109,7 +109,7 @@ def top_label_sums(
     confidence=lambda rows, top: top, # rows (n, K) and their maxima (n,) to confidences
 )->list[Tensor]:      # (3, M) sums a number of bins, as `bin_sums`
     "The sums behind equal-width tables, in one pass over chunks of rows that stay in the cache."
-    sums = [torch.zeros(3, M, dtype=torch.float64) for M in n_bins]
+    sums = [torch.zeros(3, M, dtype=torch.float64, device='cpu') for M in n_bins]
     for conf, hit in _top_pieces(scores, target, confidence):
         for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M)
     return sums
@@ -179,7 +179,7 @@ def mce(
     if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
     def largest(table):
         gaps = table.gap.abs()[table.count >= min_count]
-        return gaps.amax() if len(gaps) else torch.tensor(math.nan, dtype=torch.float64)
+        return gaps.amax() if len(gaps) else table.gap.new_tensor(math.nan)
     return _over_bins(_width_tables(probs, target, n_bins, closed, validate), largest, n_bins)
 
 def average_ce(
@@ -234,7 +234,7 @@ def noise_floor(
     conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf).double() - conf
+    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf).double() - conf
     return sum(torch.bincount(ids, weights=gap(), minlength=n_bins).abs().sum() for _ in range(draws))/(draws*len(conf))
 
 # %% ../nbs/10_metrics.ipynb #7ded04be
@@ -248,7 +248,8 @@ def smooth_ece(
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else cells_for(sigma)
     pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)
-    return torch.tensor(smooth_error_norm(cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells), sigma), dtype=torch.float64)
+    means = cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells)
+    return torch.tensor(smooth_error_norm(means, sigma), dtype=torch.float64, device='cpu')
 
 def sece(
     probs,                 # (N, K) rows summing to 1
@@ -275,7 +276,7 @@ def kde_ece(
     check_positive(p=p)
     if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_positive(bandwidth=bandwidth)
     conf, hit = _top_label(probs, target, validate)
-    if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64)
+    if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64, device='cpu')
     if bandwidth == 'loo': bandwidth = beta_bandwidth(conf)
     return (beta_regression(conf, hit, .02 if bandwidth is None else bandwidth) - conf).abs().pow(p).mean().cpu()
 
@@ -355,7 +356,7 @@ def bootstrap_ci(
     rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
-        values = [torch.as_tensor(metric(probs[r], target[r], **options)) for r in rows]
+        values = [as_tensor(metric(probs[r], target[r], **options)) for r in rows]
     if values[0].ndim: raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; ask for one n_bins, or a mean over classes')
     return percentiles(torch.stack(values), level)
 

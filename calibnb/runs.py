@@ -292,7 +292,7 @@ def _seconds_a_sample(model, args, shape, K, batch_size, device):
     "Of forward and backward, the best of three; a large network on a CPU with fewer samples than a batch, which takes as long for each."
     net = make_model(model, K, shape, **{k: v for k, v in json.loads(args).items() if k != 'weights'}).to(device)
     def seconds(n):
-        x, y = torch.randn(n, *shape, device=device), torch.arange(n, device=device) % K
+        x, y = torch.randn(n, *shape, dtype=torch.float32, device=device), torch.arange(n, device=device) % K
         start = time.perf_counter()
         F.cross_entropy(net(x), y).backward()
         if device.type == 'cuda': torch.cuda.synchronize()

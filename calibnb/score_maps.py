@@ -32,7 +32,7 @@ def _sorted(score, hit):
 
 def _mass_edges(s, n_bins):
     "0, the mid-points between neighbouring parts of the sorted scores, as `tensor_split` makes them, and 1; equal edges are merged."
-    part, (q, r) = torch.arange(1, min(n_bins, len(s))), divmod(len(s), min(n_bins, len(s)))
+    part, (q, r) = torch.arange(1, min(n_bins, len(s)), device='cpu'), divmod(len(s), min(n_bins, len(s)))
     first = part*q + part.clamp_max(r)
     return torch.cat([s.new_zeros(1), (s[first - 1] + s[first])/2, s.new_ones(1)]).unique()
 
@@ -54,7 +54,7 @@ def histogram_map(
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass'))
     s, hits = _sorted(score, hit)
-    edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64)/n_bins
+    edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins
     count, right = _counts(s, hits, edges)
     fill = dict(midpoint=(edges[1:] + edges[:-1])/2, identity=torch.full_like(right, math.nan), zero=torch.zeros_like(right))
     return dict(edges=edges, count=count.long(), values=torch.where(count > 0, right/count, fill[pick('empty', empty, tuple(fill))]))
@@ -84,14 +84,15 @@ def platt_map(
     pick('targets', targets, ('platt', 'hard'))
     right, n = hit.sum().item(), len(hit)
     high, low = ((right + 1)/(right + 2), 1/(n - right + 2)) if targets == 'platt' else (1., 0.)
-    t, scale = torch.where(hit, high, low).double(), odds.abs().mean().clamp_min(1e-12)
+    t, scale = torch.full_like(odds, low, dtype=torch.float64).masked_fill_(hit, high), odds.abs().mean().clamp_min(1e-12)
     s = odds/scale
     def objective(ab):
         x = ab[0]*s + ab[1]
         error = x.sigmoid() - t
         return (F.softplus(x) - t*x).mean().item(), np.array([(error*s).mean().item(), error.mean().item()])
     a, b = minimize(objective, np.array([scale.item(), 0.]), jac=True, method='BFGS', options=dict(gtol=1e-7)).x
-    return dict(slope=torch.tensor(a/scale.item(), dtype=torch.float64), intercept=torch.tensor(b, dtype=torch.float64))
+    number = lambda v: torch.tensor(v, dtype=torch.float64, device='cpu')
+    return dict(slope=number(a/scale.item()), intercept=number(b))
 
 def logistic(m:dict, odds:Tensor)->Tensor:
     "sigmoid(slope*odds + intercept)."
@@ -111,7 +112,7 @@ def bbq_map(
     scores = torch.stack([evidence for evidence, _ in models])
     edges = torch.cat([m['edges'] for _, m in models]).unique()
     values = sum(w*step(m, edges[1:]) for w, (_, m) in zip(scores.softmax(0), models))  # a bin is (lo, hi], so hi stands for it
-    return dict(edges=edges, values=values, bin_numbers=torch.tensor(list(numbers)), log_scores=scores)
+    return dict(edges=edges, values=values, bin_numbers=torch.tensor(list(numbers), dtype=torch.int64, device='cpu'), log_scores=scores)
 
 def _bbq_model(s, hits, B):
     "Log score and step function of a histogram with B bins."

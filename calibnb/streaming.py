@@ -17,10 +17,10 @@ class _Sums(Metric):
     "Float64 sums that add up over batches and processes."
     full_state_update, is_differentiable, higher_is_better = False, False, False
     def __init__(self, shape, validate=True, **kwargs):
-        super().__init__(**kwargs)
+        with torch.device('cpu'): super().__init__(**kwargs)  # where the state is, until it is moved
         self.validate = validate
-        self.add_state('sums', torch.zeros(shape, dtype=torch.float64), dist_reduce_fx='sum')
-        self.add_state('n', torch.zeros((), dtype=torch.int64), dist_reduce_fx='sum')
+        self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
+        self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
 
     def update(self, probs, target):
         "Take in a batch: probabilities and class ids."

@@ -66,7 +66,8 @@ def _warn_at_bound(T, lo, hi):
     if T >= hi*(1 - 1e-9): warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? They fit no better than chance', stacklevel=4)
 
 # %% ../nbs/17_temperature.ipynb #4b5c926f
-temperature_lists = {'pool': torch.arange(1, 1001, dtype=torch.float64)/100, 'grid': torch.arange(1, 101, dtype=torch.float64)/10}
+_counted = lambda n: torch.arange(1, n + 1, dtype=torch.float64, device='cpu')
+temperature_lists = {'pool': _counted(1000)/100, 'grid': _counted(100)/10}
 
 def _nll_at(logits, target, T):
     return sum((-(z.double()/T).log_softmax(1).gather(1, y[:, None])).sum().item() for z, y in chunks(logits, target, 2**17))/len(target)
@@ -79,7 +80,7 @@ def nll_temperature_in(
     "The temperature of a list with the least NLL: what trying them all would find."
     known = pick('search', search, temperature_lists)
     best = nll_temperature(logits, target, (known[0].item(), known[-1].item()))
-    at = int(torch.searchsorted(known, torch.tensor(best, dtype=torch.float64)))
+    at = int(torch.searchsorted(known, known.new_tensor(best)))
     return min(known[max(0, at - 2):at + 2].tolist(), key=lambda T: _nll_at(logits, target, T))
 
 # %% ../nbs/17_temperature.ipynb #c2f99673
@@ -90,7 +91,7 @@ def ece_by_temperature(
     n_bins:int=15,
 )->Tensor:                # (S,) float64 on the CPU
     "ECE of softmax(logits/T) for each temperature, in float64."
-    hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64)
+    hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
     for z, h in chunks(logits, hit, 2**17):
         d = z.double() - z.amax(1, keepdim=True)
         for T, out in zip(temperatures.tolist(), sums):
@@ -106,7 +107,7 @@ def _octaves(temperatures, points=10):
     for o in octave.unique().tolist():
         at = (octave == o).nonzero()[:, 0]
         lo, hi = b[at].amin(), b[at].amax()
-        if len(at) <= points: found.append((at, b[at], torch.eye(len(at))))
+        if len(at) <= points: found.append((at, b[at], torch.eye(len(at), dtype=torch.float32, device='cpu')))
         else:
             x = np.polynomial.chebyshev.chebpts1(points)
             basis = lambda x: np.polynomial.chebyshev.chebvander(x, points - 1)
@@ -118,7 +119,7 @@ def _ece_bounds(logits, target, temperatures, n_bins):
     "Two numbers for each temperature, between which the ECE lies."
     tol = max(4e-6, 1e-8*logits.shape[1])  # of a confidence: float32, and the polynomial for each class
     hit, S = first_argmax(logits) == target, len(temperatures)
-    sums, close = torch.zeros(S, n_bins, dtype=torch.float64), torch.zeros(S)
+    sums, close = torch.zeros(S, n_bins, dtype=torch.float64, device='cpu'), torch.zeros(S, dtype=torch.float32, device='cpu')
     octaves = [(at, b.tolist(), matrix.to(logits.device)) for at, b, matrix in _octaves(temperatures)]
     for z, h in chunks(logits, hit, 2**18):
         z = at_least_float32(z)

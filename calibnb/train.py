@@ -73,8 +73,8 @@ def flip_labels(
 )->Tensor:             # (N,)
     "Labels of which some, drawn once, are replaced by one of the other classes, each as likely."
     draw = torch.Generator().manual_seed(seed)
-    flip = torch.rand(len(y), generator=draw) < share
-    other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw)) % num_classes
+    flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
+    other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes
     return torch.where(flip, other, y.cpu()).to(y.device)
 
 # %% ../nbs/30_train.ipynb #3032f46b
@@ -123,7 +123,7 @@ class Evaluator:
                 if out is None: out = values.new_zeros(len(split), values.shape[1])
                 out[rows] = values
         width = shared(None if out is None else out.shape[1])
-        return add_up(torch.zeros(len(split), width, device=self.device) if out is None else out).cpu()
+        return add_up(torch.zeros(len(split), width, dtype=torch.float32, device=self.device) if out is None else out).cpu()
 
 def ordered(x:Tensor, recipe:Recipe)->Tensor:
     "Images in the memory order that the recipe asks for."
@@ -199,7 +199,7 @@ class Stepper:
 
     def _divide(self, samples, labels):
         "Gradients divided by the number of labels, not of samples: known only when all of them were seen."
-        total = add_up(torch.tensor(float(labels), device=self.device)) if world_size() > 1 else labels
+        total = add_up(torch.tensor(labels, dtype=torch.float32, device=self.device)) if world_size() > 1 else labels
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/total)
 
 # %% ../nbs/30_train.ipynb #d8b3bcbc
@@ -316,7 +316,7 @@ class Trainer(Evaluator):
     def _epoch(self, train, epoch, saver):
         "One pass over the training split, from batch `self.step` on; returns the mean loss."
         plan = EpochPlan(len(train), self.recipe.batch_size, self.order, self.recipe.augment, self.recipe.mixup, padding=max(1, train.x.shape[-1]//8))
-        if self.losses is None: self.losses = torch.zeros(len(plan), device=self.device)
+        if self.losses is None: self.losses = torch.zeros(len(plan), dtype=torch.float32, device=self.device)
         self.model.train()
         for batch in batches(train, plan, self.device, self.step, rank(), world_size()):   # already on the device
             self.losses[self.step], count = self.stepper(batch, self.recipe.lr_at(epoch + self.step/len(plan)))
