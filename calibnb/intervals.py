@@ -93,7 +93,7 @@ def squared_interval(
 )->tuple[float, float]: # lower and upper end of the root
     "Analytic interval of the debiased root mean square gap; nan if more than a tenth of the samples are alone in their bin."
     check_level(level)
-    if count[count == 1].sum() > .1*count.sum(): return math.nan, math.nan
+    if 10*count[count == 1].sum() > count.sum(): return math.nan, math.nan
     gap, noise, n = gap[count > 0], noise[count > 0], count[count > 0].double()
     weight, N = n/n.sum(), n.sum()
     value = (weight*(gap.square() - noise/n)).sum()

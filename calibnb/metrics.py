@@ -11,13 +11,14 @@ __all__ = ['error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'to
 import inspect
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .bins import ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece, mass_table, table_norm, width_table
-from .core import as_tensor, check_logits, check_positive, check_probs, check_target, first_argmax, pick, top_probability
+from .core import as_tensor, check_bool, check_logits, check_positive, check_probs, check_target, first_argmax, pick, top_probability
 from .intervals import check_level, gap_interval, norm_interval, percentiles, resamples, squared_interval
 from .smoothing import beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, smooth_noise, triweight_error
 
@@ -260,6 +261,7 @@ def sece(
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Mean distance from each confidence to the accuracy around it, by Gaussian kernel regression [γ-Net, Eq. 12]; O(N²)."
     check_positive(bandwidth=bandwidth)
+    check_bool(self_term=self_term)
     conf, hit = _top_label(probs, target, validate)
     return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
 
@@ -349,8 +351,10 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a binned error, which has a better one in `ece_ci`."
     check_level(level)
-    if metric in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
-        warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
+    named = metric
+    while isinstance(named, partial): named = named.func
+    if named in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
+        warnings.warn(f'bootstrap_ci: the bootstrap interval of {named.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
     probs, target = _checked(probs, target, True)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))

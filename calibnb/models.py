@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from .core import as_tensor, at_least_float32, bind_options, check_logits, pick, seeded
+from .core import as_tensor, at_least_float32, bind_options, check_bool, check_logits, pick, seeded
 from .trees import HEIGHT, LABEL, LEFT, RIGHT, WORD
 
 # %% ../nbs/13_models.ipynb #991e0262
@@ -355,6 +355,7 @@ def head_gradient_norm(
     *, bias:bool=False, # whether the layer's bias counts
 )->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
     "Norm of each sample's gradient with respect to the last linear layer, in closed form; not for losses that couple samples."
+    check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())
     if features.ndim != 2 or len(features) != len(logits): raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')

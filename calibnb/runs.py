@@ -207,7 +207,7 @@ def get_run(
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return _same_data(Run(folder.path))
     if config.meta and processes > 1: raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True, tensorboard)
+    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it

@@ -20,10 +20,18 @@ from .core import pick
 def step(
     m:dict,        # `edges` (M + 1,) and `values` (M,)
     score:Tensor,  # (N,) float64 in [0, 1]
-)->Tensor:         # (N,); where a value is nan, the score itself
+)->Tensor:         # (N,); where a value is nan, the score itself; nan for nan
     "The value of the bin of each score."
     value = m['values'].to(score)[torch.bucketize(score.contiguous(), m['edges'].to(score)[1:-1])]
-    return torch.where(value.isnan(), score, value)
+    return torch.where(value.isnan() | score.isnan(), score, value)
+
+def _refuse(bad, name, values, want):
+    "ValueError for the first of the values that is bad."
+    if not bad.any(): return
+    row = bad.nonzero()[0, 0].item()
+    raise ValueError(f'{name}: {values[row].item():g} at row {row}, want {want}')
+
+def _check_probabilities(score): _refuse(~((score >= 0) & (score <= 1)), 'score', score, 'numbers in [0, 1]')
 
 def _sorted(score, hit):
     "Scores in rising order, and how many of the first 0, 1, ... N samples are hits; on the CPU."
@@ -52,6 +60,7 @@ def histogram_map(
 )->dict:                  # edges, count, values: for `step`
     "Share of hits in each bin."
     check_bins(n_bins)
+    _check_probabilities(score)
     pick('scheme', scheme, ('width', 'mass'))
     s, hits = _sorted(score, hit)
     edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins
@@ -65,6 +74,7 @@ def isotonic_map(
     hit:Tensor,    # (N,) bool
 )->dict:           # knots x and values y: for `line`
     "Isotonic regression of hits on scores."
+    _refuse(~score.isfinite(), 'score', score, 'finite numbers')
     from sklearn.isotonic import IsotonicRegression
     found = IsotonicRegression(y_min=0, y_max=1, out_of_bounds='clip').fit(score.cpu().numpy(), hit.double().cpu().numpy())
     return dict(x=torch.from_numpy(found.X_thresholds_).double(), y=torch.from_numpy(found.y_thresholds_).double())
@@ -82,6 +92,7 @@ def platt_map(
     "The logistic function of the log-odds with the least NLL."
     from scipy.optimize import minimize
     pick('targets', targets, ('platt', 'hard'))
+    _refuse(~odds.isfinite(), 'odds', odds, 'finite numbers')
     right, n = hit.sum().item(), len(hit)
     high, low = ((right + 1)/(right + 2), 1/(n - right + 2)) if targets == 'platt' else (1., 0.)
     t, scale = torch.full_like(odds, low, dtype=torch.float64).masked_fill_(hit, high), odds.abs().mean().clamp_min(1e-12)
@@ -105,6 +116,7 @@ def bbq_map(
     numbers=None,  # of bins, a list; None: from N^(1/3)/10 to 10 N^(1/3)
 )->dict:           # edges, values: for `step`; bin_numbers and log_scores of the histograms
     "Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
+    _check_probabilities(score)
     N, (s, hits) = len(score), _sorted(score, hit)
     if numbers is not None and not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
     if numbers is None: numbers = range(max(1, round(N**(1/3)/10)), max(1, min(N, round(10*N**(1/3)))) + 1)

@@ -26,8 +26,22 @@ class _Sums(Metric):
         "Take in a batch: probabilities and class ids."
         check_target(target)
         probs, target = check_probs(probs, target, self.validate)
-        self.sums += self.batch(probs, target).to(self.sums.device)
-        self.n += len(target)
+        more = self.batch(probs, target).to(self.sums.device)
+        self.sums, self.n = self.sums + more, self.n + len(target)  # not in place: a state of inference mode may not be changed outside of it
+
+    def forward(self, probs, target):
+        "The metric of a batch, which is taken in too; one that is refused leaves all as it was."
+        before = dict(vars(self))
+        try: return super().forward(probs, target)
+        except Exception:
+            vars(self).update(before)
+            raise
+
+    def _apply(self, fn, *args, **kwargs):
+        try: return super()._apply(fn, *args, **kwargs)
+        except TypeError as e:
+            if 'float64' not in str(e): raise
+            raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; leave the metric on the CPU and call update with probs.cpu() ({e})') from None
 
     def compute(self):
         "The metric of all batches so far; a RuntimeError when there were none."
@@ -46,7 +60,7 @@ class ECE(_Sums):
     def table(self):
         "The `ReliabilityBins` of all batches so far."
         return bins.width_table(self.sums.cpu())
-    def result(self): return bins.table_norm(self.table(), self.norm)
+    def result(self): return bins.table_norm(bins.width_table(self.sums), self.norm)
 
 class MCE(ECE):
     "`metrics.mce` over batches."

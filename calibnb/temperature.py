@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bins import bin_ids, bin_sums, chunks
-from .core import at_least_float32, exp_, first_argmax, pick
+from .bins import bin_ids, bin_sums, check_bins, chunks
+from .core import at_least_float32, check_unlabelled, exp_, first_argmax, pick
 
 # %% ../nbs/17_temperature.ipynb #1f88d172
 def _slope_of_nll(logits, target, b):
@@ -47,9 +47,11 @@ def nll_temperature(
     target:Tensor,  # (N,) int64
     bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
 )->float:           # > 0
-    "The temperature with the least NLL; warns when it is one of the bounds. ValueError when no temperature changes anything [Guo 2017]."
+    "The temperature with the least NLL; warns when it is one of the bounds. ValueError for nan or inf, and when no temperature changes anything [Guo 2017]."
+    if not 0 < bounds[0] <= 1 <= bounds[1] < math.inf: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     _check_varied(logits)
-    if logits.aminmax()[1] - logits.aminmax()[0] > 1e37: logits = logits.double()  # differences overflow float32
+    low, high = logits.aminmax()
+    if high - low > 1e37: logits = logits.double()  # differences overflow float32
     lo, hi = 1/bounds[1], 1/bounds[0]
     few = slice(None, None, max(1, len(logits)//4096))
     start = _root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, 1e-2)
@@ -58,6 +60,7 @@ def nll_temperature(
     return T
 
 def _check_varied(logits):
+    check_unlabelled(logits)
     if not (logits != logits[:, :1]).any():
         raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; is this the output of the network?')
 
@@ -90,7 +93,12 @@ def ece_by_temperature(
     temperatures:Tensor,  # (S,)
     n_bins:int=15,
 )->Tensor:                # (S,) float64 on the CPU
-    "ECE of softmax(logits/T) for each temperature, in float64."
+    "ECE of softmax(logits/T) for each temperature, in float64; ValueError for nan, inf, or a temperature that is not positive."
+    check_unlabelled(logits)
+    check_bins(n_bins)
+    if (bad := ~((temperatures > 0) & (temperatures < math.inf))).any():
+        at = bad.nonzero()[0, 0].item()
+        raise ValueError(f'temperatures: {temperatures[at].item():g} at place {at}, want positive numbers')
     hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
     for z, h in chunks(logits, hit, 2**17):
         d = z.double() - z.amax(1, keepdim=True)
@@ -145,6 +153,7 @@ def ece_temperature_in(
 )->tuple[float, float]:   # temperature, ECE
     "The first temperature of a list with the least ECE: what trying them all would find."
     _check_varied(logits)
+    check_bins(n_bins)
     known = pick('search', search, temperature_lists)
     low, high = _ece_bounds(logits, target, known, n_bins)
     known = known[low <= high.amin()]
