@@ -88,14 +88,21 @@ def summed(logits, target, reduction="sum"):
     return F.cross_entropy(logits, target, reduction=reduction)
 
 
+def told(logits, target):
+    return F.cross_entropy(logits, target, reduction="sum")
+
+
+told.reduction = "sum"
+
+
 class Summed(nn.Module):
     def forward(self, logits, target, reduction="sum"):
         return F.cross_entropy(logits, target, reduction=reduction)
 
 
 @pytest.mark.parametrize("loss", [functools.partial(F.cross_entropy, reduction="sum"), functools.partial(functools.partial(F.cross_entropy, reduction="sum"), label_smoothing=0.), summed, Summed(),
-                                  functools.partial(make_loss("ce", reduction="sum")), functools.partial(summed), functools.partial(Summed())],
-                         ids=["partial", "partial of a partial", "function", "module", "partial of a loss", "partial of a function", "partial of a module"])
+                                  functools.partial(make_loss("ce", reduction="sum")), functools.partial(summed), functools.partial(Summed()), told],
+                         ids=["partial", "partial of a partial", "function", "module", "partial of a loss", "partial of a function", "partial of a module", "attribute"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_sum_is_known_for_one(loss, accumulate):
     "However it is written, it is trained and reported as torch's own sum."
