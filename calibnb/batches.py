@@ -30,16 +30,16 @@ class EpochPlan:
         padding:int=4,             # pixels on each side, for 'crop'
     ):
         for name in augment: pick('augment', name, AUGMENTATIONS)
-        self.padding, rows = padding, torch.randperm(n, generator=generator)
+        self.padding, rows = padding, torch.randperm(n, generator=generator, device='cpu')
         edges = list(range(0, n, batch_size)) + [n]
         if len(edges) > 2 and edges[-1] - edges[-2] == 1 < batch_size: del edges[-2]  # batch norm cannot take a batch of one
         self.spans = list(zip(edges, edges[1:]))
-        shift = torch.randint(0, 2*padding + 1, (n, 2), generator=generator) if 'crop' in augment else None
-        flip = torch.rand(n, generator=generator) < .5 if 'flip' in augment else None
+        shift = torch.randint(0, 2*padding + 1, (n, 2), generator=generator, device='cpu') if 'crop' in augment else None
+        flip = torch.rand(n, generator=generator, dtype=torch.float32, device='cpu') < .5 if 'flip' in augment else None
         self.parts, self.mix = dict(rows=rows, shift=shift, flip=flip), None
         if mixup:
-            draw = np.random.default_rng(torch.randint(2**62, (), generator=generator).item())
-            partner = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in self.spans])
+            draw = np.random.default_rng(torch.randint(2**62, (), generator=generator, device='cpu').item())
+            partner = torch.cat([a + torch.randperm(b - a, generator=generator, device='cpu') for a, b in self.spans])
             self.mix, self.parts['partner'] = draw.beta(mixup, mixup, len(self.spans)).tolist(), partner
 
     def __len__(self): return len(self.spans)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 # %% ../nbs/02_bins.ipynb #baac89d5
 def check_bins(n_bins):
-    "ValueError unless `n_bins` is a whole number of at least 1."
+    "ValueError unless `n_bins` is a whole number from 1 to 2**20."
     whole = isinstance(n_bins, (int, np.integer)) and not isinstance(n_bins, bool)
-    if not whole or not 1 <= n_bins <= 2**20: raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1')
+    if not whole or not 1 <= n_bins <= 2**20: raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1 and at most {2**20}')
 
 def check_closed(closed):
     "ValueError unless `closed` names a side."
@@ -78,7 +78,7 @@ def bin_sums(
 
 def _table(sums, lo, hi):
     count = sums[0].long()
-    return ReliabilityBins(lo.cpu(), hi.cpu(), count, sums[1]/count, sums[2]/count)  # 0/0 is nan: an empty bin
+    return ReliabilityBins(lo.to(sums.device), hi.to(sums.device), count, sums[1]/count, sums[2]/count)  # 0/0 is nan: an empty bin
 
 def width_bins(
     conf:Tensor,  # (N,) confidence
@@ -92,7 +92,7 @@ def width_table(
     sums:Tensor,  # (3, M) of `bin_sums`, of equal-width bins
 )->ReliabilityBins:
     "The table of equal-width bins from their sums."
-    edges = torch.arange(sums.shape[1] + 1, dtype=torch.float64)/sums.shape[1]
+    edges = torch.arange(sums.shape[1] + 1, dtype=torch.float64, device=sums.device)/sums.shape[1]
     return _table(sums, edges[:-1], edges[1:])
 
 # %% ../nbs/02_bins.ipynb #fd88b72a
@@ -144,7 +144,7 @@ def class_gaps(
 )->Tensor:          # (K, M) float64 on the CPU
     "Sum over the samples in each bin of each column of (target == k) - p_k; they add up over batches."
     K = probs.shape[1]
-    own, sums = n_bins*torch.arange(K, device=probs.device, dtype=torch.int32), torch.zeros(K*n_bins, dtype=torch.float64)
+    own, sums = n_bins*torch.arange(K, device=probs.device, dtype=torch.int32), torch.zeros(K*n_bins, dtype=torch.float64, device='cpu')
     for p, y in chunks(probs, target, 2**16):
         gap = -p.double()
         gap[torch.arange(len(y), device=gap.device), y] += 1

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['precisions', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive',
-           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'log_probs', 'uniform_weight',
-           'first_argmax', 'exp_', 'top_probability', 'pick', 'bind_options', 'seed_everything', 'seeded',
-           'pick_device', 'autocast', 'atomic_write', 'Predictions']
+           'check_bool', 'check_scores', 'check_logits', 'check_unlabelled', 'check_probs', 'log_probs',
+           'uniform_weight', 'first_argmax', 'exp_', 'top_probability', 'pick', 'bind_options', 'seed_everything',
+           'seeded', 'pick_device', 'autocast', 'atomic_write', 'Predictions']
 
 # %% ../nbs/00_core.ipynb #8fff41fe
 import difflib
@@ -72,6 +72,11 @@ def check_positive(**options):
     "ValueError unless each option is a positive, finite number."
     for name, value in options.items():
         if not (isinstance(value, Real) and 0 < value < math.inf): raise ValueError(f'{name}: {value!r}, want a positive number')
+
+def check_bool(**options):
+    "ValueError unless each option is True or False, Python's or NumPy's."
+    for name, value in options.items():
+        if not isinstance(value, (bool, np.bool_)): raise ValueError(f'{name}: {value!r}, want True or False')
 
 def check_scores(
     name:str,     # 'logits' or 'probs', for the message

@@ -69,7 +69,7 @@ class Split:
         return (x.float() - mean)/std
 
 @cache
-def _channels(scale, device): return tuple(255*torch.tensor(v, device=device).view(-1, 1, 1) for v in scale)
+def _channels(scale, device): return tuple(255*torch.tensor(v, dtype=torch.float32, device=device).view(-1, 1, 1) for v in scale)
 
 @dataclass(frozen=True, eq=False)
 class Splits:
@@ -122,7 +122,7 @@ def gaussians(
 def _digit_images():
     from sklearn.datasets import load_digits
     raw = load_digits()
-    return torch.tensor(raw.images, dtype=torch.float32)[:, None]/16, torch.tensor(raw.target, dtype=torch.int64)
+    return torch.from_numpy(raw.images).float()[:, None]/16, torch.from_numpy(raw.target).long()
 
 def _normalise(x, pool):
     if pool not in (1, 2, 4, 8): raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
@@ -131,7 +131,7 @@ def _normalise(x, pool):
 def _three_parts(n, n_train, n_val, seed):
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
         raise ValueError(f'n_train, n_val: {n_train} and {n_val}, want positive numbers that leave some of {n} images for test')
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed)).split([n_train, n_val, n - n_train - n_val])
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu').split([n_train, n_val, n - n_train - n_val])
 
 def digits(
     seed:int,          # of the split
@@ -180,7 +180,7 @@ def hold_out(
 
 def _take(arrays, part, rows, scale, in_memory):
     x, y = (torch.from_numpy(np.load(a.filename, mmap_mode='c') if isinstance(a, np.memmap) else a) for a in (arrays[f'{part}_x'], arrays[f'{part}_y']))
-    rows = torch.arange(len(y)) if rows is None else rows
+    rows = torch.arange(len(y), device='cpu') if rows is None else rows
     posterior = arrays.get(f'{part}_posterior')
     kept = Rows(x, rows)
     return Split(kept[:] if kept.nbytes <= in_memory else kept, y[rows].long(), None if posterior is None else torch.from_numpy(posterior)[rows].double(), scale, rows)

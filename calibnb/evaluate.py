@@ -84,18 +84,19 @@ def _calibration_errors(conf, hit, n_bins, more_bins):
 def _top_label_floors(conf, n_bins, more_bins, draws, seed):
     "Mean error, and its 95 % point, when hits are drawn with the confidences as probabilities."
     draw = torch.Generator().manual_seed(seed)
-    each = [_calibration_errors(conf, torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf, n_bins, more_bins) for _ in range(draws)]
-    values = {name: torch.tensor([float(e[name][0]) for e in each], dtype=torch.float64) for name in each[0]}
+    each = [_calibration_errors(conf, torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf, n_bins, more_bins) for _ in range(draws)]
+    values = {name: torch.tensor([float(e[name][0]) for e in each], dtype=torch.float64, device='cpu') for name in each[0]}
     return {name: (v.mean().item(), v.quantile(.95).item()) for name, v in values.items()}
 
 def _classwise_floor(probs, n_bins, draws, seed):
     "Mean classwise error when labels are drawn from the probabilities; only the counts of labels change from draw to draw."
     (N, K), draw = probs.shape, torch.Generator().manual_seed(seed)
     ids, upto = bin_ids(probs, n_bins), probs.cumsum(1)
-    mass = torch.bincount((ids + n_bins*torch.arange(K)).reshape(-1), weights=probs.reshape(-1), minlength=K*n_bins)
+    mass = torch.bincount((ids + n_bins*torch.arange(K, device='cpu')).reshape(-1), weights=probs.reshape(-1), minlength=K*n_bins)
     def gaps():
-        y = torch.searchsorted(upto, torch.rand(N, 1, generator=draw, dtype=torch.float64)*upto[:, -1:])[:, 0].clamp_max(K - 1)
-        return torch.bincount(y*n_bins + ids[torch.arange(N), y], minlength=K*n_bins) - mass
+        place = torch.rand(N, 1, generator=draw, dtype=torch.float64, device='cpu')*upto[:, -1:]
+        y = torch.searchsorted(upto, place)[:, 0].clamp_max(K - 1)
+        return torch.bincount(y*n_bins + ids.gather(1, y[:, None])[:, 0], minlength=K*n_bins) - mass
     return sum(gaps().abs().sum().item() for _ in range(draws))/(draws*N*K)
 
 def _bootstrap_means(values, n_boot, seed):
@@ -287,7 +288,7 @@ def _nll_words(m): return '∞' if m.value is None else f'{m.value:.4f}'
 # %% ../nbs/31_evaluate.ipynb #9ed0b4ee
 def _cross_fitted(make, preds, folds, seed):
     "Each part as a calibrator has it that was fitted on the others."
-    parts, found = torch.randperm(len(preds), generator=torch.Generator().manual_seed(seed)).tensor_split(folds), []
+    parts, found = torch.randperm(len(preds), generator=torch.Generator().manual_seed(seed), device='cpu').tensor_split(folds), []
     for i, part in enumerate(parts):
         rest = preds[torch.cat([p for j, p in enumerate(parts) if j != i])]
         found.append(Scored.of(preds[part], make().fit(rest.logits, rest.target)))
@@ -302,7 +303,7 @@ def _as_good(rows, scored, n_boot, seed):
         first, *others = sorted(names, key=value.get)
         if metric in ('error', 'nll', 'brier'):
             kept = [row for row in others if value[row] < math.inf]
-            gap = torch.stack([scored[row].per_sample()[metric] - scored[first].per_sample()[metric] for row in kept]) if kept else torch.zeros(0, 1)
+            gap = torch.stack([scored[row].per_sample()[metric] - scored[first].per_sample()[metric] for row in kept]) if kept else None
             low = _bootstrap_means(gap, n_boot, seed).quantile(.025, dim=0) if kept else []
             same = [row for row, lo in zip(kept, low) if lo <= 0]
         else: same = [row for row in others if rows[row][metric].interval[0] <= rows[first][metric].interval[1]]

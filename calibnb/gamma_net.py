@@ -63,8 +63,9 @@ class GammaNet(nn.Module):
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, pick('init', init, INITS), gamma_max
         self.positive, inverse = pick('positivity', positivity, POSITIVITY)
         if positivity != 'abs' and (init == 'scaled' or init == 'exact' and heads > dim): raise ValueError(f'positivity: {positivity!r} with init {init!r} and {heads} heads for {dim} features, but only an absolute value can be scaled to gamma0; take "abs", or init "exact" with fewer heads')
-        self.A = nn.Parameter(torch.randn(dim, heads)/math.sqrt(dim))
-        W = torch.randn(dim)/math.sqrt(dim)
+        kind = dict(dtype=torch.float32, device='cpu')  # as the data are, whatever torch's defaults
+        self.A = nn.Parameter(torch.randn(dim, heads, **kind)/math.sqrt(dim))
+        W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
         self.W = nn.Parameter(W)
 
@@ -103,8 +104,9 @@ class LearnedSmoothing(nn.Module):
     ):
         super().__init__()
         self.kind, K = pick('kind', kind, SMOOTHINGS), num_classes
-        self.eps = nn.Parameter(torch.zeros(()) if kind == 'scalar' else torch.zeros(K))
-        if kind == 'non_uniform': self.weights = nn.Parameter(torch.zeros(K, K))
+        zeros = lambda *shape: nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
+        self.eps = zeros() if kind == 'scalar' else zeros(K)
+        if kind == 'non_uniform': self.weights = zeros(K, K)
 
     def forward(self, target:Tensor, num_classes:int)->Tensor: # (N, K)
         "The soft labels of a batch."

@@ -27,7 +27,7 @@ def resamples(
     "Row numbers drawn with replacement."
     if n_boot < 1: raise ValueError(f'n_boot: {n_boot}, want at least 1')
     draw = torch.Generator().manual_seed(seed)
-    return (torch.randint(n, (n,), generator=draw) for _ in range(n_boot))
+    return (torch.randint(n, (n,), generator=draw, device='cpu') for _ in range(n_boot))
 
 def percentiles(
     values:Tensor,  # (n_boot,)
@@ -46,7 +46,7 @@ def bootstrap_mean(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of the mean of per-sample values."
     check_level(level)
-    values = torch.as_tensor(values).double()
+    values = torch.as_tensor(values, dtype=torch.float64, device=getattr(values, 'device', 'cpu'))
     means = torch.stack([values[rows.to(values.device)].mean() for rows in resamples(len(values), n_boot, seed)])
     return percentiles(means, level)
 
@@ -81,7 +81,7 @@ def gap_interval(
     gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
     share = (acc*count + .5)/(count + 1)  # away from 0 and 1: a bin of one sample has noise too
     error = (share*(1 - share)/count).sqrt()
-    noise = torch.randn(draws, len(gap), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)*error
+    noise = torch.randn(draws, len(gap), generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu')*error
     return norm_interval(gap, noise, error, weight, len(gap), level)
 
 # %% ../nbs/04_intervals.ipynb #4c79a258
@@ -93,7 +93,7 @@ def squared_interval(
 )->tuple[float, float]: # lower and upper end of the root
     "Analytic interval of the debiased root mean square gap; nan if more than a tenth of the samples are alone in their bin."
     check_level(level)
-    if count[count == 1].sum() > .1*count.sum(): return math.nan, math.nan
+    if 10*count[count == 1].sum() > count.sum(): return math.nan, math.nan
     gap, noise, n = gap[count > 0], noise[count > 0], count[count > 0].double()
     weight, N = n/n.sum(), n.sum()
     value = (weight*(gap.square() - noise/n)).sum()

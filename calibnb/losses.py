@@ -18,6 +18,7 @@ import math
 import warnings
 from functools import partial
 from numbers import Real
+from types import FunctionType
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import surrogates
-from .core import as_tensor, at_least_float32, bind_options, check_logits, check_scores, first_argmax, flatten_classes, pick, traced
+from .core import as_tensor, at_least_float32, bind_options, check_bool, check_logits, check_scores, first_argmax, flatten_classes, pick, traced
 from .weights import LogProbs, bsce_weight, check_reduction, dual_focal_weight, flsd_weight, focal_weight, inverse_focal_weight, reduce, weighted_ce
 
 # %% ../nbs/20_losses.ipynb #bb519330
@@ -39,7 +40,7 @@ def weighted_cross_entropy(
     "u(p, y) times cross-entropy, the form of all sample-weighted losses [Lin 2025, Eq. 6]."
     logits, flat = check_logits(logits, target)
     check_reduction(reduction)
-    if detach_weight not in (True, False): raise ValueError(f'detach_weight: {detach_weight!r}, want True or False')
+    check_bool(detach_weight=detach_weight)
     if weight is None: out = F.cross_entropy(at_least_float32(logits), flat, reduction=reduction)
     else: out = weighted_ce(logits, flat, weight, detach_weight, reduction)
     return out.reshape(as_tensor(target).shape) if reduction == 'none' else out
@@ -122,10 +123,10 @@ def dual_focal_loss(
     "Dual focal loss (1 - p_y + p_j)^gamma · CE [Tao 2023]."
     gamma = _check_gamma(gamma, target)
     if second not in ('below', 'runner_up'): raise ValueError(f'second: {second!r}, want "below" or "runner_up"')
-    if detach_weight not in (True, False, 'pj_only'): raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
-    weight = partial(dual_focal_weight, gamma=gamma, second=second, detach_second=detach_weight == 'pj_only')
-    return weighted_cross_entropy(logits, target, None if _is_zero(gamma) else weight,
-                                  detach_weight=detach_weight is True, reduction=reduction)
+    pj_only = isinstance(detach_weight, str) and detach_weight == 'pj_only'
+    if not pj_only and not isinstance(detach_weight, (bool, np.bool_)): raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
+    weight = None if _is_zero(gamma) else partial(dual_focal_weight, gamma=gamma, second=second, detach_second=pj_only)
+    return weighted_cross_entropy(logits, target, weight, detach_weight=not pj_only and detach_weight, reduction=reduction)
 
 def bsce_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
@@ -228,8 +229,7 @@ def brier_loss(
     *, reduction:str='mean',# 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`; values in [0, 2]
     "Squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950]."
-    lp = LogProbs(*check_logits(logits, target))
-    return reduce(lp.brier, reduction, as_tensor(target).shape)
+    return reduce(LogProbs(*check_logits(logits, target)).brier, reduction, as_tensor(target).shape)
 
 # %% ../nbs/20_losses.ipynb #07f9b842
 def soft_target_loss(
@@ -287,22 +287,22 @@ class LossModule(nn.Module):
         skip = ('logits', 'target', 'target_probs', 'generator', *fixed)
         cls.__signature__ = inspect.Signature([p for p in inspect.signature(fn).parameters.values() if p.name not in skip])
         cls.__doc__ = cls.__doc__ or f'`{fn.__name__}` as a module: {fn.__doc__}'
+        if 'forward' in vars(cls): return  # else a copy: torch.compile keeps eight versions of a piece of code, whatever the class
+        cls.forward = FunctionType(LossModule.forward.__code__.replace(co_name=f'forward_{cls.__name__}'), globals(), 'forward')
 
     def __init__(self, *args, **options):
         super().__init__()
         try: bound = self.__signature__.bind(*args, **options)
         except TypeError as e: raise TypeError(f'{type(self).__name__}: {e}; it takes {", ".join(self.__signature__.parameters)}') from None
         bound.apply_defaults()
-        self.options = dict(bound.arguments)
-        tensors = {k: v for k, v in self.options.items() if isinstance(v, Tensor)}
+        tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, Tensor)}
+        self.options, self.tensors = {k: v for k, v in bound.arguments.items() if k not in tensors}, tuple(tensors)
         for k, v in tensors.items():  # a learnable gamma is a parameter of the module, and moves with it
-            self.options.pop(k)
-            if isinstance(v, nn.Parameter): self.register_parameter(k, v)
-            else: self.register_buffer(k, v)
-        self.tensors = tuple(tensors)
+            self.register_parameter(k, v) if isinstance(v, nn.Parameter) else self.register_buffer(k, v)
         if any(v.ndim for v in tensors.values()): return  # to be checked against a batch
         with torch.random.fork_rng(devices=[]):
-            self(torch.zeros(2, 2), torch.zeros(2, 2) if self.fn is soft_target_loss else torch.zeros(2, dtype=torch.int64))
+            z = torch.zeros(2, 2, dtype=torch.float32, device='cpu')
+            self(z, z if self.fn is soft_target_loss else z[0].long())
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "The loss of a batch; shapes as the function takes them."
@@ -366,7 +366,7 @@ def focal_gradient_factor(
     gamma:float,  # focal exponent >= 0
 )->Tensor:        # float64, like p
     "g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of CE [Lin 2025]."
-    gamma, p = _check_gamma(gamma), torch.as_tensor(p, dtype=torch.float64)
+    gamma, p = _check_gamma(gamma), as_tensor(p, 'p').double()
     d = 1 - p
     ratio = torch.where(d > 0, -torch.special.xlogy(p, p)/d, 1.)  # -p log p/(1-p), which is 1 at p = 1
     return d.pow(gamma)*(1 + gamma*ratio)

@@ -58,8 +58,10 @@ class MetaRecipe(BaseModel):
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, skip=('dim', 'num_classes', 'head'))
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
         vars(self).update(outer_args=outer, learn_args={k: v for k, v in learn.items() if k not in heads})
-        with seeded(0): self.make_inner(nn.Linear(4, 2))
-        OUTER[self.outer](torch.zeros(3, 2), torch.tensor([0, 1, 1]), **outer)
+        kind = dict(dtype=torch.float32, device='cpu')
+        with seeded(0): self.make_inner(nn.Linear(4, 2, **kind))
+        logits = torch.zeros(3, 2, **kind)
+        OUTER[self.outer](logits, logits[:, 0].long(), **outer)
         if not self.ce_weight and not self.cal_weight: raise ValueError('cal_weight: 0 beside ce_weight 0 leaves no outer loss to learn from')
         return self
 
@@ -103,10 +105,10 @@ class Cycle:
     "Batches of a split in an order of its own, again and again."
     def __init__(self, split:Split, size:int, seed:int):
         self.split, self.size = split, min(size, len(split))
-        self.order, self.queue = torch.Generator().manual_seed(seed), torch.zeros(0, dtype=torch.long)
+        self.order, self.queue = torch.Generator().manual_seed(seed), torch.zeros(0, dtype=torch.long, device='cpu')
 
     def next(self, device)->tuple: # (x, y)
-        if len(self.queue) < self.size: self.queue = torch.randperm(len(self.split), generator=self.order)
+        if len(self.queue) < self.size: self.queue = torch.randperm(len(self.split), generator=self.order, device='cpu')
         rows, self.queue = self.queue[:self.size].to(self.split.x.device), self.queue[self.size:]
         return self.split.ready(self.split.x[rows].to(device)), self.split.y[rows.to(self.split.y.device)].to(device)
 

@@ -11,13 +11,14 @@ __all__ = ['error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'to
 import inspect
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .bins import ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece, mass_table, table_norm, width_table
-from .core import as_tensor, check_logits, check_positive, check_probs, check_target, first_argmax, pick, top_probability
+from .core import as_tensor, check_bool, check_logits, check_positive, check_probs, check_target, first_argmax, pick, top_probability
 from .intervals import check_level, gap_interval, norm_interval, percentiles, resamples, squared_interval
 from .smoothing import beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, smooth_noise, triweight_error
 
@@ -109,7 +110,7 @@ def top_label_sums(
     confidence=lambda rows, top: top, # rows (n, K) and their maxima (n,) to confidences
 )->list[Tensor]:      # (3, M) sums a number of bins, as `bin_sums`
     "The sums behind equal-width tables, in one pass over chunks of rows that stay in the cache."
-    sums = [torch.zeros(3, M, dtype=torch.float64) for M in n_bins]
+    sums = [torch.zeros(3, M, dtype=torch.float64, device='cpu') for M in n_bins]
     for conf, hit in _top_pieces(scores, target, confidence):
         for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M)
     return sums
@@ -179,7 +180,7 @@ def mce(
     if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
     def largest(table):
         gaps = table.gap.abs()[table.count >= min_count]
-        return gaps.amax() if len(gaps) else torch.tensor(math.nan, dtype=torch.float64)
+        return gaps.amax() if len(gaps) else table.gap.new_tensor(math.nan)
     return _over_bins(_width_tables(probs, target, n_bins, closed, validate), largest, n_bins)
 
 def average_ce(
@@ -234,7 +235,7 @@ def noise_floor(
     conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64) < conf).double() - conf
+    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf).double() - conf
     return sum(torch.bincount(ids, weights=gap(), minlength=n_bins).abs().sum() for _ in range(draws))/(draws*len(conf))
 
 # %% ../nbs/10_metrics.ipynb #7ded04be
@@ -248,7 +249,8 @@ def smooth_ece(
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else cells_for(sigma)
     pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)
-    return torch.tensor(smooth_error_norm(cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells), sigma), dtype=torch.float64)
+    means = cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells)
+    return torch.tensor(smooth_error_norm(means, sigma), dtype=torch.float64, device='cpu')
 
 def sece(
     probs,                 # (N, K) rows summing to 1
@@ -259,6 +261,7 @@ def sece(
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Mean distance from each confidence to the accuracy around it, by Gaussian kernel regression [γ-Net, Eq. 12]; O(N²)."
     check_positive(bandwidth=bandwidth)
+    check_bool(self_term=self_term)
     conf, hit = _top_label(probs, target, validate)
     return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
 
@@ -275,7 +278,7 @@ def kde_ece(
     check_positive(p=p)
     if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_positive(bandwidth=bandwidth)
     conf, hit = _top_label(probs, target, validate)
-    if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64)
+    if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64, device='cpu')
     if bandwidth == 'loo': bandwidth = beta_bandwidth(conf)
     return (beta_regression(conf, hit, .02 if bandwidth is None else bandwidth) - conf).abs().pow(p).mean().cpu()
 
@@ -348,14 +351,16 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a binned error, which has a better one in `ece_ci`."
     check_level(level)
-    if metric in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
-        warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
+    named = metric
+    while isinstance(named, partial): named = named.func
+    if named in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
+        warnings.warn(f'bootstrap_ci: the bootstrap interval of {named.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
     probs, target = _checked(probs, target, True)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
-        values = [torch.as_tensor(metric(probs[r], target[r], **options)) for r in rows]
+        values = [as_tensor(metric(probs[r], target[r], **options)) for r in rows]
     if values[0].ndim: raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; ask for one n_bins, or a mean over classes')
     return percentiles(torch.stack(values), level)
 

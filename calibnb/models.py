@@ -13,8 +13,9 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-from .core import as_tensor, at_least_float32, bind_options, check_logits, pick, seeded
+from .core import as_tensor, at_least_float32, bind_options, check_bool, check_logits, pick, seeded
 from .trees import HEIGHT, LABEL, LEFT, RIGHT, WORD
 
 # %% ../nbs/13_models.ipynb #991e0262
@@ -253,7 +254,7 @@ class TreeLSTM(Classifier):
         H = x.shape[1]                                                   # more than any height
         order, by_parent = ((k[0]*H + k[1]).masked_fill(height < 0, -1).argsort(stable=True) for k in ((height, above), (above, height)))
         count = torch.bincount((height*H + above + 1).clamp_min(0), minlength=1 + H*H).tolist()
-        padding, count = count[0], torch.tensor(count[1:]).view(H, H)
+        padding, count = count[0], torch.tensor(count[1:], dtype=torch.int64, device='cpu').view(H, H)
         order, rank = order[padding:], torch.empty_like(order).scatter_(0, by_parent, torch.arange(len(order), device=x.device) - padding)
         states, handed, start, begin = [], {}, 0, count[:, 0].sum().item()
         for h in range(int(count.sum(1).count_nonzero())):
@@ -327,6 +328,13 @@ def model_options(
     "All options of a model, defaults filled in; an unknown name or option is a ValueError."
     return bind_options(f'model {name}', pick('model', name, models), options, skip=('num_classes', 'in_shape'))
 
+class _Float32(TorchFunctionMode):
+    "New tensors of no stated dtype are float32, in this thread; a default dtype is one of all threads."
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get('dtype') is None: kwargs = kwargs | dict(dtype=torch.float32)
+        return func(*args, **kwargs)
+
 def make_model(
     name:str,         # one of `list_models()`
     num_classes:int,  # K
@@ -334,9 +342,9 @@ def make_model(
     *, seed:int=0,    # of the initial weights
     **options,        # of the model, as `model_options` lists them
 )->Classifier:
-    "A freshly initialised network."
+    "A freshly initialised network, float32 on the CPU whatever torch's defaults are."
     options = model_options(name, **options)
-    with seeded(seed): return models[name](num_classes, in_shape, **options)
+    with seeded(seed), torch.device('cpu'), _Float32(): return models[name](num_classes, in_shape, **options)
 
 # %% ../nbs/13_models.ipynb #fab92d60
 def head_gradient_norm(
@@ -347,6 +355,7 @@ def head_gradient_norm(
     *, bias:bool=False, # whether the layer's bias counts
 )->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
     "Norm of each sample's gradient with respect to the last linear layer, in closed form; not for losses that couple samples."
+    check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())
     if features.ndim != 2 or len(features) != len(logits): raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')

@@ -123,7 +123,7 @@ def _read(path):
         found = make_calibrator(head['calibrator'], **head['options'])
         _set_state(found, tensors, head['numbers'])
         K = found.n_classes_
-        probs = found.transform(8*torch.eye(K, dtype=torch.float64))
+        probs = found.transform(8*torch.eye(K, dtype=torch.float64, device='cpu'))
         right = probs.shape == (K, K) and probs.isfinite().all() and (probs >= 0).all() and getattr(found, 'temperature_', 1.) > 0
     except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError) as e: raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {str(e).splitlines()[0]})') from None
     if not right: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
@@ -256,7 +256,7 @@ class _LinearMap(Calibrator):
     def _nll(self, x, target, weight, bias):
         "Mean NLL and its derivatives with respect to weight and bias, summed in pieces that stay in the cache."
         N, K = len(x), x.shape[1]
-        value, d_weight, d_bias = 0., torch.zeros(weight.shape, dtype=torch.float64), torch.zeros(K, dtype=torch.float64)
+        value, (d_weight, d_bias) = 0., (torch.zeros(v.shape, dtype=torch.float64, device='cpu') for v in (weight, bias))
         for rows, y in zip(x.split(max(1, 2**18//K)), target.split(max(1, 2**18//K))):
             logp = self._map(rows, weight, bias).log_softmax(1)
             value -= logp.gather(1, y[:, None]).double().sum().item()
@@ -268,14 +268,14 @@ class _LinearMap(Calibrator):
 
     def _penalty(self, N, K, T): return lambda weight, bias: (0., torch.zeros_like(weight), torch.zeros_like(bias))
     def _outer(self, grad, rows): return grad.T @ rows
-    def _start(self, K): return torch.eye(K, dtype=torch.float64)
+    def _start(self, K): return torch.eye(K, dtype=torch.float64, device='cpu')
 
 # %% ../nbs/21_posthoc.ipynb #9a396bfc
 class VectorScaling(_LinearMap):
     "softmax(w*logits + b) with `weight_` and `bias_` of shape (K,) [Guo 2017]."
     def _map(self, x, weight, bias): return x*weight + bias
     def _outer(self, grad, rows): return (grad*rows).sum(0)
-    def _start(self, K): return torch.ones(K, dtype=torch.float64)
+    def _start(self, K): return torch.ones(K, dtype=torch.float64, device='cpu')
 
 class MatrixScaling(_LinearMap):
     "softmax(W logits + b) with `weight_` (K, K) and `bias_` (K,), held near the diagonal by ODIR [Guo 2017, Kull 2019]."

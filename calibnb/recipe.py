@@ -121,4 +121,4 @@ class Recipe(Presets, BaseModel):
 
     def make_optimizer(self, parameters):
         "The optimiser for these parameters; not fused with loss scaling: a first step that is skipped would leave a fused momentum uninitialised."
-        return OPTIMIZERS[self.optimizer](parameters, self, self.precision != 'fp16')
+        with torch.device('cpu'): return OPTIMIZERS[self.optimizer](parameters, self, self.precision != 'fp16')  # AdaGrad counts its steps there

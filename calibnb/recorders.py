@@ -23,7 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from . import metrics
-from .core import Predictions, atomic_write, pick
+from .core import Predictions, as_tensor, atomic_write, pick
 from .models import head_gradient_norm
 from .temperature import ece_by_temperature, ece_temperature_in
 from .weights import gamma_of_bucket
@@ -166,7 +166,7 @@ class OptimalECE:
             warnings.simplefilter('ignore')  # a temperature at its bound is a number like any other here
             T, best = ece_temperature_in(test.logits, test.target, self.search, self.n_bins)
             fitted, _ = ece_temperature_in(val.logits, val.target, self.search, self.n_bins)
-        at = ece_by_temperature(test.logits, test.target, torch.tensor([fitted, 1.], dtype=torch.float64), self.n_bins).tolist()
+        at = ece_by_temperature(test.logits, test.target, torch.tensor([fitted, 1.], dtype=torch.float64, device='cpu'), self.n_bins).tolist()
         return dict(zip(names, (best, T, fitted, *at)))
 
 class LearnedEpoch:
@@ -174,12 +174,16 @@ class LearnedEpoch:
     def __init__(self): self.arrays = {}
     def __call__(self, view:EpochView)->dict:
         preds = view.predictions('train')
-        before = self.arrays['last_wrong'] if view.epoch > 1 else torch.zeros(len(preds), dtype=torch.int32)
+        before = self.arrays['last_wrong'] if view.epoch > 1 else torch.zeros(len(preds), dtype=torch.int32, device='cpu')
         self.arrays = dict(last_wrong=before.masked_fill(~preds.hit, view.epoch), max_logit=preds.logits.amax(1))
         return dict(train_right=preds.hit.double().mean().item())
 
 def _label_probability(preds): return preds.probs.gather(1, preds.target[:, None])[:, 0]
 def _epochs_at(shares, view): return [max(1, round(s*view.trainer.recipe.epochs)) for s in shares]
+def _zeros(epochs, width, *names):
+    "Arrays to be filled, a row an epoch, and which epochs they are."
+    zeros = {k: torch.zeros(len(epochs), width, dtype=torch.float32, device='cpu') for k in names}
+    return dict(epoch=torch.tensor(epochs, dtype=torch.int64, device='cpu')) | zeros
 
 class ConfidenceHistogram:
     "How probable is the label, for right and for wrong samples, at four epochs [Lin 2024, Figs. 7 and 8]? Histograms with 20 bins."
@@ -190,7 +194,7 @@ class ConfidenceHistogram:
 
     def __call__(self, view:EpochView)->dict:
         epochs = _epochs_at(self.shares, view)
-        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs), wrong=torch.zeros(len(epochs), 20), right=torch.zeros(len(epochs), 20))
+        if view.epoch == 1: self.arrays = _zeros(epochs, 20, 'wrong', 'right')
         if view.epoch in epochs:
             preds = view.predictions(self.split)
             p = _label_probability(preds)
@@ -214,7 +218,7 @@ class GradientNorms:
 
     def __call__(self, view:EpochView)->dict:
         epochs = _epochs_at(self.shares, view)
-        if view.epoch == 1: self.arrays = dict(epoch=torch.tensor(epochs)) | {k: torch.zeros(len(epochs), len(view.predictions(self.split))) for k in ('norm', 'brier', 'feature_norm')}
+        if view.epoch == 1: self.arrays = _zeros(epochs, len(view.predictions(self.split)), 'norm', 'brier', 'feature_norm')
         if view.epoch in epochs:
             preds, trainer = view.predictions(self.split), view.trainer
             features = view.features(self.split)
@@ -243,7 +247,7 @@ class GammaStats:
         loss, preds = view.trainer.loss, view.predictions(self.split)
         options = getattr(loss, 'options', {})
         if 'gammas' in options: return gamma_of_bucket(_label_probability(preds), options['thresholds'], options['gammas'])
-        return torch.as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
+        return as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
 class MetaProgress:
     "Mean norm of the hypergradient and mean outer loss, over the steps of an epoch; for a MetaTrainer."

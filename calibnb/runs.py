@@ -207,7 +207,7 @@ def get_run(
     folder = RunFolder(config.path(root))
     if shared(folder.state == 'done'): return _same_data(Run(folder.path))
     if config.meta and processes > 1: raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, progress is True, tensorboard)
+    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
         if shared(folder.state != 'done'):                        # else another worker has just made it
@@ -292,7 +292,7 @@ def _seconds_a_sample(model, args, shape, K, batch_size, device):
     "Of forward and backward, the best of three; a large network on a CPU with fewer samples than a batch, which takes as long for each."
     net = make_model(model, K, shape, **{k: v for k, v in json.loads(args).items() if k != 'weights'}).to(device)
     def seconds(n):
-        x, y = torch.randn(n, *shape, device=device), torch.arange(n, device=device) % K
+        x, y = torch.randn(n, *shape, dtype=torch.float32, device=device), torch.arange(n, device=device) % K
         start = time.perf_counter()
         F.cross_entropy(net(x), y).backward()
         if device.type == 'cuda': torch.cuda.synchronize()

@@ -20,10 +20,18 @@ from .core import pick
 def step(
     m:dict,        # `edges` (M + 1,) and `values` (M,)
     score:Tensor,  # (N,) float64 in [0, 1]
-)->Tensor:         # (N,); where a value is nan, the score itself
+)->Tensor:         # (N,); where a value is nan, the score itself; nan for nan
     "The value of the bin of each score."
     value = m['values'].to(score)[torch.bucketize(score.contiguous(), m['edges'].to(score)[1:-1])]
-    return torch.where(value.isnan(), score, value)
+    return torch.where(value.isnan() | score.isnan(), score, value)
+
+def _refuse(bad, name, values, want):
+    "ValueError for the first of the values that is bad."
+    if not bad.any(): return
+    row = bad.nonzero()[0, 0].item()
+    raise ValueError(f'{name}: {values[row].item():g} at row {row}, want {want}')
+
+def _check_probabilities(score): _refuse(~((score >= 0) & (score <= 1)), 'score', score, 'numbers in [0, 1]')
 
 def _sorted(score, hit):
     "Scores in rising order, and how many of the first 0, 1, ... N samples are hits; on the CPU."
@@ -32,7 +40,7 @@ def _sorted(score, hit):
 
 def _mass_edges(s, n_bins):
     "0, the mid-points between neighbouring parts of the sorted scores, as `tensor_split` makes them, and 1; equal edges are merged."
-    part, (q, r) = torch.arange(1, min(n_bins, len(s))), divmod(len(s), min(n_bins, len(s)))
+    part, (q, r) = torch.arange(1, min(n_bins, len(s)), device='cpu'), divmod(len(s), min(n_bins, len(s)))
     first = part*q + part.clamp_max(r)
     return torch.cat([s.new_zeros(1), (s[first - 1] + s[first])/2, s.new_ones(1)]).unique()
 
@@ -53,9 +61,10 @@ def histogram_map(
 )->dict:                  # edges, count, values: for `step`
     "Share of hits in each bin; smoothed it is never 0 or 1 [Laplace's rule of succession]."
     check_bins(n_bins)
+    _check_probabilities(score)
     pick('scheme', scheme, ('width', 'mass'))
     s, hits = _sorted(score, hit)
-    edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64)/n_bins
+    edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins
     count, right = _counts(s, hits, edges)
     fill = dict(midpoint=(edges[1:] + edges[:-1])/2, identity=torch.full_like(right, math.nan), zero=torch.zeros_like(right))
     share = (right + 1)/(count + 2) if smooth else right/count
@@ -69,6 +78,7 @@ def isotonic_map(
     smooth:bool=False, # add a hit and a miss at either end
 )->dict:           # knots x and values y: for `line`
     "Isotonic regression of hits on scores; smoothed it is never 0 or 1."
+    _refuse(~score.isfinite(), 'score', score, 'finite numbers')
     from sklearn.isotonic import IsotonicRegression
     x, y = score.double().cpu(), hit.double().cpu()
     if smooth:
@@ -90,16 +100,18 @@ def platt_map(
     "The logistic function of the log-odds with the least NLL."
     from scipy.optimize import minimize
     pick('targets', targets, ('platt', 'hard'))
+    _refuse(~odds.isfinite(), 'odds', odds, 'finite numbers')
     right, n = hit.sum().item(), len(hit)
     high, low = ((right + 1)/(right + 2), 1/(n - right + 2)) if targets == 'platt' else (1., 0.)
-    t, scale = torch.where(hit, high, low).double(), odds.abs().mean().clamp_min(1e-12)
+    t, scale = torch.full_like(odds, low, dtype=torch.float64).masked_fill_(hit, high), odds.abs().mean().clamp_min(1e-12)
     s = odds/scale
     def objective(ab):
         x = ab[0]*s + ab[1]
         error = x.sigmoid() - t
         return (F.softplus(x) - t*x).mean().item(), np.array([(error*s).mean().item(), error.mean().item()])
     a, b = minimize(objective, np.array([scale.item(), 0.]), jac=True, method='BFGS', options=dict(gtol=1e-7)).x
-    return dict(slope=torch.tensor(a/scale.item(), dtype=torch.float64), intercept=torch.tensor(b, dtype=torch.float64))
+    number = lambda v: torch.tensor(v, dtype=torch.float64, device='cpu')
+    return dict(slope=number(a/scale.item()), intercept=number(b))
 
 def logistic(m:dict, odds:Tensor)->Tensor:
     "sigmoid(slope*odds + intercept)."
@@ -112,6 +124,7 @@ def bbq_map(
     numbers=None,  # of bins, a list; None: from N^(1/3)/10 to 10 N^(1/3)
 )->dict:           # edges, values: for `step`; bin_numbers and log_scores of the histograms
     "Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
+    _check_probabilities(score)
     N, (s, hits) = len(score), _sorted(score, hit)
     if numbers is not None and not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
     if numbers is None: numbers = range(max(1, round(N**(1/3)/10)), max(1, min(N, round(10*N**(1/3)))) + 1)
@@ -119,7 +132,7 @@ def bbq_map(
     scores = torch.stack([evidence for evidence, _ in models])
     edges = torch.cat([m['edges'] for _, m in models]).unique()
     values = sum(w*step(m, edges[1:]) for w, (_, m) in zip(scores.softmax(0), models))  # a bin is (lo, hi], so hi stands for it
-    return dict(edges=edges, values=values, bin_numbers=torch.tensor(list(numbers)), log_scores=scores)
+    return dict(edges=edges, values=values, bin_numbers=torch.tensor(list(numbers), dtype=torch.int64, device='cpu'), log_scores=scores)
 
 def _bbq_model(s, hits, B):
     "Log score and step function of a histogram with B bins."

@@ -78,7 +78,7 @@ def smooth_noise(
     means = cosine_means([(conf, e)], cells)
     sigma = max(smooth_error_norm(means), 1e-4)
     spread = torch.bincount((conf*cells).round().int(), weights=e.square(), minlength=cells + 1).sqrt_()
-    mass = torch.randn(draws, cells + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).mul_(spread)
+    mass = torch.randn(draws, cells + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu').mul_(spread)
     mass[:, [0, -1]] *= 2  # as in `cosine_means`
     gap, noise = smoothed_error(means, sigma), smoothed_error(torch.fft.hfft(mass, 2*cells)[:, :cells + 1]/(2*len(conf)), sigma)
     weight = torch.ones_like(gap)/(len(gap) - 1)
@@ -94,7 +94,7 @@ def smooth_curve(
     conf, e = conf.double().cpu(), hit.double().cpu() - conf.double().cpu()
     means, ones = cosine_means([(conf, e)]), cosine_means([(conf, torch.ones_like(e))])
     error, density = smoothed_error(means, sigma), smoothed_error(ones, sigma).clamp_min(0)
-    x = torch.linspace(0, 1, len(error), dtype=torch.float64)
+    x = torch.linspace(0, 1, len(error), dtype=torch.float64, device='cpu')
     seen = (density*len(conf)*sigma > 4) & (x >= conf.amin()) & (x <= conf.amax())  # about that many samples within half a width on either side
     return x, torch.where(seen, (x + error/density.clamp_min(1e-300)).clamp(0, 1), math.nan), density
 
@@ -146,7 +146,8 @@ def beta_bandwidth(
     conf:Tensor,  # (N,)
 )->float:         # of 20 candidates from 1e-5 to 1
     "The bandwidth of the beta kernel with the largest leave-one-out likelihood of the confidences."
-    grid = torch.cat([torch.logspace(-5, -1, 15), torch.linspace(.2, 1, 5)]).tolist()
+    kind = dict(dtype=torch.float32, device='cpu')
+    grid = torch.cat([torch.logspace(-5, -1, 15, **kind), torch.linspace(.2, 1, 5, **kind)]).tolist()
     def likelihood(b):
         at, around = _beta_terms(conf, b)
         return sum(_without_self(at[r] @ around, r).logsumexp(1).sum() for r in _parts(conf)).item()

@@ -17,17 +17,31 @@ class _Sums(Metric):
     "Float64 sums that add up over batches and processes."
     full_state_update, is_differentiable, higher_is_better = False, False, False
     def __init__(self, shape, validate=True, **kwargs):
-        super().__init__(**kwargs)
+        with torch.device('cpu'): super().__init__(**kwargs)  # where the state is, until it is moved
         self.validate = validate
-        self.add_state('sums', torch.zeros(shape, dtype=torch.float64), dist_reduce_fx='sum')
-        self.add_state('n', torch.zeros((), dtype=torch.int64), dist_reduce_fx='sum')
+        self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
+        self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
 
     def update(self, probs, target):
         "Take in a batch: probabilities and class ids."
         check_target(target)
         probs, target = check_probs(probs, target, self.validate)
-        self.sums += self.batch(probs, target).to(self.sums.device)
-        self.n += len(target)
+        more = self.batch(probs, target).to(self.sums.device)
+        self.sums, self.n = self.sums + more, self.n + len(target)  # not in place: a state of inference mode may not be changed outside of it
+
+    def forward(self, probs, target):
+        "The metric of a batch, which is taken in too; one that is refused leaves all as it was."
+        before = dict(vars(self))
+        try: return super().forward(probs, target)
+        except Exception:
+            vars(self).update(before)
+            raise
+
+    def _apply(self, fn, *args, **kwargs):
+        try: return super()._apply(fn, *args, **kwargs)
+        except TypeError as e:
+            if 'float64' not in str(e): raise
+            raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; leave the metric on the CPU and call update with probs.cpu() ({e})') from None
 
     def compute(self):
         "The metric of all batches so far; a RuntimeError when there were none."
@@ -46,7 +60,7 @@ class ECE(_Sums):
     def table(self):
         "The `ReliabilityBins` of all batches so far."
         return bins.width_table(self.sums.cpu())
-    def result(self): return bins.table_norm(self.table(), self.norm)
+    def result(self): return bins.table_norm(bins.width_table(self.sums), self.norm)
 
 class MCE(ECE):
     "`metrics.mce` over batches."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from .core import at_least_float32, check_logits, check_positive, first_argmax
+from .core import at_least_float32, check_bool, check_logits, check_positive, first_argmax
 from .smoothing import gaussian_log_kernel
 
 # %% ../nbs/11_surrogates.ipynb #a387ded5
@@ -96,6 +96,7 @@ def mmce(
 )->Tensor:            # 0-d, in [0, 1]
     "Maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
     _check_width(width)
+    check_bool(sqrt=sqrt)
     logits, target = _batch(logits, target)
     conf, hit = _conf_and_hit(logits, target)
     value = _pair_sum(conf, hit, torch.ones_like(hit), width)/len(conf)**2
@@ -110,6 +111,7 @@ def mmce_weighted(
 )->Tensor:              # 0-d, >= 0
     "Weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N)."
     _check_width(width)
+    check_bool(compat=compat)
     logits, target = _batch(logits, target)
     conf, hit = _conf_and_hit(logits, target)
     right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
@@ -181,6 +183,7 @@ def sece(
 )->Tensor:                # 0-d, in [0, 1] when normalised
     "Smooth expected calibration error of a batch by kernel regression [γ-Net, Eqs. 5 and 12]."
     check_positive(bandwidth=bandwidth, t_a=t_a)
+    check_bool(self_term=self_term, normalise=normalise, detach_kernel=detach_kernel)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')
     logits, target = _batch(logits, target)
     if not self_term and len(target) < 2: raise ValueError('self_term: False needs at least two samples, got one')

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .core import check_probs, first_argmax
+from .core import as_tensor, check_probs, first_argmax
 
 # %% ../nbs/12_synth.ipynb #e8a514d2
 class GaussianMixture:
@@ -23,14 +23,14 @@ class GaussianMixture:
         cov=1.0,     # variance of every coordinate, or a (D, D) or (K, D, D) covariance matrix
         priors=None, # (K,) class probabilities; equal when None
     ):
-        self.means = torch.as_tensor(means, dtype=torch.float64)
+        self.means = as_tensor(means, 'means').double()
         if self.means.ndim != 2: raise ValueError(f'means: shape {tuple(self.means.shape)}, want (K, D)')
         K, D = self.means.shape
-        cov = torch.as_tensor(cov, dtype=torch.float64)
-        cov = (cov*torch.eye(D, dtype=torch.float64) if cov.ndim == 0 else cov).expand(K, D, D)
-        priors = torch.ones(K) if priors is None else torch.as_tensor(priors)
+        cov = as_tensor(cov, 'cov').double()
+        cov = (cov*torch.eye(D, dtype=torch.float64, device=cov.device) if cov.ndim == 0 else cov).expand(K, D, D)
+        priors = as_tensor([1.]*K if priors is None else priors, 'priors').double()
         if priors.shape != (K,) or (priors <= 0).any(): raise ValueError(f'priors: {priors.tolist()}, want {K} positive numbers')
-        self.priors = priors.double()/priors.sum()
+        self.priors = priors/priors.sum()
         self._normal = torch.distributions.MultivariateNormal(self.means, cov)  # refuses a cov that is not positive definite
 
     @classmethod
@@ -42,7 +42,7 @@ class GaussianMixture:
         **kwargs,           # cov, priors
     ):
         "A mixture with random centres [Lin 2025, section 4.3]."
-        return cls((2*torch.rand(num_classes, dim, generator=generator, dtype=torch.float64) - 1)*span, **kwargs)
+        return cls((2*torch.rand(num_classes, dim, generator=generator, dtype=torch.float64, device='cpu') - 1)*span, **kwargs)
 
     def sample(self,
         n:int,           # samples
@@ -52,8 +52,8 @@ class GaussianMixture:
         "Labels and, given them, points."
         K, D = self.means.shape
         if balanced and n % K: raise ValueError(f'n: {n}, want a multiple of {K} for balanced classes')
-        y = torch.arange(n) % K if balanced else torch.multinomial(self.priors, n, True, generator=generator)
-        noise = torch.randn(n, D, 1, generator=generator, dtype=torch.float64)
+        y = torch.arange(n, device='cpu') % K if balanced else torch.multinomial(self.priors, n, True, generator=generator)
+        noise = torch.randn(n, D, 1, generator=generator, dtype=torch.float64, device='cpu')
         return self.means[y] + (self._normal.scale_tril[y] @ noise)[..., 0], y
 
     def log_posterior(self, x:Tensor)->Tensor: # (N, D) -> (N, K)
@@ -87,19 +87,20 @@ def vary_images(
 )->NoisyImages:          # B*variants images
     "Random affine variants of base images, with pixel noise and symmetric label noise of known strength."
     if not 0 <= flip < 1: raise ValueError(f'flip: {flip}, want a probability in [0, 1)')
-    base = torch.arange(len(images)).repeat_interleave(variants)
+    kind = dict(dtype=torch.float32, device='cpu')
+    base = torch.arange(len(images), device='cpu').repeat_interleave(variants)
     N, size = len(base), images.shape[-1]
-    angle, grow, *move = ((2*torch.rand(4, N, generator=generator) - 1)
-                          * torch.tensor([math.radians(turn), scale, 2*shift/size, 2*shift/size])[:, None])
+    angle, grow, *move = ((2*torch.rand(4, N, generator=generator, **kind) - 1)
+                          * torch.tensor([math.radians(turn), scale, 2*shift/size, 2*shift/size], **kind)[:, None])
     cos, sin = angle.cos()*(1 + grow), angle.sin()*(1 + grow)
     theta = torch.stack([cos, -sin, move[0], sin, cos, move[1]], 1).reshape(N, 2, 3)
     x = F.grid_sample(images[base], F.affine_grid(theta, (N, *images.shape[1:]), align_corners=False),
                       padding_mode='border', align_corners=False)
-    x = x + noise*(images.max() - images.min())*torch.randn(x.shape, generator=generator)
+    x = x + noise*(images.max() - images.min())*torch.randn(x.shape, generator=generator, **kind)
     return NoisyImages(x, *_flip_labels(labels[base], num_classes, flip, generator), base)
 
 def _flip_labels(labels, K, flip, generator):
-    posterior = torch.full((len(labels), K), flip/(K - 1), dtype=torch.float64)
+    posterior = torch.full((len(labels), K), flip/(K - 1), dtype=torch.float64, device='cpu')
     posterior.scatter_(1, labels[:, None], 1 - flip)
     return torch.multinomial(posterior, 1, generator=generator)[:, 0], posterior
 

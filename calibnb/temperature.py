@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .bins import bin_ids, bin_sums, chunks
-from .core import at_least_float32, exp_, first_argmax, pick
+from .bins import bin_ids, bin_sums, check_bins, chunks
+from .core import at_least_float32, check_unlabelled, exp_, first_argmax, pick
 
 # %% ../nbs/17_temperature.ipynb #1f88d172
 def _slope_of_nll(logits, target, b):
@@ -49,9 +49,11 @@ def nll_temperature(
     target:Tensor,  # (N,) int64
     bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
 )->float:           # > 0
-    "The temperature with the least NLL; warns when it is one of the bounds. ValueError when no temperature changes anything [Guo 2017]."
+    "The temperature with the least NLL; warns when it is one of the bounds. ValueError for nan or inf, and when no temperature changes anything [Guo 2017]."
+    if not 0 < bounds[0] <= 1 <= bounds[1] < math.inf: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     _check_varied(logits)
-    if logits.aminmax()[1] - logits.aminmax()[0] > 1e37: logits = logits.double()  # differences overflow float32
+    low, high = logits.aminmax()
+    if high - low > 1e37: logits = logits.double()  # differences overflow float32
     lo, hi = 1/bounds[1], 1/bounds[0]
     few = slice(None, None, max(1, len(logits)//4096))
     start = _root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, 1e-2)
@@ -60,6 +62,7 @@ def nll_temperature(
     return T
 
 def _check_varied(logits):
+    check_unlabelled(logits)
     if not (logits != logits[:, :1]).any():
         raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; is this the output of the network?')
 
@@ -68,7 +71,8 @@ def _warn_at_bound(T, lo, hi):
     if T >= hi*(1 - 1e-9): warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? They fit no better than chance', stacklevel=4)
 
 # %% ../nbs/17_temperature.ipynb #4b5c926f
-temperature_lists = {'pool': torch.arange(1, 1001, dtype=torch.float64)/100, 'grid': torch.arange(1, 101, dtype=torch.float64)/10}
+_counted = lambda n: torch.arange(1, n + 1, dtype=torch.float64, device='cpu')
+temperature_lists = {'pool': _counted(1000)/100, 'grid': _counted(100)/10}
 
 def _nll_at(logits, target, T):
     return sum((-(z.double()/T).log_softmax(1).gather(1, y[:, None])).sum().item() for z, y in chunks(logits, target, 2**17))/len(target)
@@ -81,7 +85,7 @@ def nll_temperature_in(
     "The temperature of a list with the least NLL: what trying them all would find."
     known = pick('search', search, temperature_lists)
     best = nll_temperature(logits, target, (known[0].item(), known[-1].item()))
-    at = int(torch.searchsorted(known, torch.tensor(best, dtype=torch.float64)))
+    at = int(torch.searchsorted(known, known.new_tensor(best)))
     return min(known[max(0, at - 2):at + 2].tolist(), key=lambda T: _nll_at(logits, target, T))
 
 # %% ../nbs/17_temperature.ipynb #c2f99673
@@ -91,8 +95,13 @@ def ece_by_temperature(
     temperatures:Tensor,  # (S,)
     n_bins:int=15,
 )->Tensor:                # (S,) float64 on the CPU
-    "ECE of softmax(logits/T) for each temperature, in float64."
-    hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64)
+    "ECE of softmax(logits/T) for each temperature, in float64; ValueError for nan, inf, or a temperature that is not positive."
+    check_unlabelled(logits)
+    check_bins(n_bins)
+    if (bad := ~((temperatures > 0) & (temperatures < math.inf))).any():
+        at = bad.nonzero()[0, 0].item()
+        raise ValueError(f'temperatures: {temperatures[at].item():g} at place {at}, want positive numbers')
+    hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
     for z, h in chunks(logits, hit, 2**17):
         d = z.double() - z.amax(1, keepdim=True)
         for T, out in zip(temperatures.tolist(), sums):
@@ -108,7 +117,7 @@ def _octaves(temperatures, points=10):
     for o in octave.unique().tolist():
         at = (octave == o).nonzero()[:, 0]
         lo, hi = b[at].amin(), b[at].amax()
-        if len(at) <= points: found.append((at, b[at], torch.eye(len(at))))
+        if len(at) <= points: found.append((at, b[at], torch.eye(len(at), dtype=torch.float32, device='cpu')))
         else:
             x = np.polynomial.chebyshev.chebpts1(points)
             basis = lambda x: np.polynomial.chebyshev.chebvander(x, points - 1)
@@ -120,7 +129,7 @@ def _ece_bounds(logits, target, temperatures, n_bins):
     "Two numbers for each temperature, between which the ECE lies."
     tol = max(4e-6, 1e-8*logits.shape[1])  # of a confidence: float32, and the polynomial for each class
     hit, S = first_argmax(logits) == target, len(temperatures)
-    sums, close = torch.zeros(S, n_bins, dtype=torch.float64), torch.zeros(S)
+    sums, close = torch.zeros(S, n_bins, dtype=torch.float64, device='cpu'), torch.zeros(S, dtype=torch.float32, device='cpu')
     octaves = [(at, b.tolist(), matrix.to(logits.device)) for at, b, matrix in _octaves(temperatures)]
     for z, h in chunks(logits, hit, 2**18):
         z = at_least_float32(z)
@@ -146,6 +155,7 @@ def ece_temperature_in(
 )->tuple[float, float]:   # temperature, ECE
     "The first temperature of a list with the least ECE: what trying them all would find."
     _check_varied(logits)
+    check_bins(n_bins)
     known = pick('search', search, temperature_lists)
     low, high = _ece_bounds(logits, target, known, n_bins)
     known = known[low <= high.amin()]

@@ -14,6 +14,8 @@ import sys
 import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from inspect import Parameter, signature
 from pathlib import Path
 
 import torch
@@ -41,9 +43,18 @@ _all_ = ['Recipe', 'History', 'CalibrationErrors', 'NLLBreakdown', 'WeightNorm',
 def _loss_reduction(loss):
     "'mean' or 'sum', whatever a loss does with its batch; nothing else can be trained with."
     if not callable(loss) or isinstance(loss, type): raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
-    reduction = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', 'mean'))
-    if reduction == 'none': raise ValueError('loss: its reduction is "none", want "mean" or "sum" to train with')
+    reduction = _stated_reduction(loss)
+    if reduction not in ('mean', 'sum'): raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
     return reduction
+
+def _stated_reduction(loss):
+    "The option `reduction` of a module, of a partial, or a function's default; a mean where none of them tells."
+    if isinstance(loss, partial): return loss.keywords.get('reduction') or _stated_reduction(loss.func)
+    stated = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', None))
+    if stated is not None: return stated
+    try: default = signature(getattr(loss, 'forward', loss)).parameters['reduction'].default
+    except (KeyError, TypeError, ValueError): return 'mean'
+    return 'mean' if default is Parameter.empty else default
 
 def check_task(
     splits:Splits,
@@ -73,8 +84,8 @@ def flip_labels(
 )->Tensor:             # (N,)
     "Labels of which some, drawn once, are replaced by one of the other classes, each as likely."
     draw = torch.Generator().manual_seed(seed)
-    flip = torch.rand(len(y), generator=draw) < share
-    other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw)) % num_classes
+    flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
+    other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes
     return torch.where(flip, other, y.cpu()).to(y.device)
 
 # %% ../nbs/30_train.ipynb #3032f46b
@@ -123,7 +134,7 @@ class Evaluator:
                 if out is None: out = values.new_zeros(len(split), values.shape[1])
                 out[rows] = values
         width = shared(None if out is None else out.shape[1])
-        return add_up(torch.zeros(len(split), width, device=self.device) if out is None else out).cpu()
+        return add_up(torch.zeros(len(split), width, dtype=torch.float32, device=self.device) if out is None else out).cpu()
 
 def ordered(x:Tensor, recipe:Recipe)->Tensor:
     "Images in the memory order that the recipe asks for."
@@ -136,6 +147,12 @@ class _Supervised(nn.Module):
         super().__init__()
         self.model = model
     def forward(self, x, y): return self.model.supervised(x, y) if hasattr(self.model, 'supervised') else (self.model(x), y)
+
+def _one_number(loss):
+    "A loss as it is; ValueError unless it is a tensor of one number."
+    if isinstance(loss, Tensor) and loss.numel() == 1: return loss
+    if isinstance(loss, Tensor): raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
+    raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
 
 def _pieces(batch, k):
     "Equal pieces of at least two samples, for batch norm cannot take one."
@@ -164,7 +181,7 @@ class Stepper:
         for i, (x, y, other) in enumerate(pieces):
             with nullcontext() if world_size() == 1 or i + 1 == len(pieces) else self.net.no_sync():
                 with autocast(self.device, self.recipe.precision): logits, target = self.net(ordered(x, self.recipe), y)
-                loss = self.loss(logits, target)
+                loss = _one_number(self.loss(logits, target))
                 if other is not None: loss = batch.lam*loss + (1 - batch.lam)*self.loss(logits, other)
                 factor = self._factor(len(target), batch, whole)
                 self.scaler.scale(loss if factor == 1 else factor*loss).backward()
@@ -199,7 +216,7 @@ class Stepper:
 
     def _divide(self, samples, labels):
         "Gradients divided by the number of labels, not of samples: known only when all of them were seen."
-        total = add_up(torch.tensor(float(labels), device=self.device)) if world_size() > 1 else labels
+        total = add_up(torch.tensor(labels, dtype=torch.float32, device=self.device)) if world_size() > 1 else labels
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/total)
 
 # %% ../nbs/30_train.ipynb #d8b3bcbc
@@ -258,7 +275,7 @@ class Trainer(Evaluator):
     "A model, a loss and a recipe; `fit` trains, `predict` gives `Predictions`."
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
-        loss,                 # (logits, target) -> 0-d tensor
+        loss,                 # (logits, target) -> 0-d tensor, a mean over the batch unless it has reduction='sum' as an attribute, option or default
         recipe:Recipe=Recipe.quick(),
         device:str='auto',    # where to train
     ):
@@ -281,7 +298,7 @@ class Trainer(Evaluator):
             if hasattr(r, 'check'): r.check(self)
         splits = self._begin(splits, name_task=checkpoint is not None)
         with (seeded(recipe.seed), few_threads(self.model, recipe, self.device), catch_sigterm() if checkpoint else nullcontext([]) as told, explain_memory(recipe),
-              progress_bar(recipe.epochs, 'training', show=progress is True) as bar, EventFiles(tensorboard) if tensorboard and not rank() else nullcontext(lambda row: None) as log):
+              progress_bar(recipe.epochs, 'training', show=bool(progress) and not callable(progress)) as bar, EventFiles(tensorboard) if tensorboard and not rank() else nullcontext(lambda row: None) as log):
             tick, saver = progress if callable(progress) else bar.update, Saver(self, checkpoint, every_s, told)
             if rank(): torch.manual_seed(recipe.seed + 7919*rank())  # other dropout on other samples
             if checkpoint and shared(Path(checkpoint).exists()): load_checkpoint(self, checkpoint)
@@ -316,7 +333,7 @@ class Trainer(Evaluator):
     def _epoch(self, train, epoch, saver):
         "One pass over the training split, from batch `self.step` on; returns the mean loss."
         plan = EpochPlan(len(train), self.recipe.batch_size, self.order, self.recipe.augment, self.recipe.mixup, padding=max(1, train.x.shape[-1]//8))
-        if self.losses is None: self.losses = torch.zeros(len(plan), device=self.device)
+        if self.losses is None: self.losses = torch.zeros(len(plan), dtype=torch.float32, device=self.device)
         self.model.train()
         for batch in batches(train, plan, self.device, self.step, rank(), world_size()):   # already on the device
             self.losses[self.step], count = self.stepper(batch, self.recipe.lr_at(epoch + self.step/len(plan)))

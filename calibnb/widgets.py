@@ -220,7 +220,7 @@ def _loss_and_gradient(name, options, p, K):
     logits = torch.cat([p.log()[:, None], ((1 - p)/(K - 1)).log()[:, None].expand(-1, K - 1)], 1).requires_grad_()
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')                                        # of exponents that reverse the gradient: to be seen here
-        loss = make_loss(name, reduction='none', **options)(logits, torch.zeros(len(p), dtype=torch.long))
+        loss = make_loss(name, reduction='none', **options)(logits, torch.zeros(len(p), dtype=torch.long, device='cpu'))
     return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0][:, 0].clone()
 
 def loss_explorer(
@@ -230,7 +230,7 @@ def loss_explorer(
     w = _ipywidgets()
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _along_p)
-    p = torch.linspace(.001, .999, 400, dtype=torch.float64)
+    p = torch.linspace(.001, .999, 400, dtype=torch.float64, device='cpu')
     curve = lru_cache(256)(lambda name, strength, K: _loss_and_gradient(name, {_strengths[name][0]: strength} if name in _strengths else {}, p, K))
 
     def stage(**_):
@@ -269,7 +269,7 @@ def simplex_points(
     "All probability vectors whose entries are multiples of 1/steps, without exact zeros."
     counts = np.stack(np.meshgrid(*[np.arange(steps + 1)]*(K - 1), indexing='ij'), -1).reshape(-1, K - 1)
     counts = counts[counts.sum(1) <= steps]
-    return torch.tensor((np.c_[counts, steps - counts.sum(1)]/steps + 1e-9)/(1 + K*1e-9))
+    return torch.from_numpy((np.c_[counts, steps - counts.sum(1)]/steps + 1e-9)/(1 + K*1e-9))
 
 def _seen_from(turn, tilt):
     "(3, 3) columns: to the right, up, towards the eye."
@@ -283,7 +283,7 @@ def simplex_explorer(
     "The weight u over the predictions for four classes, to be turned."
     if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
     w, p = _ipywidgets(), simplex_points(steps)
-    seen = LogProbs(p.log(), torch.zeros(len(p), dtype=torch.long))
+    seen = LogProbs(p.log(), torch.zeros(len(p), dtype=torch.long, device='cpu'))
     quarter = torch.isclose(p[:, 0], p.new_tensor(.25), atol=1e-6)
 
     def stage(weight, gamma, **_):

@@ -165,6 +165,43 @@ def test_compiles_in_one_piece_to_the_same_numbers(name):
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
 
 
+@pytest.fixture
+def no_recompile_limit_is_hit():
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
+    torch.compiler.reset()
+
+
+def test_every_loss_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
+    "More kinds than torch.compile makes versions of one function."
+    logits, target = batch()
+    for name in NAMES:
+        loss = make_loss(name)
+        value = torch.compile(loss, backend="eager")(logits, target)
+        if name not in DRAWN:
+            torch.testing.assert_close(value, loss(logits, target))
+
+
+def test_every_loss_function_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
+    logits, target = batch()
+    found = [name for name in losses.__all__ if name.endswith("_loss") and name != "make_loss"]
+    others = dict(soft_target_loss=(logits.softmax(1),), mixup_loss=(target, target.flip(0), .3))
+    for fn, args in [(getattr(losses, name), others.get(name, (target,))) for name in found]:
+        value = torch.compile(fn, backend="eager")(logits, *args)
+        if fn is not losses.consistency_loss:
+            torch.testing.assert_close(value, fn(logits, *args))
+    assert len(found) > 12
+
+
+def test_a_loss_of_your_own_may_have_a_forward_of_its_own():
+    class Twice(losses.LossModule, fn=losses.focal_loss):
+        def forward(self, logits, target):
+            return 2*super().forward(logits, target)
+    assert Twice(2.)(*batch()) == 2*losses.FocalLoss(2.)(*batch())
+    assert losses.FocalLoss.forward.__doc__ == losses.LossModule.forward.__doc__
+
+
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
 def test_transforms_of_torch_func(name):
     logits, target = batch()
@@ -273,6 +310,26 @@ BAD = [
 def test_bad_options_are_refused_when_the_loss_is_made(name, options, message):
     with pytest.raises(ValueError, match=message):
         make_loss(name, **options)
+
+
+FLAGS = [(fn, "detach_weight") for fn in (losses.weighted_cross_entropy, losses.focal_loss, losses.flsd_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss)]
+FLAGS += [(losses.mmce_loss, "sqrt"), (losses.mmce_weighted_loss, "compat"), (losses.sece_loss, "self_term"), (losses.sece_loss, "normalise"), (losses.sece_loss, "detach_kernel")]
+
+
+@pytest.mark.parametrize("fn, flag", FLAGS, ids=[f"{fn.__name__}-{flag}" for fn, flag in FLAGS])
+def test_flags_are_true_or_false(fn, flag):
+    logits, target = batch()
+    def found(value):
+        z = logits.clone().requires_grad_()
+        options = dict(weight=weights.focal_weight) if fn is losses.weighted_cross_entropy else {}
+        value = fn(z, target, **options, **{flag: value})
+        return value.detach(), *torch.autograd.grad(value, z)
+    for value in True, False:
+        torch.testing.assert_close(found(np.bool_(value)), found(value), rtol=0, atol=0)
+    assert not torch.equal(found(True)[1], found(False)[1])
+    for value in 1, 0, 1., "no", None:
+        with pytest.raises(ValueError, match=f"{flag}: {value!r}, want True"):
+            found(value)
 
 
 @pytest.mark.filterwarnings("ignore:inverse_focal_loss. gamma 5")

@@ -1,6 +1,7 @@
 "Metrics against slow twins in plain Python, and at the edges."
 import math
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -263,6 +264,12 @@ def test_bad_bins(n_bins):
             FUNCTIONS[name](*GOOD, n_bins)
 
 
+def test_too_many_bins():
+    assert metrics.ece(*GOOD, 2**20) == metrics.ece(*GOOD, 2**19)
+    with pytest.raises(ValueError, match="n_bins: 2097152, want a whole number of bins, at least 1 and at most 1048576"):
+        metrics.ece(*GOOD, 2**21)
+
+
 def test_narrow_widths_and_thin_bins():
     probs, target = torch.tensor([[.7, .3]]*4, dtype=torch.float64), torch.ones(4, dtype=torch.int64)
     for sigma in 1e-4, 3e-4, 1e-3, .01:
@@ -347,8 +354,18 @@ def test_the_smooth_interval_where_confidences_are_exactly_one(end):
 
 
 def test_the_bootstrap_of_a_binned_error_warns():
-    with pytest.warns(UserWarning, match="ece_ci"):
-        metrics.bootstrap_ci(metrics.ece, *GOOD, n_boot=2)
+    for metric in metrics.ece, partial(metrics.ece, n_bins=10), partial(partial(metrics.mce), n_bins=10):
+        with pytest.warns(UserWarning, match="interval of (ece|mce) lies too high .* ece_ci"):
+            metrics.bootstrap_ci(metric, *GOOD, n_boot=2)
+    assert metrics.bootstrap_ci(partial(metrics.nll, eps=.1), *GOOD, n_boot=2) == metrics.bootstrap_ci(metrics.nll, *GOOD, n_boot=2, eps=.1)
+
+
+def test_flags_are_true_or_false():
+    probs, target = torch.tensor([[.6, .4], [.61, .39], [.2, .8]]), torch.tensor([0, 1, 1])
+    assert metrics.sece(probs, target, self_term=np.False_) == metrics.sece(probs, target, self_term=False) != metrics.sece(probs, target)
+    for value in 1, 0, "no", None:
+        with pytest.raises(ValueError, match=f"self_term: {value!r}, want True or False"):
+            metrics.sece(*GOOD, self_term=value)
 
 
 def test_bootstrap_covers():

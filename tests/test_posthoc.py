@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from calibnb import metrics
+from calibnb import metrics, score_maps, temperature
 from calibnb.posthoc import BBQ, Calibrator, Dirichlet, HistogramBinning, Isotonic, MatrixScaling, Platt, TemperatureScaling, VectorScaling, list_calibrators, make_calibrator, oracle_ece
 from calibnb.temperature import ece_by_temperature, temperature_lists
 
@@ -578,3 +578,41 @@ def test_a_composition_is_its_parts():
 def test_wrong_compositions(name, message):
     with pytest.raises(ValueError, match=message):
         make_calibrator(name).fit(*overconfident(N=20))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("find", [temperature.nll_temperature, temperature.nll_temperature_in, temperature.ece_temperature_in, lambda z, y: temperature.ece_by_temperature(z, y, torch.ones(1))],
+                         ids=["nll_temperature", "nll_temperature_in", "ece_temperature_in", "ece_by_temperature"])
+def test_no_temperature_of_numbers_that_are_none(find, bad):
+    for logits in torch.full((4, 3), bad), torch.eye(4, 3).masked_fill(torch.eye(4, 3) > 0, bad):
+        with pytest.raises(ValueError, match="logits: row 0 holds nan or inf, want finite numbers"):
+            find(logits, torch.tensor([0, 1, 2, 0]))
+
+
+def test_bounds_and_temperatures_are_looked_at():
+    for bounds in (2., 3.), (0., 10.), (-1., 10.), (.1, math.inf), (.1, math.nan), (10., .1):
+        with pytest.raises(ValueError, match="bounds: .* want 0 < least <= 1 <= largest"):
+            temperature.nll_temperature(*overconfident(N=20), bounds)
+    for bad in 0., -1., math.nan, math.inf:
+        with pytest.raises(ValueError, match="temperatures: .* at place 1, want positive numbers"):
+            ece_by_temperature(*overconfident(N=20), torch.tensor([1., bad]))
+    with pytest.raises(ValueError, match="n_bins: 0"):
+        ece_by_temperature(*overconfident(N=20), torch.ones(1), 0)
+
+
+@pytest.mark.parametrize("fit", [score_maps.histogram_map, score_maps.isotonic_map, score_maps.bbq_map, score_maps.platt_map])
+def test_no_map_of_scores_that_are_none(fit):
+    score, hit = torch.tensor([.2, .4, math.nan, .9], dtype=torch.float64), torch.tensor([True, False, True, True])
+    with pytest.raises(ValueError, match=r"(score|odds): nan at row 2, want (numbers in \[0, 1\]|finite numbers)"):
+        fit(score, hit)
+    bad = [math.inf] if fit in (score_maps.platt_map, score_maps.isotonic_map) else [1.2, -.1, math.inf]
+    for value in bad:
+        with pytest.raises(ValueError, match=f"(score|odds): {value} at row 2, want "):
+            fit(torch.where(score.isnan(), value, score), hit)
+
+
+def test_what_is_no_number_has_no_value():
+    score, hit = torch.tensor([.2, .4, .9], dtype=torch.float64), torch.tensor([True, False, True])
+    at = torch.tensor([.3, math.nan], dtype=torch.float64)
+    for apply, m in ((score_maps.step, score_maps.histogram_map(score, hit)), (score_maps.line, score_maps.isotonic_map(score, hit)), (score_maps.logistic, score_maps.platt_map(score, hit))):
+        assert apply(m, at).isnan().tolist() == [False, True]

@@ -84,6 +84,48 @@ def test_pieces_of_a_batch_add_up():
     assert torch.allclose(summed[0].predict(splits.test).logits, scaled[0].predict(splits.test).logits, atol=1e-4)
 
 
+def summed(logits, target, reduction="sum"):
+    return F.cross_entropy(logits, target, reduction=reduction)
+
+
+def told(logits, target):
+    return F.cross_entropy(logits, target, reduction="sum")
+
+
+told.reduction = "sum"
+
+
+class Summed(nn.Module):
+    def forward(self, logits, target, reduction="sum"):
+        return F.cross_entropy(logits, target, reduction=reduction)
+
+
+@pytest.mark.parametrize("loss", [functools.partial(F.cross_entropy, reduction="sum"), functools.partial(functools.partial(F.cross_entropy, reduction="sum"), label_smoothing=0.), summed, Summed(),
+                                  functools.partial(make_loss("ce", reduction="sum")), functools.partial(summed), functools.partial(Summed()), told],
+                         ids=["partial", "partial of a partial", "function", "module", "partial of a loss", "partial of a function", "partial of a module", "attribute"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_a_sum_is_known_for_one(loss, accumulate):
+    "However it is written, it is trained and reported as torch's own sum."
+    options = dict(epochs=1, lr=1e-4, accumulate=accumulate)
+    (a, got), (b, want) = (trained(problem(), fn, model="mlp", **options) for fn in (loss, nn.CrossEntropyLoss(reduction="sum")))
+    assert a.reduction == "sum" and got.rows == want.rows and torch.equal(a.predict(problem().test).logits, b.predict(problem().test).logits)
+
+
+def test_a_mean_is_known_for_one():
+    for loss in F.cross_entropy, functools.partial(summed, reduction="mean"), lambda z, y: F.cross_entropy(z, y), nn.CrossEntropyLoss(), functools.partial(nn.CrossEntropyLoss()):
+        assert trained(problem(), loss, model="mlp", epochs=1)[0].reduction == "mean"
+
+
+@pytest.mark.parametrize("loss, message", [(functools.partial(F.cross_entropy, reduction="none"), 'loss: its reduction is "none", want "mean" or "sum" to train with'),
+                                           (functools.partial(F.cross_entropy, reduction="batchmean"), 'loss: its reduction is "batchmean", want "mean" or "sum"'),
+                                           (lambda z, y: F.cross_entropy(z, y, reduction="none"), r"loss: a tensor of shape \(16,\), want one number for a batch; reduce it by .mean\(\)"),
+                                           (lambda z, y: F.cross_entropy(z, y).item(), "loss: a float, want a tensor of one number")],
+                         ids=["none", "batchmean", "not reduced", "no tensor"])
+def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
+    with pytest.raises(ValueError, match=message):
+        trained(problem(), loss, model="mlp", epochs=1)
+
+
 def test_pieces_of_trees_count_their_labels(monkeypatch):
     "Sentences have different numbers of labelled phrases: pieces are weighted by these, and no piece is a single sentence."
     trees = ["(1 w0)", "(0 (1 w1) (0 (1 w2) (2 w3)))", "(1 (0 w1) (0 w2))", "(0 (0 (1 (1 w1) (0 w1)) (0 w4)) (0 w3))", "(1 (1 w1) (1 w2))"]
