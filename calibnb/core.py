@@ -196,6 +196,10 @@ def uniform_weight(
     if slope(low) <= 0: return low
     return high if slope(high) >= 0 else brentq(slope, low, high, xtol=1e-9)
 
+def _zeros_text(zeros, n, eps):
+    seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}' if eps else 'here each counts as 87.3 nats'
+    return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'
+
 # %% ../nbs/00_core.ipynb #2ae304bc
 def first_argmax(
     scores:Tensor,  # (N, K)
@@ -385,7 +389,7 @@ class Predictions:
         "Write to a safetensors file, whole or not at all."
         data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
         if self.given is not None:
-            eps = torch.tensor(self.eps, dtype=torch.float64)
+            eps = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
             data |= dict(given=self.given.cpu().contiguous(), eps=eps)
         with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
 
@@ -412,7 +416,3 @@ class Predictions:
         if names not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):
             raise ValueError(f'path: {path} holds {sorted(names)}, want logits and target as Predictions.save writes them')
         return cls(**data | ({'eps': data['eps'].item()} if 'eps' in data else {}))
-
-def _zeros_text(zeros, n, eps):
-    seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}' if eps else 'here each counts as 87.3 nats'
-    return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'

@@ -229,55 +229,59 @@ class Evaluation:
 
     def advice(self)->str:
         "What to do, in words."
-        row = self.recommended
-        said = [self._diagnosis(), self._choice(row), *self._changes(row), *self._rests_on_few(row)]
-        if self.fitted: said += self._left_over(row)
-        return ' '.join(said)
+        return _advice(self)
 
-    def _diagnosis(self):
-        ece, given = self.rows[AS_GIVEN]['ece'], self.scored[AS_GIVEN]
-        lean = (given.conf.mean() - given.hit.double().mean()).item()
-        direction = 'over' if lean > 0 else 'under'
-        seen = f'{direction}confident by {100*abs(lean):.1f} points on average.'
-        unseen = (f'no evidence of miscalibration, though on {ece.n:,} samples an error of {100*ece.interval[1]:.1f} % '
-                  'could look like this.')
-        return f'As given, the ECE is {_ece_words(ece)}: {seen if ece.interval[0] > 0 else unseen}'
+# %% ../nbs/31_evaluate.ipynb #fa8ad185
+def _advice(found):
+    row = found.recommended
+    said = [_diagnosis(found), _choice(found, row), *_changes(found, row), *_rests_on_few(found, row)]
+    if found.fitted: said += _left_over(found, row)
+    return ' '.join(said)
 
-    def _choice(self, row):
-        if not self.fitted: return 'No calibrator was fitted.'
-        if row == AS_GIVEN and row not in self.best['nll']:
-            return 'No calibrator could be fitted that can be relied on; see the notes.'
-        if row == AS_GIVEN: return 'No calibrator lowers the NLL beyond chance: leave the probabilities as they are.'
-        before, after = self.rows[AS_GIVEN], self.rows[row]
-        return (f'Use {_told(row, self.fitted[row])}: NLL {_nll_words(before["nll"])} becomes {_nll_words(after["nll"])}, '
-                f'the ECE {_ece_words(after["ece"])}.')
+def _diagnosis(found):
+    ece, given = found.rows[AS_GIVEN]['ece'], found.scored[AS_GIVEN]
+    lean = (given.conf.mean() - given.hit.double().mean()).item()
+    direction = 'over' if lean > 0 else 'under'
+    seen = f'{direction}confident by {100*abs(lean):.1f} points on average.'
+    unseen = (f'no evidence of miscalibration, though on {ece.n:,} samples an error of {100*ece.interval[1]:.1f} % '
+              'could look like this.')
+    return f'As given, the ECE is {_ece_words(ece)}: {seen if ece.interval[0] > 0 else unseen}'
 
-    def _changes(self, row):
-        changed = (self.scored[row].pred != self.scored[AS_GIVEN].pred).double().mean().item()
-        if not changed: return []
-        before, after = (self.rows[name]['error'].value for name in (AS_GIVEN, row))
-        return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {100*before:.2f} to {100*after:.2f} %.']
+def _choice(found, row):
+    if not found.fitted: return 'No calibrator was fitted.'
+    if row == AS_GIVEN and row not in found.best['nll']:
+        return 'No calibrator could be fitted that can be relied on; see the notes.'
+    if row == AS_GIVEN: return 'No calibrator lowers the NLL beyond chance: leave the probabilities as they are.'
+    before, after = found.rows[AS_GIVEN], found.rows[row]
+    return (f'Use {_told(row, found.fitted[row])}: NLL {_nll_words(before["nll"])} becomes {_nll_words(after["nll"])}, '
+            f'the ECE {_ece_words(after["ece"])}.')
 
-    def _rests_on_few(self, row):
-        "A sentence where at most one sample in a hundred decides against a simpler row."
-        simpler = list(self.rows)[:list(self.rows).index(row)]
-        found = {other: self.deciding_samples(row, other) for other in simpler if other not in self.best['nll']}
-        few = {other: n for other, n in found.items() if n and n <= len(self.scored[row])/100}
-        if not few: return []
-        other, n = min(few.items(), key=lambda item: item[1])
-        samples = 'a single sample decides' if n == 1 else f'{n} samples decide'
-        return [f'Against {_name(other)}, {samples}: without them that has the lower NLL.']
+def _changes(found, row):
+    changed = (found.scored[row].pred != found.scored[AS_GIVEN].pred).double().mean().item()
+    if not changed: return []
+    before, after = (found.rows[name]['error'].value for name in (AS_GIVEN, row))
+    return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {100*before:.2f} to {100*after:.2f} %.']
 
-    def _left_over(self, row):
-        "What the recommended row leaves, and what would mend it."
-        ece, nll = self.rows[row]['ece'], self.rows[row]['nll']
-        if self.fits(row): return []
-        left = [f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.']
-        value = {r: self.rows[r]['nll'].value for r in self.rows if self.fits(r) and r not in self.doubtful}
-        better = min((r for r, v in value.items() if v is not None), key=value.get, default=None)
-        if better is None: return [*left, 'No calibrator here mends it.']
-        cost = f', at an NLL higher by {value[better] - nll.value:.4f}' if nll.value is not None else ''
-        return [*left, f'{_name(better).capitalize()} mends it: ECE {_ece_words(self.rows[better]["ece"])}{cost}.']
+def _rests_on_few(found, row):
+    "A sentence where at most one sample in a hundred decides against a simpler row."
+    simpler = list(found.rows)[:list(found.rows).index(row)]
+    number = {other: found.deciding_samples(row, other) for other in simpler if other not in found.best['nll']}
+    few = {other: n for other, n in number.items() if n and n <= len(found.scored[row])/100}
+    if not few: return []
+    other, n = min(few.items(), key=lambda item: item[1])
+    samples = 'a single sample decides' if n == 1 else f'{n} samples decide'
+    return [f'Against {_name(other)}, {samples}: without them that has the lower NLL.']
+
+def _left_over(found, row):
+    "What the recommended row leaves, and what would mend it."
+    ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
+    if found.fits(row): return []
+    left = [f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.']
+    value = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
+    better = min((r for r, v in value.items() if v is not None), key=value.get, default=None)
+    if better is None: return [*left, 'No calibrator here mends it.']
+    cost = f', at an NLL higher by {value[better] - nll.value:.4f}' if nll.value is not None else ''
+    return [*left, f'{_name(better).capitalize()} mends it: ECE {_ece_words(found.rows[better]["ece"])}{cost}.']
 
 def _ece_words(m):
     lo, hi = m.interval
@@ -310,37 +314,7 @@ def _as_good(rows, scored, n_boot, seed):
         found[metric] = [first, *same]
     return found
 
-# %% ../nbs/31_evaluate.ipynb #0eb58725
-def evaluate(
-    preds:Predictions,          # of the set to be judged
-    val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
-    calibrators=None,           # names, or a dictionary of row names and calibrators; None: all but those with more parameters than samples, and two on top of the best where it leaves an error; (): none
-    *, folds:int=2,             # parts, for cross-fitting
-    n_bins:int=15,
-    more_bins=(10, 50),
-    n_boot:int=400,
-    draws:int=50,
-    seed:int=0,                 # of the parts, resamples and simulated labels
-)->Evaluation:
-    "Every measure with its interval and noise floor, before and after each calibrator, and which of them to use."
-    check_sets(preds, val, folds if calibrators is None or len(calibrators) else None, [n_bins, *more_bins])
-    source = preds if val is None else val
-    n_fit = len(preds) - len(preds)//folds if val is None else len(val)
-    chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
-    if len(source.target.unique()) == 1: notes.append('All labels are of one class: a calibrator learns that and nothing else.')
-    if source.eps:
-        notes.append(f'Some probabilities are exactly 0. Calibrators see them mixed with the uniform at a weight of {source.eps:.3g}; '
-                     'what is measured as given is not mixed.')
-    options = dict(n_boot=n_boot, draws=draws, seed=seed)
-    found = _Comparison(preds, val, folds, seed, notes=notes)
-    found.rows[AS_GIVEN] = measure_all(found.scored[AS_GIVEN], n_bins, more_bins, **options)
-    found.add(chosen, n_bins, more_bins, options)
-    if calibrators is None: found.add(found.on_top(), n_bins, more_bins, options)
-    fitted_on = f'calibrators fitted on {n_fit:,} others' if val is not None else f'calibrators cross-fitted in {folds} parts'
-    how = fitted_on if found.fitted else 'no calibrator'
-    best = _as_good(found.rows, found.scored, n_boot, seed)
-    return Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful)
-
+# %% ../nbs/31_evaluate.ipynb #fff4904b
 class _Comparison:
     "The rows of a table while it is made."
     def __init__(self, preds, val, folds, seed, notes):
@@ -380,6 +354,37 @@ class _Comparison:
         best = min(nll, key=nll.get, default=None)
         if best is None or self.rows[best]['ece'].value <= self.rows[best]['ece'].floor_high: return {}
         return {name: make_calibrator(name) for name in (f'{best}+platt', f'{best}+isotonic')}
+
+# %% ../nbs/31_evaluate.ipynb #0eb58725
+def evaluate(
+    preds:Predictions,          # of the set to be judged
+    val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
+    calibrators=None,           # names, or a dictionary of row names and calibrators; None: all but those with more parameters than samples, and two on top of the best where it leaves an error; (): none
+    *, folds:int=2,             # parts, for cross-fitting
+    n_bins:int=15,
+    more_bins=(10, 50),
+    n_boot:int=400,
+    draws:int=50,
+    seed:int=0,                 # of the parts, resamples and simulated labels
+)->Evaluation:
+    "Every measure with its interval and noise floor, before and after each calibrator, and which of them to use."
+    check_sets(preds, val, folds if calibrators is None or len(calibrators) else None, [n_bins, *more_bins])
+    source = preds if val is None else val
+    n_fit = len(preds) - len(preds)//folds if val is None else len(val)
+    chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
+    if len(source.target.unique()) == 1: notes.append('All labels are of one class: a calibrator learns that and nothing else.')
+    if source.eps:
+        notes.append(f'Some probabilities are exactly 0. Calibrators see them mixed with the uniform at a weight of {source.eps:.3g}; '
+                     'what is measured as given is not mixed.')
+    options = dict(n_boot=n_boot, draws=draws, seed=seed)
+    found = _Comparison(preds, val, folds, seed, notes=notes)
+    found.rows[AS_GIVEN] = measure_all(found.scored[AS_GIVEN], n_bins, more_bins, **options)
+    found.add(chosen, n_bins, more_bins, options)
+    if calibrators is None: found.add(found.on_top(), n_bins, more_bins, options)
+    fitted_on = f'calibrators fitted on {n_fit:,} others' if val is not None else f'calibrators cross-fitted in {folds} parts'
+    how = fitted_on if found.fitted else 'no calibrator'
+    best = _as_good(found.rows, found.scored, n_boot, seed)
+    return Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful)
 
 def check_sets(preds, val=None, folds=2, n_bins=(15,)):
     "ValueError or TypeError unless `evaluate` can judge these predictions; `folds` None: nothing is to be fitted."

@@ -137,6 +137,7 @@ def read_scored(
     labels = _whole(as_tensor(data[found[0]], f'{path}: {found[0]}')) if len(found) == 1 else None
     with _naming(path): return log_probs(scores, eps) if kind == 'probs' else _real_logits(scores), labels
 
+# %% ../nbs/19_files.ipynb #73399bf8
 def _whole(labels):
     "Labels that were written as 1.0, 2.0, ... as whole numbers."
     return labels.long() if labels.is_floating_point() and (labels == labels.round()).all() else labels

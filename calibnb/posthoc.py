@@ -96,10 +96,6 @@ class Calibrator(BaseEstimator):
         if not hasattr(self, 'n_classes_'): raise NotFittedError(f'{type(self).__name__}: not fitted, so there is nothing to save')
         _write(self, path)
 
-    def parts(self)->dict[str, 'Calibrator']:
-        "Calibrators, not fitted, that this one is made of: name of the fitted attribute -> calibrator."
-        return {}
-
     @staticmethod
     def load(path)->'Calibrator':
         "The calibrator that `save` wrote, of whatever class; nothing in the file is executed. ValueError for any other file."
@@ -143,7 +139,7 @@ def _state(calibrator):
 def _set_state(calibrator, tensors, numbers):
     "The inverse of `_state`."
     def of(prefix, items): return {k.removeprefix(prefix): v for k, v in items.items() if k.startswith(prefix)}
-    for name, part in calibrator.parts().items():
+    for name, part in (calibrator.parts() if isinstance(calibrator, Composed) else {}).items():
         _set_state(part, of(f'{name}/', tensors), of(f'{name}/', numbers))
         setattr(calibrator, name, part)
     own = [{k: v for k, v in items.items() if '/' not in k} for items in (tensors, numbers)]
@@ -442,7 +438,8 @@ class Composed(Calibrator):
         then:str='isotonic',      # 'histogram', 'isotonic', 'platt' or 'bbq'
     ): self.first, self.then = first, then
 
-    def parts(self):
+    def parts(self)->dict[str, Calibrator]:
+        "The two, not fitted: name of the attribute -> calibrator."
         first, then = pick('first', self.first, COMPOSABLE), pick('then', self.then, ON_TOP)
         return dict(first_=make_calibrator(first), then_=make_calibrator(then))
 

@@ -193,7 +193,7 @@ def ensemble_temperature(
     uniform = torch.full_like(plain, -math.log(logits.shape[1]))
 
     def objective(x):
-        log_b, log_w = x[0], torch.tensor([*x[1:], 0.], dtype=torch.float64).log_softmax(0)
+        log_b, log_w = x[0], torch.tensor([*x[1:], 0.], dtype=torch.float64, device='cpu').log_softmax(0)
         found = [_label_log_probs(z, y, math.exp(log_b)) for z, y in chunks(logits, target, 2**18)]
         scaled, slope = (torch.cat(part) for part in zip(*found))
         joint = torch.stack([scaled, plain, uniform]) + log_w[:, None].to(plain)
@@ -206,7 +206,7 @@ def ensemble_temperature(
     bounds = [(math.log(.01), math.log(100.)), (-20., 20.), (-20., 20.)]
     found = minimize(objective, np.array([math.log(start), 3., 0.]), jac=True, method='L-BFGS-B', bounds=bounds,
                      options=dict(ftol=1e-12, gtol=1e-7, maxiter=200)).x
-    weights = torch.tensor([*found[1:], 0.], dtype=torch.float64).softmax(0)
+    weights = torch.tensor([*found[1:], 0.], dtype=torch.float64, device='cpu').softmax(0)
     return EnsembleTemperature(math.exp(-found[0]), weights)
 
 def _label_log_probs(z, y, b):

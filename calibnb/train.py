@@ -159,6 +159,7 @@ def _pieces(batch, k):
     if (k := max(1, min(k, len(batch.y)//2))) == 1: return [(batch.x, batch.y, batch.other)]
     return list(zip(*(p.tensor_split(k) if p is not None else [None]*k for p in (batch.x, batch.y, batch.other))))
 
+# %% ../nbs/30_train.ipynb #0972576f
 class Stepper:
     "What a training has besides the model, and how it takes a batch."
     inner = None  # what a loss learns, where it does

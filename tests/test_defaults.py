@@ -175,7 +175,7 @@ TABLE |= {
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
 }
 
-FITTED = {"temperature": [{}, dict(criterion="ece"), dict(search="grid"), dict(criterion="ece", search="grid", n_bins=5)], "vector": [{}], "matrix": [{}], "dirichlet": [{}],
+FITTED = {"temperature": [{}, dict(criterion="ece"), dict(search="grid"), dict(criterion="ece", search="grid", n_bins=5)], "ets": [{}], "vector": [{}], "matrix": [{}], "dirichlet": [{}],
           "histogram": [dict(mode=m, scheme=s, empty=e) for m, s, e in (("top", "width", "midpoint"), ("each", "mass", "zero"), ("each", "width", "identity"))],
           "isotonic": [dict(mode=m) for m in ("top", "each")], "bbq": [dict(mode=m, bin_numbers=b) for m in ("top", "each") for b in (None, [2, 5])],
           "platt": [dict(mode=m, targets=t) for m in ("top", "each") for t in ("platt", "hard")]}
@@ -198,6 +198,11 @@ for name, kind in posthoc.calibrators.items():
     for i, options in enumerate(FITTED[name]):
         TABLE[f"posthoc.{kind.__name__}" + (f" {options}" if i else "")] = partial(calibrated, name, options)
 TABLE |= {
+    "posthoc.Composed": partial(calibrated, "vector+platt", {}),
+    "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
+    "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
+        LOGITS.double(), 2., torch.tensor([.7, .2, .1], dtype=torch.float64).log()),
+    "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
     "posthoc.oracle_ece": lambda: [posthoc.oracle_ece(*ROUGH, 5, search) for search in ("pool", "grid")],
     "temperature.nll_temperature": lambda: [temperature.nll_temperature(z, ROUGH[1]) for z in (ROUGH[0], ROUGH[0].double())],
     "temperature.nll_temperature_in": lambda: [temperature.nll_temperature_in(*ROUGH, search) for search in ("pool", "grid")],
@@ -397,15 +402,15 @@ ELSEWHERE = {
     "losses": {HELPERS: "losses LossModule list_losses"},
     "surrogates": {},
     "metrics": {},
-    "posthoc": {HELPERS: "calibrators Calibrator OracleECE list_calibrators make_calibrator"},
+    "posthoc": {HELPERS: "calibrators Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
     "streaming": {},
     "smoothing": {},
     "intervals": {HELPERS: "check_level"},
     "bins": {HELPERS: "check_bins check_closed check_norm"},
     "weights": {HELPERS: "check_reduction"},
-    "temperature": {HELPERS: "temperature_lists"},
+    "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
     "score_maps": {},
-    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets"},
+    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction", "steps of gamma_net.hypergradient": "full_direction meta_gradient"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss", "a part of meta.MetaTrainer": "MetaStepper"},
     "models": {HELPERS: "models Classifier list_models",
