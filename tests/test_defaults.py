@@ -175,6 +175,7 @@ TABLE |= {
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
 }
 
+LOG_WEIGHTS = torch.tensor([.7, .2, .1], dtype=torch.float64).log()
 FITTED = {"temperature": [{}, dict(criterion="ece"), dict(search="grid"), dict(criterion="ece", search="grid", n_bins=5)], "ets": [{}], "vector": [{}], "matrix": [{}], "dirichlet": [{}],
           "histogram": [dict(mode=m, scheme=s, empty=e) for m, s, e in (("top", "width", "midpoint"), ("each", "mass", "zero"), ("each", "width", "identity"))],
           "isotonic": [dict(mode=m) for m in ("top", "each")], "bbq": [dict(mode=m, bin_numbers=b) for m in ("top", "each") for b in (None, [2, 5])],
@@ -201,7 +202,7 @@ TABLE |= {
     "posthoc.Composed": partial(calibrated, "vector+platt", {}),
     "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
     "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
-        LOGITS.double(), 2., torch.tensor([.7, .2, .1], dtype=torch.float64).log()),
+        LOGITS.double(), 2., LOG_WEIGHTS),
     "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
     "posthoc.oracle_ece": lambda: [posthoc.oracle_ece(*ROUGH, 5, search) for search in ("pool", "grid")],
     "temperature.nll_temperature": lambda: [temperature.nll_temperature(z, ROUGH[1]) for z in (ROUGH[0], ROUGH[0].double())],
