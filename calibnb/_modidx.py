@@ -631,6 +631,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                  'calibnb.posthoc.BBQ.__init__': ('posthoc.html#bbq.__init__', 'calibnb/posthoc.py'),
                                  'calibnb.posthoc.BBQ._fit_map': ('posthoc.html#bbq._fit_map', 'calibnb/posthoc.py'),
                                  'calibnb.posthoc.Calibrator': ('posthoc.html#calibrator', 'calibnb/posthoc.py'),
+                                 'calibnb.posthoc.Calibrator.__init_subclass__': ( 'posthoc.html#calibrator.__init_subclass__',
+                                                                                   'calibnb/posthoc.py'),
                                  'calibnb.posthoc.Calibrator._log_probs': ('posthoc.html#calibrator._log_probs', 'calibnb/posthoc.py'),
                                  'calibnb.posthoc.Calibrator._probs': ('posthoc.html#calibrator._probs', 'calibnb/posthoc.py'),
                                  'calibnb.posthoc.Calibrator._ready': ('posthoc.html#calibrator._ready', 'calibnb/posthoc.py'),

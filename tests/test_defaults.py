@@ -195,7 +195,7 @@ def calibrated(name, options, tmp=[None]):
     return out, vars(again), again.transform(LOGITS)
 
 
-for name, kind in posthoc.calibrators.items():
+for name, kind in ((n, k) for n, k in posthoc.CALIBRATORS.items() if n != "+"):
     for i, options in enumerate(FITTED[name]):
         TABLE[f"posthoc.{kind.__name__}" + (f" {options}" if i else "")] = partial(calibrated, name, options)
 TABLE |= {
