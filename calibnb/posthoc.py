@@ -180,8 +180,9 @@ def _nested(tensors):
 def _name_of(calibrator):
     for name, kind in CALIBRATORS.items():
         if kind is type(calibrator): return name
-    raise ValueError(f'calibrator: {type(calibrator).__name__} has no name, so a file of it could not be read; '
-                     'define it as `class Mine(Calibrator, name="mine")`')
+    own = type(calibrator).__name__
+    raise ValueError(f'calibrator: {own} is not one of ours, so a file of it could not be read; '
+                     f'give it a name, `class {own}(Calibrator, name={own.lower()!r})`')
 
 def list_calibrators()->list[str]:
     "Names that `make_calibrator` knows."

@@ -403,7 +403,7 @@ ELSEWHERE = {
     "losses": {HELPERS: "losses LossModule list_losses"},
     "surrogates": {},
     "metrics": {},
-    "posthoc": {HELPERS: "calibrators Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
+    "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
     "streaming": {},
     "smoothing": {},
     "intervals": {HELPERS: "check_level"},
