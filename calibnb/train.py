@@ -56,6 +56,12 @@ def _stated_reduction(loss):
     except (KeyError, TypeError, ValueError): return 'mean'
     return 'mean' if default is Parameter.empty else default
 
+def _one_number(loss):
+    "A loss as it is; ValueError unless it is a tensor of one number."
+    if isinstance(loss, Tensor) and loss.numel() == 1: return loss
+    if isinstance(loss, Tensor): raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
+    raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
+
 def check_task(
     splits:Splits,
     model:nn.Module,
@@ -147,12 +153,6 @@ class _Supervised(nn.Module):
         super().__init__()
         self.model = model
     def forward(self, x, y): return self.model.supervised(x, y) if hasattr(self.model, 'supervised') else (self.model(x), y)
-
-def _one_number(loss):
-    "A loss as it is; ValueError unless it is a tensor of one number."
-    if isinstance(loss, Tensor) and loss.numel() == 1: return loss
-    if isinstance(loss, Tensor): raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
-    raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
 
 def _pieces(batch, k):
     "Equal pieces of at least two samples, for batch norm cannot take one."
