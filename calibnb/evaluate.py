@@ -360,7 +360,7 @@ def evaluate(
     preds:Predictions,          # of the set to be judged
     val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
     calibrators=None,           # names, or a dictionary of row names and calibrators; None: all but those with more parameters than samples, and two on top of the best where it leaves an error; (): none
-    *, folds:int=2,             # parts, for cross-fitting
+    *, folds:int|None=None,     # parts, for cross-fitting; None: 5, or 2 of fewer than ten samples
     n_bins:int=15,
     more_bins=(10, 50),
     n_boot:int=400,
@@ -368,6 +368,7 @@ def evaluate(
     seed:int=0,                 # of the parts, resamples and simulated labels
 )->Evaluation:
     "Every measure with its interval and noise floor, before and after each calibrator, and which of them to use."
+    if folds is None: folds = 5 if len(preds) >= 10 else 2
     check_sets(preds, val, folds if calibrators is None or len(calibrators) else None, [n_bins, *more_bins])
     source = preds if val is None else val
     n_fit = len(preds) - len(preds)//folds if val is None else len(val)

@@ -331,8 +331,8 @@ def model_options(
 class _Float32(TorchFunctionMode):
     "New tensors of no stated dtype are float32, in this thread; a default dtype is one of all threads."
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in (torch.empty, torch.zeros, torch.ones) and kwargs.get('dtype') is None: kwargs = kwargs | dict(dtype=torch.float32)
+        kwargs, plain = kwargs or {}, func in (torch.empty, torch.zeros, torch.ones)
+        if plain and kwargs.get('dtype') is None: kwargs = kwargs | dict(dtype=torch.float32)
         return func(*args, **kwargs)
 
 def make_model(

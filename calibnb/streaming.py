@@ -27,7 +27,7 @@ class _Sums(Metric):
         check_target(target)
         probs, target = check_probs(probs, target, self.validate)
         more = self.batch(probs, target).to(self.sums.device)
-        self.sums, self.n = self.sums + more, self.n + len(target)  # not in place: a state of inference mode may not be changed outside of it
+        self.sums, self.n = self.sums + more, self.n + len(target)  # in place fails for a state of inference mode
 
     def forward(self, probs, target):
         "The metric of a batch, which is taken in too; one that is refused leaves all as it was."
@@ -41,7 +41,8 @@ class _Sums(Metric):
         try: return super()._apply(fn, *args, **kwargs)
         except TypeError as e:
             if 'float64' not in str(e): raise
-            raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; leave the metric on the CPU and call update with probs.cpu() ({e})') from None
+            raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; '
+                            f'leave the metric on the CPU and call update with probs.cpu() ({e})') from None
 
     def compute(self):
         "The metric of all batches so far; a RuntimeError when there were none."

@@ -50,7 +50,8 @@ def nll_temperature(
     bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
 )->float:           # > 0
     "The temperature with the least NLL; warns when it is one of the bounds. ValueError for nan or inf, and when no temperature changes anything [Guo 2017]."
-    if not 0 < bounds[0] <= 1 <= bounds[1] < math.inf: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+    ends = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
+    if not ends: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     _check_varied(logits)
     low, high = logits.aminmax()
     if high - low > 1e37: logits = logits.double()  # differences overflow float32
@@ -129,7 +130,8 @@ def _ece_bounds(logits, target, temperatures, n_bins):
     "Two numbers for each temperature, between which the ECE lies."
     tol = max(4e-6, 1e-8*logits.shape[1])  # of a confidence: float32, and the polynomial for each class
     hit, S = first_argmax(logits) == target, len(temperatures)
-    sums, close = torch.zeros(S, n_bins, dtype=torch.float64, device='cpu'), torch.zeros(S, dtype=torch.float32, device='cpu')
+    sums = torch.zeros(S, n_bins, dtype=torch.float64, device='cpu')
+    close = torch.zeros(S, dtype=torch.float32, device='cpu')
     octaves = [(at, b.tolist(), matrix.to(logits.device)) for at, b, matrix in _octaves(temperatures)]
     for z, h in chunks(logits, hit, 2**18):
         z = at_least_float32(z)

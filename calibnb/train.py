@@ -44,8 +44,8 @@ def _loss_reduction(loss):
     "'mean' or 'sum', whatever a loss does with its batch; nothing else can be trained with."
     if not callable(loss) or isinstance(loss, type): raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
     reduction = _stated_reduction(loss)
-    if reduction not in ('mean', 'sum'): raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
-    return reduction
+    if reduction in ('mean', 'sum'): return reduction
+    raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
 
 def _stated_reduction(loss):
     "The option `reduction` of a module, of a partial, or a function's default; a mean where none of them tells."
@@ -59,8 +59,8 @@ def _stated_reduction(loss):
 def _one_number(loss):
     "A loss as it is; ValueError unless it is a tensor of one number."
     if isinstance(loss, Tensor) and loss.numel() == 1: return loss
-    if isinstance(loss, Tensor): raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
-    raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
+    if not isinstance(loss, Tensor): raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
+    raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
 
 def check_task(
     splits:Splits,
@@ -276,7 +276,7 @@ class Trainer(Evaluator):
     "A model, a loss and a recipe; `fit` trains, `predict` gives `Predictions`."
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
-        loss,                 # (logits, target) -> 0-d tensor, a mean over the batch unless it has reduction='sum' as an attribute, option or default
+        loss,                 # (logits, target) -> 0-d tensor: a mean, or a sum where its `reduction` says so
         recipe:Recipe=Recipe.quick(),
         device:str='auto',    # where to train
     ):

@@ -52,7 +52,7 @@ def test_a_kept_prediction_is_judged_by_its_own_confidence():
 
 def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
     preds = overconfident(N=400)
-    table = evaluate(preds, calibrators=["isotonic", "vector"], n_boot=20, draws=2, seed=3)
+    table = evaluate(preds, calibrators=["isotonic", "vector"], folds=2, n_boot=20, draws=2, seed=3)
     halves = torch.randperm(400, generator=torch.Generator().manual_seed(3)).tensor_split(2)
     for name in "isotonic", "vector":
         for own, other in (halves, halves[::-1]):

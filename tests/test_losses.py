@@ -312,8 +312,10 @@ def test_bad_options_are_refused_when_the_loss_is_made(name, options, message):
         make_loss(name, **options)
 
 
-FLAGS = [(fn, "detach_weight") for fn in (losses.weighted_cross_entropy, losses.focal_loss, losses.flsd_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss)]
-FLAGS += [(losses.mmce_loss, "sqrt"), (losses.mmce_weighted_loss, "compat"), (losses.sece_loss, "self_term"), (losses.sece_loss, "normalise"), (losses.sece_loss, "detach_kernel")]
+FLAGS = [(fn, "detach_weight") for fn in (losses.weighted_cross_entropy, losses.focal_loss, losses.flsd_loss,
+                                          losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss)]
+FLAGS += [(losses.mmce_loss, "sqrt"), (losses.mmce_weighted_loss, "compat"), (losses.sece_loss, "self_term"),
+          (losses.sece_loss, "normalise"), (losses.sece_loss, "detach_kernel")]
 
 
 @pytest.mark.parametrize("fn, flag", FLAGS, ids=[f"{fn.__name__}-{flag}" for fn, flag in FLAGS])

@@ -266,7 +266,7 @@ def test_bad_bins(n_bins):
 
 def test_too_many_bins():
     assert metrics.ece(*GOOD, 2**20) == metrics.ece(*GOOD, 2**19)
-    with pytest.raises(ValueError, match="n_bins: 2097152, want a whole number of bins, at least 1 and at most 1048576"):
+    with pytest.raises(ValueError, match="n_bins: 2097152, want a whole number of .* at least 1 and at most 1048576"):
         metrics.ece(*GOOD, 2**21)
 
 
@@ -357,12 +357,14 @@ def test_the_bootstrap_of_a_binned_error_warns():
     for metric in metrics.ece, partial(metrics.ece, n_bins=10), partial(partial(metrics.mce), n_bins=10):
         with pytest.warns(UserWarning, match="interval of (ece|mce) lies too high .* ece_ci"):
             metrics.bootstrap_ci(metric, *GOOD, n_boot=2)
-    assert metrics.bootstrap_ci(partial(metrics.nll, eps=.1), *GOOD, n_boot=2) == metrics.bootstrap_ci(metrics.nll, *GOOD, n_boot=2, eps=.1)
+    floored = metrics.bootstrap_ci(partial(metrics.nll, eps=.1), *GOOD, n_boot=2)  # which is a mean over samples
+    assert floored == metrics.bootstrap_ci(metrics.nll, *GOOD, n_boot=2, eps=.1)
 
 
 def test_flags_are_true_or_false():
     probs, target = torch.tensor([[.6, .4], [.61, .39], [.2, .8]]), torch.tensor([0, 1, 1])
-    assert metrics.sece(probs, target, self_term=np.False_) == metrics.sece(probs, target, self_term=False) != metrics.sece(probs, target)
+    found = [metrics.sece(probs, target, self_term=value) for value in (np.False_, False, np.True_, True)]
+    assert found[0] == found[1] != found[2] == found[3]
     for value in 1, 0, "no", None:
         with pytest.raises(ValueError, match=f"self_term: {value!r}, want True or False"):
             metrics.sece(*GOOD, self_term=value)

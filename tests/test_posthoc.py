@@ -580,9 +580,13 @@ def test_wrong_compositions(name, message):
         make_calibrator(name).fit(*overconfident(N=20))
 
 
+FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in": temperature.nll_temperature_in,
+           "ece_temperature_in": temperature.ece_temperature_in,
+           "ece_by_temperature": lambda z, y: temperature.ece_by_temperature(z, y, torch.ones(1))}
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("find", [temperature.nll_temperature, temperature.nll_temperature_in, temperature.ece_temperature_in, lambda z, y: temperature.ece_by_temperature(z, y, torch.ones(1))],
-                         ids=["nll_temperature", "nll_temperature_in", "ece_temperature_in", "ece_by_temperature"])
+@pytest.mark.parametrize("find", FINDERS.values(), ids=FINDERS)
 def test_no_temperature_of_numbers_that_are_none(find, bad):
     for logits in torch.full((4, 3), bad), torch.eye(4, 3).masked_fill(torch.eye(4, 3) > 0, bad):
         with pytest.raises(ValueError, match="logits: row 0 holds nan or inf, want finite numbers"):
@@ -600,7 +604,10 @@ def test_bounds_and_temperatures_are_looked_at():
         ece_by_temperature(*overconfident(N=20), torch.ones(1), 0)
 
 
-@pytest.mark.parametrize("fit", [score_maps.histogram_map, score_maps.isotonic_map, score_maps.bbq_map, score_maps.platt_map])
+MAPS = [score_maps.histogram_map, score_maps.isotonic_map, score_maps.bbq_map, score_maps.platt_map]
+
+
+@pytest.mark.parametrize("fit", MAPS)
 def test_no_map_of_scores_that_are_none(fit):
     score, hit = torch.tensor([.2, .4, math.nan, .9], dtype=torch.float64), torch.tensor([True, False, True, True])
     with pytest.raises(ValueError, match=r"(score|odds): nan at row 2, want (numbers in \[0, 1\]|finite numbers)"):
@@ -614,5 +621,7 @@ def test_no_map_of_scores_that_are_none(fit):
 def test_what_is_no_number_has_no_value():
     score, hit = torch.tensor([.2, .4, .9], dtype=torch.float64), torch.tensor([True, False, True])
     at = torch.tensor([.3, math.nan], dtype=torch.float64)
-    for apply, m in ((score_maps.step, score_maps.histogram_map(score, hit)), (score_maps.line, score_maps.isotonic_map(score, hit)), (score_maps.logistic, score_maps.platt_map(score, hit))):
-        assert apply(m, at).isnan().tolist() == [False, True]
+    made = {score_maps.step: score_maps.histogram_map, score_maps.line: score_maps.isotonic_map,
+            score_maps.logistic: score_maps.platt_map}
+    for apply, fit in made.items():
+        assert apply(fit(score, hit), at).isnan().tolist() == [False, True]

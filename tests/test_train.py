@@ -100,29 +100,36 @@ class Summed(nn.Module):
         return F.cross_entropy(logits, target, reduction=reduction)
 
 
-@pytest.mark.parametrize("loss", [functools.partial(F.cross_entropy, reduction="sum"), functools.partial(functools.partial(F.cross_entropy, reduction="sum"), label_smoothing=0.), summed, Summed(),
-                                  functools.partial(make_loss("ce", reduction="sum")), functools.partial(summed), functools.partial(Summed()), told],
-                         ids=["partial", "partial of a partial", "function", "module", "partial of a loss", "partial of a function", "partial of a module", "attribute"])
+SUMS = {"partial": functools.partial(F.cross_entropy, reduction="sum"), "function": summed, "module": Summed(),
+        "partial of a partial": functools.partial(functools.partial(F.cross_entropy, reduction="sum"), label_smoothing=0.),
+        "partial of a loss": functools.partial(make_loss("ce", reduction="sum")), "attribute": told,
+        "partial of a function": functools.partial(summed), "partial of a module": functools.partial(Summed())}
+
+
+@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_a_sum_is_known_for_one(loss, accumulate):
     "However it is written, it is trained and reported as torch's own sum."
-    options = dict(epochs=1, lr=1e-4, accumulate=accumulate)
-    (a, got), (b, want) = (trained(problem(), fn, model="mlp", **options) for fn in (loss, nn.CrossEntropyLoss(reduction="sum")))
-    assert a.reduction == "sum" and got.rows == want.rows and torch.equal(a.predict(problem().test).logits, b.predict(problem().test).logits)
+    options, test = dict(model="mlp", epochs=1, lr=1e-4, accumulate=accumulate), problem().test
+    (a, got), (b, want) = (trained(problem(), f, **options) for f in (loss, nn.CrossEntropyLoss(reduction="sum")))
+    assert a.reduction == "sum" and got.rows == want.rows and torch.equal(a.predict(test).logits, b.predict(test).logits)
 
 
 def test_a_mean_is_known_for_one():
-    for loss in F.cross_entropy, functools.partial(summed, reduction="mean"), lambda z, y: F.cross_entropy(z, y), nn.CrossEntropyLoss(), functools.partial(nn.CrossEntropyLoss()):
+    means = [F.cross_entropy, functools.partial(summed, reduction="mean"), lambda z, y: F.cross_entropy(z, y)]
+    for loss in *means, nn.CrossEntropyLoss(), functools.partial(nn.CrossEntropyLoss()):
         assert trained(problem(), loss, model="mlp", epochs=1)[0].reduction == "mean"
 
 
-@pytest.mark.parametrize("loss, message", [(functools.partial(F.cross_entropy, reduction="none"), 'loss: its reduction is "none", want "mean" or "sum" to train with'),
-                                           (functools.partial(F.cross_entropy, reduction="batchmean"), 'loss: its reduction is "batchmean", want "mean" or "sum"'),
-                                           (lambda z, y: F.cross_entropy(z, y, reduction="none"), r"loss: a tensor of shape \(16,\), want one number for a batch; reduce it by .mean\(\)"),
-                                           (lambda z, y: F.cross_entropy(z, y).item(), "loss: a float, want a tensor of one number")],
-                         ids=["none", "batchmean", "not reduced", "no tensor"])
+NEITHER = {"none": (functools.partial(F.cross_entropy, reduction="none"), 'its reduction is "none", want "mean" or "sum" to train'),
+           "another": (functools.partial(F.cross_entropy, reduction="batchmean"), 'its reduction is "batchmean", want "mean"'),
+           "not reduced": (lambda z, y: F.cross_entropy(z, y, reduction="none"), r"a tensor of shape \(16,\), want one number"),
+           "no tensor": (lambda z, y: F.cross_entropy(z, y).item(), "a float, want a tensor of one number")}
+
+
+@pytest.mark.parametrize("loss, message", NEITHER.values(), ids=NEITHER)
 def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"loss: {message}"):
         trained(problem(), loss, model="mlp", epochs=1)
 
 
