@@ -199,6 +199,8 @@ def code_hash(path)->str:
     cells = json.loads(Path(path).read_text(encoding='utf-8'))['cells']
     return sha256('\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'code').encode()).hexdigest()[:16]
 
+_BUSY = 600   # seconds that a kernel may take to begin, and what a cell shows to arrive, on a machine with much else to do
+
 def _papermill(path, folder, settings, timeout, progress, forked):
     import papermill
     from nbclient.exceptions import CellTimeoutError
@@ -208,7 +210,8 @@ def _papermill(path, folder, settings, timeout, progress, forked):
     os.environ.update({FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())})
     try:
         papermill.execute_notebook(str(path), str(folder/'notebook.ipynb'), parameters=settings, kernel_name='python3',
-                                   progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout, **kernels,
+                                   progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
+                                   start_timeout=_BUSY, iopub_timeout=_BUSY, **kernels,
                                    extra_arguments=['--IPKernelApp.log_level=ERROR'])  # no warning about loopback sockets
     except papermill.PapermillExecutionError as e:
         raise NotebookError(f'{e.ename}: {one_line(e.evalue)} (in cell {e.exec_count})') from None

@@ -168,7 +168,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
     if rank() == 0:
         _write_tensors(folder/'splits.safetensors', {k: s.rows for k, s in splits.parts.items() if s.rows is not None})
         if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
-    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', progress and rank() == 0, tensorboard=folder/'tensorboard' if tensorboard else None)
+    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', rank() == 0 and progress, tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
     if rank() == 0 and trainer.kept.epoch: folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
     if trainer.stepper.inner is not None: _write_tensors(folder/'loss.safetensors', {k: v.cpu() for k, v in trainer.stepper.inner.state_dict().items()})

@@ -1,6 +1,8 @@
-"What the tests share: golden vectors, the repository, and one thread for steady numbers."
+"What the tests share: golden vectors, the repository, how far rounding reaches, how long to wait, and one thread for steady numbers."
 import json
+import math
 import os
+import time
 from pathlib import Path
 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
@@ -12,6 +14,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from calibnb.notebooks import FAILS, HOLDS, NOISY  # noqa: E402
+from calibnb.pool import core_count  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 VECTORS = ROOT/"tests"/"vectors"
@@ -35,6 +38,44 @@ def within(got, want, case):
     assert got.shape == want.shape
     worst = ((got - want).abs() - case["rtol"]*want.abs()).max().item()
     assert worst <= case["atol"], f"{case['id']}: off by {worst:.3g} more than rtol allows"
+
+
+def rounding(terms, dtype=torch.float64, size=1.):
+    """Error that rounding may leave in a sum of `terms` numbers, in any order and on any processor.
+
+    4 eps sqrt(terms) times `size`, the sum of their magnitudes; of a mean, the magnitude of one.
+    """
+    return 4*torch.finfo(dtype).eps*math.sqrt(terms)*size
+
+
+def patience(seconds):
+    """How long to wait for what takes less than `seconds` on an idle machine.
+
+    CALIBNB_TEST_PATIENCE times that; by default three times, and more where several processes share a core.
+    """
+    if factor := os.environ.get("CALIBNB_TEST_PATIENCE"):
+        return seconds*float(factor)
+    return 3*seconds*max(1., processes_at_work()/core_count())
+
+
+def for_slow_kernels():
+    "What papermill is to be told, which gives up early on a busy machine."
+    return dict.fromkeys(("start_timeout", "iopub_timeout"), int(patience(60)))
+
+
+def processes_at_work():
+    "How many want a core: on average over the last minute, or now, where the system says so."
+    lately, now = os.getloadavg()[0] if hasattr(os, "getloadavg") else 1., Path("/proc/loadavg")
+    return max(lately, int(now.read_text().split()[3].split("/")[0])) if now.exists() else lately
+
+
+def wait_for(condition, seconds=60, alive=lambda: True):
+    "Wait until `condition()` is true; fail when it is late, or when what should bring it about is no longer alive."
+    end = time.monotonic() + patience(seconds)
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        assert alive() or condition(), "over before it could happen"
+        time.sleep(.02)
 
 
 def pytest_configure(config):

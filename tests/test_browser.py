@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from calibnb.recipe import Recipe
 from calibnb.runs import RunConfig, get_run
 
-from conftest import ROOT
+from conftest import ROOT, patience, wait_for
 
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(chromium is None, reason="no Chromium")
@@ -22,9 +21,14 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
 
 def answers(url):
     try:
-        return urllib.request.urlopen(url, timeout=2).status == 200
+        return urllib.request.urlopen(url, timeout=patience(2)).status == 200
     except OSError:
         return False
+
+
+def lives(server, log):
+    assert server.poll() is None, log.read_text()[-3000:]
+    return True
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +47,14 @@ def lab(tmp_path_factory):
                "--IdentityProvider.token=", "--ServerApp.password=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", f"--notebook-dir={home/'nbs'}"]
     with open(home/"lab.log", "w") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
-    url, end = f"http://127.0.0.1:{port}", time.monotonic() + 60
+    url = f"http://127.0.0.1:{port}"
     try:
-        while not answers(f"{url}/api"):
-            assert server.poll() is None and time.monotonic() < end, (home/"lab.log").read_text()[-3000:]
-            time.sleep(.2)
+        wait_for(lambda: answers(f"{url}/api"), alive=lambda: lives(server, home/"lab.log"))
         yield url
     finally:
         server.terminate()
         try:
-            server.wait(30)
+            server.wait(patience(30))
         except subprocess.TimeoutExpired:
             server.kill()
 
@@ -61,15 +63,17 @@ def lab(tmp_path_factory):
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     with tempfile.TemporaryDirectory() as profile, playwright.sync_playwright() as p:
-        context = p.chromium.launch_persistent_context(profile, executable_path=chromium, args=FLAGS, viewport=dict(width=1400, height=1000))
+        options = dict(executable_path=chromium, args=FLAGS, viewport=dict(width=1400, height=1000), timeout=1000*patience(60))
+        context = p.chromium.launch_persistent_context(profile, **options)
+        context.set_default_timeout(1000*patience(90))
         yield context
         context.close()
 
 
 def run_all(page, lab, name):
-    page.goto(f"{lab}/lab/tree/explore/{name}.ipynb?reset", timeout=60_000)
-    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for(timeout=60_000)   # what is run before is lost
+    page.goto(f"{lab}/lab/tree/explore/{name}.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()   # what is run before is lost
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.locator("[data-command='runmenu:run-all']").click()
 
@@ -84,16 +88,16 @@ def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp
     try:
         run_all(page, lab, name)
         handle = slider(page, label).first
-        handle.wait_for(timeout=90_000)
+        handle.wait_for()
         figure, told = page.locator(".jp-OutputArea-output img").first, page.locator(".widget-html-content").last
-        figure.wait_for(timeout=30_000)
+        figure.wait_for()
         before = figure.get_attribute("src"), told.inner_text()
         assert len(before[0]) > 5000 and any(c.isdigit() for c in before[1])
         handle.focus()
         for _ in range(5):
             page.keyboard.press("ArrowLeft")
-        page.wait_for_function("([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src && [...document.querySelectorAll('.widget-html-content')].at(-1).innerText != text", arg=list(before), timeout=20_000)
-        page.wait_for_function("document.querySelector('.jp-OutputArea-output img').clientWidth > 400", timeout=20_000)
+        page.wait_for_function("([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src && [...document.querySelectorAll('.widget-html-content')].at(-1).innerText != text", arg=list(before))
+        page.wait_for_function("document.querySelector('.jp-OutputArea-output img').clientWidth > 400")
         assert not page.locator(".jp-OutputArea-output[data-mime-type*='stderr']").count()
     finally:
         page.screenshot(path=os.environ.get("CALIBNB_SCREENSHOTS", str(tmp_path)) + f"/{name}.png")

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, patience
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -28,7 +28,7 @@ def test_signatures_are_whole(notebook):
 
 def test_the_how_to_runs(tmp_path):
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(), re.S))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=patience(300))
     assert done.returncode == 0, done.stderr
     assert (tmp_path/"calibrator.safetensors").exists() and list((tmp_path/"my_runs").glob("*/*/result.json"))
 

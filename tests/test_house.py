@@ -11,7 +11,7 @@ from pathlib import Path
 
 import papermill
 import pytest
-from conftest import ROOT
+from conftest import ROOT, patience
 
 import calibnb
 from calibnb.params import notebook_parameters
@@ -96,7 +96,7 @@ def rebuilt(tmp_path_factory):
     for module in (copy/"calibnb").glob("*.py"):
         if module.stem not in ("__init__", "_modidx"):
             module.unlink()
-    subprocess.run(["make", "sync", f"BIN={BIN}", "READY="], cwd=copy, check=True, timeout=120, capture_output=True)
+    subprocess.run(["make", "sync", f"BIN={BIN}", "READY="], cwd=copy, check=True, timeout=patience(120), capture_output=True)
     return copy
 
 
@@ -143,9 +143,9 @@ def test_version_is_one():
 
 def test_import_is_light():
     code = "import sys, calibnb; print(*(m for m in ('torch', 'pandas', 'matplotlib', 'torchvision', 'papermill') if m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == ""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
     code = code.replace("calibnb;", "calibnb.losses, calibnb.metrics;")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == "torch"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == "torch"
 
 
 def test_names_at_the_top_are_there():
@@ -155,7 +155,7 @@ def test_names_at_the_top_are_there():
 def test_checking_parameters_is_light():
     "A wrong parameter is refused before anything heavy is imported."
     code = "import sys, calibnb.params; print(*(m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'papermill') if m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout.strip() == ""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
 
 
 @pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").glob("*.ipynb")), ids=lambda p: p.stem)

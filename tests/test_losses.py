@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -59,17 +60,30 @@ def test_finite_at_the_extremes(name, options, dtype, size):
         assert value.isfinite().all() and grad.isfinite().all()
 
 
+def value_and_gradient(name, logits, target):
+    "Of the summed loss, in float64 whatever it was computed in."
+    logits = logits.clone().requires_grad_()
+    value = make_loss(name, reduction="sum")(logits, target)
+    return value.double().detach(), torch.autograd.grad(value, logits)[0].double()
+
+
+def moved_by_ulps(name, logits, target, ulps):
+    "How far float64 values and gradients move, at most, when the logits move by so many units in the last place of float32."
+    draw, exact, step = torch.Generator().manual_seed(1), value_and_gradient(name, logits.double(), target), ulps*torch.finfo(torch.float32).eps
+    signs = [2*torch.randint(2, logits.shape, generator=draw) - 1 for _ in range(4)]
+    moved = [value_and_gradient(name, logits.double()*(1 + step*sign), target) for sign in signs]
+    return [max((there[i] - exact[i]).abs().max() for there in moved) for i in range(2)]
+
+
 @pytest.mark.parametrize("scale", [1., 5., 20.])
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN | {"sece", "dece"}])  # whose sigmoids are too steep for float32
 def test_float32_is_as_good_as_float32_can_be(name, scale):
+    "Off by no more than a dozen roundings of the logits, of the sum and of the largest derivative explain."
     logits, target = batch(200, 10, scale=scale)
     logits = logits.float()
-    found = []
-    for z in logits.clone().requires_grad_(), logits.double().requires_grad_():
-        value = make_loss(name, reduction="sum")(z, target)
-        found.append((value.double().detach(), torch.autograd.grad(value, z)[0].double()))
-    for single, double in zip(*found):
-        torch.testing.assert_close(single, double, rtol=3e-6*max(1, scale), atol=3e-6)
+    single, double = value_and_gradient(name, logits, target), value_and_gradient(name, logits.double(), target)
+    for got, want, moved in zip(single, double, moved_by_ulps(name, logits, target, 12)):
+        assert (got - want).abs().max() <= moved + rounding(12, torch.float32, want.abs().max())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -137,7 +151,7 @@ def test_the_derivative_written_down_is_that_of_the_formula(name, options, seed,
     for values in weights.weighted_ce(logits.requires_grad_(), target, weight, detach), weights._plain(logits, target, weight, detach):
         found.append((values.detach(), *torch.autograd.grad(values.sum(), (logits, gammas), allow_unused=True, materialize_grads=True)))
     for fast, plain in zip(*found):
-        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-12*max(1., plain.abs().max().item()))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN and not n.endswith("_gra")])
@@ -254,6 +268,19 @@ def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
         value, want = fn(z, target, width), pairs(z, weighted)
         torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("width", [.01, .4])
+def test_pairs_of_float32_confidences_are_summed_in_float64(width):
+    "Only the derivative is rounded, once it is there."
+    draw, found = torch.Generator().manual_seed(0), []
+    conf, hit = torch.rand(5000, generator=draw), torch.randint(2, (5000,), generator=draw).double()
+    for pair_sum, c in (surrogates._pair_sum, conf.clone()), (surrogates._pair_sum_plain, conf.double()):
+        value = pair_sum(c.requires_grad_(), hit, torch.ones_like(hit), width)
+        found.append((value.detach(), torch.autograd.grad(value, c)[0].double()))
+    (value, slope), (want, exact) = found
+    assert abs(value - want) <= rounding(5000, size=want)
+    torch.testing.assert_close(slope, exact, rtol=rounding(1, torch.float32), atol=rounding(5000, size=exact.abs().max()).item())
 
 
 def test_masked_classes_and_large_norms():

@@ -8,13 +8,14 @@ from functools import partial
 
 import pytest
 import torch
+from conftest import patience, wait_for
 
 from calibnb.pool import JobDied, worker_count
 from calibnb.pool import in_processes as any_processes
 from calibnb.recipe import Recipe
 from calibnb.runs import RunConfig, get_runs
 
-in_processes = partial(any_processes, preload=["calibnb.runs", "pytest"])  # so that they begin at once
+in_processes = partial(any_processes, preload=["calibnb.runs", "pytest", "conftest"])  # so that they begin at once
 
 
 def double(x, tell):
@@ -28,7 +29,7 @@ def fail(reason, tell):
 
 def die(sign, tell):
     os.kill(os.getpid(), sign)
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def sleep(seconds, path, tell):
@@ -55,11 +56,15 @@ def alive(pid):
     return True
 
 
-def gone(pid, seconds=20):
-    end = time.monotonic() + seconds
-    while alive(pid) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not alive(pid)
+def told_pid(path):
+    "Of the process that `sleep`s, once it does."
+    wait_for(lambda: path.exists() and path.read_text())
+    return int(path.read_text())
+
+
+def gone(pid):
+    wait_for(lambda: not alive(pid))
+    return True
 
 
 def test_every_job_ends_once_and_says_how():
@@ -80,21 +85,32 @@ def test_errors_and_deaths_are_told_and_the_rest_goes_on():
 
 
 def test_a_job_that_takes_too_long_is_ended(tmp_path):
-    (ended,) = in_processes(sleep, [(60, tmp_path / "pid")], 1, timeout=1)
-    assert type(ended.error) is TimeoutError and "1 s" in str(ended.error) and ended.seconds < 30
-    assert gone(int((tmp_path / "pid").read_text()))
+    limit = patience(1)
+    (ended,) = in_processes(sleep, [(3600, tmp_path / "pid")], 1, timeout=limit)
+    assert type(ended.error) is TimeoutError and f"{limit:g} s" in str(ended.error) and limit < ended.seconds < 3600
+    assert gone(told_pid(tmp_path / "pid"))
 
 
 def deaf(seconds, file, tell):
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    "Sleep on when told to end, but say so."
+    signal.signal(signal.SIGTERM, lambda *_: file.with_suffix(".told").touch())
     sleep(seconds, file, tell)
 
 
+def until_told(file, tell):
+    wait_for(file.with_suffix(".told").exists)
+
+
+def call(job, *args, tell):
+    job(*args, tell=tell)
+
+
 def test_a_job_that_does_not_end_when_told_to_holds_nobody_up(tmp_path):
-    start = time.monotonic()
-    jobs = in_processes(deaf, [(60, tmp_path / "deaf"), *[(0.5, tmp_path / f"{i}") for i in range(4)]], 2, timeout=2)
-    assert sorted(next(jobs).index for _ in range(4)) == [1, 2, 3, 4] and time.monotonic() - start < 30
-    os.kill(int((tmp_path / "deaf").read_text()), signal.SIGKILL)
+    limit, file = patience(2), tmp_path / "deaf"
+    others = [(sleep, 0.6 * limit, tmp_path / "other"), (until_told, file), *[(sleep, 0, tmp_path / "other")] * 2]
+    jobs = in_processes(call, [(deaf, 3600, file), *others], 2, timeout=limit)
+    assert sorted(next(jobs).index for _ in range(4)) == [1, 2, 3, 4] and alive(told_pid(file))
+    os.kill(told_pid(file), signal.SIGKILL)
     assert type(next(jobs).error) is TimeoutError and next(jobs, None) is None
 
 
@@ -122,50 +138,47 @@ def test_values_are_sent_whole_or_not_at_all():
 
 
 def test_deaf_jobs_are_ended_together(tmp_path, monkeypatch):
-    jobs = in_processes(deaf, [(0.1, tmp_path / "short"), *[(100, tmp_path / f"{i}") for i in range(2)]], 3)
+    files = [tmp_path / f"{i}" for i in range(4)]
+    jobs = in_processes(deaf, [(0.1, tmp_path / "short"), *[(3600, file) for file in files]], 5)
     assert next(jobs).index == 0
-    while not all((tmp_path / f"{i}").exists() and (tmp_path / f"{i}").read_text() for i in range(2)):
-        time.sleep(0.05)
-    monkeypatch.setattr("calibnb.pool.PATIENCE", 3)
+    pids, each = [told_pid(file) for file in files], patience(1)
+    monkeypatch.setattr("calibnb.pool.PATIENCE", each)
     start = time.monotonic()
     jobs.close()
-    assert time.monotonic() - start < 5.5  # not three seconds for each
-    assert all(gone(int((tmp_path / f"{i}").read_text())) for i in range(2))
+    assert time.monotonic() - start < 3 * each  # not four times
+    assert all(gone(pid) for pid in pids)
 
 
 def test_who_stops_listening_stops_the_jobs(tmp_path):
-    jobs = in_processes(sleep, [(0, tmp_path / "short"), (60, tmp_path / "long")], 2)
+    jobs = in_processes(sleep, [(0, tmp_path / "short"), (3600, tmp_path / "long")], 2)
     assert next(jobs).index == 0
-    while not (tmp_path / "long").exists() or not (tmp_path / "long").read_text():
-        time.sleep(0.05)
+    pid = told_pid(tmp_path / "long")
     jobs.close()
-    assert gone(int((tmp_path / "long").read_text()))
+    assert gone(pid)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_jobs_do_not_outlive_a_killed_master(tmp_path):
-    script = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(60, pathlib.Path(sys.argv[2]))], 1))"
+    script = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(3600, pathlib.Path(sys.argv[2]))], 1))"
     file = tmp_path / "master.py"
     file.write_text(script)
     master = subprocess.Popen([sys.executable, str(file), os.path.dirname(__file__), str(tmp_path / "pid")])
-    end = time.monotonic() + 60
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < end and master.poll() is None
-        time.sleep(0.1)
-    master.kill()
-    master.wait()
-    assert gone(int((tmp_path / "pid").read_text()))
+    try:
+        pid = told_pid(tmp_path / "pid")
+    finally:
+        master.kill()
+        master.wait()
+    assert gone(pid)
 
 
-def test_runs_side_by_side_are_the_same_runs(tmp_path):
+def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
     configs = [RunConfig(experiment="pool", loss=loss, recipe=Recipe.quick(2, seed=s)) for loss in ("ce", "brier") for s in (0, 1)]
     here, there = get_runs(configs, tmp_path / "here", progress=False), get_runs(configs, tmp_path / "there", workers=2, progress=False)
     for a, b in zip(here, there):
         assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
         assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
-    start = time.monotonic()
+    monkeypatch.setattr("calibnb.runs.in_processes", lambda *args, **options: pytest.fail("loaded, nothing is to be started"))
     get_runs(configs, tmp_path / "there", workers=2)
-    assert time.monotonic() - start < 5  # loaded, nothing is started
 
 
 def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
@@ -182,11 +195,11 @@ def add_up(n, tell):
 
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
-    script = "import sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=30, preload=['calibnb.runs', 'sklearn.datasets']))))"
+    script = "import os, sys; sys.path.insert(0, sys.argv[1]); import test_pool; del os.environ['OMP_NUM_THREADS']\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets']))))"
     file = tmp_path / "master.py"
     file.write_text(script)
     env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    run = subprocess.run([sys.executable, str(file), os.path.dirname(__file__)], env=env, capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, str(file), os.path.dirname(__file__), str(patience(30))], env=env, capture_output=True, text=True, timeout=patience(120))
     assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import scipy.stats
 import torch
+from conftest import patience
 
 from calibnb import metrics
 from calibnb.core import Predictions
@@ -48,6 +49,12 @@ def test_a_run_that_exists_is_loaded(tmp_path, monkeypatch):
     assert again.path == first.path and again.history.rows == first.history.rows
     assert again.config == config()
     assert torch.equal(again.predictions("test").logits, first.predictions("test").logits)
+
+
+def test_progress_is_told_to_a_function(tmp_path):
+    told = []
+    get_run(config(3), tmp_path, progress=told.append)
+    assert told == [1, 1, 1]
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path):
@@ -132,7 +139,7 @@ def test_compare():
 def test_two_workers_make_it_once(tmp_path):
     setting = config(epochs=40)
     children = [python(TRAIN, setting.model_dump_json(), str(tmp_path)) for _ in range(2)]
-    assert [c.wait(timeout=120) for c in children] == [0, 0]
+    assert [c.wait(patience(120)) for c in children] == [0, 0]
     log = (setting.path(tmp_path)/"log.txt").read_text()
     assert log.count("begun by process") == 1 and log.count("  done") == 1
 

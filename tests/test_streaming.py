@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from conftest import patience
 from torchmetrics import MetricCollection
 
 from calibnb import streaming
@@ -36,7 +37,7 @@ def test_two_processes_equal_the_whole(tmp_path):
     (tmp_path/"script.py").write_text(SCRIPT)
     run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2",
            str(tmp_path/"script.py"), str(tmp_path/"out.json")]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     got, want = json.loads((tmp_path/"out.json").read_text())
     assert got.keys() == want.keys() and all(abs(got[k] - want[k]) < 1e-12 for k in want)

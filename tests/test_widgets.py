@@ -7,6 +7,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from conftest import for_slow_kernels
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from nbconvert import HTMLExporter
 from PIL import Image
@@ -155,7 +156,8 @@ def test_without_a_front_end_there_are_pictures(name, tmp_path, preds, monkeypat
     shutil.copy(EXPLORE/f"{name}.ipynb", tmp_path)
     preds.save(tmp_path/"preds.safetensors")
     given = dict(file=str(tmp_path/"preds.safetensors")) if name == "reliability" else {}
-    execute_notebook(tmp_path/f"{name}.ipynb", tmp_path/"out.ipynb", given, progress_bar=False, kernel_manager_class=forked_kernels())
+    options = dict(progress_bar=False, kernel_manager_class=forked_kernels(), **for_slow_kernels())
+    execute_notebook(tmp_path/f"{name}.ipynb", tmp_path/"out.ipynb", given, **options)
     nb = nbformat.read(tmp_path/"out.ipynb", 4)
     shown = [o for c in nb.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
     page, _ = HTMLExporter().from_notebook_node(nb)
