@@ -132,7 +132,7 @@ def test_degenerate_sets_give_a_table(kind):
 
 def test_large_matrices_are_left_out_and_it_is_said():
     preds = overconfident(600, K=30)
-    table = evaluate(preds, n_boot=10, draws=1)
+    table = evaluate(preds, folds=2, n_boot=10, draws=1)
     assert "matrix" not in table.rows and any("930 parameters for 300 samples" in n for n in table.notes)
 
 
