@@ -8,7 +8,6 @@ __all__ = ['FOLDER_VARIABLE', 'HOLDS', 'FAILS', 'NOISY', 'Experiment', 'findings
            'code_hash', 'describe']
 
 # %% ../nbs/51_notebooks.ipynb #960bd03a
-import json
 import logging
 import os
 import statistics
@@ -16,12 +15,13 @@ import sys
 import warnings
 from copy import deepcopy
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
 from .folder import Finding, Result, RunError, RunFolder, checkout, failure, one_line, run_path
 from .kernels import forked_kernels
-from .params import check_values, join_dotted, notebook_parameters
+from .params import check_values, join_dotted, notebook_parameters, read_notebook
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
 FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by run_notebook: the folder is begun and locked by the parent
@@ -146,14 +146,14 @@ def find_notebook(
 class NotebookError(RunError):
     "A notebook that did not come to its end; its folder holds what it did and why it stopped."
 
-def _own_check(path, settings):
-    "Run the cell below the parameters, with which an experiment refuses values that cannot be right."
-    cells = [c for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
-    at = next(i for i, c in enumerate(cells) if 'parameters' in c['metadata'].get('tags', []))
-    declaration, check = (''.join(c['source']) for c in cells[at:at + 2])
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                             # the notebook says it again
-        exec(compile(check, path.name, 'exec'), {**deepcopy(settings), 'In': [declaration]})
+def _declared_check(path):
+    "The function of `calibnb.checks` that an experiment's metadata name, or None."
+    ours = read_notebook(path).get('metadata', {}).get('calibnb', {})
+    if not (name := ours.get('check')): return None
+    checks = import_module('calibnb.checks')
+    if name not in checks.__all__:
+        raise ValueError(f'{path.name}: its metadata name the check {name!r}, want one of {", ".join(checks.__all__)}')
+    return getattr(checks, name)
 
 def plan_notebook(
     notebook,        # name of an experiment, or path of a notebook
@@ -164,7 +164,10 @@ def plan_notebook(
     types = notebook_parameters(path)
     settings = check_values(join_dotted(params.items(), types), types, f'the parameters cell of {path.name}')
     if 'seed' not in settings: raise ValueError(f'{path.name}: declares no seed, and every experiment must')
-    if path in list_experiments().values(): _own_check(path, settings)
+    if path in list_experiments().values() and (check := _declared_check(path)):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')                         # the notebook says it again
+            check(deepcopy(settings))
     return path, settings
 
 def run_notebook(
@@ -196,8 +199,8 @@ def is_made(
 
 def code_hash(path)->str:
     "16 hex digits of a notebook's code: with another one an executed notebook is out of date."
-    cells = json.loads(Path(path).read_text(encoding='utf-8'))['cells']
-    return sha256('\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'code').encode()).hexdigest()[:16]
+    cells = [c for c in read_notebook(path)['cells'] if c.get('cell_type') == 'code']
+    return sha256('\n'.join(''.join(c['source']) for c in cells).encode()).hexdigest()[:16]
 
 def _papermill(path, folder, settings, timeout, progress, forked):
     import papermill
