@@ -11,7 +11,7 @@ _home = {
     "train": ["Recipe", "Trainer"],
     "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
 }
-_modules = ["core", "params", "bins", "smoothing", "intervals", "cache", "trees", "parallel", "pool", "metrics", "surrogates", "synth", "models", "gamma_net", "folder", "weights", "temperature", "score_maps", "files", "images", "texts", "recipe", "kernels", "losses", "posthoc", "streaming", "plots", "data", "batches", "recorders", "checkpoint", "papers", "train", "evaluate", "meta", "runs", "notebooks", "pages", "sweep", "widgets", "cli"]
+_modules = ["core", "params", "bins", "smoothing", "intervals", "cache", "trees", "parallel", "pool", "metrics", "surrogates", "synth", "models", "gamma_net", "folder", "weights", "temperature", "score_maps", "files", "images", "texts", "recipe", "kernels", "losses", "posthoc", "streaming", "plots", "data", "batches", "recorders", "checkpoint", "papers", "train", "evaluate", "meta", "runs", "notebooks", "pages", "sweep", "widgets", "checks", "cli"]
 __all__ = [name for names in _home.values() for name in names]
 
 

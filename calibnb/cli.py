@@ -12,7 +12,6 @@ import sys
 import time
 import warnings
 from pathlib import Path
-from textwrap import shorten
 
 import yaml
 
@@ -92,7 +91,8 @@ def _sweep(args):
         print(table[['state', 'run', 'job']].to_string(index=False, header=False))
         print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
         return 0
-    print(table.assign(seconds=table.seconds.map('{:.1f}'.format), reason=[shorten(r, 100, placeholder=' …') for r in table.reason]).to_string(index=False))
+    print(table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format)).to_string(index=False))
+    for row in table[table.reason != ''].itertuples(): print(f'{row.state}  {row.job}: {row.reason}')
     print(', '.join(f'{n} {state}' for state, n in table.state.value_counts().items()) + f', {time.time() - start:.1f} s')
     return int(not table.state.isin(['done', 'done before']).all())
 

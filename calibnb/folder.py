@@ -172,8 +172,9 @@ class RunRecord:
         return False
 
     def holder(self):
-        "Who works on the run, as its status says."
-        return f'process {self.status.get("pid", "?")} on {self.status.get("host", "?")}'
+        "Who works on the run, as far as its status says."
+        status = self.status
+        return f'process {status["pid"]} on {status["host"]}' if {'pid', 'host'} <= status.keys() else 'another process'
 
 # %% ../nbs/15_folder.ipynb #780a4dfa
 class RunFolder(RunRecord):

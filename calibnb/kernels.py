@@ -22,7 +22,8 @@ KERNEL_MODULES = 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot
 def _serve(pipe):
     "Wait to be told which kernel to be, and be it."
     end_with_parent(signal.SIGKILL)
-    argv, env, cwd = pipe.recv()
+    try: argv, env, cwd = pipe.recv()
+    except (EOFError, OSError): return                      # nobody is there to tell
     os.setsid()                                             # signals for those who asked are not for the kernel
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()

@@ -8,20 +8,21 @@ __all__ = ['FOLDER_VARIABLE', 'HOLDS', 'FAILS', 'NOISY', 'Experiment', 'findings
            'code_hash', 'describe']
 
 # %% ../nbs/51_notebooks.ipynb #960bd03a
-import json
 import logging
 import os
 import statistics
 import sys
 import warnings
 from copy import deepcopy
+from functools import cache
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 
 from .core import atomic_write, pick, seed_everything
 from .folder import Finding, Result, RunError, RunFolder, checkout, failure, one_line, run_path
 from .kernels import forked_kernels
-from .params import check_values, join_dotted, notebook_parameters
+from .params import check_values, join_dotted, notebook_parameters, read_notebook
 
 # %% ../nbs/51_notebooks.ipynb #3b4a637a
 FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by run_notebook: the folder is begun and locked by the parent
@@ -146,14 +147,14 @@ def find_notebook(
 class NotebookError(RunError):
     "A notebook that did not come to its end; its folder holds what it did and why it stopped."
 
-def _own_check(path, settings):
-    "Run the cell below the parameters, with which an experiment refuses values that cannot be right."
-    cells = [c for c in json.loads(path.read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'code']
-    at = next(i for i, c in enumerate(cells) if 'parameters' in c['metadata'].get('tags', []))
-    declaration, check = (''.join(c['source']) for c in cells[at:at + 2])
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                             # the notebook says it again
-        exec(compile(check, path.name, 'exec'), {**deepcopy(settings), 'In': [declaration]})
+def _declared_check(path):
+    "The function of `calibnb.checks` that an experiment's metadata name, or None."
+    ours = read_notebook(path).get('metadata', {}).get('calibnb', {})
+    if not (name := ours.get('check')): return None
+    checks = import_module('calibnb.checks')
+    if name not in checks.__all__:
+        raise ValueError(f'{path.name}: its metadata name the check {name!r}, want one of {", ".join(checks.__all__)}')
+    return getattr(checks, name)
 
 def plan_notebook(
     notebook,        # name of an experiment, or path of a notebook
@@ -164,7 +165,10 @@ def plan_notebook(
     types = notebook_parameters(path)
     settings = check_values(join_dotted(params.items(), types), types, f'the parameters cell of {path.name}')
     if 'seed' not in settings: raise ValueError(f'{path.name}: declares no seed, and every experiment must')
-    if path in list_experiments().values(): _own_check(path, settings)
+    if path in list_experiments().values() and (check := _declared_check(path)):
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')                         # the notebook says it again
+            check(deepcopy(settings))
     return path, settings
 
 def run_notebook(
@@ -183,8 +187,77 @@ def run_notebook(
         if again or not is_made(folder, path):
             try:
                 with folder.running('notebook', settings, source=code): _papermill(path, folder, settings, timeout, progress, forked)
-            except Exception as e: raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/"notebook.ipynb"}') from e
+            except Exception as e:
+                where = 'notebook.ipynb' if (folder/'notebook.ipynb').exists() else 'log.txt'
+                raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/where}') from e
     return folder
+
+# %% ../nbs/51_notebooks.ipynb #218e7512
+_KEPT = 5_000_000  # characters of output that a cell leaves in the executed notebook
+_LATE = 60         # seconds that output may still be on its way when its cell has ended
+
+class _Watched:
+    "What papermill's client does differently here."
+    size, ended = 0, True
+
+    def execute_cell(self, cell, index):
+        from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+        self.size, self.ended = 0, cell.cell_type != 'code' or not cell.source.strip()
+        try: super().execute_cell(cell, index)
+        except DeadKernelError:
+            raise NotebookError(f'DeadKernelError: Kernel died in cell {self.code_cells_executed} '
+                                '(out of memory, or killed?)') from None
+        except CellTimeoutError:
+            raise NotebookError(f'a cell took longer than {self.timeout} s (cell {self.code_cells_executed})') from None
+        except CellExecutionError as e:
+            if not any(o.output_type == 'error' for o in cell.outputs):   # lost in a flood of output
+                _leave(cell, 'error', ename=e.ename, evalue=e.evalue, traceback=[e.traceback])
+            raise
+        if not self.ended: _leave(cell, 'stream', name='stderr', text='\n... the end of the output was lost: '
+                                  'there was more than could be read\n')
+
+    def process_message(self, msg, cell, cell_index):
+        kind, content = msg['msg_type'], msg['content']
+        if kind == 'clear_output': self.size = 0
+        if kind == 'status': self.ended = content['execution_state'] == 'idle'
+        if kind in ('stream', 'display_data', 'execute_result'):
+            room, size = _KEPT - self.size, _size(content)
+            self.size += size
+            if size > room >= 0: _leave(cell, 'stream', name='stderr', text='\n... the rest of the output of this cell '
+                                        f'is left out: a notebook keeps {_KEPT/1e6:g} million characters of it\n')
+            if size > room: return None
+        return super().process_message(msg, cell, cell_index)
+
+def _size(content):
+    "Characters of an output, as a message brings it."
+    return len(content['text']) if 'text' in content else sum(len(str(v)) for v in content.get('data', {}).values())
+
+def _leave(cell, kind, **output):
+    from nbformat.v4 import new_output
+    cell.outputs.append(new_output(kind, **output))
+
+# %% ../nbs/51_notebooks.ipynb #7f95b1b3
+@cache
+def _engine():
+    "Name of papermill's engine with the changes."
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import NBClientEngine, papermill_engines
+    quiet = logging.getLogger('calibnb.notebooks')
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    logging.getLogger('papermill').setLevel(logging.ERROR)
+
+    class Client(_Watched, PapermillNotebookClient): pass
+
+    class Engine(NBClientEngine):
+        @classmethod
+        def execute_managed_notebook(cls, manager, kernel_name, execution_timeout, start_timeout, kernels, **others):
+            Client(manager, kernel_name=kernel_name, timeout=execution_timeout, startup_timeout=start_timeout, log=quiet,
+                   raise_on_iopub_timeout=False, iopub_timeout=_LATE, **kernels,
+                   extra_arguments=['--IPKernelApp.log_level=CRITICAL']).execute()   # not that it was told to end
+
+    papermill_engines.register('calibnb', Engine)
+    return 'calibnb'
 
 # %% ../nbs/51_notebooks.ipynb #2698a76b
 def is_made(
@@ -196,28 +269,39 @@ def is_made(
 
 def code_hash(path)->str:
     "16 hex digits of a notebook's code: with another one an executed notebook is out of date."
-    cells = json.loads(Path(path).read_text(encoding='utf-8'))['cells']
-    return sha256('\n'.join(''.join(c['source']) for c in cells if c['cell_type'] == 'code').encode()).hexdigest()[:16]
+    cells = [c for c in read_notebook(path)['cells'] if c.get('cell_type') == 'code']
+    return sha256('\n'.join(''.join(c['source']) for c in cells).encode()).hexdigest()[:16]
 
 _BUSY = 600   # seconds that a kernel may take to begin, and what a cell shows to arrive, on a machine with much else to do
 
 def _papermill(path, folder, settings, timeout, progress, forked):
+    "Execute the notebook into the folder; a NotebookError says what went wrong, and in which cell."
     import papermill
-    from nbclient.exceptions import CellTimeoutError
-    logging.getLogger('papermill').setLevel(logging.WARNING)
     before = {k: os.environ.get(k) for k in (FOLDER_VARIABLE, 'CALIBNB_RUNS')}
-    kernels = {'kernel_manager_class': manager} if forked and (manager := forked_kernels()) else {}
     os.environ.update({FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())})
+    kernels = {'kernel_manager_class': manager} if forked and (manager := forked_kernels()) else {}
+    source, to = (str(p).replace('{', '{{').replace('}', '}}') for p in (path, folder/'notebook.ipynb'))  # which it formats
     try:
-        papermill.execute_notebook(str(path), str(folder/'notebook.ipynb'), parameters=settings, kernel_name='python3',
-                                   progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
-                                   start_timeout=_BUSY, iopub_timeout=_BUSY, **kernels,
-                                   extra_arguments=['--IPKernelApp.log_level=ERROR'])  # no warning about loopback sockets
-    except papermill.PapermillExecutionError as e:
-        raise NotebookError(f'{e.ename}: {one_line(e.evalue)} (in cell {e.exec_count})') from None
-    except CellTimeoutError: raise NotebookError(f'a cell took longer than {timeout} s') from None
+        nb = papermill.execute_notebook(source, to, parameters=settings, kernel_name='python3', engine_name=_engine(),
+                                        progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
+                                        start_timeout=_BUSY, iopub_timeout=_BUSY, kernels=kernels)
+    except Exception as e:
+        _check_there(folder)
+        if not isinstance(e, papermill.PapermillExecutionError): raise
+        raise NotebookError(f'{e.ename}: {one_line(e.evalue) or "no message"} (in cell {e.exec_count})') from None
     finally:
         for k, v in before.items(): os.environ.pop(k, None) if v is None else os.environ.update({k: v})
+    _check_there(folder)
+    if not folder.result: raise NotebookError(f'{_last_step(nb)}, so it left no valid result.json')
+
+def _check_there(folder):
+    if not (folder/'run.json').exists(): raise NotebookError('the run folder was removed while the notebook ran')
+
+def _last_step(nb):
+    "How a notebook that raised nothing ended without a result."
+    left = [c.execution_count for c in nb.cells for o in c.get('outputs', []) if o.output_type == 'error']
+    if left: return f'the notebook ended in cell {left[0]} by SystemExit before experiment.findings(...) was called'
+    return 'the notebook came to its end, but experiment.findings(...) was not called'
 
 # %% ../nbs/51_notebooks.ipynb #a21436bb
 def _duration(seconds): return f'{seconds:.0f} s' if seconds < 100 else f'{seconds/60:.0f} min' if seconds < 6000 else f'{seconds/3600:.1f} h'

@@ -70,24 +70,30 @@ def end_with_parent(sign=signal.SIGTERM):
     threading.Thread(target=watch, daemon=True).start()
 
 # %% ../nbs/08_pool.ipynb #8e40a2ae
+def _say(pipe, message:bytes)->bool:
+    "Send it to the one who asked; False where that one is gone and nobody listens."
+    try: pipe.send_bytes(message)
+    except OSError: return False
+    return True
+
 def _job(function, args, env, threads, pipe):
     "What happens in the process."
     signal.signal(signal.SIGINT, signal.SIG_IGN)                    # the one who asked says when to stop
-    pipe.send(('began', None))
+    if not _say(pipe, pickle.dumps(('began', None))): return
     end_with_parent()
     os.environ.clear()
     os.environ.update({'OMP_NUM_THREADS': str(threads)} | env | {'CALIBNB_WORKERS': '1'})   # a fork server has those of its own beginning
     import torch
     torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
     try:
-        answer = pickle.dumps(('value', function(*args, tell=lambda what: pipe.send_bytes(pickle.dumps(('told', what)))), ''))
+        answer = pickle.dumps(('value', function(*args, tell=lambda what: _say(pipe, pickle.dumps(('told', what)))), ''))
         pickle.loads(answer)
     except SystemExit: raise                                        # told to stop, by whomever: no result, and no error of its own
     except BaseException as e:
         try: pickle.loads(pickle.dumps(e))
         except Exception: e = RuntimeError(f'{type(e).__name__}: {e}')
         answer = pickle.dumps(('error', e, traceback.format_exc()))
-    pipe.send_bytes(answer)
+    _say(pipe, answer)
 
 PATIENCE = 60   # seconds that a job which is told to stop has to save what it has
 

@@ -1,4 +1,5 @@
 """Jobs in processes of their own: how they end, and that runs made so are the same."""
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -209,3 +210,52 @@ def test_number_of_workers(monkeypatch):
     monkeypatch.setenv("CALIBNB_WORKERS", "two")
     with pytest.raises(ValueError, match="workers: 'two'"):
         worker_count("auto")
+
+
+def outlive(file, tell):
+    "Goes on after the one who asked for it is gone, and would have something to say."
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    file.write_text(str(os.getpid()))
+    while multiprocessing.parent_process().is_alive():
+        time.sleep(0.01)
+    tell("is anybody there?")
+    return "an answer"
+
+
+ALONE = """import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+import test_pool
+if __name__ == '__main__':
+    from calibnb.kernels import _serve
+    from calibnb.pool import _job, fork_server
+    context = fork_server(['calibnb.kernels'])
+    for target, args in (_job, (str.upper, ('a',), {}, 1)), (_serve, ()):
+        ours, theirs = context.Pipe(duplex=False) if target is _job else context.Pipe()
+        ours.close()
+        process = context.Process(target=target, args=(*args, theirs))
+        process.start()
+        process.join()
+        print(target.__name__, process.exitcode)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_who_is_left_alone_ends_without_a_word(tmp_path):
+    "Before it begins, and when it has something to tell."
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    command = [sys.executable, str(script), os.path.dirname(__file__)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["_job", "0", "_serve", "0"] and not ended.stderr, ended.stderr
+    script.write_text(
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\n"
+        "if __name__ == '__main__': list(test_pool.in_processes(test_pool.outlive, [(pathlib.Path(sys.argv[2]),)], 1))"
+    )
+    with open(tmp_path / "stderr", "w") as stderr:
+        master = subprocess.Popen([*command, str(tmp_path / "pid")], stderr=stderr)
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert master.poll() is None
+            time.sleep(0.05)
+        master.kill()
+        master.wait()
+    assert gone(int((tmp_path / "pid").read_text())) and not (tmp_path / "stderr").read_text()

@@ -3,6 +3,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ from conftest import patience
 from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.data import load_data
-from calibnb.folder import RunFolder, runs_root
+from calibnb.folder import RunError, RunFolder, runs_root
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling, oracle_ece
@@ -283,3 +284,20 @@ def test_where_runs_lie(tmp_path, monkeypatch):
     monkeypatch.delenv("CALIBNB_RUNS")
     monkeypatch.chdir(tmp_path)
     assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
+
+
+HOLD = "import sys; from calibnb.folder import RunFolder; f = RunFolder(sys.argv[1]); f.acquire(); print('held', flush=True); sys.stdin.read(); f.release()"
+
+
+def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
+    "Between the lock and the first status nobody can say who has it."
+    folder = RunFolder(tmp_path/"toy"/"00000000-s0")
+    holder = python(HOLD, str(folder.path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(RunError) as error:
+        folder.acquire(wait=False)
+    assert str(error.value) == f"{folder.path} is in use by another process; end that first, or wait for it"
+    threading.Timer(1, holder.stdin.close).start()
+    folder.acquire()
+    assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n" and holder.wait() == 0
+    folder.release()
