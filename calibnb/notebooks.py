@@ -272,7 +272,7 @@ def code_hash(path)->str:
     cells = [c for c in read_notebook(path)['cells'] if c.get('cell_type') == 'code']
     return sha256('\n'.join(''.join(c['source']) for c in cells).encode()).hexdigest()[:16]
 
-_BUSY = 600   # seconds that a kernel may take to begin, and what a cell shows to arrive, on a machine with much else to do
+_BUSY = 600   # seconds that a kernel may take to begin on a machine with much else to do
 
 def _papermill(path, folder, settings, timeout, progress, forked):
     "Execute the notebook into the folder; a NotebookError says what went wrong, and in which cell."
@@ -284,7 +284,7 @@ def _papermill(path, folder, settings, timeout, progress, forked):
     try:
         nb = papermill.execute_notebook(source, to, parameters=settings, kernel_name='python3', engine_name=_engine(),
                                         progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,
-                                        start_timeout=_BUSY, iopub_timeout=_BUSY, kernels=kernels)
+                                        start_timeout=_BUSY, kernels=kernels)
     except Exception as e:
         _check_there(folder)
         if not isinstance(e, papermill.PapermillExecutionError): raise
