@@ -341,26 +341,9 @@ def _umask():
     os.umask(mask)
     return mask
 
-# %% ../nbs/00_core.ipynb #c36e63e2
-@dataclass(frozen=True, eq=False)
-class Predictions:
-    "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
-    logits:Tensor  # (N, K) finite
-    target:Tensor  # (N,) int64 in 0..K-1
-    given:Tensor|None=None  # (N, K) probabilities, where the logits are logarithms of their mixture with the uniform
-    eps:float=0.            # weight of the uniform in that mixture
-
-    def __post_init__(self):
-        logits, target = check_logits(self.logits, self.target, values=True)
-        object.__setattr__(self, 'logits', logits.detach())
-        object.__setattr__(self, 'target', target)
-
-    def __len__(self): return len(self.target)
-    def __getitem__(self, rows):
-        given = None if self.given is None else self.given[rows]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
-    def __repr__(self): return f'Predictions({len(self)} samples, {self.num_classes} classes, error {1 - self.hit.double().mean():.4f})'
-
+# %% ../nbs/00_core.ipynb #ba855c3f
+class _Derived:
+    "What follows from logits and labels."
     @property
     def num_classes(self): return self.logits.shape[1]
     @cached_property
@@ -385,21 +368,40 @@ class Predictions:
         "(N,) bool: was the prediction right?"
         return self.pred == self.target
 
+# %% ../nbs/00_core.ipynb #c36e63e2
+@dataclass(frozen=True, eq=False)
+class Predictions(_Derived):
+    "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
+    logits:Tensor  # (N, K) finite
+    target:Tensor  # (N,) int64 in 0..K-1
+    given:Tensor|None=None  # (N, K) probabilities, where the logits are logarithms of their mixture with the uniform
+    eps:float=0.            # weight of the uniform in that mixture
+
+    def __post_init__(self):
+        logits, target = check_logits(self.logits, self.target, values=True)
+        object.__setattr__(self, 'logits', logits.detach())
+        object.__setattr__(self, 'target', target)
+
+    def __len__(self): return len(self.target)
+    def __getitem__(self, rows):
+        given = None if self.given is None else self.given[rows]
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
+    def __repr__(self): return f'Predictions({len(self)} samples, {self.num_classes} classes, error {1 - self.hit.double().mean():.4f})'
+
     def save(self, path):
         "Write to a safetensors file, whole or not at all."
         data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
         if self.given is not None:
-            eps = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
-            data |= dict(given=self.given.cpu().contiguous(), eps=eps)
+            data['given'] = self.given.cpu().contiguous()
+            data['eps'] = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
         with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
 
     @classmethod
-    def from_probs(cls,
-        probs,       # (N, K), rows in [0, 1] and summing to 1
-        target,      # (N,) class ids
-        eps=None,    # weight of the uniform, see `log_probs`; None: `uniform_weight` if a probability is 0, else 0
-    ):
-        "Of probabilities. Metrics see them as they are, calibrators their logarithms. Warns of labels with probability 0."
+    def from_probs(cls, probs, target, eps=None):
+        """Of (N, K) probabilities and labels. Metrics see them as they are, calibrators their logarithms.
+
+        `eps` is the weight of the uniform, see `log_probs`; None takes `uniform_weight` if a probability is 0, else 0.
+        Warns of labels with probability 0."""
         probs, target = check_probs(probs, target)
         if eps is None: eps = uniform_weight(probs, target) if (probs == 0).any() else 0.
         given = probs/probs.sum(1, keepdim=True) if eps else None

@@ -28,32 +28,10 @@ from .core import as_tensor, at_least_float32, atomic_write, bind_options, check
 from .score_maps import bbq_map, histogram_map, isotonic_map, line, logistic, platt_map, step
 from .temperature import ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in
 
-# %% ../nbs/21_posthoc.ipynb #976c411c
-CALIBRATORS = {}  # name -> class, from simple to complex; '+' for a composition of two
-
-class Calibrator(BaseEstimator):
-    """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
-
-    A calibrator of your own gives `_fit(logits, target)`, which sets what is found as attributes that end in an
-    underscore and are named in `fitted`, and `_logits(z)`, the calibrated logits of float64 rows, or `_probs(z)` and
-    `_log_probs(z)`. `class Mine(Calibrator, name='mine')` gives it a name for `make_calibrator` and for files."""
+# %% ../nbs/21_posthoc.ipynb #8ff94dc2
+class _Applied(BaseEstimator):
+    "What a fitted calibrator can be asked for."
     keeps_prediction = True  # is the predicted class always that of the network?
-    fitted = ()              # names of what `fit` finds
-    eps_ = 0.                # weight of the uniform in the probabilities whose logarithms it was fitted on, see `Predictions.from_probs`
-
-    def __init_subclass__(cls, name=None, **kwargs):
-        super().__init_subclass__(**kwargs)
-        if name: CALIBRATORS[name] = cls
-
-    def fit(self,
-        logits,  # (N, K) or (N, K, d1, ...), of samples that were not trained on
-        target,  # (N,) or (N, d1, ...) class ids
-    ):
-        "Fit and return the calibrator; ValueError for bad input or options."
-        logits, target = check_logits(logits, target, values=True)
-        self._fit(logits.detach(), target)
-        self.n_classes_ = logits.shape[1]
-        return self
 
     def transform(self,
         logits,  # (N, K) or (N, K, d1, ...)
@@ -100,6 +78,31 @@ class Calibrator(BaseEstimator):
         if flat.shape[1] != self.n_classes_:
             raise ValueError(f'logits: {flat.shape[1]} classes, want {self.n_classes_}, with which {type(self).__name__} was fitted')
         return flat
+
+# %% ../nbs/21_posthoc.ipynb #976c411c
+CALIBRATORS = {}  # name -> class, from simple to complex; '+' for a composition of two
+
+class Calibrator(_Applied):
+    """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
+
+    One of your own gives `_fit(logits, target)`, which sets the attributes that `fitted` names, and `_logits(z)`, or
+    `_probs(z)` and `_log_probs(z)`, of float64 rows. `class Mine(Calibrator, name='mine')` makes it known by name."""
+    fitted = ()              # names of what `fit` finds
+    eps_ = 0.                # weight of the uniform in the probabilities whose logarithms it was fitted on, see `Predictions.from_probs`
+
+    def __init_subclass__(cls, name=None, **kwargs):
+        super().__init_subclass__(**kwargs)
+        if name: CALIBRATORS[name] = cls
+
+    def fit(self,
+        logits,  # (N, K) or (N, K, d1, ...), of samples that were not trained on
+        target,  # (N,) or (N, d1, ...) class ids
+    ):
+        "Fit and return the calibrator; ValueError for bad input or options."
+        logits, target = check_logits(logits, target, values=True)
+        self._fit(logits.detach(), target)
+        self.n_classes_ = logits.shape[1]
+        return self
 
     def save(self, path):
         "Write options and what was fitted to one safetensors file, whole or not at all."
