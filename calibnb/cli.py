@@ -7,6 +7,8 @@ __all__ = ['parser', 'main']
 
 # %% ../nbs/70_cli.ipynb #038f23d6
 import argparse
+import os
+import re
 import shutil
 import sys
 import time
@@ -28,9 +30,24 @@ from .runs import collect
 from .sweep import SweepSpec, engines, expand, sweep
 
 # %% ../nbs/70_cli.ipynb #54873c76
+def _check_folder(flag, path, shown=None):
+    "ValueError unless a folder can be written to; one that is not there yet can be made."
+    there = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
+    if there.is_dir() and os.access(there, os.W_OK): return
+    raise ValueError(f'{flag}: {shown or path} cannot be written, {there} is {"read-only" if there.is_dir() else "no folder"}')
+
+def _check_file(flag, path):
+    "ValueError unless a file can be written."
+    if Path(path).is_dir(): raise ValueError(f'{flag}: {path} is a folder, want the name of a file')
+    _check_folder(flag, Path(path).parent, path)
+
 def _run(args):
     params, failed = dict(args.parameters), 0
+    if args.timeout is not None and args.timeout < 1:
+        raise ValueError(f'--timeout: {args.timeout}, want at least 1 second')
     for name in args.experiments: plan_notebook(name, params)  # all are right before the first starts
+    _check_folder('CALIBNB_RUNS', runs_root())
+    if args.copy_to: _check_folder('--copy-to', args.copy_to)
     for name in args.experiments:
         start = time.time()
         try: folder = run_notebook(name, params, again=args.again, timeout=args.timeout)
@@ -50,10 +67,14 @@ def _audit(args):
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None and not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
     if args.eps is not None and not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
+    _check_folder('CALIBNB_RUNS', runs_root())
+    if args.to: _check_folder('--to', args.to)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the report has them
         preds, val = read_sets(args.file, _kind(args), args.target_file, args.val_file, args.val_target_file, args.eps)
-    calibnb.evaluate.check_sets(preds, val, n_bins=[args.bins])  # whatever is wrong is said before anything starts
+    try: calibnb.evaluate.check_sets(preds, val, n_bins=[args.bins])  # whatever is wrong is said before anything starts
+    except ValueError as e:
+        raise ValueError(re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')) from None
     settings = dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, eps=-1. if args.eps is None else args.eps, title=args.title or Path(args.file).name, **paths)
     try: folder = run_notebook('audit', settings, again=True)
     except NotebookError as e:
@@ -76,6 +97,8 @@ def _audit(args):
 def _apply(args):
     out = Path(args.out)
     if not out.suffix: raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
+    _check_file('--out', out)
+    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     calibrator = calibnb.Calibrator.load(args.calibrator)
     logits, target = read_scored(args.file, _kind(args), calibrator.eps_)
     write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
@@ -85,6 +108,7 @@ def _apply(args):
 def _sweep(args):
     spec = _spec(args.what, dict(args.parameters), args.grid)
     jobs = expand(spec)
+    if not args.dry_run: _check_folder('CALIBNB_RUNS', runs_root())
     start = time.time()
     table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: read_value(v) for k, v in args.option}, timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:
@@ -101,26 +125,47 @@ def _spec(what, parameters, grid):
     axes = {}
     for text in grid:
         name, _, values = text.partition('=')
-        if not values: raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
+        if not name or not values: raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
         if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
         axes[name] = values
-    if Path(what).suffix not in ('.yaml', '.yml', '.json'): return SweepSpec(notebook=what, base=parameters, grid=axes)
+    if Path(what).suffix not in ('.yaml', '.yml', '.json'):
+        try: return SweepSpec(notebook=what, base=parameters, grid=axes)
+        except ValueError as e: raise ValueError(reasons(e)) from None
     try: given = yaml.safe_load(Path(what).read_text(encoding='utf-8'))
     except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{what}: {one_line(str(e))}') from None
     if not isinstance(given, dict): raise ValueError(f'{what}: want settings, as in the files of sweeps/')
-    given['base'] = (given.get('base') or {}) | {k: read_value(v) for k, v in parameters.items()}
-    given['grid'] = (given.get('grid') or {}) | axes
-    try: return SweepSpec.model_validate(given)
+    try:
+        spec = SweepSpec.model_validate({k: v for k, v in given.items() if v is not None})
+        changed = dict(base=spec.base | {k: read_value(v) for k, v in parameters.items()}, grid=spec.grid | axes)
+        spec = SweepSpec.model_validate(dict(spec) | changed)
     except ValueError as e: raise ValueError(f'{what}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
+    lost = [name for name in parameters if any(name in case for case in spec.cases)]
+    if lost: raise ValueError(f'-p {lost[0]}: the cases of {what} say it too, and would win; change the file')
+    return spec
 
 def _collect(args):
-    table = collect(args.root, args.experiment)
+    root = Path(args.root or runs_root())
+    if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
+    for flag, path in ('--csv', args.csv), ('--parquet', args.parquet):
+        if path: _check_file(flag, path)
+    table = collect(root, args.experiment)
+    if table.empty: raise ValueError(_nothing(root, args.experiment))
+    for path in filter(None, (args.csv, args.parquet)): Path(path).parent.mkdir(parents=True, exist_ok=True)
     if args.csv: table.to_csv(args.csv, index=False)
     if args.parquet:
         try: table.astype({c: str for c in table.columns if table[c].dtype == object}).to_parquet(args.parquet, index=False)
         except ImportError: raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, or take --csv') from None
+    written = ''.join(f', written to {path}' for path in (args.csv, args.parquet) if path)
     shown = [c for c in ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll') if c in table.columns]
-    print(f'{len(table)} trainings in {args.root or runs_root()}' + ''.join(f', written to {f}' for f in (args.csv, args.parquet) if f) if args.csv or args.parquet else table[shown].to_string(index=False) if len(table) else f'no trainings in {args.root or runs_root()}')
+    print(f'{len(table)} trainings in {root}{written}' if written else table[shown].to_string(index=False))
+
+def _nothing(root, experiment):
+    "What to say where there are no trainings."
+    if experiment and len(others := collect(root)):
+        there = ', '.join(sorted(set(others.experiment)))
+        return f'--experiment: no trainings of {experiment} in {root}; there are some of {there}'
+    return (f'no trainings{f" of {experiment}" if experiment else ""} in {root}; make some with `calibnb run` or '
+            '`calibnb sweep`, or say with --root or CALIBNB_RUNS where they lie')
 
 # %% ../nbs/70_cli.ipynb #48fad292
 def _download(args): print(f'{args.data} is in {download(args.data)}')
@@ -155,7 +200,7 @@ def _add_audit(commands):
     audit.add_argument('--seed', type=int, default=0)
     audit.add_argument('--title', help='of the report')
     audit.add_argument('--to', metavar='DIR', help='also copy report, notebook, tables and calibrator to DIR')
-    audit.set_defaults(do=_audit)
+    audit.set_defaults(do=_audit, flags=dict(n_bins='--bins', seed='--seed'))
 
 def _add_sweep(commands):
     many = commands.add_parser('sweep', help='make many runs side by side: those of a file, or of a notebook over a grid')
@@ -169,7 +214,8 @@ def _add_sweep(commands):
     many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
     many.add_argument('--retries', type=int, default=1, help='of runs whose process died (1)')
     many.add_argument('--dry-run', action='store_true', help='list the runs and end')
-    many.set_defaults(do=_sweep)
+    flags = dict(workers='--workers', per_gpu='--per-gpu', timeout='--timeout', retries='--retries', options='--option')
+    many.set_defaults(do=_sweep, flags=flags)
     table = commands.add_parser('collect', help='settings and results of every training, as a table')
     table.add_argument('--root', metavar='DIR', help='of the runs (the usual one)')
     table.add_argument('--experiment', help='only of this one')
@@ -183,12 +229,18 @@ def _add_apply(commands):
     apply.add_argument('file', help='logits or probabilities; labels are not needed')
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE', help='where to write: .npz, .npy, .csv, .pt or .safetensors')
-    apply.set_defaults(do=_apply)
+    apply.set_defaults(do=_apply, flags=dict(path='calibrator'))
 
 # %% ../nbs/70_cli.ipynb #278cf0de
+class _Parser(argparse.ArgumentParser):
+    "A grammar whose errors are one line."
+    def error(self, message):
+        print(f'calibnb: {one_line(message)}; see {self.prog} --help', file=sys.stderr)
+        raise SystemExit(2)
+
 def parser():
     "The command line's grammar."
-    top = argparse.ArgumentParser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply calibrators, download data sets, list what there is.')
+    top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply calibrators, download data sets, list what there is.')
     top.add_argument('--version', action='version', version=calibnb.__version__)
     commands = top.add_subparsers(required=True, metavar='COMMAND')
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
@@ -209,12 +261,23 @@ def parser():
     names.set_defaults(do=_list)
     return top
 
+def _as_typed(message, flags):
+    "A message with the flag in place of the name that the argument has in Python."
+    name, colon, rest = message.partition(': ')
+    return f'{flags.get(name, name)}{colon}{rest}'
+
 def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
     args = parser().parse_args(argv)
-    try: return args.do(args) or 0
+    try:
+        code = args.do(args) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (KeyError, TypeError, ValueError, OSError) as e:
-        print(f'calibnb: {e.args[0] if isinstance(e, KeyError) else e}', file=sys.stderr)
+        print(f'calibnb: {_as_typed(reasons(e), vars(args).get("flags", {}))}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print('calibnb: interrupted', file=sys.stderr)

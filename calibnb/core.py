@@ -17,6 +17,7 @@ import random
 import tempfile
 import typing
 import warnings
+from collections.abc import Hashable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -241,7 +242,7 @@ def pick(
     known,     # mapping or iterable of the names there are
 ):             # `known[name]` for a mapping, else `name`
     "Look `name` up in `known`; an unknown one is a ValueError with the nearest and all known names."
-    if name not in known:
+    if not isinstance(name, Hashable) or name not in known:
         near = difflib.get_close_matches(str(name), list(known), 1)
         hint = f'did you mean {near[0]!r}? ' if near else ''
         raise ValueError(f'{what}: {name!r} is not known; {hint}known: {", ".join(known)}')

@@ -346,9 +346,13 @@ def download(
     name:str,   # of a data set that has makers to get it from
     root=None,  # where to; `data_root()` when None
 )->Path:        # the folder
-    "Fetch a data set from its makers. Look at their terms."
+    "Fetch a data set from its makers; an OSError says why it could not be. Look at their terms."
     root = Path(root) if root else data_root()
     fetch = pick('data to download', name, downloads)
-    root.mkdir(parents=True, exist_ok=True)
-    fetch(root)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        fetch(root)
+    except Exception as e:  # whatever a maker's server, its files or torchvision make of it
+        raise OSError(f'data: {name} could not be fetched ({type(e).__name__}: {e}); try again, '
+                      f'or put its files into {root} yourself') from e
     return root

@@ -110,7 +110,8 @@ def reasons(error:Exception)->str:
     def told(e):
         name = '.'.join(map(str, e['loc']))
         if e['type'] == 'extra_forbidden': return f'{name}: not known'
-        return ': '.join(filter(None, [name, one_line(e['msg'].removeprefix('Value error, '))]))
+        message = one_line(e['msg'].removeprefix('Value error, '))
+        return ': '.join(filter(None, [name, message.removeprefix(f'{name.split(".")[-1]}: ') if name else message]))
     return '; '.join(map(told, error.errors()))
 
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')

@@ -37,7 +37,7 @@ class MLP(Classifier):
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # shape of one input, flattened
-        hidden=(256, 256),     # width of each hidden layer
+        hidden:tuple=(256, 256), # width of each hidden layer
     ):
         super().__init__()
         width = [torch.Size(in_shape).numel(), *hidden]

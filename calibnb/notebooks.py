@@ -181,6 +181,8 @@ def run_notebook(
     forked:bool=False, # in a kernel that has imported torch before it begins (`19d_kernels`); of use where many are run
 )->RunFolder:          # of the finished run; `fresh` if it was executed now
     "Execute a notebook through papermill into its run folder, unless it is done; NotebookError with the reason when it fails."
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
     path, settings = plan_notebook(notebook, params)
     folder, code = RunFolder(run_path(path.stem, settings, root)), code_hash(path)
     with folder.locked():

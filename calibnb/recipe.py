@@ -87,7 +87,7 @@ class Recipe(Presets, BaseModel):
     channels_last: bool = False                    # memory order of images, faster for convolutions on many devices
     compile: bool = False                          # torch.compile for the training step
     keep: str = 'last'                             # weights after the last epoch, or of the epoch with the least val_error, val_nll, or val NLL after temperature scaling (refinement)
-    seed: int = Field(0, ge=0)                     # initial weights, order of the data, augmentation, dropout
+    seed: int = Field(0, ge=0, lt=2**63)           # initial weights, order of the data, augmentation, dropout
 
     @field_validator('precision', 'optimizer', 'schedule', 'keep')
     @classmethod

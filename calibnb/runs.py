@@ -51,7 +51,7 @@ class RunConfig(BaseModel):
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs
     data: str = 'digits'
     data_args: dict = {}
-    data_seed: int|None = None        # of the split; None: the seed of the recipe
+    data_seed: int|None = Field(None, ge=0, lt=2**63)  # of the split; None: the seed of the recipe
     model: str = 'mlp'
     model_args: dict = {}
     loss: str = 'ce'
@@ -71,12 +71,15 @@ class RunConfig(BaseModel):
     def _complete_options(cls, given):
         given = dict(given)
         for name in given.keys() & Recipe.model_fields.keys():
-            raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r}))')
+            raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
+                             f'in a sweep it is recipe.{name}')
         for name in given.keys() - cls.model_fields.keys():
             for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
                 try: known = options(given.get(part, cls.model_fields[part].default))
                 except ValueError: continue
-                if name in known: raise ValueError(f'{name}: is an option of the {part}, RunConfig({part}_args=dict({name}={given[name]!r}))')
+                if name in known:
+                    raise ValueError(f'{name}: is an option of the {part}, RunConfig({part}_args=dict({name}={given[name]!r})); '
+                                     f'in a sweep it is {part}_args.{name}')
         for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
             name = given.get(part, cls.model_fields[part].default)
             args = given.get(f'{part}_args', {})
@@ -341,7 +344,7 @@ def _row(folder):
     if meta := info['settings'].get('meta'): row['loss'] = f'{meta["learn"]}-{meta["outer"]}'
     result = folder.result if row['state'] == 'done' else None
     for split, measures in (result.metrics if result else {}).items():
-        row |= {f'{split}.{name}': m.value for name, m in measures.items()}
+        row |= {f'{split}.{name}': math.inf if m.value is None else m.value for name, m in measures.items()}
     return row
 
 # %% ../nbs/50_runs.ipynb #813e4472

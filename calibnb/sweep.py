@@ -37,6 +37,7 @@ from .runs import RunConfig, get_run
 
 # %% ../nbs/60_sweep.ipynb #bb8b6593
 PRESETS = 'quick', 'cifar', 'tiny_imagenet', 'imagenet', 'fine_tune', 'newsgroups', 'sst', 'reference_training'
+_MOST = 100_000  # runs of a sweep
 
 class SweepSpec(BaseModel):
     "Many runs in a few lines, as in a file of `sweeps/`."
@@ -44,19 +45,32 @@ class SweepSpec(BaseModel):
     about: str = ''            # what it is for
     notebook: str|None = None  # name of an experiment or path; None: trainings
     preset: str|None = None    # of Recipe, e.g. cifar, quick: what `recipe.…` changes
-    base: dict = {}
-    cases: list[dict] = [{}]
+    base: dict[str, object] = {}
+    cases: list[dict[str, object]] = [{}]
     grid: dict[str, list|str] = {}
 
     @model_validator(mode='after')
     def _right(self):
         if self.notebook and self.preset: raise ValueError('preset: is of trainings; a notebook has parameters')
         if not self.cases: raise ValueError('cases: none, leave them out to have one')
+        for axis, values in self.grid.items():
+            names = {n for v in (values if isinstance(values, list) else [None]) for n in self._names({axis: v})}
+            for place, given in ('base', [self.base]), ('cases', self.cases):
+                if any(names & self._names(settings) for settings in given):
+                    raise ValueError(f'grid: {axis} is in {place} too, and what that says would be lost; leave it out of one')
         return self
+
+    def _names(self, settings)->set:
+        "All that settings speak of: 'recipe' and 'recipe.lr', if they are dict(recipe=dict(lr=.1))."
+        found = {'recipe.seed' if name == 'seed' and not self.notebook else name: v for name, v in settings.items()}
+        below = [{f'{name}.{k}': v for k, v in value.items()} for name, value in found.items() if isinstance(value, dict)]
+        return found.keys() | {name for part in below for name in self._names(part)}
 
     def settings(self)->list[dict]:
         "Of every run: name -> value, names with dots."
         axes = {k: grid_values(v, k, as_text=self.notebook is not None) for k, v in self.grid.items()}
+        n = len(self.cases)*math.prod(map(len, axes.values()))
+        if n > _MOST: raise ValueError(f'grid: {" x ".join(axes)} are {n:,} runs, want at most {_MOST:,}')
         return [{**self.base, **case, **dict(zip(axes, point))} for case in self.cases for point in itertools.product(*axes.values())]
 
 def grid_values(
@@ -66,11 +80,17 @@ def grid_values(
 )->list:
     "The values of one axis; numbers, true, false and none are read as such."
     if isinstance(given, (list, tuple)): values = list(given)
-    elif found := re.fullmatch(r'\s*(-?\d+):(-?\d+)(?::(\d+))?\s*', str(given)): values = list(range(*(int(v) for v in found.groups() if v)))
+    elif found := re.fullmatch(r'\s*(-?\d+):(-?\d+)(?::(\d+))?\s*', str(given)):
+        values = _range(name, given, *(int(v) for v in found.groups() if v))
     elif isinstance(given, int): raise ValueError(f'{name}: {given}, want a list or text; in YAML a range wants quotes: "3:5"')
     else: values = [v.strip() if as_text else read_value(v.strip()) for v in re.split(r',(?![^\[{(]*[\]})])', given)]
     if not values: raise ValueError(f'{name}: {given!r} holds no value')
     return values
+
+def _range(name, given, start, stop, step=1):
+    if step < 1: raise ValueError(f'{name}: {given!r}, want steps of at least 1')
+    if (stop - start)//step > _MOST: raise ValueError(f'{name}: {given!r} are more than {_MOST:,} values, which no sweep makes')
+    return list(range(start, stop, step))
 
 # %% ../nbs/60_sweep.ipynb #8d109119
 @dataclass(frozen=True)
@@ -119,7 +139,10 @@ def _config(settings, preset):
             if not isinstance(place, dict): raise ValueError(f'{name}: {step} is {place!r} already, which has nothing below it')
         place[last] = place[last] | value if isinstance(place.get(last), dict) and isinstance(value, dict) else value
     if preset:
-        nested['recipe'] = getattr(Recipe, pick('preset', preset, PRESETS))(**nested.get('recipe', {}))
+        make, changes = getattr(Recipe, pick('preset', preset, PRESETS)), nested.get('recipe', {})
+        if not isinstance(changes, dict): raise ValueError(f'recipe: {changes!r}, want a dictionary of what the preset changes')
+        try: nested['recipe'] = make(**changes)
+        except ValueError as e: raise ValueError(f'recipe.{reasons(e)}') from None
     return RunConfig.model_validate(nested)
 
 # %% ../nbs/60_sweep.ipynb #73fed345
@@ -253,7 +276,7 @@ def sweep(
     make = pick('engine', engine, engines)
     if workers != 'auto': worker_count(workers)
     if per_gpu < 1: raise ValueError(f'per_gpu: {per_gpu}, want at least 1')
-    if timeout is not None and timeout <= 0: raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
+    if timeout is not None and not timeout > 0: raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
     if retries < 0: raise ValueError(f'retries: {retries}, want 0 or more')
     folders = [job.folder(root) for job in jobs]
     rows = [dict(job=job.name, run=f'{f.path.parent.name}/{f.path.name}', state='done before', reason='', seconds=0., tries=0) for job, f in zip(jobs, folders)]

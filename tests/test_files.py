@@ -145,7 +145,7 @@ def test_bad_files_end_in_one_line(tmp_path, capsys):
 def test_a_wrong_audit_is_refused_before_it_begins(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     path, other = str(write(tmp_path/"a.npz")), str(write(tmp_path/"b.npz", LOGITS[:, :3], TARGET.clamp_max(2)))
-    for args, message in (["--bins", "0"], "n_bins: 0"), (["--val", other], "val: 3 classes, want 4"), (["--val", path], "the same samples as preds"), (["--val-target", other], "without --val"):
+    for args, message in (["--bins", "0"], "--bins: 0"), (["--val", other], "val: 3 classes, want 4"), (["--val", path], "the same samples as preds"), (["--val-target", other], "without --val"):
         assert cli.main(["audit", path, "--logits", *args]) == 2
         assert message in capsys.readouterr().err
     assert not (tmp_path/"runs").exists()

@@ -1,4 +1,6 @@
 "Runs: made once, found again, never done when they are not; killed at any moment they end in the same bits."
+import json
+import math
 import os
 import pickle
 import subprocess
@@ -301,3 +303,18 @@ def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
     folder.acquire()
     assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n" and holder.wait() == 0
     folder.release()
+
+
+def test_an_infinite_nll_is_inf_in_the_table(tmp_path):
+    "JSON has no name for it; an empty cell would be a run without a result."
+    run = get_run(config(1), tmp_path, progress=False)
+    result = json.loads((run.path/"result.json").read_text())
+    result["metrics"]["test"]["nll"]["value"] = None
+    (run.path/"result.json").write_text(json.dumps(result))
+    assert collect(tmp_path)["test.nll"].tolist() == [math.inf]
+
+
+@pytest.mark.parametrize("name, value, told", [("lr", .1, "in a sweep it is recipe.lr"), ("gamma", 2., "in a sweep it is loss_args.gamma"), ("hidden", [3], "in a sweep it is model_args.hidden")])
+def test_an_option_in_the_wrong_place_is_told_its_place(name, value, told):
+    with pytest.raises(ValueError, match=told):
+        RunConfig(loss="focal", **{name: value})

@@ -11,7 +11,8 @@ from calibnb.metrics import ece
 from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, run_notebook
 from calibnb.pages import copy_notebook, write_gallery
 from calibnb.papers import paper_value
-from calibnb.runs import Run
+from calibnb.recipe import Recipe
+from calibnb.runs import Run, RunConfig, get_run
 
 FIGURES_AND_TABLES = dict(calibratability=(6, 4), meta_regularization=(4, 3), loss_geometry=(5, 1), weighted_gradients=(2, 7), loss_comparison=(2, 3), train=(2, 2), report=(1, None))
 
@@ -164,3 +165,14 @@ def test_the_full_setting_can_be_planned(tmp_path, name):
 def test_numbers_of_the_papers_are_cited_right():
     assert paper_value("Lin 2025", place="Table 6", method="BSCE-GRA-4") == 1.13
     assert paper_value("Mukhoti 2020", data="CIFAR-100", method="FL-3", metric="ECE % + TS") == 1.97
+
+
+def test_a_report_of_one_loss_is_its_table(tmp_path):
+    "There is nothing to compare, and what there is is shown."
+    get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
+    folder = run_notebook("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
+    assert_complete(folder, 1, 2)
+    assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
+    assert [(f.ours, f.verdict) for f in folder.result.findings] == [("no other loss", NOISY)]*2
+    texts = [o.data.get("text/markdown", "") for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", []) if "data" in o]
+    assert any("No setting has 2 methods" in t for t in texts)

@@ -248,8 +248,8 @@ def test_command_line(faulty, tmp_path, capsys, monkeypatch):
 
 def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    for args, told in [(["--grid", "loss=ce,focall"], "did you mean 'focal'"), (["-p", "recipe.lrr", "3"], "lrr: not known"), (["--workers", "0"], "workers: '0'"), (["--per-gpu", "0"], "per_gpu: 0"),
-                       (["--timeout", "-5"], "timeout: -5"), (["--retries", "-1"], "retries: -1")]:
+    for args, told in [(["--grid", "loss=ce,focall"], "did you mean 'focal'"), (["-p", "recipe.lrr", "3"], "lrr: not known"), (["--workers", "0"], "--workers: '0'"), (["--per-gpu", "0"], "--per-gpu: 0"),
+                       (["--timeout", "-5"], "--timeout: -5"), (["--retries", "-1"], "--retries: -1")]:
         assert main(["sweep", "train", *args, "--dry-run"]) == 2 and told in capsys.readouterr().err
     assert main(["sweep", "train", "--grid", "loss=focal", "--grid", "loss_args.gamma=1,2", "-p", "recipe.epochs", "5", "--dry-run"]) == 0
     assert "2 runs, 2 to be made" in capsys.readouterr().out
@@ -378,3 +378,43 @@ def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
             sweep(SMALL, tmp_path, engine=engine, progress=False)
     with pytest.raises(ValueError, match="did you mean 'ray'"):
         sweep(SMALL, tmp_path, engine="rya", progress=False)
+
+
+@pytest.mark.parametrize("spec, told", [
+    (dict(base=dict(loss="ce"), grid=dict(loss="focal,brier")), "grid: loss is in base too"),
+    (dict(cases=[dict(loss="ce"), dict(loss="focal")], grid=dict(loss="brier,mmce")), "grid: loss is in cases too"),
+    (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
+    (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
+    (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
+    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])), "grid: loss_args is in cases too"),
+    (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
+])
+def test_an_axis_that_would_win_over_what_was_said_is_refused(tmp_path, monkeypatch, capsys, spec, told):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    with pytest.raises(ValueError, match=told):
+        expand(spec)
+    assert main(["sweep", spec_file(tmp_path, spec), "--dry-run"]) == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
+
+
+def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = spec_file(tmp_path, dict(preset="quick", base={"recipe.epochs": 2}, cases=[dict(loss="ce"), dict(loss="brier")], grid=dict(seed=[0, 1, 2])))
+    for args, told in [(["--grid", "loss=focal,mmce"], "loss is in cases too"), (["-p", "loss", "focal"], "-p loss: the cases of"), (["-p", "seed", "3"], "seed is in base too"),
+                       (["--grid", "recipe.epochs=1,2"], "recipe.epochs is in base too")]:
+        assert main(["sweep", path, *args, "--dry-run"]) == 2
+        err = capsys.readouterr().err
+        assert told in err and err.count("\n") == 1
+    assert main(["sweep", "toy_gaussian", "-p", "seed", "3", "--grid", "seed=0:2", "--dry-run"]) == 2
+    err = capsys.readouterr().err
+    assert "seed is in base too" in err and err.count("\n") == 1
+    assert main(["sweep", path, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0  # said anew: base and an axis of the same name
+    assert "2 runs, 2 to be made" in capsys.readouterr().out
+
+
+def test_the_sweeps_of_the_papers_can_be_read():
+    from conftest import ROOT
+    import yaml
+    for path in sorted((ROOT/"sweeps").glob("*.yaml")):
+        assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path

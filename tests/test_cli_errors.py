@@ -1,0 +1,529 @@
+"""Wrong usages of the command line, by the hundred: each ends with a code that is not 0, one line on stderr that names
+what is wrong, no traceback, and nothing written."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from calibnb import cli
+from calibnb.posthoc import TemperatureScaling
+
+DRAW = torch.Generator().manual_seed(0)
+LOGITS = 4 * torch.randn(60, 3, generator=DRAW)
+TARGET = torch.multinomial((LOGITS / 2).softmax(1), 1, generator=DRAW)[:, 0]
+
+
+def arrays(path, logits=LOGITS, target=TARGET, name="logits"):
+    np.savez(path, **{name: logits.numpy(), "target": target.numpy()})
+
+
+def notebook(path, *parameters, tags=("parameters",)):
+    cells = [nbformat.v4.new_code_cell(source, metadata=dict(tags=list(tags))) for source in parameters]
+    cells.append(nbformat.v4.new_code_cell("open('executed', 'w')"))
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+
+
+def make_predictions(here):
+    "Files of predictions, most of them wrong in a way that their names say."
+    arrays(here / "good.npz")
+    arrays(here / "other.npz", LOGITS.flip(0), TARGET.flip(0))
+    arrays(here / "probs.npz", LOGITS.softmax(1), name="probs")
+    arrays(here / "two.npz", LOGITS[:, :2], TARGET.clamp_max(1))
+    arrays(here / "three.npz", LOGITS[:3], TARGET[:3])
+    arrays(here / "label.npz", LOGITS, TARGET + 1)
+    arrays(here / "short.npz", LOGITS, TARGET[:-1])
+    arrays(here / "nan.npz", LOGITS.clone().index_fill_(0, torch.tensor([4]), float("nan")))
+    arrays(here / "oneclass.npz", LOGITS[:, :1], 0 * TARGET)
+    arrays(here / "disguised.npz", LOGITS.softmax(1))
+    np.save(here / "z.npy", LOGITS.numpy())
+    np.save(here / "y.npy", TARGET.numpy())
+    np.savez(here / "unnamed.npz", LOGITS.numpy())
+    whole = (here / "good.npz").read_bytes()
+    (here / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    for suffix in "npz", "npy", "csv", "pt", "safetensors":
+        (here / f"damaged.{suffix}").write_bytes(b"\x00\xffno such thing\n\n" * 3)
+        (here / f"empty.{suffix}").write_bytes(b"")
+        (here / f"folder.{suffix}").mkdir()
+    (here / "words.csv").write_text("a,b,target\nx,1,0\n")
+
+
+def make_calibrators(here):
+    TemperatureScaling().fit(LOGITS, TARGET).save(here / "calibrator.safetensors")
+    TemperatureScaling().fit(torch.cat([LOGITS, LOGITS[:, :1]], 1), TARGET).save(here / "four.safetensors")
+    save_file(dict(a=LOGITS), here / "tensors.safetensors")
+    whole = (here / "calibrator.safetensors").read_bytes()
+    (here / "cut.safetensors").write_bytes(whole[:-3])
+
+
+def make_notebooks(here):
+    notebook(here / "fine.ipynb", "seed: int = 0\nrate: float = 0.1")
+    notebook(here / "untagged.ipynb", "seed: int = 0", tags=())
+    notebook(here / "twice.ipynb", "seed: int = 0", "rate: float = 0.1")
+    notebook(here / "seedless.ipynb", "rate: float = 0.1")
+    notebook(here / "untyped.ipynb", "seed = 0")
+    notebook(here / "broken.ipynb", "seed: int = 0 +")
+    notebook(here / "computed.ipynb", "seed: int = int('3')")
+    notebook(here / "annotated.ipynb", "seed: int = 0\nx: open('executed', 'w') = 1")
+    notebook(here / "mistyped.ipynb", "seed: int = 'three'")
+    for name, text in dict(empty="", list="[]", cells='{"cells": 3}', cut='{"cells": [').items():
+        (here / f"{name}.ipynb").write_text(text)
+    (here / "binary.ipynb").write_bytes(b"\xff\xfe\x00")
+    (here / "folder.ipynb").mkdir()
+    (here / "script.py").write_text("open('executed', 'w')")
+
+
+SPECS = {
+    "fine.yaml": "preset: quick\ngrid: {seed: '0:2'}",
+    "empty.yaml": "",
+    "list.yaml": "[1, 2]",
+    "text.yaml": "just text",
+    "tabs.yaml": "grid:\n\t- 3",
+    "open.yaml": "grid: {loss: [ce",
+    "two.yaml": "a: 1\n---\nb: 2",
+    "python.yaml": "base: !!python/object/apply:os.system ['touch executed']",
+    "unknown.yaml": "bses: {}",
+    "numbers.yaml": "base: {1: 2}",
+    "flat.yaml": "base: 3",
+    "cases.yaml": "cases: 3",
+    "nocase.yaml": "cases: []",
+    "case.yaml": "cases: [3]",
+    "axis.yaml": "grid: {seed: 3}",
+    "axes.yaml": "grid: [seed]",
+    "void.yaml": "grid: {seed: []}",
+    "range.yaml": "grid: {seed: 1:5}",
+    "preset.yaml": "preset: quik",
+    "presets.yaml": "preset: [quick]",
+    "both.yaml": "preset: quick\nnotebook: train",
+    "loss.yaml": "base: {loss: focall}",
+    "data.yaml": "base: {data: cifar}",
+    "model.yaml": "base: {model: resnet}",
+    "option.yaml": "base: {loss: focal, loss_args.gama: 2}",
+    "value.yaml": "base: {loss: focal, loss_args.gamma: -2}",
+    "recipe.yaml": "base: {recipe.lrr: 2}",
+    "rate.yaml": "base: {recipe.lr: -2}",
+    "lr.yaml": "base: {lr: .1}",
+    "seed.yaml": "base: {seed: -1}",
+    "words.yaml": "base: {seed: one}",
+    "big.yaml": "base: {seed: 100000000000000000000}",
+    "recorder.yaml": "base: {recorders: [norm]}",
+    "experiment.yaml": "base: {experiment: ../up}",
+    "deep.yaml": "base: {loss: ce, loss.gamma: 2}",
+    "conflict.yaml": "base: {seed: 1}\ngrid: {seed: '0:2'}",
+    "notebook.yaml": "notebook: trian",
+    "absent.yaml": "notebook: absent.ipynb",
+    "parameter.yaml": "notebook: toy_gaussian\nbase: {sede: 1}",
+    "long.yaml": "grid: {seed: '0:99999999999'}",
+    "wide.yaml": "grid: {seed: '0:5000', data_seed: '0:5000', recipe.epochs: '1:5000'}",
+    "still.yaml": "grid: {seed: '0:5:0'}",
+    "meta.yaml": "base: {meta: {learn: nothing}}",
+    "losses.yaml": "base: {loss: [ce]}",
+    "hidden.yaml": "base: {model_args.hidden: x}",
+    "preset3.yaml": "preset: quick\nbase: {recipe: 3}",
+    "cosine.yaml": "preset: quick\nbase: {recipe.schedule: cos}",
+    "split.yaml": "base: {data_seed: -1}",
+    "bad.json": "{",
+    "binary.yaml": b"\xff\xfe\x00\x00",
+}
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    "A working directory with everything in it that can be named wrongly."
+    here = tmp_path_factory.mktemp("here")
+    make_predictions(here)
+    make_calibrators(here)
+    make_notebooks(here)
+    for name, text in SPECS.items():
+        (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (here / "file").write_text("a file where a folder should be")
+    (here / "nothing").mkdir()
+    return here
+
+
+def listing(here):
+    return {str(p.relative_to(here)): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(here.rglob("*"))}
+
+
+GENERAL = [
+    ("", "COMMAND"),
+    ("runn", "'runn'"),
+    ("--nope", "COMMAND"),
+    ("run", "experiments"),
+    ("sweep", "FILE|NOTEBOOK"),
+    ("audit", "file"),
+    ("apply", "calibrator"),
+    ("download", "DATA"),
+    ("list what", "'what'"),
+    ("list data models", "models"),
+    ("collect --nope", "--nope"),
+    ("download cifar11", "cifar11"),
+    ("download cifar10 svhn", "svhn"),
+    ("run fine.ipynb --nope", "--nope"),
+    ("run fine.ipynb -p rate", "-p/--parameters"),
+    ("sweep fine.yaml --grid", "--grid"),
+    ("collect --csv", "--csv"),
+]
+RUN = [
+    ("toy_gausian", "did you mean 'toy_gaussian'"),
+    ("''", "experiment: ''"),
+    ("toy_gaussian nll_overfiting", "nll_overfiting"),
+    ("absent.ipynb", "absent.ipynb is not there"),
+    ("script.py", "script.py"),
+    ("folder.ipynb", "folder.ipynb is not there"),
+    ("empty.ipynb", "empty.ipynb"),
+    ("list.ipynb", "list.ipynb"),
+    ("cells.ipynb", "cells.ipynb"),
+    ("cut.ipynb", "cut.ipynb"),
+    ("binary.ipynb", "binary.ipynb"),
+    ("untagged.ipynb", "0 cells tagged"),
+    ("twice.ipynb", "2 cells tagged"),
+    ("seedless.ipynb", "declares no seed"),
+    ("untyped.ipynb", "'seed = 0'"),
+    ("broken.ipynb", "line 1"),
+    ("computed.ipynb", "want a literal"),
+    ("annotated.ipynb", "x: annotation"),
+    ("mistyped.ipynb", "seed: 'three'"),
+    ("fine.ipynb -p rat 1", "did you mean rate"),
+    ("fine.ipynb -p rate fast", "rate: 'fast'"),
+    ("fine.ipynb -p rate NaN", "rate: nan"),
+    ("fine.ipynb -p rate Infinity", "rate: inf"),
+    ("fine.ipynb -p rate None", "rate: None"),
+    ("fine.ipynb -p seed -1", "seed: -1"),
+    ("fine.ipynb -p seed 1.5", "seed: 1.5"),
+    ("fine.ipynb -p seed 99999999999999999999", "seed: 99999999999999999999"),
+    ("fine.ipynb -p seed true", "seed: True"),
+    ("fine.ipynb --timeout 0", "--timeout: 0"),
+    ("fine.ipynb --timeout -3", "--timeout: -3"),
+    ("fine.ipynb --timeout x", "--timeout"),
+    ("fine.ipynb --copy-to file", "--copy-to: file"),
+    ("fine.ipynb --copy-to file/sub", "--copy-to: file/sub"),
+    ("fine.ipynb absent.ipynb", "absent.ipynb"),
+    ("fine.ipynb toy_gaussian -p rate 1", "rate is not declared"),
+    ("toy_gaussian -p n_seeds 0", "n_seeds: 0"),
+    ("toy_gaussian -p lr 0", "lr: 0"),
+    ("toy_gaussian -p gammas 3", "gammas: 3"),
+    ("toy_gaussian -p gammas []", "gammas: []"),
+    ("toy_gaussian -p distance l1", "distance: 'l1'"),
+    ("calibratability -p data mnist", "data: 'mnist'"),
+    ("meta_regularization -p bandwidth -1", "bandwidth: -1"),
+    ("report -p least 0", "least: 0"),
+    ("audit -p kind odds", "kind: 'odds'"),
+    ("train -p loss focall", "did you mean 'focal'"),
+    ("train -p model resnet", "model"),
+    ("train -p data cifar", "data"),
+    ("train -p recipe.lrr 3", "lrr: not known"),
+    ("train -p recipe.lr -3", "lr"),
+    ("train -p recipe.epochs 0", "epochs"),
+    ("train -p recipe.precision fp8", "fp8"),
+    ("train -p recipe 3", "recipe: 3"),
+    ("train -p recipe.seed -1", "seed"),
+    ("train -p recorders ['norm']", "recorder"),
+    ("train -p loss_args.gamma 2", "gamma"),
+    ("train -p model_args.hidden x", "hidden: 'x'"),
+]
+SWEEP = [
+    *(
+        (name, told)
+        for name, told in {
+            "empty.yaml": "empty.yaml",
+            "list.yaml": "list.yaml",
+            "text.yaml": "text.yaml",
+            "tabs.yaml": "tabs.yaml",
+            "open.yaml": "open.yaml",
+            "two.yaml": "two.yaml",
+            "python.yaml": "python.yaml",
+            "unknown.yaml": "bses: not known",
+            "numbers.yaml": "base",
+            "flat.yaml": "base",
+            "cases.yaml": "cases",
+            "nocase.yaml": "cases",
+            "case.yaml": "cases",
+            "axis.yaml": "grid.seed",
+            "axes.yaml": "grid",
+            "void.yaml": "seed: [] holds no value",
+            "range.yaml": "grid.seed",
+            "preset.yaml": "did you mean 'quick'",
+            "presets.yaml": "preset",
+            "both.yaml": "preset: is of trainings",
+            "loss.yaml": "focall",
+            "data.yaml": "cifar",
+            "model.yaml": "resnet",
+            "option.yaml": "gama",
+            "value.yaml": "gamma: -2",
+            "recipe.yaml": "recipe.lrr: not known",
+            "rate.yaml": "recipe.lr",
+            "lr.yaml": "recipe.lr",
+            "seed.yaml": "recipe.seed",
+            "words.yaml": "recipe.seed",
+            "big.yaml": "recipe.seed",
+            "recorder.yaml": "recorder",
+            "experiment.yaml": "experiment",
+            "deep.yaml": "loss.gamma",
+            "conflict.yaml": "seed is in base too",
+            "notebook.yaml": "did you mean 'train'",
+            "absent.yaml": "absent.ipynb is not there",
+            "parameter.yaml": "sede is not declared",
+            "long.yaml": "seed: '0:99999999999'",
+            "wide.yaml": "grid",
+            "still.yaml": "seed: '0:5:0'",
+            "meta.yaml": "meta.learn",
+            "losses.yaml": "loss: ['ce'] is not known",
+            "hidden.yaml": "hidden: 'x'",
+            "preset3.yaml": "recipe: 3",
+            "cosine.yaml": "recipe.schedule: 'cos' is not known",
+            "split.yaml": "data_seed",
+            "bad.json": "bad.json",
+            "binary.yaml": "binary.yaml",
+            "no.yaml": "no.yaml",
+            "nothing": "'nothing' is not known",
+            "folder.ipynb": "folder.ipynb is not there",
+            "trian": "did you mean 'train'",
+        }.items()
+    ),
+    ("fine.yaml --grid loss", "--grid loss"),
+    ("fine.yaml --grid =3", "--grid =3"),
+    ("fine.yaml --grid loss=", "--grid loss="),
+    ("fine.yaml --grid loss=ce --grid loss=brier", "--grid loss=brier"),
+    ("fine.yaml --grid los=ce", "los: not known"),
+    ("fine.yaml --grid loss=ce,focall", "focall"),
+    ("fine.yaml --grid recipe.lr=fast", "recipe.lr"),
+    ("fine.yaml -p recipe.epochs 0", "recipe.epochs"),
+    ("fine.yaml -p recipe.epochs", "-p/--parameters"),
+    ("fine.yaml -p seed 3", "seed is in base too"),
+    ("fine.yaml --workers 0", "--workers: '0'"),
+    ("fine.yaml --workers -1", "--workers: '-1'"),
+    ("fine.yaml --workers x", "--workers: 'x'"),
+    ("fine.yaml --workers 1.5", "--workers: '1.5'"),
+    ("fine.yaml --per-gpu 0", "--per-gpu: 0"),
+    ("fine.yaml --per-gpu x", "--per-gpu"),
+    ("fine.yaml --engine rya", "--engine"),
+    ("fine.yaml --timeout 0", "--timeout: 0"),
+    ("fine.yaml --timeout -5", "--timeout: -5"),
+    ("fine.yaml --timeout nan", "--timeout: nan"),
+    ("fine.yaml --timeout x", "--timeout"),
+    ("fine.yaml --retries -1", "--retries: -1"),
+    ("fine.yaml --retries x", "--retries"),
+    ("fine.yaml --option num_cpus 2", "--option: num_cpus"),
+    ("fine.yaml --engine slurm --per-gpu 2", "--per-gpu: 2"),
+    ("train --grid loss=ce,focall", "did you mean 'focal'"),
+    ("train --grid sede=0:3", "sede is not declared"),
+    ("train --grid seed=-1", "seed: -1"),
+    ("train -p seed 3 --grid seed=0:2", "seed is in base too"),
+    ("train --workers 0", "--workers: '0'"),
+    ("toy_gaussian --grid n_seeds=1,0", "n_seeds: 0"),
+    ("fine.ipynb --grid rate=.1,fast", "rate: 'fast'"),
+]
+COLLECT = [
+    ("", "no trainings in"),
+    ("--root absent", "--root: absent is no folder"),
+    ("--root file", "--root: file is no folder"),
+    ("--root nothing", "no trainings in nothing"),
+    ("--experiment train", "no trainings of train in"),
+    ("--csv file/sub.csv", "--csv: file/sub.csv"),
+    ("--csv nothing", "--csv: nothing"),
+    ("--root nothing --parquet file/sub.parquet", "--parquet: file/sub.parquet"),
+    ("--csv new.csv", "no trainings in"),
+]
+AUDIT = [
+    ("good.npz", "--logits --probs is required"),
+    ("good.npz --logits --probs", "not allowed with"),
+    ("--logits", "file"),
+    ("absent.npz --logits", "absent.npz is not there"),
+    ("nothing --logits", "nothing is not there"),
+    ("file --logits", "file format: ''"),
+    ("script.py --logits", "file format: '.py'"),
+    *((f"damaged.{s} --logits", f"damaged.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
+    *((f"empty.{s} --logits", f"empty.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
+    *((f"folder.{s} --probs", f"folder.{s} is not there") for s in ("npz", "csv", "pt")),
+    ("cut.npz --logits", "cut.npz"),
+    ("words.csv --logits", "column 'a' holds text"),
+    ("unnamed.npz --logits", "unnamed.npz"),
+    ("good.npz --probs", "good.npz"),
+    ("probs.npz --logits", "probs.npz"),
+    ("disguised.npz --logits", "these are probabilities"),
+    ("two.npz --logits --val good.npz", "--val: 3 classes, want 2"),
+    ("three.npz --logits", "3 samples, too few"),
+    ("label.npz --logits", "label 3"),
+    ("short.npz --logits", "shape (59,)"),
+    ("nan.npz --logits", "row 4 holds nan"),
+    ("oneclass.npz --logits", "oneclass.npz"),
+    ("z.npy --logits", "z.npy has 0 entries called target"),
+    ("z.npy --logits --target absent.npy", "absent.npy is not there"),
+    ("z.npy --logits --target z.npy", "z.npy"),
+    ("good.npz --logits --val absent.npz", "absent.npz is not there"),
+    ("good.npz --logits --val good.npz", "the same samples as preds"),
+    ("good.npz --logits --val-target y.npy", "--val-target"),
+    ("good.npz --logits --val other.npz --val-target absent.npy", "absent.npy is not there"),
+    *((f"good.npz --logits --bins {m}", f"--bins: {m}") for m in ("0", "-1", str(2**21))),
+    ("good.npz --logits --bins x", "--bins"),
+    ("good.npz --logits --bins 1.5", "--bins"),
+    ("good.npz --logits --seed -1", "--seed: -1"),
+    ("good.npz --logits --seed x", "--seed"),
+    ("good.npz --logits --seed 99999999999", "--seed: 99999999999"),
+    ("good.npz --logits --to file", "--to: file"),
+    ("good.npz --logits --to file/sub", "--to: file/sub"),
+]
+APPLY = [
+    ("calibrator.safetensors good.npz --out o.npz", "--logits --probs is required"),
+    ("calibrator.safetensors good.npz --logits --probs --out o.npz", "not allowed with"),
+    ("calibrator.safetensors good.npz --logits", "--out"),
+    ("absent.safetensors good.npz --logits --out o.npz", "absent.safetensors"),
+    ("nothing good.npz --logits --out o.npz", "nothing"),
+    ("good.npz good.npz --logits --out o.npz", "good.npz"),
+    ("damaged.safetensors good.npz --logits --out o.npz", "damaged.safetensors"),
+    ("empty.safetensors good.npz --logits --out o.npz", "empty.safetensors"),
+    ("cut.safetensors good.npz --logits --out o.npz", "cut.safetensors"),
+    ("tensors.safetensors good.npz --logits --out o.npz", "holds no calibrator"),
+    ("folder.safetensors good.npz --logits --out o.npz", "folder.safetensors"),
+    ("four.safetensors good.npz --logits --out o.npz", "3 classes, want 4"),
+    ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz is not there"),
+    ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
+    ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),
+    ("calibrator.safetensors probs.npz --logits --out o.npz", "probs.npz"),
+    ("calibrator.safetensors good.npz --probs --out o.npz", "good.npz"),
+    ("calibrator.safetensors good.npz --logits --out o", "--out: o, want a name"),
+    ("calibrator.safetensors good.npz --logits --out o.xlsx", "'.xlsx'"),
+    ("calibrator.safetensors good.npz --logits --out folder.npz", "--out: folder.npz"),
+    ("calibrator.safetensors good.npz --logits --out file/o.npz", "--out: file/o.npz"),
+]
+WRONG = [
+    (f"{command} {rest}", told)
+    for command, cases in dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY).items()
+    for rest, told in cases
+]
+WRONG = GENERAL + WRONG
+
+
+def words(line):
+    return ["" if word == "''" else word for word in line.split()]
+
+
+def call(argv):
+    "Exit code, as a shell sees it."
+    try:
+        return cli.main(argv)
+    except SystemExit as e:
+        return e.code
+
+
+@pytest.mark.parametrize("line, told", WRONG, ids=[line for line, _ in WRONG])
+def test_a_wrong_usage_ends_in_one_line_and_writes_nothing(here, monkeypatch, capfd, line, told):
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CALIBNB_RUNS", str(here / "runs"))
+    monkeypatch.setenv("CALIBNB_DATA", str(here / "data"))
+    before = listing(here)
+    code = call(words(line))
+    out, err = capfd.readouterr()
+    assert code not in (0, None) and isinstance(code, int), (code, out, err)
+    assert err.count("\n") == 1 and err.startswith("calibnb: ") and told in err and len(err) < 1000, err
+    assert not out and "Traceback" not in err
+    assert listing(here) == before
+
+
+def test_there_are_many():
+    assert len({line for line, _ in WRONG}) == len(WRONG) > 200
+
+
+@pytest.mark.parametrize(
+    "command", ["run fine.ipynb", "sweep fine.yaml", "sweep train --grid seed=0:2", "audit good.npz --logits"]
+)
+def test_a_root_that_cannot_be_written_is_named_before_anything_starts(here, monkeypatch, capfd, command):
+    monkeypatch.chdir(here)
+    for root in "file", "file/runs":
+        monkeypatch.setenv("CALIBNB_RUNS", str(here / root))
+        before = listing(here)
+        assert call(words(command)) == 2
+        out, err = capfd.readouterr()
+        assert err.count("\n") == 1 and f"CALIBNB_RUNS: {here / root}" in err and not out and listing(here) == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("File not found or corrupted.\nTry again"),
+        OSError("<urlopen error [Errno 111] Connection refused>"),
+        EOFError("cut"),
+    ],
+)
+def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeypatch, capfd, error):
+    def fetch(root):
+        raise error
+
+    monkeypatch.setitem(cli.downloads, "cifar10", fetch)
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
+    assert call(["download", "cifar10"]) == 2
+    err = capfd.readouterr().err
+    assert (
+        err.count("\n") == 1
+        and "cifar10 could not be fetched" in err
+        and str(tmp_path / "data") in err
+        and str(error).split("\n")[0] in err
+    )
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "file"))
+    assert call(["download", "cifar10"]) == 2 and capfd.readouterr().err.count("\n") == 1
+
+
+def command(line, here, **kwargs):
+    env = os.environ | dict(CALIBNB_RUNS=str(here / "runs"), PYTHONWARNINGS="default")
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "calibnb"), *words(line)],
+        cwd=here,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **kwargs,
+    )
+
+
+@pytest.mark.parametrize(
+    "line, told", [("runn", "'runn'"), ("audit damaged.npz --logits", "damaged.npz"), ("collect", "no trainings in")]
+)
+def test_so_does_the_command_itself(here, line, told):
+    before = listing(here)
+    ended = command(line, here)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and told in ended.stderr and not ended.stdout, ended
+    assert listing(here) == before
+
+
+def test_a_reader_that_has_enough_is_no_error(here):
+    "As in `calibnb list | head -1`, or of one that reads nothing."
+    line = f"{Path(sys.executable).parent / 'calibnb'} list | true"
+    ended = subprocess.run(
+        ["bash", "-c", line],
+        cwd=here,
+        env=os.environ | dict(CALIBNB_RUNS=str(here / "runs")),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert not ended.stderr, ended.stderr
+
+
+def test_help_is_not_an_error(capsys):
+    for line in "--help", "run --help", "sweep --help", "--version":
+        with pytest.raises(SystemExit) as end:
+            cli.main(words(line))
+        assert end.value.code == 0 and not capsys.readouterr().err
+
+
+def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, capsys):
+    "What is checked before lets through what is right."
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
+    assert (
+        call(words(f"apply calibrator.safetensors good.npz --logits --out {tmp_path / 'new' / 'o.npz'}")) == 0
+        and (tmp_path / "new" / "o.npz").exists()
+    )
+    assert call(words("sweep fine.yaml --dry-run")) == 0 and "2 runs, 2 to be made" in capsys.readouterr().out
+    assert json.loads((here / "fine.ipynb").read_text())["cells"]
