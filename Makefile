@@ -5,6 +5,11 @@ READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 OTHERS := loss_geometry weighted_gradients loss_comparison meta_regularization train audit report
 
+# pip names hundreds of files: of those it fetches, the ones of 50 MB and more are told
+TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
+PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
+install = @{ $(PIP) -e '$(1)'; echo $$? > .venv/.pip; } | { $(TELL) || true; }; exit $$(cat .venv/.pip)
+
 .PHONY: help demo test lab docs sync bench gallery clean
 .DEFAULT_GOAL := help
 
@@ -12,8 +17,9 @@ help:            ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 $(READY): setup.py settings.ini pyproject.toml constraints.txt
+	@echo 'making .venv, once: torch, JupyterLab and what they need, a few minutes; the largest files are named as they come'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(call install,.[dev])
 	touch $@
 
 demo: $(READY)   ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
@@ -38,7 +44,7 @@ sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, re
 	mv README.md.tmp README.md
 
 bench: $(READY)  ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	$(call install,.[bench])
 	$(BIN)/python benchmarks/run.py
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/

@@ -29,6 +29,7 @@ setup(
     license="Apache-2.0",
     keywords=ini["keywords"],
     packages=["calibnb"],
+    package_dir={"": "."},  # a plain .pth: a finder would come after a folder `calibnb` in the working directory
     python_requires=f">={ini['min_python']}",
     install_requires=library,
     extras_require=dict(notebooks=notebooks, ray=clusters[:1], slurm=clusters[1:], tensorboard=board, dev=dev, bench=bench),

@@ -17,7 +17,8 @@ from torch import Tensor
 def check_bins(n_bins):
     "ValueError unless `n_bins` is a whole number from 1 to 2**20."
     whole = isinstance(n_bins, (int, np.integer)) and not isinstance(n_bins, bool)
-    if not whole or not 1 <= n_bins <= 2**20: raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1 and at most {2**20}')
+    if not whole or not 1 <= n_bins <= 2**20:
+        raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1 and at most {2**20}')
 
 def check_closed(closed):
     "ValueError unless `closed` names a side."

@@ -34,7 +34,8 @@ def _check_folder(flag, path, shown=None):
     "ValueError unless a folder can be written to; one that is not there yet can be made."
     there = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
     if there.is_dir() and os.access(there, os.W_OK): return
-    raise ValueError(f'{flag}: {shown or path} cannot be written, {there} is {"read-only" if there.is_dir() else "no folder"}')
+    why = 'read-only' if there.is_dir() else 'no folder'
+    raise ValueError(f'{flag}: {shown or path} cannot be written, {there} is {why}')
 
 def _check_file(flag, path):
     "ValueError unless a file can be written."

@@ -180,7 +180,7 @@ class Evaluation:
     doubtful:list[str]                    # rows whose fit gave a warning: not recommended
 
     def frame(self):
-        "A row for each calibrator and metric: value (an infinite NLL is inf), lo, hi, floor, bins, n, and whether it is as good as the best."
+        "A row for each calibrator and metric: value, inf for an infinite NLL, lo, hi, floor, bins, n, and is it as good as the best?"
         import pandas as pd
         rows = [dict(calibrator=row, metric=name, value=math.inf if m.value is None else m.value, lo=(m.interval or (None,))[0], hi=(m.interval or (None,))[-1], floor=m.floor, bins=m.bins, n=m.n,
                      best=row in self.best[name]) for row, measures in self.rows.items() for name, m in measures.items()]

@@ -231,6 +231,8 @@ def noise_floor(
     validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
     "Mean ECE of a perfectly calibrated model with these confidences: hits are drawn with them as probabilities."
+    if isinstance(n_bins, (list, tuple)) or getattr(n_bins, 'ndim', 0):
+        raise ValueError('target: noise_floor takes none, it draws hits from the confidences; call noise_floor(probs)')
     check_bins(n_bins)
     conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)

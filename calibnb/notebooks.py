@@ -282,7 +282,7 @@ def _papermill(path, folder, settings, timeout, progress, forked):
     before = {k: os.environ.get(k) for k in (FOLDER_VARIABLE, 'CALIBNB_RUNS')}
     os.environ.update({FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())})
     kernels = {'kernel_manager_class': manager} if forked and (manager := forked_kernels()) else {}
-    source, to = (str(p).replace('{', '{{').replace('}', '}}') for p in (path, folder/'notebook.ipynb'))  # which it formats
+    source, to = (str(p).replace('{', '{{').replace('}', '}}') for p in (path, folder/'notebook.ipynb'))  # it formats
     try:
         nb = papermill.execute_notebook(source, to, parameters=settings, kernel_name='python3', engine_name=_engine(),
                                         progress_bar=progress and sys.stderr.isatty(), execution_timeout=timeout,

@@ -78,8 +78,8 @@ class RunConfig(BaseModel):
                 try: known = options(given.get(part, cls.model_fields[part].default))
                 except ValueError: continue
                 if name in known:
-                    raise ValueError(f'{name}: is an option of the {part}, RunConfig({part}_args=dict({name}={given[name]!r})); '
-                                     f'in a sweep it is {part}_args.{name}')
+                    here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
+                    raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
         for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
             name = given.get(part, cls.model_fields[part].default)
             args = given.get(f'{part}_args', {})

@@ -57,13 +57,13 @@ class SweepSpec(BaseModel):
             names = {n for v in (values if isinstance(values, list) else [None]) for n in self._names({axis: v})}
             for place, given in ('base', [self.base]), ('cases', self.cases):
                 if any(names & self._names(settings) for settings in given):
-                    raise ValueError(f'grid: {axis} is in {place} too, and what that says would be lost; leave it out of one')
+                    raise ValueError(f'grid: {axis} is in {place} too, which would be lost; leave it out of one of them')
         return self
 
     def _names(self, settings)->set:
         "All that settings speak of: 'recipe' and 'recipe.lr', if they are dict(recipe=dict(lr=.1))."
         found = {'recipe.seed' if name == 'seed' and not self.notebook else name: v for name, v in settings.items()}
-        below = [{f'{name}.{k}': v for k, v in value.items()} for name, value in found.items() if isinstance(value, dict)]
+        below = [{f'{name}.{k}': v for k, v in part.items()} for name, part in found.items() if isinstance(part, dict)]
         return found.keys() | {name for part in below for name in self._names(part)}
 
     def settings(self)->list[dict]:
@@ -89,7 +89,8 @@ def grid_values(
 
 def _range(name, given, start, stop, step=1):
     if step < 1: raise ValueError(f'{name}: {given!r}, want steps of at least 1')
-    if (stop - start)//step > _MOST: raise ValueError(f'{name}: {given!r} are more than {_MOST:,} values, which no sweep makes')
+    if (stop - start)//step > _MOST:
+        raise ValueError(f'{name}: {given!r} are more than {_MOST:,} values, which no sweep makes')
     return list(range(start, stop, step))
 
 # %% ../nbs/60_sweep.ipynb #8d109119
@@ -140,7 +141,7 @@ def _config(settings, preset):
         place[last] = place[last] | value if isinstance(place.get(last), dict) and isinstance(value, dict) else value
     if preset:
         make, changes = getattr(Recipe, pick('preset', preset, PRESETS)), nested.get('recipe', {})
-        if not isinstance(changes, dict): raise ValueError(f'recipe: {changes!r}, want a dictionary of what the preset changes')
+        if not isinstance(changes, dict): raise ValueError(f'recipe: {changes!r}, want a dictionary of changes')
         try: nested['recipe'] = make(**changes)
         except ValueError as e: raise ValueError(f'recipe.{reasons(e)}') from None
     return RunConfig.model_validate(nested)
@@ -276,7 +277,8 @@ def sweep(
     make = pick('engine', engine, engines)
     if workers != 'auto': worker_count(workers)
     if per_gpu < 1: raise ValueError(f'per_gpu: {per_gpu}, want at least 1')
-    if timeout is not None and not timeout > 0: raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
     if retries < 0: raise ValueError(f'retries: {retries}, want 0 or more')
     folders = [job.folder(root) for job in jobs]
     rows = [dict(job=job.name, run=f'{f.path.parent.name}/{f.path.name}', state='done before', reason='', seconds=0., tries=0) for job, f in zip(jobs, folders)]

@@ -2,6 +2,7 @@
 import ast
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -178,3 +179,50 @@ def test_no_unused_or_undefined_name():
     found = subprocess.run([str(BIN/"ruff"), "check", "--isolated", "--select", "F,E9", "calibnb", "tests", "benchmarks", "setup.py"],
                            cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
+    "Beside a clone called calibnb, Python finds that folder first; an editable install must be found all the same."
+    clone, site, beside = tmp_path/"clone", tmp_path/"site", tmp_path/"beside"
+    (beside/"calibnb").mkdir(parents=True)
+    site.mkdir()
+    shutil.copytree(ROOT/"calibnb", clone/"calibnb", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT/name, clone/name)
+    build = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(site)], cwd=clone, check=True, capture_output=True, timeout=120)
+    shutil.unpack_archive(next(site.glob("*.whl")), site, "zip")
+    found = "import site, sys; site.addsitedir(sys.argv[1]); import calibnb; print(calibnb.__file__)"
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run([sys.executable, "-S", "-c", found, str(site)], cwd=beside, env=env, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == str(clone/"calibnb"/"__init__.py"), ended
+
+
+FAKE = """#!/bin/sh
+case "$*" in
+  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  *"pip install"*)
+    for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9; do echo "Collecting package$i$j"; echo "  Downloading package$i$j-1.0-py3-none-any.whl (3.$i MB)"; done; done
+    echo "Downloading torch-2.9-cp311-cp311-manylinux_2_28_x86_64.whl (899.8 MB)"
+    echo "Using cached nvidia_cudnn-9.1-py3-none-manylinux_2_27_x86_64.whl (706.8 MB)"
+    echo "Installing collected packages: a, b, c"
+    test -z "$BROKEN" || { echo "ERROR: no space left on device" >&2; exit 3; }
+    echo "Successfully installed a-1 b-1 c-1" ;;
+esac
+"""
+
+
+def test_make_tells_what_it_installs_and_fails_when_that_does(tmp_path):
+    "Five minutes are not silent, and not flooded."
+    for name in ("Makefile", "setup.py", "settings.ini", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT/name, tmp_path/name)
+    (tmp_path/"python").write_text(FAKE)
+    (tmp_path/"python").chmod(0o755)
+    make = ["make", "PYTHON=./python", ".venv/.ready"]
+    broken = subprocess.run(make, cwd=tmp_path, env=os.environ | dict(BROKEN="1"), capture_output=True, text=True, timeout=60)
+    assert broken.returncode and "no space left" in broken.stderr and not (tmp_path/".venv"/".ready").exists()
+    good = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    lines = good.stdout.splitlines()
+    assert good.returncode == 0 and (tmp_path/".venv"/".ready").exists() and len(lines) < 12, good
+    assert any("torch-2.9" in line and "899.8 MB" in line for line in lines) and any("nvidia_cudnn" in line for line in lines)
+    assert "minutes" in lines[0] and any("Installing" in line for line in lines)

@@ -199,6 +199,17 @@ def test_debiased_is_less_biased_and_the_floor_is_the_floor():
     assert max(less) <= 1e-12 and abs(np.mean(plain)/np.mean(floor) - 1) < .1
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), np.array([0, 1]), [0, 1]], ids=["tensor", "array", "list"])
+def test_a_noise_floor_takes_no_labels(labels):
+    "Beside `ece(probs, target)` the slip is near; the message names it, and not the number of bins."
+    with pytest.raises(ValueError, match="^target: noise_floor takes none, .*; call noise_floor\\(probs\\)"):
+        metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), labels)
+    for wrong in 0, 1.5, True:
+        with pytest.raises(ValueError, match="^n_bins: "):
+            metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), wrong)
+    assert metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), np.int64(3)) > 0
+
+
 @settings(max_examples=100, deadline=None)
 @given(problems(), st.integers(1, 12), st.integers(1, 4))
 def test_bounds_and_refinement(problem, M, factor):
