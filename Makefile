@@ -49,7 +49,7 @@ bench: $(READY)  ## measure against peers, in one process, on one thread; writes
 
 gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
-	$(BIN)/python -c "from calibnb.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
+	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 
 clean:           ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

@@ -2,7 +2,7 @@
 from configparser import ConfigParser
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 config = ConfigParser(delimiters=["="])
@@ -28,7 +28,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     keywords=ini["keywords"],
-    packages=["calibnb"],
+    packages=find_packages(include=["calibnb", "calibnb.*"]),
     package_dir={"": "."},  # a plain .pth: a finder would come after a folder `calibnb` in the working directory
     python_requires=f">={ini['min_python']}",
     install_requires=library,

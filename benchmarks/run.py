@@ -29,16 +29,17 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from torchvision import transforms
 from torchvision.datasets import ImageFolder
 
-from calibnb import losses, metrics, surrogates
-from calibnb.batches import Batch
-from calibnb.cache import data_root
+from calibnb import losses, metrics
+from calibnb.losses import surrogates
+from calibnb.train.batches import Batch
+from calibnb.data.cache import data_root
 from calibnb.data import Split, Splits, load_data
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
-from calibnb.temperature import temperature_lists
+from calibnb.posthoc.temperature import temperature_lists
 from calibnb.train import Recipe, Stepper, Trainer
-from calibnb.trees import HEIGHT
+from calibnb.data.trees import HEIGHT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

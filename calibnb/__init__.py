@@ -1,4 +1,4 @@
-"""Calibrated probabilities for classifiers; names are imported from their modules when first used."""
+"""Calibrated probabilities for classifiers; names are imported from their wings when first used."""
 
 __version__ = "0.1.0"
 
@@ -11,19 +11,20 @@ _home = {
     "train": ["Recipe", "Trainer"],
     "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
 }
-_modules = ["core", "params", "bins", "smoothing", "intervals", "cache", "trees", "parallel", "pool", "metrics", "surrogates", "synth", "models", "gamma_net", "folder", "weights", "temperature", "score_maps", "files", "images", "texts", "recipe", "kernels", "losses", "posthoc", "streaming", "plots", "data", "batches", "recorders", "checkpoint", "papers", "train", "evaluate", "meta", "runs", "notebooks", "pages", "sweep", "widgets", "checks", "cli"]
+_wings = ["core", "params", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models", "train",
+          "meta", "runs", "checks", "notebooks", "widgets", "sweep", "cli"]
 __all__ = [name for names in _home.values() for name in names]
 
 
 def __getattr__(name):
     from importlib import import_module
-    if name in _modules:
+    if name in _wings:
         return import_module(f"calibnb.{name}")
-    for module, names in _home.items():
+    for wing, names in _home.items():
         if name in names:
-            return getattr(import_module(f"calibnb.{module}"), name)
+            return getattr(import_module(f"calibnb.{wing}"), name)
     raise AttributeError(f"module 'calibnb' has no attribute {name!r}")
 
 
 def __dir__():
-    return sorted([*globals(), *__all__, *_modules])
+    return sorted([*globals(), *__all__, *_wings])

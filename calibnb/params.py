@@ -6,7 +6,7 @@
 __all__ = ['declared', 'check_values', 'read_value', 'parse_value', 'join_dotted', 'read_notebook', 'notebook_parameters',
            'check_parameters']
 
-# %% ../nbs/01_params.ipynb #d4edbe98
+# %% ../nbs/01_params.ipynb #984d6fef
 import ast
 import difflib
 import json

@@ -25,16 +25,18 @@ from bs4 import BeautifulSoup
 from latex2mathml.converter import convert
 from nbclient import NotebookClient
 
-from calibnb.kernels import KERNEL_MODULES, forked_kernels, spare_kernel
-from calibnb.pool import core_count, in_processes
+from calibnb.processes.kernels import KERNEL_MODULES, forked_kernels, spare_kernel
+from calibnb.processes.pool import core_count, in_processes
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT/"_docs"
 SOURCE, SITE, EXECUTED = DOCS/"source", DOCS/"site", DOCS/"executed"
-MODULES = sorted(p for p in (ROOT/"nbs").glob("*.ipynb") if p.stem != "index")
+MODULES = {}  # notebook -> the module that it exports, e.g. 'metrics.bins'
+for path in sorted((ROOT/"nbs").rglob("[0-9]*.ipynb")):
+    if found := re.search(r'#\|\s*default_exp (\S+?)(\\n)?"', path.read_text()):
+        MODULES[path] = found[1]
 EXPLORE = [ROOT/"nbs"/"explore"/f"{name}.ipynb" for name in ("first_five_minutes", "reliability", "losses", "simplex", "runs")]
 GALLERY = sorted((ROOT/"runs"/"gallery").glob("*.ipynb"))
-FLOORS = ["Foundations", "Measures and models", "Losses, calibrators, data", "Training and evaluation", "Losses that learn", "Runs and notebooks", "Sweeps and widgets", "Command line"]
 
 
 def below(path):
@@ -44,14 +46,14 @@ def below(path):
 
 def execute(path, tell=None):
     "Run a notebook and keep the executed copy, named by what it and the library are."
-    code = b"".join(p.read_bytes() for p in [path, *sorted((ROOT/"calibnb").glob("*.py"))])
-    kept = EXECUTED/f"{path.stem}-{sha256(code).hexdigest()[:12]}.ipynb"
+    code = b"".join(p.read_bytes() for p in [path, *sorted((ROOT/"calibnb").rglob("*.py"))])
+    kept = EXECUTED/f"{path.parent.name}-{path.stem}-{sha256(code).hexdigest()[:12]}.ipynb"
     if not kept.exists():
         nb = nbformat.read(path, 4)
         with spare_kernel():
             NotebookClient(nb, timeout=600, kernel_manager_class=forked_kernels(), resources=dict(metadata=dict(path=str(path.parent))), store_widget_state=False).execute()
         EXECUTED.mkdir(parents=True, exist_ok=True)
-        for old in EXECUTED.glob(f"{path.stem}-*.ipynb"):
+        for old in EXECUTED.glob(f"{path.parent.name}-{path.stem}-*.ipynb"):
             old.unlink()
         nbformat.write(nb, kept)
     return str(kept)
@@ -102,19 +104,19 @@ def entry(node, lines, level=2, of=""):
 
 def api_page(notebook):
     "The public names of a module: signatures as they are written, and docstrings."
-    name = re.sub(r"^\d+[a-z]?_", "", notebook.stem)
+    name = MODULES[notebook].removesuffix(".__init__")
     module = import_module(f"calibnb.{name}")
     lines = Path(module.__file__).read_text().splitlines()
     own = {n.name: n for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     parts = [entry(own[public], lines) for public in module.__all__ if public in own]
-    return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", f"Explained, with examples, in [`{notebook.name}`](../nbs/{notebook.name}).", "", *parts])
+    return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", f"Explained, with examples, in [`{below(notebook)}`](../{below(notebook)}).", "", *parts])
 
 
 def gather(run):
     "All pages under SOURCE; returns the navigation."
     shutil.rmtree(SOURCE, ignore_errors=True)
-    for folder in ("nbs/explore", "runs/gallery", "api"):
-        (SOURCE/folder).mkdir(parents=True)
+    for folder in ("nbs/explore", "runs/gallery", "api", *(below(p.parent) for p in MODULES)):
+        (SOURCE/folder).mkdir(parents=True, exist_ok=True)
     for page in ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md", "docs/how-to.md"):
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
@@ -130,16 +132,19 @@ def gather(run):
             contents[todo[done.index]] = done.value
     for path, content in contents.items():
         place(path, content)
-    api = []
-    for notebook in MODULES:
-        name, text = api_page(notebook)
-        (SOURCE/"api"/f"{name}.md").write_text(text)
-        api.append({f"calibnb.{name}": f"api/{name}.md"})
     title = lambda p: next(c.source for c in nbformat.read(p, 4).cells if c.cell_type == "markdown").splitlines()[0].lstrip("# ")
-    floors = [{FLOORS[int(d)]: [{title(p): below(p)} for p in MODULES if p.name[0] == d]} for d in sorted({p.name[0] for p in MODULES})]
+    methods, api = {}, {}
+    for notebook, module in MODULES.items():
+        wing = module.split(".")[0]
+        methods.setdefault(wing, []).append({title(notebook): below(notebook)})
+        if not module.endswith("__init__"):  # a door defines nothing of its own
+            name, page = api_page(notebook)
+            (SOURCE/"api"/f"{name}.md").write_text(page)
+            api.setdefault(wing, []).append({f"calibnb.{name}": f"api/{name}.md"})
+    methods, api = ([{wing: pages} if len(pages) > 1 else pages[0] for wing, pages in part.items()] for part in (methods, api))
     return [{"Home": "README.md"}, {"Explore": [{title(p): below(p)} for p in EXPLORE]}, {"How to": "docs/how-to.md"},
             {"Studies": ["runs/gallery/README.md", *({title(p): below(p)} for p in GALLERY), {"Figures and tables of the papers": "runs/README.md"}]},
-            {"Methods": floors}, {"API": api}, {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]}]
+            {"Methods": methods}, {"API": api}, {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]}]
 
 
 def broken_links(site):

@@ -14,7 +14,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from calibnb.notebooks import FAILS, HOLDS, NOISY  # noqa: E402
-from calibnb.pool import core_count  # noqa: E402
+from calibnb.processes.pool import core_count  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 VECTORS = ROOT/"tests"/"vectors"

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import calibnb.sweep
-from calibnb.checkpoint import Saver
+from calibnb.train.checkpoint import Saver
 from calibnb.cli import main
 
 make_run, after_batch = calibnb.sweep._do, Saver.after_batch

@@ -1,0 +1,330 @@
+"One table for any model: what it measures, what it fits on, and what it marks."
+import io
+import math
+import warnings
+
+import pandas as pd
+import pytest
+import torch
+
+from calibnb import metrics
+from calibnb.core import Predictions
+from calibnb.evaluate import AS_GIVEN, Scored, evaluate, measure_all
+from calibnb.evaluate.measures import _classwise_floor
+from calibnb.posthoc import list_calibrators, make_calibrator
+
+
+def overconfident(N=1200, K=4, scale=2., seed=0):
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2*scale*torch.randn(N, K, generator=draw)
+    return Predictions(logits, torch.multinomial((logits/scale).softmax(1), 1, generator=draw)[:, 0])
+
+
+@pytest.fixture(scope="module")
+def found():
+    preds = overconfident()
+    return preds, evaluate(preds, overconfident(seed=1), n_boot=200, draws=10)
+
+
+def test_every_row_is_what_the_metrics_say(found):
+    preds, table = found
+    val = overconfident(seed=1)
+    assert list(table.rows) == [AS_GIVEN, *list_calibrators()]
+    for row, measures in table.rows.items():
+        probs = preds.probs if row == AS_GIVEN else make_calibrator(row).fit(val.logits, val.target).transform(preds.logits.double())
+        keeps = row == AS_GIVEN or make_calibrator(row).keeps_prediction
+        assert math.isclose(measures["brier"].value, metrics.brier_score(probs, preds.target), abs_tol=1e-9)
+        assert math.isclose(measures["classwise_ece"].value, metrics.classwise_ece(probs, preds.target, validate=False), abs_tol=1e-9)
+        if (probs.argmax(1) == preds.pred).all() or not keeps:  # else the confidence is that of another class than the largest
+            for name, f in dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece).items():
+                assert math.isclose(measures[name].value, f(probs, preds.target, validate=False), abs_tol=1e-6), (row, name)
+            assert math.isclose(measures["ece_50"].value, metrics.ece(probs, preds.target, 50, validate=False), abs_tol=1e-9)
+        assert all(m.n == len(preds) for m in measures.values()) and measures["ece"].bins == 15 and measures["ece_50"].bins == 50
+        assert all(m.interval[0] <= m.value <= m.interval[1] for m in measures.values() if m.interval)
+        assert all((m.floor is not None) == ("ece" in name) for name, m in measures.items())
+
+
+def test_a_kept_prediction_is_judged_by_its_own_confidence():
+    "Validation says: this prediction is right once in five times. Its confidence is .2 then, though another class now has more."
+    preds = Predictions(torch.tensor([[2., 1., 0.]]).repeat(10, 1), torch.tensor([0, 0] + [1]*8))
+    scored = Scored.of(preds, make_calibrator("histogram", smooth=False).fit(preds.logits, preds.target))
+    assert torch.allclose(scored.conf, torch.full((10,), .2, dtype=torch.float64)) and scored.hit.sum() == 2
+    measures = measure_all(scored, n_boot=10, draws=2)
+    assert measures["error"].value == pytest.approx(.8) and measures["ece"].value == pytest.approx(0, abs=1e-9)
+
+
+def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
+    preds = overconfident(N=400)
+    table = evaluate(preds, calibrators=["isotonic", "vector"], folds=2, n_boot=20, draws=2, seed=3)
+    halves = torch.randperm(400, generator=torch.Generator().manual_seed(3)).tensor_split(2)
+    for name in "isotonic", "vector":
+        for own, other in (halves, halves[::-1]):
+            calibrator = make_calibrator(name).fit(preds.logits[other], preds.target[other])
+            assert torch.equal(table.scored[name].probs[own], calibrator.transform(preds.logits[own].double()))
+        everything = make_calibrator(name).fit(preds.logits, preds.target)
+        assert torch.equal(table.fitted[name].transform(preds.logits), everything.transform(preds.logits))
+    assert "cross-fitted in 2 parts" in table.caption()
+
+
+def test_recommendation_and_marks(found):
+    _, table = found
+    assert table.recommended == "temperature" and "overconfident" in table.advice() and "T = 2." in table.advice()
+    assert AS_GIVEN not in table.best["nll"] and AS_GIVEN not in table.best["ece"]
+    html = table._repr_html_()
+    assert "temperature" in html and html.count("floor") >= 6*len(table.rows)
+    for name, rows in table.best.items():  # a star only where nothing is as good
+        assert len(rows) >= 1 and (len(rows) > 1 or " *" in table.text())
+    frame = table.frame()
+    assert len(frame) == len(table.rows)*len(table.rows[AS_GIVEN]) and frame.loc[("temperature", "nll"), "best"]
+
+
+def test_a_winner_is_marked_only_beyond_chance():
+    "A clear case, and one where only noise tells the rows apart."
+    clear = evaluate(overconfident(4000, scale=4.), calibrators=["temperature"], n_boot=100, draws=2)
+    assert clear.best["nll"] == ["temperature"] == clear.best["ece"] == clear.best["brier"] and clear.text().count(" *") >= 5
+    assert clear.best["error"] == [AS_GIVEN, "temperature"]  # the same predictions
+    fair = evaluate(overconfident(1000, scale=1., seed=2), calibrators=["temperature"], n_boot=100, draws=2)
+    assert fair.recommended == AS_GIVEN and "leave the probabilities as they are" in fair.advice()
+    assert all(set(fair.best[name]) == {AS_GIVEN, "temperature"} for name in ("error", "ece", "ada_ece", "smooth_ece", "classwise_ece"))
+    for table in clear, fair:
+        assert table.text().split("\n\n")[0].count(" *") == sum(len(rows) == 1 for rows in table.best.values())
+
+
+def test_an_infinite_nll_is_said_and_never_recommended():
+    preds = overconfident(300)
+    textbook = dict(isotonic=make_calibrator("isotonic", smooth=False))
+    table = evaluate(preds, overconfident(30, seed=5), calibrators=textbook, n_boot=50, draws=2)
+    assert table.rows["isotonic"]["nll"].value is None and table.rows["isotonic"]["nll"].interval is None
+    assert "∞" in table.text() and "∞" in table._repr_html_() and table.recommended == AS_GIVEN
+    written = pd.read_csv(io.StringIO(table.frame().to_csv()), index_col=[0, 1])
+    assert written.value["isotonic", "nll"] == math.inf and "isotonic,nll,inf," in table.frame().to_csv()
+    assert written.value.notna().all() and written.lo[AS_GIVEN, "error"] == table.rows[AS_GIVEN]["error"].interval[0]
+    assert "isotonic" not in table.best["nll"]
+
+
+def test_probabilities_with_zeros():
+    probs = torch.tensor([[1., 0.], [.5, .5], [.7, .3], [0., 1.]])
+    with pytest.warns(UserWarning, match="1 of 4 labels have probability 0"):
+        preds = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]))
+    assert torch.allclose(preds.probs, probs.double(), atol=1e-7)
+    assert Scored.of(preds).nll[3] == math.inf  # as given; calibrators see a mixture with the uniform
+    assert (preds.logits.softmax(1)[3, 0] == preds.eps/2) and 1/8 <= preds.eps < 1
+    with pytest.warns(UserWarning, match="here each counts as 87.3 nats"):
+        plain = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]), eps=0.)
+    assert 80 < Scored.of(plain).nll[3] < 90
+
+
+@pytest.mark.parametrize("kind", ["constant", "all right", "all wrong", "one class", "few"])
+def test_degenerate_sets_give_a_table(kind):
+    preds = overconfident(80, K=3)
+    logits, target = preds.logits, preds.target
+    if kind == "constant":
+        logits = torch.zeros_like(logits)
+    if kind == "all right":
+        target = preds.pred
+    if kind == "all wrong":
+        target = (preds.pred + 1) % 3
+    if kind == "one class":
+        target = torch.zeros_like(target)
+    if kind == "few":
+        logits, target = logits[:5], target[:5]
+    table = evaluate(Predictions(logits, target), n_boot=20, draws=2)
+    assert table.text() and table._repr_html_() and table.recommended in table.rows
+    if kind == "constant":
+        assert "temperature" not in table.rows and any("no temperature changes anything" in n for n in table.notes)
+    if kind == "all right":
+        assert any(n.startswith("temperature: temperature: 0.01") or "the least there is" in n for n in table.notes)
+
+
+def test_large_matrices_are_left_out_and_it_is_said():
+    preds = overconfident(600, K=30)
+    table = evaluate(preds, folds=2, n_boot=10, draws=1)
+    assert "matrix" not in table.rows and any("930 parameters for 300 samples" in n for n in table.notes)
+
+
+@pytest.mark.parametrize("args, message", [
+    (dict(val=overconfident(20, K=3)), "val: 3 classes, want 4"), (dict(folds=1), "folds: 1"), (dict(calibrators=["platts"]), "did you mean 'platt'"),
+    (dict(n_bins=0), "n_bins: 0"), (dict(more_bins=[-1]), "n_bins: -1")])
+def test_wrong_arguments(args, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate(overconfident(40), **dict(n_boot=2, draws=1) | args)
+
+
+def test_too_few_to_fit():
+    with pytest.raises(ValueError, match="preds: 3 samples, too few"):
+        evaluate(overconfident(3))
+    assert list(evaluate(overconfident(3), calibrators=(), n_boot=5, draws=1).rows) == [AS_GIVEN]
+
+
+def test_noise_floors():
+    "The floor is the mean error of labels drawn from the probabilities themselves."
+    preds = overconfident(500, K=3)
+    floors = {name: m.floor for name, m in measure_all(Scored.of(preds), draws=200, n_boot=2).items()}
+    draw = torch.Generator().manual_seed(7)
+    labels = [torch.multinomial(preds.probs, 1, generator=draw)[:, 0] for _ in range(200)]
+    for name, f in dict(ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece, classwise_ece=metrics.classwise_ece).items():
+        brute = torch.stack([f(preds.probs, y, validate=False) for y in labels])
+        assert abs(brute.mean() - floors[name]) < 4*brute.std()/math.sqrt(200), name
+    assert _classwise_floor(preds.probs, 15, 5, 0) == _classwise_floor(preds.probs, 15, 5, 0)
+
+
+def test_the_recommendation_does_not_depend_on_the_order_of_names():
+    preds = overconfident(800)
+    tables = [evaluate(preds, calibrators=names, n_boot=50, draws=1) for names in (["matrix", "vector", "temperature"], ["temperature", "vector", "matrix"])]
+    assert list(tables[0].rows) == list(tables[1].rows) and tables[0].recommended == tables[1].recommended == "temperature"
+
+
+def test_without_calibrators_nothing_is_advised_or_marked():
+    table = evaluate(overconfident(300), calibrators=(), n_boot=20, draws=2)
+    assert "No calibrator was fitted." in table.advice() and "*" not in table.text().split("\n\n")[0]
+
+
+def test_calibration_errors_are_told_apart_by_their_intervals_alone():
+    "Overlapping intervals: as good, even if the value of one lies outside the interval of the other."
+    from types import SimpleNamespace as Row
+
+    from calibnb.evaluate.audit import _as_good
+    rows = {"a": dict(ece=Row(value=.02, interval=(.01, .03))), "b": dict(ece=Row(value=.035, interval=(.025, .045))), "c": dict(ece=Row(value=.05, interval=(.04, .06)))}
+    assert _as_good(rows, {}, 2, 0) == dict(ece=["a", "b"])
+
+
+def test_calibrated_models_are_rarely_accused():
+    "Of 100 calibrated sets at most 8 are called miscalibrated, where 2.5 are expected."
+    said = [evaluate(overconfident(300, scale=1., seed=s), calibrators=(), n_boot=2, draws=2).advice() for s in range(100)]
+    assert sum("no evidence of miscalibration" not in text for text in said) <= 8
+
+
+def test_validation_on_the_same_samples_is_refused():
+    preds = overconfident(100)
+    with pytest.raises(ValueError, match="val: the same samples as preds"):
+        evaluate(preds, Predictions(preds.logits.clone(), preds.target))
+
+
+def test_what_is_doubtful_is_not_recommended():
+    preds = overconfident(300, K=3)
+    perfect = evaluate(Predictions(preds.logits, preds.pred), calibrators=["temperature"], n_boot=20, draws=2)
+    assert perfect.doubtful == ["temperature"] and perfect.recommended == AS_GIVEN and "could be fitted that can be relied on" in perfect.advice()
+    assert any(note.startswith("temperature: 0.01, the least there is") for note in perfect.notes)
+    one = evaluate(Predictions(preds.logits, torch.zeros_like(preds.target)), calibrators=["vector"], n_boot=20, draws=2)
+    assert one.recommended == AS_GIVEN and "All labels are of one class: a calibrator learns that and nothing else." in one.notes
+
+
+def test_calibrators_of_ones_own():
+    preds = overconfident(400)
+    mine = {"HB 5": make_calibrator("histogram", n_bins=5), "T by ECE": make_calibrator("temperature", criterion="ece")}
+    table = evaluate(preds, overconfident(400, seed=1), calibrators=mine, n_boot=20, draws=2)
+    assert list(table.rows) == [AS_GIVEN, *mine] and len(table.fitted["HB 5"].maps_[0]["values"]) == 5 and not hasattr(mine["HB 5"], "n_classes_")
+    assert "Use T by ECE with T = " in table.advice()
+    assert list(evaluate(preds, calibrators="platt", n_boot=5, draws=1).rows) == [AS_GIVEN, "platt"]
+    for wrong, message in ([mine["HB 5"]], "want names, or a dictionary"), :
+        with pytest.raises(TypeError, match=message):
+            evaluate(preds, calibrators=wrong)
+    with pytest.raises(TypeError, match="preds: a tuple, want Predictions"):
+        evaluate((preds.logits, preds.target))
+
+
+def test_changed_predictions_are_told():
+    preds = overconfident(2000)
+    shifted = Predictions(preds.logits + torch.tensor([4., 0., 0., 0.]), preds.target)
+    table = evaluate(shifted, calibrators=["temperature", "vector"], n_boot=50, draws=2)
+    assert table.recommended == "vector" and "It changes " in table.advice() and "of the predictions; the error goes from" in table.advice()
+
+
+def test_the_same_seed_gives_the_same_table():
+    tables = [evaluate(overconfident(200), calibrators=["temperature"], n_boot=20, draws=3, seed=4).frame() for _ in range(2)]
+    assert tables[0].equals(tables[1])
+
+
+def forest(seed=2):
+    "Probabilities of a random forest, many of them exactly 0, also for some labels; and the labels."
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.ensemble import RandomForestClassifier
+    X, y = load_breast_cancer(return_X_y=True)
+    rows = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).numpy()
+    train, audit = rows[:150], rows[150:]
+    model = RandomForestClassifier(20, random_state=seed).fit(X[train], y[train])
+    return torch.from_numpy(model.predict_proba(X[audit])), torch.from_numpy(y[audit])
+
+
+def test_a_forest_is_not_judged_by_its_zeros():
+    "A label with probability 0 must not decide every fit: no T of 3, and no advice to leave an infinite NLL alone."
+    probs, target = forest()
+    with pytest.warns(UserWarning, match="labels have probability 0, so the NLL as given is infinite"):
+        preds = Predictions.from_probs(probs, target)
+    assert 1/(2*len(target)) < preds.eps < .1
+    table = evaluate(preds, n_boot=100, draws=10)
+    assert table.recommended != AS_GIVEN and table.fitted["temperature"].temperature_ < 2
+    nll = {row: m["nll"].value for row, m in table.rows.items() if m["nll"].value is not None}
+    assert nll[table.recommended] <= min(nll.values()) + .005
+    assert all(table.rows[row]["nll"].value is not None for row in table.fitted)
+    assert any("mixed with the uniform at a weight of" in note for note in table.notes)
+
+
+def test_metrics_see_probabilities_as_given():
+    "What calibrators see is mixed; what is measured as given is not."
+    probs = torch.tensor([[1., 0., 0.]]*30 + [[0., .4, .6]]*30, dtype=torch.float64)
+    target = torch.tensor([0]*29 + [1] + [2]*18 + [1]*12)
+    with pytest.warns(UserWarning, match="1 of 60 labels have probability 0"):
+        preds = Predictions.from_probs(probs, target)
+    measures = measure_all(Scored.of(preds), n_boot=10, draws=2)
+    assert measures["ece"].value == pytest.approx(metrics.ece(probs, target).item(), abs=1e-12)
+    assert measures["brier"].value == pytest.approx(metrics.brier_score(probs, target).item(), abs=1e-12)
+    assert measures["nll"].value is None
+    part = preds[torch.arange(10)]
+    assert part.eps == preds.eps and torch.equal(part.probs, probs[:10])
+
+
+def test_mixed_predictions_are_saved_whole(tmp_path):
+    probs, target = forest()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels with probability 0
+        preds = Predictions.from_probs(probs, target, eps=.125)
+    preds.save(tmp_path/"p.safetensors")
+    back = Predictions.load(tmp_path/"p.safetensors")
+    assert back.eps == .125 and torch.equal(back.probs, preds.probs) and torch.equal(back.logits, preds.logits)
+
+
+def test_validation_and_test_are_mixed_alike():
+    probs, target = forest()
+    probs = (probs + .01)/(1 + .01*probs.shape[1])
+    sets = [Predictions.from_probs(probs[rows], target[rows], eps) for rows, eps in ((slice(0, 150), .1), (slice(150, 300), .2))]
+    with pytest.raises(ValueError, match="val: its probabilities are mixed with the uniform at a weight of 0.2, and those of preds at 0.1"):
+        evaluate(*sets)
+
+
+def bent(N=4000, seed=0):
+    "Confidences that no temperature mends: too high in the middle of their range only."
+    draw = torch.Generator().manual_seed(seed)
+    level = torch.randint(4, (N,), generator=draw)
+    conf, acc = (torch.tensor(v, dtype=torch.float64)[level] for v in ((.5, .7, .85, .97), (.5, .72, .74, .99)))
+    share = torch.tensor([.7, .2, .1], dtype=torch.float64)
+    other = 1 + torch.multinomial(share, N, True, generator=draw)
+    target = torch.where(torch.rand(N, generator=draw) < acc, 0, other)
+    return Predictions(torch.cat([conf[:, None], (1 - conf)[:, None]*share], 1).log(), target)
+
+
+def test_advice_says_what_is_left_and_what_mends_it():
+    alone = evaluate(bent(), calibrators=["temperature"], n_boot=50, draws=20)
+    assert not alone.fits(alone.recommended)
+    assert "That leaves an ECE" in alone.advice() and alone.advice().endswith("No calibrator here mends it.")
+    offered = evaluate(bent(), n_boot=50, draws=20)
+    assert any("+" in row for row in offered.rows) and offered.fits(offered.recommended)
+    assert "That leaves" not in offered.advice()
+    priced = evaluate(bent(), calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
+    assert priced.recommended == "temperature+isotonic"
+    assert "Use temperature scaling followed by isotonic regression: NLL" in priced.advice()
+
+
+def test_few_samples_that_decide_are_told():
+    "Three samples cost the network 20 nats each; without them it would have the lower NLL."
+    from calibnb.evaluate import Evaluation
+    n = 1000
+    pred, target = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+    probs = torch.tensor([[.9, .1]], dtype=torch.float64).expand(n, 2)
+    given = torch.full((n,), .1, dtype=torch.float64)
+    given[:3] = 20.
+    scored = {AS_GIVEN: Scored(probs, pred, target, given), "platt": Scored(probs, pred, target, torch.full((n,), .105, dtype=torch.float64))}
+    rows = {row: measure_all(s, n_boot=10, draws=2) for row, s in scored.items()}
+    table = Evaluation("", rows, dict.fromkeys(rows[AS_GIVEN], ["platt"]), scored, {"platt": make_calibrator("platt")}, [], [])
+    assert table.deciding_samples("platt", AS_GIVEN) == 3 and table.deciding_samples(AS_GIVEN, "platt") is None
+    assert "Against as given, 3 samples decide: without them that has the lower NLL." in table.advice()

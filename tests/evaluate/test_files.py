@@ -1,0 +1,248 @@
+"Predictions from files, by hand and through `calibnb audit` and `calibnb apply`: right, refused in one line, never executed."
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import patience
+from safetensors.torch import save_file
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate.files import read_predictions, read_scored, read_scores
+from calibnb.runs.folder import find_runs
+from calibnb.posthoc import Calibrator
+
+DRAW = torch.Generator().manual_seed(0)
+LOGITS = 4*torch.randn(600, 4, generator=DRAW)
+TARGET = torch.multinomial((LOGITS/2).softmax(1), 1, generator=DRAW)[:, 0]
+PROBS = LOGITS.softmax(1)
+
+
+def write(path, logits=LOGITS, target=TARGET, name="logits"):
+    if path.suffix == ".npz":
+        np.savez(path, **{name: logits.numpy(), "target": target.numpy()})
+    elif path.suffix == ".pt":
+        torch.save({name: logits, "labels": target}, path)
+    elif path.suffix == ".safetensors":
+        save_file({name: logits, "y": target}, path)
+    elif path.suffix == ".csv":
+        pd.DataFrame(logits.double().numpy(), columns=list("abcdefghij")[:logits.shape[1]]).assign(Target=target.numpy()).to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".pt", ".safetensors", ".csv"])
+def test_every_format(tmp_path, suffix):
+    preds = read_predictions(write(tmp_path/f"a{suffix}"), "logits")
+    assert torch.equal(preds.logits.float(), LOGITS) and torch.equal(preds.target, TARGET)
+    preds = read_predictions(write(tmp_path/f"p{suffix}", PROBS, name="probs"), "probs")
+    assert torch.allclose(preds.probs.float(), PROBS, atol=1e-6)
+    assert torch.equal(read_scores(tmp_path/f"a{suffix}", "logits").float(), LOGITS)
+
+
+def test_csv_with_the_names_pandas_gives(tmp_path):
+    pd.DataFrame(LOGITS.double().numpy()).assign(target=TARGET.numpy()).to_csv(tmp_path/"a.csv", index=False)
+    preds = read_predictions(tmp_path/"a.csv", "logits")
+    assert torch.equal(preds.logits.float(), LOGITS) and torch.equal(preds.target, TARGET)
+
+
+def test_what_save_writes_can_be_read(tmp_path):
+    Predictions(LOGITS, TARGET).save(tmp_path/"p.safetensors")
+    assert torch.equal(read_predictions(tmp_path/"p.safetensors", "logits").logits, LOGITS)
+
+
+def test_labels_in_a_file_of_their_own(tmp_path):
+    np.save(tmp_path/"z.npy", LOGITS.numpy())
+    np.save(tmp_path/"y.npy", TARGET.numpy()[:, None])
+    (tmp_path/"y.csv").write_text("label\n" + "\n".join(map(str, TARGET.tolist())))
+    for name in "y.npy", "y.csv":
+        assert torch.equal(read_predictions(tmp_path/"z.npy", "logits", tmp_path/name).target, TARGET)
+    with pytest.raises(ValueError, match="z.npy has 0 entries called target"):
+        read_predictions(tmp_path/"z.npy", "logits")
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, (f"import pathlib; pathlib.Path({str(Path.cwd()/'exploded')!r}).touch()",)
+
+
+def bombs(folder):
+    "Pickles with code in them, under every name."
+    (folder/"a.npz").write_bytes(pickle.dumps(Bomb()))
+    (folder/"b.npy").write_bytes(pickle.dumps(Bomb()))
+    np.save(folder/"c.npy", np.array([Bomb()], dtype=object), allow_pickle=True)
+    np.savez(folder/"d.npz", logits=np.array([Bomb()], dtype=object), target=TARGET.numpy())
+    torch.save(dict(logits=Bomb(), target=TARGET), folder/"e.pt")
+    torch.save(Bomb(), folder/"f.pth")
+    (folder/"g.safetensors").write_bytes(pickle.dumps(Bomb()))
+    (folder/"h.csv").write_bytes(pickle.dumps(Bomb()))
+    return sorted(p for p in folder.iterdir() if p.suffix != ".touch")
+
+
+def test_bombs_do_not_go_off(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for path in bombs(tmp_path):
+        with pytest.raises(ValueError, match=f"file: .*{path.name}"):
+            read_predictions(path, "logits")
+        assert cli.main(["audit", str(path), "--logits"]) == 2
+        assert cli.main(["apply", str(path), str(path), "--logits", "--out", "o.npz"]) == 2
+        for line in capsys.readouterr().err.splitlines():
+            assert line.startswith("calibnb: ") and len(line) < 400
+    assert not (tmp_path/"exploded").exists() and not (tmp_path/"o.npz").exists()
+    pickle.loads((tmp_path/"a.npz").read_bytes())  # the bomb is live
+    assert (tmp_path/"exploded").exists()
+
+
+def bad_files(folder):
+    nan = LOGITS.clone()
+    nan[3, 1] = float("nan")
+    yield write(folder/"nan.npz", nan), "logits", "row 3 holds nan or inf"
+    yield write(folder/"shape.npz", LOGITS, TARGET[:-1]), "logits", "target: shape (599,), want (600,)"
+    yield write(folder/"labels.npz", LOGITS, TARGET + 1), "logits", "label 4 at row"
+    yield write(folder/"flat.npz", LOGITS[:, 0]), "logits", "logits: shape (600,), want (N, K)"
+    yield write(folder/"probs.npz", PROBS), "logits", "these are probabilities"
+    yield write(folder/"logits.npz", LOGITS, name="probs"), "probs", "want numbers in [0, 1]; logits need .softmax(1) first"
+    yield write(folder/"name.npz", LOGITS, name="z"), "logits", "0 entries called logits, want 1; names in it: 'z', 'target'"
+    yield write(folder/"empty.npz", LOGITS[:0], TARGET[:0]), "logits", "empty"
+    yield write(folder/"half.csv", LOGITS, TARGET), "probs", "want numbers in [0, 1]"
+    yield folder/"absent.npz", "logits", "is not there"
+    for name, content in ("text.csv", "a,b,target\nx,1,0\n"), ("broken.npz", "no zip"), ("no.csv", ""):
+        (folder/name).write_text(content)
+    yield folder/"text.csv", "logits", "column 'a' holds text"
+    yield folder/"broken.npz", "logits", "cannot be read as npz"
+    yield folder/"no.csv", "logits", "cannot be read as csv"
+    pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
+    yield folder/"headerless.csv", "logits", "for a name; want a header"
+    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
+    yield folder/"index.csv", "logits", "no index (index=False)"
+    pd.DataFrame(LOGITS.numpy(), columns=["c3", "c2", "c1", "c0"]).assign(target=TARGET.numpy()).to_csv(folder/"turned.csv", index=False)
+    yield folder/"turned.csv", "logits", "not in the order of their numbers"
+    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy(), ID=range(600)).to_csv(folder/"id.csv", index=False)
+    yield folder/"id.csv", "logits", "column 'ID' is no class"
+    (folder/"junk.pt").write_bytes(b"no tensors here")
+    yield folder/"junk.pt", "logits", "file: "
+    yield write(folder/"three.npz", LOGITS[:3], TARGET[:3]), "logits", "preds: 3 samples, too few"
+    torch.save(dict(logits=LOGITS.to_sparse(), target=TARGET), folder/"sparse.pt")
+    yield folder/"sparse.pt", "logits", "sparse tensor"
+    (folder/"x.parquet").write_text("")
+    yield folder/"x.parquet", "logits", "file format: '.parquet' is not known"
+    np.savez(folder/"float.npz", logits=LOGITS.numpy(), target=TARGET.numpy() + .5)
+    yield folder/"float.npz", "logits", "want integer class ids"
+
+
+def test_bad_files_end_in_one_line(tmp_path, capsys):
+    for path, kind, reason in bad_files(tmp_path):
+        assert cli.main(["audit", str(path), f"--{kind}"]) == 2, path
+        err = capsys.readouterr().err
+        assert reason in err and err.count("\n") == 1 and err.startswith("calibnb: ") and len(err) < 400, err
+
+
+def test_a_wrong_audit_is_refused_before_it_begins(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path, other = str(write(tmp_path/"a.npz")), str(write(tmp_path/"b.npz", LOGITS[:, :3], TARGET.clamp_max(2)))
+    for args, message in (["--bins", "0"], "--bins: 0"), (["--val", other], "val: 3 classes, want 4"), (["--val", path], "the same samples as preds"), (["--val-target", other], "without --val"):
+        assert cli.main(["audit", path, "--logits", *args]) == 2
+        assert message in capsys.readouterr().err
+    assert not (tmp_path/"runs").exists()
+
+
+def test_labels_with_probability_zero_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
+    assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
+    out = capsys.readouterr()
+    assert "labels have probability 0, so the NLL as given is infinite; calibrators see them mixed" in out.out and not out.err
+
+
+def test_what_the_file_holds_must_be_said(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["audit", str(write(tmp_path/"a.npz"))])
+    assert stop.value.code == 2 and "one of the arguments --logits --probs is required" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
+    monkeypatch.setenv("CALIBNB_RUNS", str(root))
+    monkeypatch.chdir(tmp_path)
+    path = write(tmp_path/"a.npz")
+    assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--title", "my model"]) == 0
+    said = capsys.readouterr().out
+    assert "Use temperature scaling with T = 2." in said or "Use temperature scaling with T = 1.9" in said
+    out = tmp_path/"out"
+    assert {p.name for p in out.iterdir()} == {"audit.ipynb", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
+    assert {"measures.csv", "reliability_as_given.csv"} <= {p.name for p in (out/"tables").iterdir()}
+    page = (out/"report.html").read_text()
+    assert page.count("data:image/png;base64") == 3 and "my model" in page and "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
+    assert "import " not in page and str(tmp_path) not in page.split("<body>")[0]
+    folder, = find_runs(root)
+    assert folder.state == "done" and len(folder.result.findings) == 5
+    assert not [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", []) if o.get("name") == "stderr"]
+    calibrator = Calibrator.load(out/"calibrator.safetensors")
+    for suffix in ".npz", ".csv", ".safetensors", ".pt", ".npy":
+        assert cli.main(["apply", "out/calibrator.safetensors", str(path), "--logits", "--out", f"cal{suffix}"]) == 0
+        got = read_scores(f"cal{suffix}", "probs").exp()
+        assert suffix == ".npy" or torch.equal(read_scored(f"cal{suffix}", "probs")[1], read_scored(path, "logits")[1])
+        assert torch.allclose(got.float(), calibrator.transform(LOGITS), atol=1e-6)
+    write(tmp_path/"three.npz", LOGITS[:, :3], TARGET.clamp_max(2))
+    assert cli.main(["apply", "out/calibrator.safetensors", "three.npz", "--logits", "--out", "x.npz"]) == 2
+    assert cli.main(["apply", "out/calibrator.safetensors", "a.npz", "--logits", "--out", "x"]) == 2
+    assert cli.main(["apply", "nothing.safetensors", "a.npz", "--logits", "--out", "x.npz"]) == 2
+    err = capsys.readouterr().err
+    assert "3 classes, want 4" in err and "want a name that ends in" in err and "nothing.safetensors" in err and not (tmp_path/"x.npz").exists()
+
+
+def test_audit_with_validation_and_of_a_changed_file(tmp_path, monkeypatch, capsys, root):
+    "The report is of the file as it is now, though its name is the same."
+    monkeypatch.setenv("CALIBNB_RUNS", str(root))
+    write(tmp_path/"val.npz", PROBS[:300], TARGET[:300], "probs")
+    write(tmp_path/"test.npz", PROBS[300:], TARGET[300:], "probs")
+    args = ["audit", str(tmp_path/"test.npz"), "--probs", "--val", str(tmp_path/"val.npz"), "--to", str(tmp_path/"out")]
+    assert cli.main(args) == 0
+    first = capsys.readouterr().out
+    assert "overconfident" in first
+    write(tmp_path/"test.npz", (LOGITS/2).softmax(1)[300:], TARGET[300:], "probs")
+    write(tmp_path/"val.npz", (LOGITS/2).softmax(1)[:300], TARGET[:300], "probs")
+    assert cli.main(args) == 0
+    second = capsys.readouterr().out
+    assert "leave the probabilities as they are" in second
+    assert not (tmp_path/"out"/"calibrator.safetensors").exists(), "a calibrator of the older audit would be taken for this one's"
+
+
+def test_the_command_itself(tmp_path):
+    "In a process of its own, from another directory."
+    write(tmp_path/"probs.csv", PROBS)
+    command = [str(Path(sys.executable).parent/"calibnb"), "audit", "probs.csv", "--logits"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60))
+    assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_apply_mixes_as_the_audit_did(tmp_path, monkeypatch, capsys):
+    "A forest's zeros: the calibrator's file knows the weight of the uniform, and `apply` uses it."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    draw = torch.Generator().manual_seed(0)
+    votes = torch.rand(400, 30, 3, generator=draw).argmax(2)
+    probs = torch.nn.functional.one_hot(votes*(torch.rand(400, 30, generator=draw) < .3), 3).double().mean(1)
+    np.savez(tmp_path/"p.npz", probs=probs.numpy(), target=torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0].numpy())
+    assert cli.main(["audit", str(tmp_path/"p.npz"), "--probs", "--eps", ".01", "--to", str(tmp_path/"a")]) == 0
+    assert "mixed with the uniform at a weight of 0.01" in capsys.readouterr().out
+    calibrator = Calibrator.load(tmp_path/"a"/"calibrator.safetensors")
+    assert calibrator.eps_ == .01
+    assert cli.main(["apply", str(tmp_path/"a"/"calibrator.safetensors"), str(tmp_path/"p.npz"), "--probs", "--out", str(tmp_path/"o.npz")]) == 0
+    want = calibrator.transform((.99*probs + .01/3).log())
+    assert np.allclose(np.load(tmp_path/"o.npz")["probs"], want.numpy(), atol=1e-12)
+
+
+@pytest.mark.parametrize("eps, kind, message", [("1", "--probs", "--eps: 1, want a weight in"), (".1", "--logits", "it is for --probs")])
+def test_wrong_weights_of_the_uniform(eps, kind, message, tmp_path, capsys):
+    path = write(tmp_path/"p.npz", PROBS, name="probs")
+    assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2
+    assert message in capsys.readouterr().err

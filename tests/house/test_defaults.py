@@ -1,0 +1,621 @@
+"No result depends on a default of the process: dtype, device, inference mode, deterministic algorithms, threads."
+import importlib
+import sys
+import tempfile
+from contextlib import contextmanager
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from calibnb.train import batches, history as recorders
+from calibnb.metrics import bins, intervals, smoothing, streaming
+from calibnb import core, data, evaluate, losses, meta, metrics, models, plots, posthoc, train
+from calibnb.meta import hypergradients as gamma_net
+from calibnb.posthoc import score_maps, temperature
+from calibnb.losses import surrogates, fast_weights as weights
+from calibnb.data import synth
+from calibnb.train import Recipe
+
+pytestmark = pytest.mark.filterwarnings("error")
+N, K = 24, 3
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype, device="cpu")
+
+
+LOGITS = 2*draw(N, K)
+TARGET = torch.where(draw(N, seed=1) > -.5, LOGITS.argmax(1), (draw(N, seed=2) > 0).long())
+PROBS = LOGITS.softmax(1)
+CONF, HIT = PROBS.amax(1), PROBS.argmax(1) == TARGET
+FEATURES = draw(N, 4, seed=3)
+SCORES = [(PROBS, TARGET), (LOGITS.double().softmax(1), TARGET), (PROBS.numpy(), TARGET.numpy()),
+          (PROBS[:6].double().div(PROBS[:6].double().sum(1, keepdim=True)).tolist(), TARGET[:6].tolist())]
+SEGMENTS = draw(2, K, 2, 2, seed=4), TARGET[:8].view(2, 2, 2)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+# what is computed: a public name -> a function of nothing
+
+TABLE, TRAINS = {}, set()  # of the latter, what needs a gradient
+
+
+def scored(*names, **options):
+    "Metrics of probabilities: float32, float64, NumPy arrays and lists."
+    for name in names:
+        TABLE[f"metrics.{name}"] = lambda fn=getattr(metrics, name): [fn(p, y, **options) for p, y in SCORES]
+
+
+scored("error_rate", "nll", "entropy", "brier_score", "ece", "mce", "average_ce", "debiased_ece", "ada_ece", "ace")
+scored("classwise_ece", "smooth_ece", "sece", "ece_ci", "debiased_ece_ci")
+TABLE |= {
+    "metrics.reliability_bins": lambda: [metrics.reliability_bins(p, y, 5, scheme=s) for p, y in SCORES
+                                         for s in ("width", "mass")],
+    "metrics.mean_confidence": lambda: [metrics.mean_confidence(p) for p, _ in SCORES],
+    "metrics.noise_floor": lambda: [metrics.noise_floor(p, draws=3) for p, _ in SCORES],
+    "metrics.top_label_sums": lambda: metrics.top_label_sums(PROBS, TARGET, [5, 10]),
+    "metrics.ece_from_logits": lambda: [metrics.ece_from_logits(z, TARGET, [5, 10])
+                                        for z in (LOGITS, LOGITS.double(), LOGITS.numpy())],
+    "metrics.kde_ece": lambda: [metrics.kde_ece(PROBS, TARGET, b, kernel=k)
+                                for b, k in ((None, "beta"), ("loo", "beta"), (None, "triweight"))],
+    "metrics.learned_epoch": lambda: metrics.learned_epoch(np.array([[False, True, True], [True, True, False]])),
+    "metrics.bootstrap_ci": lambda: [metrics.bootstrap_ci(m, PROBS, TARGET, n_boot=5)
+                                     for m in (metrics.nll, metrics.error_rate)],
+    "metrics.mce of no bin": lambda: metrics.mce(PROBS, TARGET, min_count=100),
+    "metrics.ada_ece, others": lambda: [metrics.ada_ece(PROBS, TARGET, 5, **o)
+                                        for o in (dict(method="interp"), dict(ties="group"))],
+    "metrics.ece_ci, others": lambda: [metrics.ece_ci(PROBS, TARGET, 5, scheme=s)
+                                       for s in ("mass", "classwise", "smooth")],
+}
+
+PAIRS = [(LOGITS, TARGET), (LOGITS.double(), TARGET), SEGMENTS]
+EACH_GAMMA = {"focal_loss", "inverse_focal_loss", "dual_focal_loss", "bsce_loss"}
+
+
+def of_logits(name, fn):
+    "A function of logits: its values, and its gradients."
+    def gradients():
+        found = []
+        for z, y in PAIRS:
+            z = z.clone().requires_grad_()
+            found.append(torch.autograd.grad(fn(z, y).sum(), z)[0])
+        return found
+    TABLE[name] = lambda: [fn(z, y) for z, y in PAIRS]
+    TABLE[f"{name}, gradient"] = gradients
+    TRAINS.add(f"{name}, gradient")
+
+
+def by_seed(loss):
+    def seeded(*args):
+        torch.manual_seed(0)
+        return loss(*args)
+    return seeded
+
+
+soft = lambda fn: lambda z, y: fn(z, torch.full_like(z.detach(), 1/K))
+SPECIAL = {"soft_target_loss": soft(losses.soft_target_loss),
+           "SoftTargetLoss": soft(lambda *args: losses.SoftTargetLoss()(*args)),
+           "mixup_loss": lambda z, y: losses.mixup_loss(z, y, y.flip(0), .3),
+           "consistency_loss": by_seed(losses.consistency_loss),
+           "ConsistencyLoss": by_seed(lambda *args: losses.ConsistencyLoss()(*args))}
+for name in losses.__all__:
+    item = getattr(losses, name)
+    if name.endswith("_loss") and name != "make_loss" or name == "weighted_cross_entropy":
+        of_logits(f"losses.{name}", SPECIAL.get(name, item))
+    elif name.endswith("Loss"):  # made under the defaults that are tried
+        of_logits(f"losses.{name}", SPECIAL.get(name, lambda z, y, item=item: item()(z, y)))
+    if name in EACH_GAMMA:
+        of_logits(f"losses.{name}, gamma of each", lambda z, y,
+                  item=item: item(z, y, torch.full_like(y, 2).float(), reduction="none"))
+for name in losses.list_losses():
+    of_logits(f"losses.make_loss {name}",
+              by_seed(lambda z, y, name=name: losses.make_loss(name, reduction="sum")(z, y)))
+TABLE |= {
+    "losses.loss_options": lambda: [losses.loss_options(name) for name in losses.list_losses()],
+    "losses.focal_gradient_factor": lambda: [losses.focal_gradient_factor(p, 3.)
+                                             for p in (.3, [.1, .2, 1.], np.array([.1, .3]), CONF)],
+    "losses.gamma_from_p0": lambda: losses.gamma_from_p0(.2),
+    "losses.binary_focal_argmin": lambda: losses.binary_focal_argmin(.7, 3.),
+    "losses.weighted_cross_entropy, weights": lambda: [losses.weighted_cross_entropy(LOGITS, TARGET, w)
+                                                       for w in (weights.focal_weight, lambda lp: lp.d_y)],
+    "losses.gammas in a list": lambda: losses.focal_loss(LOGITS, TARGET, [1.5]*N),
+}
+for name in surrogates.__all__:
+    of_logits(f"surrogates.{name}", getattr(surrogates, name))
+of_logits("surrogates.sece, others", lambda z, y: surrogates.sece(z, y, accuracy="hard", self_term=False, chunk=5))
+
+LP = weights.LogProbs(LOGITS, TARGET)
+TABLE |= {f"weights.{name}": lambda fn=getattr(weights, name): fn(LP) for name in weights.__all__
+          if name.endswith("_weight")}
+TABLE |= {
+    "weights.LogProbs": lambda: weights.LogProbs(LOGITS, TARGET),
+    "weights.gamma_of_bucket": lambda: weights.gamma_of_bucket(CONF, (.2, .5), (5., 3., 1.)),
+    "weights.reduce": lambda: [weights.reduce(CONF, r) for r in ("mean", "sum", "none")],
+    "weights.weighted_ce": lambda: weights.weighted_ce(LOGITS, TARGET, partial(weights.bsce_weight, beta=3.)),
+    "bins.bin_ids": lambda: [bins.bin_ids(c, M, closed)
+                             for c in (CONF, CONF.double(), torch.arange(0, 11, dtype=torch.float64, device="cpu")/10)
+                             for M in (5, 10) for closed in ("left", "right")],
+    "bins.bin_sums": lambda: bins.bin_sums(bins.bin_ids(CONF, 5), CONF, HIT, 5),
+    "bins.width_bins": lambda: bins.width_bins(CONF, HIT, 5),
+    "bins.width_table": lambda: bins.width_table(bins.bin_sums(bins.bin_ids(CONF, 5), CONF, HIT, 5)),
+    "bins.ReliabilityBins": lambda: [(t.gap, t.weight, t.noise, t.frame()) for t in [bins.width_bins(CONF, HIT, 5)]],
+    "bins.mass_table": lambda: [bins.mass_table(CONF, HIT, 5, ties) for ties in ("split", "group")],
+    "bins.dropped_interp_ece": lambda: bins.dropped_interp_ece(CONF, HIT, 5),
+    "bins.chunks": lambda: list(bins.chunks(PROBS, TARGET, 16)),
+    "bins.class_gaps": lambda: bins.class_gaps(PROBS, TARGET, 5),
+    "bins.table_norm": lambda: [bins.table_norm(bins.width_bins(CONF, HIT, 5), norm) for norm in ("l1", "l2", "max")],
+    "smoothing.cells_for": lambda: smoothing.cells_for(.01),
+    "smoothing.cosine_means": lambda: smoothing.cosine_means([(CONF, HIT.double() - CONF)], 64),
+    "smoothing.smoothed_error": lambda: smoothing.smoothed_error(smoothing.cosine_means([(CONF, HIT.double() - CONF)],
+                                                                                        64), .1),
+    "smoothing.smooth_error_norm": lambda: smoothing.smooth_error_norm(smoothing.cosine_means([(CONF,
+                                                                                                HIT.double() - CONF)])),
+    "smoothing.smooth_noise": lambda: smoothing.smooth_noise(CONF, HIT, draws=3, cells=64),
+    "smoothing.smooth_curve": lambda: smoothing.smooth_curve(CONF, HIT),
+    "smoothing.gaussian_log_kernel": lambda: smoothing.gaussian_log_kernel(CONF, TARGET, .1, False),
+    "smoothing.gaussian_regression": lambda: smoothing.gaussian_regression(CONF, HIT, .1),
+    "smoothing.beta_regression": lambda: smoothing.beta_regression(CONF, HIT, .1),
+    "smoothing.beta_bandwidth": lambda: smoothing.beta_bandwidth(CONF),
+    "smoothing.triweight_error": lambda: smoothing.triweight_error(CONF, HIT),
+    "intervals.resamples": lambda: list(intervals.resamples(N, 3, 0)),
+    "intervals.percentiles": lambda: intervals.percentiles(CONF, .9),
+    "intervals.bootstrap_mean": lambda: [intervals.bootstrap_mean(v, n_boot=5)
+                                         for v in (CONF, CONF.double(), CONF.numpy(), [.1, .2, .7, .05])],
+    "intervals.norm_interval": lambda: intervals.norm_interval(CONF, draw(5, N), CONF/3, CONF, 4.),
+    "intervals.gap_interval": lambda: [intervals.gap_interval(t.gap, t.acc, t.count, t.weight, draws=20)
+                                       for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.squared_interval": lambda: [intervals.squared_interval(t.gap, t.noise, t.count)
+                                           for t in [bins.mass_table(CONF, HIT, 5)]],
+    "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
+}
+
+LOG_WEIGHTS = torch.tensor([.7, .2, .1], dtype=torch.float64).log()
+FITTED = {"temperature": [{}, dict(criterion="ece"), dict(search="grid"), dict(criterion="ece", search="grid")],
+          "ets": [{}], "vector": [{}], "matrix": [{}], "dirichlet": [{}],
+          "histogram": [{}, dict(mode="each", scheme="mass", empty="zero"), dict(mode="each", empty="identity")],
+          "isotonic": [dict(mode=m) for m in ("top", "each")],
+          "bbq": [dict(mode=m, bin_numbers=b) for m in ("top", "each") for b in (None, [2, 5])],
+          "platt": [dict(mode=m, targets=t) for m in ("top", "each") for t in ("platt", "hard")]}
+OTHER = (draw(N, seed=7) > 0).long() + (draw(N, seed=8) > 1).long()
+ROUGH = LOGITS + draw(N, K, seed=5), torch.where(draw(N, seed=6) > -.6, LOGITS.argmax(1), OTHER)  # nothing separates it
+
+
+def calibrated(name, options):
+    "A calibrator fitted, what it gives, and the same from a file."
+    found, out = posthoc.make_calibrator(name, **options), []
+    for z in ROUGH[0].double(), ROUGH[0].numpy():
+        found.fit(z, ROUGH[1])
+        out.append([vars(found), found.transform(LOGITS), found.transform(LOGITS.double()),
+                    found.transform(LOGITS.numpy()), found.predict(LOGITS), found.nll(LOGITS, TARGET)])
+    with tempfile.TemporaryDirectory() as folder:
+        found.save(f"{folder}/c.safetensors")
+        again = posthoc.Calibrator.load(f"{folder}/c.safetensors")
+    return out, vars(again), again.transform(LOGITS)
+
+
+for name, kind in ((n, k) for n, k in posthoc.CALIBRATORS.items() if n != "+"):
+    for i, options in enumerate(FITTED[name]):
+        TABLE[f"posthoc.{kind.__name__}" + (f" {options}" if i else "")] = partial(calibrated, name, options)
+TABLE |= {
+    "posthoc.Composed": partial(calibrated, "vector+platt", {}),
+    "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
+    "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
+        LOGITS.double(), 2., LOG_WEIGHTS),
+    "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
+    "posthoc.oracle_ece": lambda: [posthoc.oracle_ece(*ROUGH, 5, search) for search in ("pool", "grid")],
+    "temperature.nll_temperature": lambda: [temperature.nll_temperature(z, ROUGH[1])
+                                            for z in (ROUGH[0], ROUGH[0].double())],
+    "temperature.nll_temperature_in": lambda: [temperature.nll_temperature_in(*ROUGH, search)
+                                               for search in ("pool", "grid")],
+    "temperature.ece_by_temperature": lambda: temperature.ece_by_temperature(*ROUGH,
+                                                                             temperature.temperature_lists["grid"]),
+    "temperature.ece_temperature_in": lambda: temperature.ece_temperature_in(*ROUGH),
+    "score_maps.histogram_map": lambda: score_maps.histogram_map(CONF.double(), HIT),
+    "score_maps.isotonic_map": lambda: score_maps.isotonic_map(CONF.double(), HIT),
+    "score_maps.platt_map": lambda: score_maps.platt_map(CONF.double(), HIT),
+    "score_maps.bbq_map": lambda: score_maps.bbq_map(CONF.double(), HIT),
+    "score_maps.step": lambda: score_maps.step(score_maps.histogram_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.line": lambda: score_maps.line(score_maps.isotonic_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.logistic": lambda: score_maps.logistic(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
+}
+
+
+def streamed(kind, *args):
+    metric, found = kind(*args), []
+    found += [metric(p, y) for p, y in SCORES[:2]]
+    metric.update(PROBS, TARGET)
+    table = metric.table() if isinstance(metric, streaming.ECE) else None
+    return found, metric.compute(), metric.sums, metric.n, str(metric.device), table
+
+
+TABLE |= {f"streaming.{name}": partial(streamed, getattr(streaming, name), *[K]*(name == "ClasswiseECE"))
+          for name in streaming.__all__}
+
+
+def mixture(**options):
+    problem = synth.GaussianMixture(**dict(means=[[0., 1.5], [.1, -2.], [3., 0.]]) | options)
+    x, y = problem.sample(12, generator(), balanced=True)
+    return x, y, problem.sample(12, generator()), problem.posterior(x), problem.log_posterior(x.float()), problem.priors
+
+
+IMAGES = draw(6, 1, 8, 8)
+TABLE |= {
+    "synth.GaussianMixture": lambda: [mixture(**o)
+                                      for o in ({}, dict(cov=.3), dict(cov=[[1., .3], [.3, .7]]),
+                                                dict(priors=[.1, .2, .7]),
+                                                dict(means=draw(3, 2), priors=draw(3).abs()))],
+    "synth.GaussianMixture.random": lambda: synth.GaussianMixture.random(3, 2, generator=generator()).means,
+    "synth.vary_images": lambda: synth.vary_images(IMAGES, TARGET[:6], K, generator=generator()),
+    "synth.NoisyImages": lambda: synth.NoisyImages(IMAGES, TARGET[:6], PROBS[:6], TARGET[:6]),
+    "synth.true_calibration_error": lambda: [synth.true_calibration_error(PROBS, PROBS.flip(0), kind)
+                                             for kind in ("sq", "norm", "top")],
+    "data.gaussian_problem": lambda: data.gaussian_problem(3).means,
+    "data.gaussians": lambda: data.gaussians(3, train_per_class=4, val_per_class=2, test_per_class=3),
+    "data.digits": lambda: data.digits(3, n_meta=100),
+    "data.noisy_digits": lambda: data.noisy_digits(3, variants=1, n_train=20, n_val=10),
+    "data.load_data": lambda: data.load_data("digits", pool=4),
+    "data.data_size": lambda: data.data_size("digits"),
+    "data.hold_out": lambda: data.hold_out(TARGET.numpy() > 0, [4, 5], 0),
+    "data.channel_scale": lambda: data.channel_scale(SQUARES["train_x"]),
+    "data.split_arrays": lambda: [(s.num_classes, s.train.ready(s.train.x[:]), s.test.ready(s.test.x[:]), s.val.y)
+                                  for n in (4 << 30, 0)
+                                  for s in [data.split_arrays("squares", SQUARES, 0, val=.2, in_memory=n)]],
+    "data.Rows": lambda: data.Rows(IMAGES, TARGET)[4:9],
+    "data.Split": lambda: data.Split(PIXELS, TARGET[:6], scale=((.3,), (.2,))).ready(PIXELS),
+    "data.Splits": lambda: small_digits().parts,
+    "batches.EpochPlan": lambda: [planned(augment=a, mixup=m) for a in ((), ("crop",), ("crop", "flip"))
+                                  for m in (0., .4)],
+    "batches.crop_and_flip": lambda: batches.crop_and_flip(IMAGES, None, TARGET[:6] > 0),
+    "batches.batches": lambda: list(batches.batches(data.Split(PIXELS, TARGET[:6], scale=((.3,), (.2,))),
+                                                    planned(n=6, augment=("crop", "flip"), mixup=.4), "cpu")),
+    "batches.place_split": lambda: batches.place_split(data.Split(IMAGES, TARGET[:6]), "cpu"),
+}
+PIXELS = (IMAGES*50 + 100).clamp(0, 255).to(torch.uint8)
+SQUARES = dict(train_x=np.arange(20*64, dtype=np.uint8).reshape(20, 1, 8, 8), train_y=np.arange(20) % 2)
+
+
+def planned(n=N, **options):
+    return batches.EpochPlan(n, 5, generator(), **options)
+
+
+def small_digits(**options):
+    return data.load_data("digits", n_train=60, n_val=1700, **options)
+
+
+SMALL = {"mlp": ((16,), dict(hidden=[8])), "small_cnn": ((1, 8, 8), dict(width=4)),
+         "resnet18": ((3, 8, 8), dict(width=4)), "resnet50": ((3, 8, 8), dict(blocks=[1, 1], width=4)),
+         "resnet32": ((3, 8, 8), dict(blocks=[1, 1], width=4)),
+         "resnet110": ((3, 8, 8), dict(blocks=[1, 1, 1], width=4, shortcut="pad")),
+         "wide_resnet": ((3, 8, 8), dict(depth=8, width=1)), "densenet121": ((3, 8, 8), dict(blocks=[1, 1], growth=4)),
+         "vgg16": ((3, 32, 32), dict(channels=[4, 0, 8, 0])),
+         "text_cnn": ((16,), dict(vocabulary=9, dim=4, width=4)), "tree_lstm": ((5, 5), dict(vocabulary=9, dim=4)),
+         "torchvision_resnet50": ((3, 32, 32), dict(net="resnet18"))}
+TREES = torch.tensor([[[2, -1, -1, 0, 1], [3, -1, -1, 0, 0], [4, -1, -1, 0, -1], [0, 0, 1, 1, 1], [0, 3, 2, 2, 0]],
+                      [[5, -1, -1, 0, 1], [6, -1, -1, 0, 0], [0, 0, 1, 1, 1], [0, -1, -1, -1, -1],
+                       [0, -1, -1, -1, -1]]], dtype=torch.int16, device="cpu")
+
+
+def built(name):
+    "A network, its logits, and it after a step of training."
+    shape, options = SMALL[name]
+    net = models.make_model(name, K, shape, seed=3, **options)
+    x = TREES if name == "tree_lstm" else (TARGET[:, None] + TARGET[:16]) % 9 if name == "text_cnn" else draw(8, *shape)
+    y = TARGET[:len(x)]
+    before, logits = {k: v.clone() for k, v in net.state_dict().items()}, net.eval()(x)
+    torch.manual_seed(0)
+    optimizer = Recipe(optimizer="sgd").make_optimizer(net.parameters())
+    F.cross_entropy(*net.train().supervised(x, y)).backward()
+    optimizer.step()
+    return before, logits, net, net.features(x)
+
+
+for name in SMALL:
+    TABLE[f"models.make_model {name}"] = partial(built, name)
+    TRAINS.add(f"models.make_model {name}")
+HEAD = models.make_model("mlp", K, (4,), hidden=[5]).requires_grad_()
+TABLE |= {
+    "models.model_options": lambda: [models.model_options(name) for name in models.list_models()],
+    "models.head_gradient_norm": lambda: models.head_gradient_norm(F.cross_entropy, LOGITS, TARGET, FEATURES),
+    "gamma_net.focal_logit_gradient": lambda: gamma_net.focal_logit_gradient(LOGITS, TARGET, CONF),
+    "gamma_net.GammaNet": lambda: [inner(gamma_net.GammaNet, 4, k, init=i, positivity=p) for k, i, p in
+                                   ((3, "exact", "abs"), (6, "exact", "abs"), (3, "scaled", "abs"),
+                                    (3, "random", "softplus"), (3, "exact", "softplus"))],
+    "gamma_net.LearnedSmoothing": lambda: [inner(gamma_net.LearnedSmoothing, K, kind) for kind in gamma_net.SMOOTHINGS],
+    "gamma_net.LearnedL2": lambda: [(m, m(HEAD.head)) for m in [gamma_net.LearnedL2(HEAD.head)]],
+    "gamma_net.hypergradient": lambda: [hyper(gamma_net.hypergradient, **o)
+                                        for o in ({}, dict(scope="full"), dict(scope="full", jvp_by="difference"))],
+    "gamma_net.leaked_gradients": lambda: hyper(gamma_net.leaked_gradients),
+    "gamma_net.head_direction": lambda: gamma_net.head_direction(HEAD.head, FEATURES5,
+                                                                 (HEAD.head.weight, HEAD.head.bias), FEATURES5, TARGET,
+                                                                 F.cross_entropy, .1),
+    "gamma_net.drawn_again": lambda: [drawn() for _ in range(2)],
+}
+FEATURES5 = draw(N, 5, seed=9)
+TRAINS |= {"models.head_gradient_norm", "gamma_net.hypergradient", "gamma_net.leaked_gradients",
+           "gamma_net.head_direction"}
+
+
+def inner(kind, *args, **options):
+    with core.seeded(3):
+        net = kind(*args, **options)
+    if hasattr(net, "rescale"):
+        net.rescale(FEATURES)
+    return net, net(FEATURES) if kind is gamma_net.GammaNet else net(TARGET, K), net.losses(LOGITS, TARGET, FEATURES)
+
+
+def hyper(fn, **options):
+    with core.seeded(3):
+        net = gamma_net.GammaNet(5, K)
+    return fn(HEAD, net, (FEATURES, TARGET), (FEATURES.flip(0), TARGET.flip(0)),
+              partial(surrogates.sece, bandwidth=.1), .1, **options)
+
+
+def drawn():
+    torch.manual_seed(0)
+    state = gamma_net.drawn_state("cpu")
+    with gamma_net.drawn_again(state, "cpu"):
+        return torch.rand(3, dtype=torch.float32, device="cpu")
+
+
+def trained(recorders=(), **recipe):
+    splits = small_digits()
+    net = models.make_model("mlp", 10, splits.in_shape, hidden=[8])
+    trainer = train.Trainer(net, losses.make_loss("focal"), Recipe(**dict(epochs=2, batch_size=16) | recipe), "cpu")
+    history = trainer.fit(splits, recorders)
+    kept = [getattr(r, "arrays", None) for r in trainer.recorders]
+    return history.rows, net, trainer.predict(splits.test), trainer.features(splits.val), kept
+
+
+def meta_trained(recipe=Recipe(epochs=2, batch_size=16), **options):
+    splits = small_digits(n_meta=30)
+    net = models.make_model("mlp", 10, splits.in_shape, hidden=[12])
+    trainer = meta.MetaTrainer(net, meta.MetaRecipe(**options), recipe, "cpu")
+    gamma = options.get("learn", "gamma") == "gamma"
+    history = trainer.fit(splits, ["meta_progress", "gamma_stats"] if gamma else ["meta_progress"])
+    return history.rows, net, trainer.stepper.inner, trainer.gamma(splits.test) if gamma else None
+
+
+ALL_RECORDERS = [name for name in recorders.recorders if name != "meta_progress"]
+TABLE |= {
+    "train.Trainer": lambda: [trained(**o)
+                              for o in (dict(mixup=.4, clip=1.), dict(accumulate=2, label_noise=.3, schedule="cosine"),
+                                        dict(precision="bf16", keep="val_nll"))],
+    "train.Trainer, optimisers": lambda: [trained(optimizer=o, lr=.01, epochs=1) for o in ("adam", "adamw", "adagrad")],
+    "train.flip_labels": lambda: train.flip_labels(TARGET, K, .5, 0),
+    "train.mean_loss": lambda: train.mean_loss(CONF, [1]*N, Recipe(), 0),
+    "recorders.make_recorder": lambda: trained(ALL_RECORDERS, keep="refinement"),
+    "meta.MetaTrainer": lambda: [meta_trained(**o)
+                                 for o in ({}, dict(scope="full"), dict(learn="smoothing", outer="dece"),
+                                           dict(learn="l2", ce_weight=1., with_leak=True))],
+    "meta.MetaRecipe": lambda: meta.MetaRecipe().model_dump(),
+    "meta.Cycle": lambda: [c.next("cpu") for c in [meta.Cycle(data.Split(FEATURES, TARGET), 7, 0)] for _ in range(5)],
+}
+TRAINS |= {"train.Trainer", "train.Trainer, optimisers", "recorders.make_recorder", "meta.MetaTrainer"}
+
+PREDS = core.Predictions(LOGITS, TARGET)
+
+
+def evaluated():
+    found = evaluate.evaluate(PREDS, core.Predictions(*ROUGH), ["temperature", "platt"], n_bins=5, more_bins=(),
+                              n_boot=5, draws=2)
+    return found.frame(), found.text(), found.scored, found.notes
+
+
+def drawn_figure():
+    from matplotlib.figure import Figure
+    axes = Figure().subplots(1, 4)
+    tables = plots.reliability_row(axes[:2], {name: evaluate.Scored.of(PREDS).diagram(5) for name in "ab"})
+    image = plots.density(axes[3], CONF, CONF, "x", "y")
+    return tables, plots.correctness_histogram(axes[2], CONF, HIT), image.get_array()
+
+
+TABLE |= {
+    "evaluate.evaluate": evaluated,
+    "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
+    "evaluate.measure_all": lambda: evaluate.measure_all(evaluate.Scored.of(PREDS), 5, (10,), n_boot=5, draws=2),
+    "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
+    "plots.reliability_row": drawn_figure,
+    "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit)
+                                 for p in (core.Predictions(*ROUGH), core.Predictions.from_probs(*SCORES[3]),
+                                           core.Predictions(LOGITS.numpy(), TARGET.numpy()))],
+    "core.log_probs": lambda: [core.log_probs(p) for p, _ in SCORES],
+    "core.as_tensor": lambda: [core.as_tensor(v)
+                               for v in ([1, 2], [.1, .2], np.array([1.5], dtype=np.float32), np.array([True]))],
+    "core.top_probability": lambda: core.top_probability(LOGITS, LOGITS.amax(1)),
+    "core.first_argmax": lambda: [core.first_argmax(z) for z in (LOGITS, LOGITS.bfloat16())],
+}
+
+
+# every public name is there, or here
+
+HELPERS = "no result: a check, a list of names, a type or a table of what has entries of its own"
+DRAWING = "draws what others computed; plots.reliability_row goes through it"
+ON_DISK = "data sets on disk: the arrays go through data.split_arrays"
+RECORDERS = " ".join(kind.__name__ for kind in recorders.recorders.values())
+LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does not"
+ELSEWHERE = {
+    "losses": {HELPERS: "losses LossModule list_losses"},
+    "surrogates": {},
+    "metrics": {},
+    "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
+    "streaming": {},
+    "smoothing": {},
+    "intervals": {HELPERS: "check_level"},
+    "bins": {HELPERS: "check_bins check_closed check_norm"},
+    "weights": {HELPERS: "check_reduction"},
+    "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
+    "score_maps": {},
+    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL"},
+    "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction",
+                  "steps of gamma_net.hypergradient": "full_direction meta_gradient"},
+    "meta": {HELPERS: "LEARN OUTER InnerLoss", "a part of meta.MetaTrainer": "MetaStepper"},
+    "models": {HELPERS: "models Classifier list_models",
+               LAYERS: "MLP SmallCNN ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
+    "synth": {},
+    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_print download",
+             ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
+    "batches": {HELPERS: "in_turn Batch"},
+    "train": {HELPERS: "check_task few_threads explain_memory ordered average_buffers main Recipe",
+              "parts of train.Trainer": "Evaluator Stepper KeptEpoch",
+              "recorders, here again": f"History {RECORDERS}"},
+    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView",
+                  "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
+    "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
+                      "check_scores check_logits check_unlabelled check_probs exp_ bind_options seed_everything seeded "
+                      "pick_device autocast atomic_write"},
+    "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
+                       "loss_label loss_style",
+              DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
+                       "interval_dots density"},
+}
+
+
+@pytest.mark.parametrize("module", ELSEWHERE)
+def test_every_public_name_is_tried(module):
+    tried = {name.split(".", 1)[1].split(",")[0].split(" ")[0] for name in TABLE if name.startswith(f"{module}.")}
+    excused = " ".join(ELSEWHERE[module].values()).split()
+    public = set(importlib.import_module(f"calibnb.{module}").__all__)
+    assert public - tried - set(excused) == set() and set(excused) <= public - tried
+
+
+def test_every_model_is_tried():
+    "But vit_b_16, which is too large for a quick test; it is torchvision's, as torchvision_resnet50 is."
+    assert set(SMALL) == set(models.list_models()) - {"vit_b_16"}
+
+
+# the same, whatever the defaults
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextmanager
+def deterministic():
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def threads(n):
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class Unused(TorchDispatchMode):
+    "Refuses every tensor of a dtype: of the default that nobody asked for."
+    def __init__(self, dtype):
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        made = [v for v in tree_leaves(out) if getattr(v, "dtype", None) == self.dtype]
+        assert not made, f"{func} made a tensor of the default dtype"
+        return out
+
+
+@contextmanager
+def unused_dtype(dtype):
+    with default_dtype(dtype), Unused(dtype):
+        yield
+
+
+DEFAULTS = {"float64": partial(default_dtype, torch.float64), "bfloat16": partial(default_dtype, torch.bfloat16),
+            "float16, which is watched": partial(unused_dtype, torch.float16),
+            "a device": partial(torch.device, "meta"), "inference": torch.inference_mode,
+            "deterministic": deterministic, "two threads": partial(threads, 2)}
+
+
+SPLIT = "posthoc.MatrixScaling", "posthoc.Dirichlet", "surrogates.sece, others"  # sums of products, shared by threads
+
+
+def leaves(x):
+    "All that a result holds, in order: arrays, and what describes the rest."
+    if isinstance(x, torch.Tensor):
+        if x.device.type != "cpu":
+            return [f"a tensor on {x.device}"]
+        return [str(x.dtype), (x.detach().view(torch.int16) if x.dtype == torch.bfloat16 else x.detach()).numpy()]
+    if isinstance(x, nn.Module):
+        return leaves(x.state_dict())
+    if isinstance(x, pd.DataFrame):
+        return leaves(x.to_dict("split"))
+    if isinstance(x, dict):
+        return [leaf for k, v in x.items() for leaf in (k, *leaves(v))]
+    if isinstance(x, (list, tuple)):
+        return [len(x), *(leaf for v in x for leaf in leaves(v))]
+    if type(x).__module__.startswith("calibnb") and hasattr(x, "__dict__"):
+        return leaves(vars(x))
+    return [np.float64(x) if isinstance(x, float) else x if isinstance(x, (np.ndarray, np.generic)) else repr(x)]
+
+
+def same(a, b, rounding):
+    "Equal bits; or, where asked for, equal up to rounding."
+    if not isinstance(a, (np.ndarray, np.generic)) or type(a) is not type(b):
+        return a is b or type(a) is type(b) and a == b
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return a.tobytes() == b.tobytes() or rounding and np.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
+def computed(name):
+    "A result of the table, with nothing kept from an earlier one."
+    for module in [m for k, m in sys.modules.items() if k.startswith("calibnb.")]:
+        for item in vars(module).values():
+            getattr(item, "cache_clear", int)()
+    return TABLE[name]()
+
+
+@cache
+def usual(name):
+    return leaves(computed(name))
+
+
+def left_out(name, default):
+    "Inference mode has no gradients, torchmetrics makes a tensor of its own, and threads share convolutions."
+    where = {"inference": tuple(TRAINS), "float16, which is watched": ("streaming.",),
+             "two threads": ("models.make_model",)}
+    return name.startswith(where.get(default, ()))
+
+
+def difference(name, want, rounding):
+    "The first leaf of a result that is not as wanted, or the error; nothing if all are."
+    try:
+        got = leaves(computed(name))
+    except Exception as e:
+        return f"{type(e).__name__}: {e}"
+    if len(got) != len(want):
+        return f"{len(got)} leaves, want {len(want)}"
+    return next((f"{a!r}, want {b!r}" for a, b in zip(got, want) if not same(a, b, rounding)), "")
+
+
+@pytest.mark.parametrize("default", DEFAULTS)
+@pytest.mark.parametrize("module", ELSEWHERE)
+def test_a_default_changes_nothing(module, default):
+    wants = {name: usual(name) for name in TABLE if name.startswith(f"{module}.") and not left_out(name, default)}
+    with DEFAULTS[default]():
+        rounding = default == "two threads"
+        found = {name: difference(name, want, rounding and name.startswith(SPLIT)) for name, want in wants.items()}
+    assert {name: text for name, text in found.items() if text} == {}

@@ -1,0 +1,303 @@
+"The rules of the house, held by tests: wings, notebooks, exports, README, sizes, names."
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import papermill
+import pytest
+from conftest import ROOT, patience
+
+import calibnb
+from calibnb.params import notebook_parameters
+
+NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+WINGS = {  # the wings that each may import from
+    "core": "", "params": "", "processes": "", "metrics": "core", "losses": "core metrics", "posthoc": "core metrics",
+    "plots": "metrics", "evaluate": "core metrics posthoc", "data": "core", "models": "core data",
+    "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
+    "runs": "core params processes metrics losses posthoc evaluate data models train meta",
+    "checks": "data losses models train meta runs",
+    "notebooks": "core params processes metrics runs checks",
+    "widgets": "core metrics losses posthoc evaluate plots runs",
+    "sweep": "core params processes data train runs notebooks",
+    "cli": "data losses posthoc evaluate models train runs notebooks params sweep",
+}
+
+
+def default_exp(path):
+    "The module that a notebook exports, e.g. 'metrics.bins'; 'metrics.__init__' for a door; None if it exports none."
+    found = re.search(r"#\|\s*default_exp (\S+?)(\\n)?\"", path.read_text())
+    return found and found[1]
+
+
+MODULES = {name: p for p in NOTEBOOKS if (name := default_exp(p))}
+EXPERIMENTS = sorted((ROOT/"nbs"/"experiments").glob("*.ipynb"))
+BIN = Path(sys.executable).parent
+
+
+def cells(path, kind="code"):
+    return [c for c in json.loads(path.read_text())["cells"] if c["cell_type"] == kind]
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def exported(path):
+    return [source(c) for c in cells(path) if re.match(r"#\|\s*export", source(c))]
+
+
+def tracked():
+    "Files git knows or would take."
+    out = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    files = [p for line in out.stdout.splitlines() if (p := ROOT/line).is_file()]
+    return files or pytest.skip("not a git checkout")
+
+
+def file_of(module):
+    return ROOT/"calibnb"/f"{module.replace('.', '/')}.py"
+
+
+def place(module):
+    "Where a module stands in the sorted listing of the notebooks; a door stands for its wing, so it comes last."
+    parts = MODULES[module].relative_to(ROOT/"nbs").parts
+    return parts[0].removesuffix(".ipynb"), module.endswith("__init__"), parts[-1]
+
+
+def imported(module, source=None):
+    "Modules of the package that a module uses, by import or as `calibnb.x`."
+    package = ["calibnb", *module.split(".")[:-1]]
+    for node in ast.walk(ast.parse(source or file_of(module).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            base = package[:len(package) - node.level + 1] if node.level else []
+            path = [*base, *(node.module.split(".") if node.module else [])]
+            if path[0] == "calibnb":
+                for name in node.names:
+                    yield named(".".join([*path[1:], name.name])) or named(".".join(path[1:]))
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                if name.name.startswith("calibnb."):
+                    yield named(name.name.removeprefix("calibnb."))
+        if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "calibnb" and named(node.attr):
+            yield named(node.attr)
+
+
+def named(path):
+    "The module at a dotted path: a room, or the door of a wing."
+    return path if path in MODULES else f"{path}.__init__" if f"{path}.__init__" in MODULES else None
+
+
+def breaches(module, source=None):
+    "What a module must not import: what stands below it, and wings without an arrow."
+    wing = module.split(".")[0]
+    for other in set(imported(module, source)) - {None}:
+        home = other.split(".")[0]
+        if home != wing and home not in WINGS[wing].split():
+            yield f"{module} imports {other}, and no arrow leads from {wing} to {home}"
+        own_room = module == f"{wing}.__init__" and home == wing
+        if not own_room and place(other) >= place(module):
+            yield f"{module} imports {other}, which does not stand above it"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_go_up_the_listing(module):
+    assert list(breaches(module)) == []
+
+
+@pytest.mark.parametrize("module, source", [
+    ("metrics.bins", "from .errors import ece"), ("metrics.bins", "from ..losses.weights import LogProbs"),
+    ("metrics.bins", "import calibnb\ncalibnb.runs"), ("core.checks", "from ..metrics import ece"),
+    ("train.trainer", "from calibnb.runs.run import get_run"), ("metrics.bins", "from . import ece"),
+    ("data.splits", "from ..metrics import ece")])
+def test_a_breach_of_the_order_is_seen(module, source):
+    assert list(breaches(module, source))
+
+
+def test_no_room_bears_the_name_of_what_its_door_hands_out():
+    for module in MODULES:
+        if module.endswith(".__init__"):
+            wing = module.removesuffix(".__init__")
+            rooms = {m.split(".")[1] for m in MODULES if m.startswith(f"{wing}.")}
+            assert not rooms & set(getattr(importlib.import_module(f"calibnb.{wing}"), "__all__", ()))
+
+
+WHOLE = {"arange", "randint", "randperm"}  # of whole numbers, whatever the default dtype
+FACTORIES = WHOLE | {"as_tensor", "asarray", "empty", "eye", "full", "linspace", "logspace", "ones", "rand", "randn",
+                     "scalar_tensor", "tensor", "zeros"}
+
+
+def factory(node):
+    "The torch function that a call makes a new tensor by, and the names of its arguments."
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", "") == "torch":
+        if node.func.attr in FACTORIES:
+            return node.func.attr, {k.arg for k in node.keywords}
+    return "", set()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_new_tensors_say_what_and_where_they_are(module):
+    "No result may depend on torch's default dtype or device; `**kind` is believed to name both."
+    for node in ast.walk(ast.parse(file_of(module).read_text())):
+        name, given = factory(node)
+        if name and None not in given:
+            assert "device" in given, f"{module}, line {node.lineno}: torch.{name} without a device"
+            assert "dtype" in given or name in WHOLE, f"{module}, line {node.lineno}: torch.{name} without a dtype"
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            name, given = factory(node.left)
+            assert name not in WHOLE or "dtype" in given, f"{module}, line {node.lineno}: torch.{name}(...)/x without a dtype"
+
+
+def test_every_module_has_its_notebook():
+    python = {p for p in (ROOT/"calibnb").rglob("*.py")} - {ROOT/"calibnb"/"__init__.py", ROOT/"calibnb"/"_modidx.py"}
+    python -= {ROOT/"calibnb"/"train"/"__main__.py"}  # what `python -m calibnb.train` starts
+    assert python == {file_of(module) for module in MODULES}
+    assert {module.split(".")[0] for module in MODULES} == set(calibnb._wings) == set(WINGS)
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory):
+    "The repository's notebooks, exported and cleaned again somewhere else, README included."
+    copy = tmp_path_factory.mktemp("rebuilt")
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md", "Makefile"):
+        shutil.copy(ROOT/name, copy/name)
+    for name in ("nbs", "calibnb"):
+        shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
+    for module in MODULES:
+        (copy/file_of(module).relative_to(ROOT)).unlink()
+    subprocess.run(["make", "sync", f"BIN={BIN}", "READY="], cwd=copy, check=True, timeout=patience(120), capture_output=True)
+    return copy
+
+
+@pytest.mark.parametrize("name", [*(str(file_of(m).relative_to(ROOT)) for m in MODULES), "calibnb/_modidx.py", "README.md",
+                                  *(str(p.relative_to(ROOT)) for p in NOTEBOOKS)])
+def test_committed_is_what_sync_makes(rebuilt, name):
+    assert (ROOT/name).read_text() == (rebuilt/name).read_text(), f"{name} is not in step: run `make sync`"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_clean_and_readable(path):
+    assert all(not c["outputs"] and c["execution_count"] is None for c in cells(path))
+    assert len(json.loads(path.read_text())["cells"]) <= 60
+    for code in exported(path):
+        assert len(code.splitlines()) <= 72, f"an exported cell of {len(code.splitlines())} lines"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_small_and_public_names_documented(module):
+    assert len(file_of(module).read_text().splitlines()) <= 400
+    live = importlib.import_module(f"calibnb.{module}".removesuffix(".__init__"))
+    for name in getattr(live, "__all__", ()):
+        item = getattr(live, name)
+        if inspect.isfunction(item) or inspect.isclass(item):
+            assert inspect.getdoc(item), f"{module}.{name} has no docstring"
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
+def test_experiments_declare_their_parameters(path):
+    types = notebook_parameters(path)
+    assert types["quick"] == (bool, True) and types["seed"] == (int, 0)
+    assert types.keys() == papermill.inspect_notebook(str(path)).keys(), "papermill reads other names: a second `=` on a line?"
+    code = [source(c) for c in cells(path)]
+    assert "check_parameters(globals())" in code[1], "the cell after the parameters checks them"
+    assert f"Experiment('{path.stem}', settings)" in "".join(code)
+    assert "experiment.findings(" in code[-1]
+
+
+def test_version_is_one():
+    ini = ConfigParser(delimiters=["="])
+    ini.read(ROOT/"settings.ini")
+    assert calibnb.__version__ == ini["DEFAULT"]["version"]
+
+
+def test_import_is_light():
+    code = "import sys, calibnb; print(*(m for m in ('torch', 'pandas', 'matplotlib', 'torchvision', 'papermill') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
+    code = code.replace("calibnb;", "calibnb.losses, calibnb.metrics;")
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == "torch"
+
+
+def test_names_at_the_top_are_there():
+    assert all(getattr(calibnb, name) is not None for name in calibnb.__all__)
+
+
+def test_checking_parameters_is_light():
+    "A wrong parameter is refused before anything heavy is imported."
+    code = "import sys, calibnb.params; print(*(m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'papermill') if m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
+
+
+@pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").glob("*.ipynb")), ids=lambda p: p.stem)
+def test_the_gallery_is_of_today(path):
+    shown = [source(c) for c in cells(path) if not source(c).startswith("# Parameters")]
+    assert shown == [source(c) for c in cells(ROOT/"nbs"/"experiments"/path.name)], "run `make gallery`"
+    assert not any(o.get("name") == "stderr" or o["output_type"] == "error" for c in cells(path) for o in c["outputs"])
+
+
+def test_no_big_file_and_no_path_of_this_machine():
+    for path in tracked():
+        assert path.stat().st_size < 1_500_000, f"{path} is large"
+        if path.parent.name == "gallery":
+            assert path.stat().st_size < 600_000, f"{path} is large for the gallery"
+        text = path.read_bytes().decode("utf-8", "ignore")
+        assert f"{ROOT}/" not in text and f"{Path.home()}/" not in text, f"{path} holds a path of this machine"
+
+
+def test_no_unused_or_undefined_name():
+    found = subprocess.run([str(BIN/"ruff"), "check", "--isolated", "--select", "F,E9", "calibnb", "tests", "benchmarks", "setup.py"],
+                           cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
+    "Beside a clone called calibnb, Python finds that folder first; an editable install must be found all the same."
+    clone, site, beside = tmp_path/"clone", tmp_path/"site", tmp_path/"beside"
+    (beside/"calibnb").mkdir(parents=True)
+    site.mkdir()
+    shutil.copytree(ROOT/"calibnb", clone/"calibnb", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT/name, clone/name)
+    build = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(site)], cwd=clone, check=True, capture_output=True, timeout=120)
+    shutil.unpack_archive(next(site.glob("*.whl")), site, "zip")
+    found = "import site, sys; site.addsitedir(sys.argv[1]); import calibnb; print(calibnb.__file__)"
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run([sys.executable, "-S", "-c", found, str(site)], cwd=beside, env=env, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == str(clone/"calibnb"/"__init__.py"), ended
+
+
+FAKE = """#!/bin/sh
+case "$*" in
+  "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  *"pip install"*)
+    for i in 1 2 3 4 5 6 7 8 9; do for j in 1 2 3 4 5 6 7 8 9; do echo "Collecting package$i$j"; echo "  Downloading package$i$j-1.0-py3-none-any.whl (3.$i MB)"; done; done
+    echo "Downloading torch-2.9-cp311-cp311-manylinux_2_28_x86_64.whl (899.8 MB)"
+    echo "Using cached nvidia_cudnn-9.1-py3-none-manylinux_2_27_x86_64.whl (706.8 MB)"
+    echo "Installing collected packages: a, b, c"
+    test -z "$BROKEN" || { echo "ERROR: no space left on device" >&2; exit 3; }
+    echo "Successfully installed a-1 b-1 c-1" ;;
+esac
+"""
+
+
+def test_make_tells_what_it_installs_and_fails_when_that_does(tmp_path):
+    "Five minutes are not silent, and not flooded."
+    for name in ("Makefile", "setup.py", "settings.ini", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT/name, tmp_path/name)
+    (tmp_path/"python").write_text(FAKE)
+    (tmp_path/"python").chmod(0o755)
+    make = ["make", "PYTHON=./python", ".venv/.ready"]
+    broken = subprocess.run(make, cwd=tmp_path, env=os.environ | dict(BROKEN="1"), capture_output=True, text=True, timeout=60)
+    assert broken.returncode and "no space left" in broken.stderr and not (tmp_path/".venv"/".ready").exists()
+    good = subprocess.run(make, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    lines = good.stdout.splitlines()
+    assert good.returncode == 0 and (tmp_path/".venv"/".ready").exists() and len(lines) < 12, good
+    assert any("torch-2.9" in line and "899.8 MB" in line for line in lines) and any("nvidia_cudnn" in line for line in lines)
+    assert "minutes" in lines[0] and any("Installing" in line for line in lines)

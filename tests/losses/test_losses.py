@@ -1,0 +1,577 @@
+"Properties of the losses, beyond the golden numbers."
+import inspect
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import rounding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibnb import losses, metrics
+from calibnb.losses import surrogates, fast_weights as weights
+from calibnb.core import first_argmax
+from calibnb.losses import make_loss
+from calibnb.losses.weights import LogProbs
+
+NAMES = losses.list_losses()
+WRITTEN = [("focal", {}), ("flsd", dict(thresholds=(.2, .6), gammas=(5., 3., 1.))), ("inverse_focal", {}), ("dual_focal", {}),
+           ("dual_focal", dict(second="runner_up")), ("dual_focal", dict(detach_second=True)), ("bsce", {}), ("bsce", dict(beta=1.)),
+           ("bsce", dict(beta=float("inf")))]
+BATCHWISE = {"mmce", "mmce_weighted", "dece", "sece"}  # a sample's value depends on the others
+DRAWN = {"consistency"}                              # a fresh noise at every call
+WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
+EXTREMES = [(n, dict(gamma=g)) for n in NAMES if "gamma" in losses.loss_options(n) for g in (0., .3, 1., 3., 10.)]
+EXTREMES += [(n, {}) for n in NAMES if "gamma" not in losses.loss_options(n)]
+
+
+def batch(N=7, K=5, seed=0, scale=2.):
+    draw = torch.Generator().manual_seed(seed)
+    return scale*torch.randn(N, K, generator=draw, dtype=torch.float64), torch.randint(K, (N,), generator=draw)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("_gra") and n not in DRAWN])  # those have contracts of their own
+def test_gradcheck(name):
+    logits, target = batch()
+    loss = make_loss(name, reduction="none")
+    assert torch.autograd.gradcheck(lambda z: loss(z, target), (logits.requires_grad_(),))
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_detached_gradient_is_u_times_ce_gradient(name):
+    logits, target = batch()
+    logits.requires_grad_()
+    u = make_loss(name, reduction="none")(logits, target)/F.cross_entropy(logits, target, reduction="none")
+    fn = make_loss(name).fn
+    grad, = torch.autograd.grad(fn(logits, target, detach_weight=True, reduction="sum"), logits)
+    torch.testing.assert_close(grad, (u[:, None]*(logits.softmax(1) - F.one_hot(target, 5))).detach())
+
+
+@pytest.mark.parametrize("dtype, size", [(torch.float64, 1e4), (torch.float32, 80.)])
+@pytest.mark.parametrize("name, options", EXTREMES, ids=str)
+@pytest.mark.filterwarnings("ignore:inverse_focal_loss")
+def test_finite_at_the_extremes(name, options, dtype, size):
+    corners = torch.tensor([[size, -size, 0.], [-size, size, 0.], [size, size, -size], [0., 0., 0.], [size, size, size]], dtype=dtype)
+    for label in range(3):
+        logits = corners.clone().requires_grad_()
+        value = make_loss(name, **options, reduction="none")(logits, torch.full((5,), label))
+        grad, = torch.autograd.grad(value.sum(), logits)
+        assert value.isfinite().all() and grad.isfinite().all()
+
+
+def value_and_gradient(name, logits, target):
+    "Of the summed loss, in float64 whatever it was computed in."
+    logits = logits.clone().requires_grad_()
+    value = make_loss(name, reduction="sum")(logits, target)
+    return value.double().detach(), torch.autograd.grad(value, logits)[0].double()
+
+
+def moved_by_ulps(name, logits, target, ulps):
+    "How far float64 values and gradients move, at most, when the logits move by so many units in the last place of float32."
+    draw, exact, step = torch.Generator().manual_seed(1), value_and_gradient(name, logits.double(), target), ulps*torch.finfo(torch.float32).eps
+    signs = [2*torch.randint(2, logits.shape, generator=draw) - 1 for _ in range(4)]
+    moved = [value_and_gradient(name, logits.double()*(1 + step*sign), target) for sign in signs]
+    return [max((there[i] - exact[i]).abs().max() for there in moved) for i in range(2)]
+
+
+@pytest.mark.parametrize("scale", [1., 5., 20.])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN | {"sece", "dece"}])  # whose sigmoids are too steep for float32
+def test_float32_is_as_good_as_float32_can_be(name, scale):
+    "Off by no more than a dozen roundings of the logits, of the sum and of the largest derivative explain."
+    logits, target = batch(200, 10, scale=scale)
+    logits = logits.float()
+    single, double = value_and_gradient(name, logits, target), value_and_gradient(name, logits.double(), target)
+    for got, want, moved in zip(single, double, moved_by_ulps(name, logits, target, 12)):
+        assert (got - want).abs().max() <= moved + rounding(12, torch.float32, want.abs().max())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_is_computed_in_float32(name):
+    logits, target = batch()
+    out = make_loss(name)(logits.bfloat16(), target)
+    assert out.dtype == torch.float32
+    if name not in DRAWN:
+        torch.testing.assert_close(out, make_loss(name)(logits.bfloat16().float(), target))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_autocast_changes_nothing(name):
+    logits, target = batch(64)
+    logits = logits.float().requires_grad_()
+    outside = make_loss(name)(logits, target)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = make_loss(name)(logits, target)
+        gradient, = torch.autograd.grad(inside, logits)
+    torch.testing.assert_close(inside, outside, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(gradient, torch.autograd.grad(outside, logits)[0], rtol=1e-5, atol=1e-7)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6))
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_invariances(name, seed, N, K):
+    "The order of the batch, the names of the classes and a constant on a row of logits do not matter."
+    logits, target = batch(N, K, seed)
+    value = make_loss(name, reduction="none")(logits, target)
+    draw = torch.Generator().manual_seed(seed)
+    rows, classes = torch.randperm(N, generator=draw), torch.randperm(K, generator=draw)
+    torch.testing.assert_close(make_loss(name, reduction="none")(logits[rows], target[rows]), value[rows])
+    renamed = torch.empty_like(logits)
+    renamed[:, classes] = logits
+    torch.testing.assert_close(make_loss(name, reduction="none")(renamed, classes[target]), value)
+    if name != "lp_norm":  # which is there to mind the size of the logits
+        torch.testing.assert_close(make_loss(name, reduction="none")(logits + 7., target), value)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_segmentation_shapes_and_reductions(name):
+    draw = torch.Generator().manual_seed(0)
+    logits, target = torch.randn(2, 4, 3, 5, generator=draw), torch.randint(4, (2, 3, 5), generator=draw)
+    full = make_loss(name, reduction="none")(logits, target)
+    assert full.shape == target.shape
+    if name in DRAWN:
+        return
+    if name not in BATCHWISE:
+        torch.testing.assert_close(full[1, 2, 4], make_loss(name)(logits[1:, :, 2, 4], target[1:, 2, 4]))
+    torch.testing.assert_close(make_loss(name, reduction="sum")(logits, target), full.sum())
+    torch.testing.assert_close(make_loss(name)(logits, target), full.mean())
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6), gamma=st.floats(0, 10), scale=st.sampled_from([1., 10., 1000.]),
+       detach=st.booleans())
+@pytest.mark.parametrize("name, options", WRITTEN, ids=str)
+def test_the_derivative_written_down_is_that_of_the_formula(name, options, seed, N, K, gamma, scale, detach):
+    logits, target = batch(N, K, seed, scale)
+    logits[0] = logits[0].round()  # ties, now and then
+    gammas = torch.full((N,), gamma, dtype=torch.float64, requires_grad=True)
+    weight = partial(getattr(weights, f"{name}_weight"), **options, **({} if name == "flsd" else dict(gamma=gammas)))
+    found = []
+    for values in weights.weighted_ce(logits.requires_grad_(), target, weight, detach), weights._plain(logits, target, weight, detach):
+        found.append((values.detach(), *torch.autograd.grad(values.sum(), (logits, gammas), allow_unused=True, materialize_grads=True)))
+    for fast, plain in zip(*found):
+        torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-12*max(1., plain.abs().max().item()))
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN and not n.endswith("_gra")])
+def test_second_derivatives(name):
+    logits, target = batch()
+    loss = make_loss(name, reduction="sum")
+    assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (logits.requires_grad_(),), atol=1e-4)
+
+
+def test_backward_twice_gives_the_same():
+    logits, target = batch()
+    for name in WEIGHTED:
+        value = make_loss(name)(logits.requires_grad_(), target)
+        first, second = (torch.autograd.grad(value, logits, retain_graph=True)[0] for _ in range(2))
+        torch.testing.assert_close(first, second)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_compiles_in_one_piece_to_the_same_numbers(name):
+    logits, target = batch()
+    loss = make_loss(name)
+    torch.compiler.reset()
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    found = [torch.autograd.grad(f(logits, target), logits)[0] for f in (compiled, loss) if logits.requires_grad_() is logits]
+    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
+
+
+@pytest.fixture
+def no_recompile_limit_is_hit():
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+        yield
+    torch.compiler.reset()
+
+
+def test_every_loss_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
+    "More kinds than torch.compile makes versions of one function."
+    logits, target = batch()
+    for name in NAMES:
+        loss = make_loss(name)
+        value = torch.compile(loss, backend="eager")(logits, target)
+        if name not in DRAWN:
+            torch.testing.assert_close(value, loss(logits, target))
+
+
+def test_every_loss_function_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
+    logits, target = batch()
+    found = [name for name in losses.__all__ if name.endswith("_loss") and name != "make_loss"]
+    others = dict(soft_target_loss=(logits.softmax(1),), mixup_loss=(target, target.flip(0), .3))
+    for fn, args in [(getattr(losses, name), others.get(name, (target,))) for name in found]:
+        value = torch.compile(fn, backend="eager")(logits, *args)
+        if fn is not losses.consistency_loss:
+            torch.testing.assert_close(value, fn(logits, *args))
+    assert len(found) > 12
+
+
+def test_a_loss_of_your_own_may_have_a_forward_of_its_own():
+    class Twice(losses.LossModule, fn=losses.focal_loss):
+        def forward(self, logits, target):
+            return 2*super().forward(logits, target)
+    assert Twice(2.)(*batch()) == 2*losses.FocalLoss(2.)(*batch())
+    assert losses.FocalLoss.forward.__doc__ == losses.LossModule.forward.__doc__
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+def test_transforms_of_torch_func(name):
+    logits, target = batch()
+    loss = make_loss(name, reduction="sum")
+    z = logits.clone().requires_grad_()
+    want, = torch.autograd.grad(loss(z, target), z)
+    torch.testing.assert_close(torch.func.grad(lambda q: loss(q, target))(logits), want)
+    if name not in BATCHWISE:
+        each = torch.func.vmap(torch.func.grad(lambda q, y: loss(q[None], y[None])))(logits, target)
+        torch.testing.assert_close(each, want)
+    none = make_loss(name, reduction="none")
+    one_by_one, at_once = (torch.autograd.functional.jacobian(lambda q: none(q, target), logits, vectorize=v) for v in (False, True))
+    torch.testing.assert_close(at_once, one_by_one)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unreduced_values_may_be_changed_in_place(name):
+    logits, target = batch()
+    values = make_loss(name, reduction="none")(logits.requires_grad_(), target)
+    values.mul_(2.)
+    assert torch.autograd.grad(values.sum(), logits)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("fn", [losses.focal_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss])
+def test_gamma_of_another_precision(fn):
+    logits, target = batch()
+    gamma = torch.full((7,), 2., dtype=torch.float64, requires_grad=True)
+    value = fn(logits.float().requires_grad_(), target, gamma)
+    value.backward()
+    assert value.dtype == torch.float32 and gamma.grad.dtype == torch.float64
+
+
+@pytest.mark.parametrize("width", [.001, .01, .02, .1, .4, 5.])
+def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
+    draw = torch.Generator().manual_seed(0)
+    logits, target = 3*torch.randn(120, 5, generator=draw, dtype=torch.float64), torch.randint(5, (120,), generator=draw)
+    logits[60:90] = logits[:30]  # equal confidences
+    logits[90:100] = 0.
+    def pairs(z, weighted):
+        probs = z.softmax(1)
+        top = first_argmax(probs)
+        conf, hit = probs.gather(1, top[:, None])[:, 0], (top == target).double()
+        e = hit - conf
+        if weighted:
+            e = e*torch.where(hit > 0, 1/hit.sum(), 1/(1 - hit).sum())
+        total = (e[:, None]*e*torch.exp(-(conf[:, None] - conf).abs()/width)).sum()
+        return (total + 1e-10).sqrt() if weighted else total/len(e)**2
+    for weighted, fn in (False, surrogates.mmce), (True, surrogates.mmce_weighted):
+        z = logits.clone().requires_grad_()
+        value, want = fn(z, target, width), pairs(z, weighted)
+        torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("width", [.01, .4])
+def test_pairs_of_float32_confidences_are_summed_in_float64(width):
+    "Only the derivative is rounded, once it is there."
+    draw, found = torch.Generator().manual_seed(0), []
+    conf, hit = torch.rand(5000, generator=draw), torch.randint(2, (5000,), generator=draw).double()
+    for pair_sum, c in (surrogates._pair_sum, conf.clone()), (surrogates._pair_sum_plain, conf.double()):
+        value = pair_sum(c.requires_grad_(), hit, torch.ones_like(hit), width)
+        found.append((value.detach(), torch.autograd.grad(value, c)[0].double()))
+    (value, slope), (want, exact) = found
+    assert abs(value - want) <= rounding(5000, size=want)
+    torch.testing.assert_close(slope, exact, rtol=rounding(1, torch.float32), atol=rounding(5000, size=exact.abs().max()).item())
+
+
+def test_masked_classes_and_large_norms():
+    logits, target = batch()
+    masked = logits.clone()
+    masked[:, 4] = -float("inf")
+    for name in ["ce", "focal", "flsd", "inverse_focal", "bsce", "brier", "entropy"]:
+        z = masked.clone().requires_grad_()
+        value = make_loss(name)(z, target % 4)
+        assert value.isfinite() and torch.autograd.grad(value, z)[0].isfinite().all()
+        torch.testing.assert_close(value, make_loss(name)(logits[:, :4], target % 4))
+    z = torch.full((2, 3), 80., requires_grad=True)
+    value = losses.lp_norm_loss(z, torch.tensor([0, 1]), p=30.)
+    assert value.isfinite() and torch.autograd.grad(value, z)[0].isfinite().all()
+    assert torch.autograd.grad(losses.lp_norm_loss(w := torch.zeros(2, 3, requires_grad=True), torch.tensor([0, 1]), p=3.), w)[0].isfinite().all()
+    tie = torch.zeros(1, 2)
+    assert losses.consistency_loss(tie, torch.tensor([0]), scale=0.) == 0  # the first maximum is the prediction
+    torch.testing.assert_close(losses.consistency_loss(tie, torch.tensor([1]), scale=0.), torch.tensor(2.).log())
+
+
+def test_gamma_per_sample_and_its_gradient():
+    logits, target = batch()
+    gamma = torch.linspace(.5, 3, 7, dtype=torch.float64, requires_grad=True)
+    value = losses.focal_loss(logits, target, gamma, reduction="none")
+    for i in range(7):
+        torch.testing.assert_close(value[i], losses.focal_loss(logits[i:i+1], target[i:i+1], gamma[i].item()))
+    lp = LogProbs(logits, target)
+    grad, = torch.autograd.grad(value.sum(), gamma)
+    torch.testing.assert_close(grad, (-lp.log_p_y*(gamma*lp.log_1m_p_y).exp()*lp.log_1m_p_y).detach())
+
+
+BAD = [
+    ("focal", dict(gamma=-1), "gamma: -1.0, want a finite number >= 0; for u growing with p use inverse_focal_loss"),
+    ("focal", dict(gamma="3"), "gamma: '3', want a finite number"),
+    ("focal", dict(gamma=float("inf")), "gamma: inf"),
+    ("focal", dict(gamma=float("nan")), "gamma: nan"),
+    ("flsd", dict(gammas=(1., 2., 3.)), "gammas: 3 given, want 2"),
+    ("flsd", dict(thresholds=(.5, .2), gammas=(1., 2., 3.)), "thresholds: .* want increasing"),
+    ("dual_focal", dict(second="third"), "second: 'third'"),
+    ("bsce", dict(beta=.5), "beta: 0.5"),
+    ("bsce", dict(form="product"), "form: 'product'"),
+    ("label_smoothing", dict(eps=1.), r"eps: 1.0, want a probability in \[0, 1\)"),
+    ("label_smoothing", dict(mode="up"), "mode: 'up'"),
+    ("ce", dict(reduction="avg"), "reduction: 'avg'"),
+    ("consistency", dict(scale=float("nan")), "scale: nan"),
+    ("entropy", dict(alpha=float("inf")), "alpha: inf"),
+    ("lp_norm", dict(alpha=-1.), "alpha: -1.0"),
+    ("mmce", dict(lam=float("nan")), "lam: nan"),
+    ("focal", dict(detach_weight="x"), "detach_weight: 'x'"),
+]
+
+
+@pytest.mark.parametrize("name, options, message", BAD, ids=[f"{n}-{next(iter(o))}" for n, o, _ in BAD])
+def test_bad_options_are_refused_when_the_loss_is_made(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_loss(name, **options)
+
+
+FLAGS = [(fn, "detach_weight") for fn in (losses.weighted_cross_entropy, losses.focal_loss, losses.flsd_loss,
+                                          losses.inverse_focal_loss, losses.dual_focal_loss, losses.bsce_loss)]
+FLAGS += [(losses.mmce_loss, "sqrt"), (losses.mmce_weighted_loss, "compat"), (losses.sece_loss, "self_term"),
+          (losses.sece_loss, "normalise"), (losses.sece_loss, "detach_kernel")]
+
+
+@pytest.mark.parametrize("fn, flag", FLAGS, ids=[f"{fn.__name__}-{flag}" for fn, flag in FLAGS])
+def test_flags_are_true_or_false(fn, flag):
+    logits, target = batch()
+    def found(value):
+        z = logits.clone().requires_grad_()
+        options = dict(weight=weights.focal_weight) if fn is losses.weighted_cross_entropy else {}
+        value = fn(z, target, **options, **{flag: value})
+        return value.detach(), *torch.autograd.grad(value, z)
+    for value in True, False:
+        torch.testing.assert_close(found(np.bool_(value)), found(value), rtol=0, atol=0)
+    assert not torch.equal(found(True)[1], found(False)[1])
+    for value in 1, 0, 1., "no", None:
+        with pytest.raises(ValueError, match=f"{flag}: {value!r}, want True"):
+            found(value)
+
+
+@pytest.mark.filterwarnings("ignore:inverse_focal_loss. gamma 5")
+def test_inverse_focal_warns_where_its_gradient_reverses():
+    with pytest.warns(UserWarning, match="3.59"):
+        make_loss("inverse_focal", gamma=4)
+    logits = torch.tensor([[-1., 0.]], dtype=torch.float64, requires_grad=True)  # p_y = .27
+    for gamma, sign in (3., -1), (5., 1):
+        grad, = torch.autograd.grad(losses.inverse_focal_loss(logits, torch.tensor([0]), gamma), logits)
+        assert grad[0, 0].sign() == sign
+
+
+@pytest.mark.parametrize("gamma", [torch.tensor(-1.), torch.tensor([1., 2., -.5, 1., 1., 1., 1.]), torch.full((7,), float("inf")),
+                                   torch.tensor([1., 2., float("nan"), 1., 1., 1., 1.]), torch.ones(3)], ids=["0-d", "one of many", "inf", "nan", "shape"])
+def test_bad_gamma_tensors(gamma):
+    with pytest.raises(ValueError, match="gamma: "):
+        losses.focal_loss(*batch(), gamma)
+
+
+ONE_SIDED = {
+    "one sample, right": ([[2., 0., -1.]], [0]), "one sample, wrong": ([[2., 0., -1.]], [2]),
+    "two classes": ([[1., 0.], [0., 3.], [-1., 1.]], [0, 1, 0]), "a tie": ([[1., 1.], [0., 0.]], [0, 1]),
+    "all right": ([[2., 0., 0.], [0., 1., 0.]], [0, 1]), "all wrong": ([[2., 0., 0.], [0., 1., 0.]], [1, 2]),
+    "classes that never occur": ([[0., 0., 0., 0., 2.], [1., 0., 0., 0., 0.]], [0, 0]),
+}
+
+
+@pytest.mark.parametrize("case", ONE_SIDED)
+@pytest.mark.parametrize("name", NAMES)
+def test_small_and_one_sided_batches(name, case):
+    logits, target = torch.tensor(ONE_SIDED[case][0], dtype=torch.float64, requires_grad=True), torch.tensor(ONE_SIDED[case][1])
+    values = make_loss(name, reduction="none")(logits, target)
+    grad, = torch.autograd.grad(values.sum(), logits)
+    assert values.shape == target.shape and values.isfinite().all() and grad.isfinite().all()
+
+
+def test_the_first_maximum_is_the_prediction():
+    "With two equal logits the label 0 is right and the label 1 is not."
+    logits = torch.zeros(1, 2, dtype=torch.float64)
+    for surrogate in (surrogates.mmce, partial(surrogates.sece, accuracy="hard")):
+        right, wrong = (surrogate(logits, torch.tensor([label])) for label in (0, 1))
+        assert right > 0 and wrong > 0 and first_argmax(logits).item() == 0
+    assert surrogates.mmce_weighted(torch.zeros(2, 2), torch.tensor([0, 0])) == 0  # all right
+    assert surrogates.mmce_weighted(torch.zeros(2, 2), torch.tensor([0, 1])) > 0
+    torch.testing.assert_close(first_argmax(torch.tensor([[1., 3., 3.], [2., 2., 2.]])), torch.tensor([1, 0]))
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(0, 10), N=st.integers(1, 30), K=st.integers(2, 6))
+def test_special_cases_coincide(seed, gamma, N, K):
+    logits, target = batch(N, K, seed)
+    ce = F.cross_entropy(logits, target, reduction="none")
+    none = dict(reduction="none")
+    for same in (losses.focal_loss(logits, target, 0., **none), losses.inverse_focal_loss(logits, target, 0., **none),
+                 losses.label_smoothing_loss(logits, target, 0., **none), losses.lp_norm_loss(logits, target, 0., **none),
+                 losses.entropy_regularized_loss(logits, target, 0., **none), losses.dual_focal_loss(logits, target, 0., **none)):
+        torch.testing.assert_close(same, ce, rtol=1e-12, atol=1e-12)
+    assert torch.equal(losses.focal_loss(logits, target, 0., **none), ce)
+    focal = losses.focal_loss(logits, target, gamma, **none)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, gamma, beta=1., **none), 2**gamma*focal)
+    smoothed = losses.label_smoothing_loss(logits, target, .1, **none)
+    torch.testing.assert_close(smoothed, .9*ce - .1*logits.log_softmax(1).mean(1))
+    torch.testing.assert_close(losses.label_smoothing_loss(logits, target, .1*(K - 1)/K, mode="off_target", **none), smoothed)
+    brier = (logits.softmax(1) - F.one_hot(target, K)).square().sum(1)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, **none), brier*ce)
+    torch.testing.assert_close(losses.bsce_loss(logits, target, form="sum", **none), brier*ce)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(0, 8), N=st.integers(1, 20), K=st.integers(2, 6))
+def test_norms_of_gradients_are_powers_of_the_brier_score(seed, gamma, N, K):
+    "For BSCE-GRA with beta 2 the norm is BS^((gamma+1)/2), for CE BS^(1/2), for focal g(p_y) BS^(1/2)."
+    logits, target = batch(N, K, seed)
+    probs, logits = logits.softmax(1), logits.requires_grad_()
+    brier, p_y = (probs - F.one_hot(target, K)).square().sum(1), probs.gather(1, target[:, None])[:, 0]
+    norms = {name: torch.autograd.grad(make_loss(name, reduction="sum", **options)(logits, target), logits)[0].norm(dim=1)
+             for name, options in dict(ce={}, focal=dict(gamma=gamma), bsce_gra=dict(gamma=gamma)).items()}
+    torch.testing.assert_close(norms["ce"], brier.sqrt())
+    torch.testing.assert_close(norms["bsce_gra"], brier.pow((gamma + 1)/2))
+    torch.testing.assert_close(norms["focal"], losses.focal_gradient_factor(p_y, gamma).abs()*brier.sqrt())
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 10**6), gamma=st.floats(1, 8), K=st.integers(2, 8), scale=st.sampled_from([.5, 3., 20.]))
+def test_focal_loss_bounds_cross_entropy_minus_entropy(seed, gamma, K, scale):
+    "L_f(q, p) >= CE(q, p) - gamma H(p) for any q, gamma >= 1 [Mukhoti 2020, App. A]."
+    draw = torch.Generator().manual_seed(seed)
+    log_p = (scale*torch.randn(K, generator=draw, dtype=torch.float64)).log_softmax(0)
+    q = torch.rand(K, generator=draw, dtype=torch.float64)
+    q = q/q.sum() if seed % 2 else F.one_hot(q.argmax(), K).double()
+    each = torch.stack([losses.focal_loss(log_p[None], torch.tensor([k]), gamma) for k in range(K)])
+    assert (q*each).sum() >= -(q*log_p).sum() + gamma*(log_p.exp()*log_p).sum() - 1e-12
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_limits_of_the_surrogates(seed):
+    draw = torch.Generator().manual_seed(seed)
+    logits, target = 3*torch.randn(200, 4, generator=draw, dtype=torch.float64), torch.randint(4, (200,), generator=draw)
+    probs = logits.softmax(1)
+    conf, hit = probs.amax(1), (first_argmax(probs) == target).double()
+    off_edges = ((conf*15 - (conf*15).round()).abs() > 1e-2) & (probs.topk(2, 1)[0].diff(dim=1).abs()[:, 0] > 1e-3)
+    z, y, p = logits[off_edges], target[off_edges], probs[off_edges]
+    torch.testing.assert_close(surrogates.dece(z, y, t_a=1e6, t_b=1e-6), metrics.ece(p, y), rtol=0, atol=1e-4)
+    wide = surrogates.sece(logits, target, bandwidth=1e4, accuracy="hard")
+    torch.testing.assert_close(wide, (hit.mean() - conf).abs().mean(), rtol=0, atol=1e-6)
+    narrow = surrogates.sece(logits, target, bandwidth=1e-9, accuracy="hard")
+    torch.testing.assert_close(narrow, (hit - conf).abs().mean())
+    torch.testing.assert_close(surrogates.sece(logits, target, .05, accuracy="hard"), metrics.sece(probs, target, .05))
+    rows = torch.randperm(200, generator=draw)
+    torch.testing.assert_close(surrogates.sece(logits[rows], target[rows]), surrogates.sece(logits, target))
+
+
+def test_no_gradient_reaches_gamma_through_a_detached_weight():
+    logits, target = batch()
+    gamma = torch.full((7,), 2., dtype=torch.float64, requires_grad=True)
+    loss = losses.focal_loss(logits.requires_grad_(), target, gamma, detach_weight=True)
+    assert torch.autograd.grad(loss, gamma, allow_unused=True) == (None,)
+
+
+@pytest.mark.parametrize("call", [lambda z: losses.soft_target_loss(z, torch.full((7, 5), .2, dtype=torch.float64)),
+                                  lambda z: losses.mixup_loss(z, torch.arange(7) % 5, torch.arange(7) % 3, .3),
+                                  lambda z: surrogates.soft_accuracy(z, torch.arange(7) % 5, 5.),
+                                  lambda z: surrogates.mmce(z, torch.arange(7) % 5, sqrt=True),
+                                  lambda z: surrogates.soft_ece(z, torch.arange(7) % 5), lambda z: surrogates.soft_ece(z, torch.arange(7) % 5, 4, p=1.),
+                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, self_term=False, t_a=5.),
+                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, normalise=False, t_a=5., chunk=3)])
+def test_gradcheck_of_the_others(call):
+    assert torch.autograd.gradcheck(call, (batch()[0].requires_grad_(),))
+
+
+BAD_INPUT = {
+    "label too large": (torch.zeros(2, 3), torch.tensor([0, 3]), r"target: label 3 at row 1, want 0..2"),
+    "label negative": (torch.zeros(2, 3), torch.tensor([-100, 0]), "target: label -100 at row 0"),
+    "one-hot labels": (torch.zeros(2, 3), torch.eye(3)[:2], "target: dtype float32"),
+    "too many labels": (torch.zeros(2, 3), torch.zeros(3).long(), r"target: shape \(3,\), want \(2,\)"),
+    "one class": (torch.zeros(2, 1), torch.zeros(2).long(), "K >= 2"),
+    "no labels": (torch.zeros(2, 3), None, "target: None, want class ids"),
+    "no samples": (torch.zeros(0, 3), torch.zeros(0).long(), "logits: empty"),
+    "whole numbers": (torch.zeros(2, 3).long(), torch.zeros(2).long(), "logits: dtype int64"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+@pytest.mark.parametrize("name", NAMES)
+def test_bad_input_is_refused(name, case):
+    logits, target, message = BAD_INPUT[case]
+    with pytest.raises(ValueError, match=message):
+        make_loss(name)(logits, target)
+    if case in ("one class", "no samples", "whole numbers"):
+        with pytest.raises(ValueError, match=message):
+            losses.soft_target_loss(logits, logits)
+
+
+@pytest.mark.parametrize("call", [lambda z, y: surrogates.dece(z, y, t_b=0.), lambda z, y: surrogates.soft_accuracy(z, y, t_a=-1.),
+                                  lambda z, y: surrogates.sece(z, y, bandwidth=float("nan")), lambda z, y: surrogates.soft_ece(z, y, temperature=0.),
+                                  lambda z, y: surrogates.mmce(z, y, width=0.)])
+def test_bad_widths_are_refused(call):
+    with pytest.raises(ValueError, match="want "):
+        call(*batch())
+
+
+def test_a_learnable_gamma_is_a_parameter_of_the_module():
+    logits, target = batch()
+    loss = losses.FocalLoss(gamma=torch.nn.Parameter(torch.tensor(2., dtype=torch.float64)))
+    assert [name for name, _ in loss.named_parameters()] == ["gamma"] and "gamma" in loss.state_dict()
+    loss(logits, target).backward()
+    assert loss.gamma.grad.isfinite()
+    each = losses.FocalLoss(gamma=torch.linspace(0, 3, 7))
+    torch.testing.assert_close(each(logits, target), losses.focal_loss(logits, target, np.linspace(0, 3, 7)), rtol=1e-6, atol=1e-6)
+
+
+def test_numpy_numbers_are_numbers():
+    logits, target = batch()
+    for gamma in np.int64(2), np.float32(2):
+        torch.testing.assert_close(make_loss("focal", gamma=gamma)(logits, target), make_loss("focal", gamma=2.)(logits, target))
+
+
+@pytest.mark.parametrize("beta", [20., 80., 200., 1000.])
+def test_a_large_beta_does_not_underflow(beta):
+    for z in [[2., 0., 0., 0.]], [[6., 0., 0.]]:
+        single, double = torch.tensor(z), torch.tensor(z, dtype=torch.float64)
+        want = losses.bsce_loss(double, torch.tensor([0]), beta=float("inf"))
+        for logits in single, double:
+            value = losses.bsce_loss(logits.requires_grad_(), torch.tensor([0]), beta=beta)
+            assert torch.autograd.grad(value, logits)[0].isfinite().all()
+            torch.testing.assert_close(value.double(), want, rtol=.1, atol=0)
+
+
+def test_making_a_loss_draws_no_random_number():
+    torch.manual_seed(0)
+    want = torch.rand(3)
+    torch.manual_seed(0)
+    make_loss("consistency")
+    assert torch.equal(torch.rand(3), want)
+
+
+def test_an_unknown_option_names_the_loss_and_what_it_takes():
+    with pytest.raises(TypeError, match="FocalLoss: .*ignore_index.* takes gamma, detach_weight, reduction"):
+        losses.FocalLoss(ignore_index=255)
+
+
+def test_modules_know_their_options():
+    assert list(inspect.signature(losses.BSCELoss).parameters) == ["gamma", "beta", "form", "detach_weight", "reduction"]
+    assert list(inspect.signature(losses.BSCEGRALoss).parameters) == ["gamma", "beta", "form", "reduction"]
+    with pytest.raises(TypeError, match="gama"):
+        losses.FocalLoss(gama=2.)
+    assert losses.BSCELoss(2., beta=float("inf"))(*batch()).isfinite()
+
+
+def test_a_module_trains_like_cross_entropy():
+    layer = torch.nn.Linear(4, 3)
+    x, y = torch.randn(16, 4), torch.randint(3, (16,))
+    grads = [torch.autograd.grad(criterion(layer(x), y), layer.weight)[0]
+             for criterion in (torch.nn.CrossEntropyLoss(), losses.FocalLoss(gamma=0.))]
+    torch.testing.assert_close(*grads)

@@ -1,0 +1,395 @@
+"Metrics against slow twins in plain Python, and at the edges."
+import math
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import rounding
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibnb.metrics import bins, intervals, smoothing
+from calibnb import metrics
+
+FUNCTIONS = {"error_rate": metrics.error_rate, "nll": metrics.nll, "brier_score": metrics.brier_score, "entropy": metrics.entropy,
+             "ece": metrics.ece, "mce": metrics.mce, "average_ce": metrics.average_ce, "ada_ece": metrics.ada_ece,
+             "classwise_ece": metrics.classwise_ece, "debiased_ece": metrics.debiased_ece, "ace": metrics.ace, "reliability_bins": metrics.reliability_bins,
+             "smooth_ece": metrics.smooth_ece, "sece": metrics.sece, "kde_ece": metrics.kde_ece,
+             "triweight": lambda p, y, **options: metrics.kde_ece(p, y, kernel="triweight", **options)}
+BINNED = ["ece", "mce", "ada_ece", "classwise_ece", "average_ce", "debiased_ece", "ace"]
+
+
+def slow_ece(conf, hit, M, closed="right"):
+    "One sample at a time, as the definition says."
+    bins = [[] for _ in range(M)]
+    for c, a in zip(conf, hit):
+        for m in range(M):
+            lo, hi = m/M, (m + 1)/M
+            inside = (lo < c <= hi or m == 0 and c == 0) if closed == "right" else (lo <= c < hi or m == M - 1 and c == 1)
+            if inside:
+                bins[m].append((c, a))
+    gaps = [abs(sum(a for _, a in b)/len(b) - sum(c for c, _ in b)/len(b)) if b else 0. for b in bins]
+    return sum(len(b)/len(conf)*g for b, g in zip(bins, gaps)), max(gaps), sum(map(len, bins))
+
+
+def slow_smooth_ece(conf, hit, sigma, points=2000):
+    "Every sample, every mirror image that matters, every point."
+    t = (np.arange(points) + .5)/points
+    images = np.concatenate([[2*k + c, 2*k - c] for c in [np.asarray(conf)] for k in range(-8, 9)])
+    errors = np.tile(np.asarray(hit) - np.asarray(conf), (34, 1))
+    bells = np.exp(-((t[:, None, None] - images)/sigma)**2/2)/(sigma*math.sqrt(2*math.pi))
+    return np.abs((bells*errors).sum((1, 2))/len(conf)).mean()
+
+
+def slow_regression(conf, hit, log_kernel, self_term):
+    "Weighted mean of the hits around each sample, one pair at a time."
+    out = []
+    for i, c in enumerate(conf):
+        pairs = [(log_kernel(c, d), h) for j, (d, h) in enumerate(zip(conf, hit)) if self_term or j != i]
+        top = max(w for w, _ in pairs)
+        out.append(sum(math.exp(w - top)*h for w, h in pairs)/sum(math.exp(w - top) for w, _ in pairs))
+    return out
+
+
+def slow_ada_ece(conf, hit, M):
+    order = sorted(range(len(conf)), key=lambda i: conf[i])
+    parts = [part for part in np.array_split(order, M) if len(part)]
+    return sum(abs(sum(hit[i] - conf[i] for i in part)) for part in parts)/len(conf)
+
+
+@st.composite
+def problems(draw):
+    "Probabilities that love the edges: exact 0 and 1, ties, values on bin edges, few samples, absent classes."
+    N, K = draw(st.integers(1, 12)), draw(st.integers(2, 5))
+    weight = st.one_of(st.just(0), st.integers(0, 4), st.integers(0, 1000))
+    rows = draw(st.lists(st.lists(weight, min_size=K, max_size=K).filter(any), min_size=N, max_size=N))
+    probs = torch.tensor(rows, dtype=torch.float64)
+    return probs/probs.sum(1, keepdim=True), torch.tensor(draw(st.lists(st.integers(0, K - 1), min_size=N, max_size=N)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(), st.integers(1, 20), st.sampled_from(["right", "left"]))
+def test_against_slow_twins(problem, M, closed):
+    probs, target = problem
+    conf, hit = probs.numpy().max(1), (probs.numpy().argmax(1) == target.numpy()).astype(float)
+    want, worst, placed = slow_ece(conf, hit, M, closed)
+    assert placed == len(conf)
+    assert math.isclose(metrics.ece(probs, target, M, closed=closed), want, abs_tol=1e-12)
+    assert math.isclose(metrics.mce(probs, target, M, closed=closed), worst, abs_tol=1e-12)
+    assert math.isclose(metrics.ada_ece(probs, target, M), slow_ada_ece(conf, hit, M), abs_tol=1e-12)
+    each = [slow_ece(probs[:, k].numpy(), (target == k).double().numpy(), M, closed)[0] for k in range(probs.shape[1])]
+    torch.testing.assert_close(metrics.classwise_ece(probs, target, M, reduction="none", closed=closed), torch.tensor(each, dtype=torch.float64),
+                               rtol=0, atol=1e-12)
+
+
+def test_float32_confidences_near_every_edge_fall_where_exact_arithmetic_puts_them():
+    from fractions import Fraction
+    for M in 3, 7, 10, 15, 49, 100:
+        edges = torch.arange(M + 1, dtype=torch.float64).div(M).float()
+        conf = torch.cat([edges, edges.nextafter(torch.tensor(2.)), edges.nextafter(torch.tensor(-1.))]).clamp(0, 1)
+        for c, right, left in zip(conf.tolist(), bins.bin_ids(conf, M).tolist(), bins.bin_ids(conf, M, "left").tolist()):
+            exact = Fraction(c)*M
+            assert right == max(math.ceil(exact) - 1, 0) and left == min(math.floor(exact), M - 1)
+
+
+def test_float64_confidences_near_every_edge_are_compared_with_the_edge():
+    "0.07 is the edge 7/100, although 0.07*100 is a little more than 7."
+    for M in 3, 7, 10, 15, 49, 100, 1000:
+        edges = torch.arange(M + 1, dtype=torch.float64).div(M)
+        conf = torch.cat([edges, edges.nextafter(torch.tensor(2.).double()), edges.nextafter(torch.tensor(-1.).double())]).clamp(0, 1)
+        assert bins.bin_ids(conf, M).tolist() == [max(sum(e < c for e in edges[1:-1].tolist()), 0) for c in conf.tolist()]
+        assert bins.bin_ids(conf, M, "left").tolist() == [sum(e <= c for e in edges[1:-1].tolist()) for c in conf.tolist()]
+
+
+def test_errors_at_both_ends_count_in_full():
+    "Top-label confidences are never 0, so this end is asked of the kernel itself."
+    for end in 0., 1.:
+        means = smoothing.cosine_means([(torch.tensor([end, .5]), torch.tensor([.3, 0.]))])
+        assert math.isclose(smoothing.smooth_error_norm(means, .05), .15, abs_tol=1e-6)
+
+
+def test_the_upper_end_of_an_interval_lies_above_the_estimate():
+    zero, M = torch.zeros(15, dtype=torch.float64), torch.full((15,), 1/15, dtype=torch.float64)
+    lo, hi = intervals.gap_interval(zero, zero + .7, torch.full((15,), 50), M)
+    assert lo == 0 and .005 < hi < .05
+
+
+def test_sums_are_float64_whatever_comes_in():
+    "A million float32 confidences: summed in float32 the ECE would be off in the fifth digit."
+    probs = torch.tensor([[.9, .1]]).repeat(1_000_000, 1)
+    gap = abs(1 - probs[0, 0].double())
+    assert math.isclose(metrics.ece(probs, torch.zeros(1_000_000, dtype=torch.int64)), gap, abs_tol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problems(), st.sampled_from([.02, .1, .5, 2.]))
+def test_without_bins_against_slow_twins(problem, width):
+    probs, target = problem
+    conf, hit = probs.numpy().max(1), (probs.numpy().argmax(1) == target.numpy()).astype(float)
+    assert math.isclose(metrics.smooth_ece(probs, target, sigma=width), slow_smooth_ece(conf, hit, width), abs_tol=2e-4)
+    fixed = metrics.smooth_ece(probs, target).item()
+    if fixed > 1e-3:  # the same grid
+        assert math.isclose(metrics.smooth_ece(probs, target, sigma=fixed), fixed, abs_tol=1e-6)
+    gauss = lambda c, d: -((c - d)/width)**2/2
+    for self_term in (True, False) if len(conf) > 1 else (True,):
+        want = np.abs(np.array(slow_regression(conf, hit, gauss, self_term)) - conf).mean()
+        assert math.isclose(metrics.sece(probs, target, width, self_term=self_term), want, abs_tol=1e-12)
+    inside = np.clip(conf, 1e-7, 1 - 1e-7)
+    beta = lambda c, d: torch.distributions.Beta(torch.tensor(d/width + 1), torch.tensor((1 - d)/width + 1)).log_prob(torch.tensor(c)).item()
+    if len(conf) > 1:
+        want = np.abs(np.array(slow_regression(inside, hit, beta, False)) - conf).mean()
+        assert math.isclose(metrics.kde_ece(probs, target, width), want, abs_tol=1e-8)
+    else:
+        assert metrics.kde_ece(probs, target, width).isnan()
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_one_pass_over_many_bins_and_grouped_ties(problem):
+    probs, target = problem
+    sweep = [1, 3, 10, 100]
+    for metric in metrics.ece, metrics.mce:
+        assert metric(probs, target, sweep).tolist() == [metric(probs, target, M).item() for M in sweep]
+    rows = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    assert math.isclose(metrics.ada_ece(probs, target, 4, ties="group"), metrics.ada_ece(probs[rows], target[rows], 4, ties="group"), abs_tol=1e-12)
+    table = metrics.reliability_bins(probs, target, 4, scheme="mass", ties="group")
+    assert table.count.sum() == len(target) and (table.hi[:-1] < table.lo[1:]).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(), st.integers(0, 10**6))
+def test_order_of_samples_and_names_of_classes_do_not_matter(problem, seed):
+    probs, target = problem
+    draw = torch.Generator().manual_seed(seed)
+    rows, classes = torch.randperm(len(target), generator=draw), torch.randperm(probs.shape[1], generator=draw)
+    unequal = probs.sort(1)[0].diff(dim=1)[:, -1].min() > 0  # a tie at the top goes to the first class
+    for name, metric in FUNCTIONS.items():
+        if name in ("reliability_bins", "ada_ece", "ace"):  # equal confidences are split in the order they come
+            continue
+        close = dict(rtol=1e-9, atol=math.sqrt(rounding(len(target))) if name == "debiased_ece" else 1e-9, equal_nan=True)  # near 0 a root magnifies
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = metric(probs, target)
+            torch.testing.assert_close(metric(probs[rows], target[rows]), value, **close)
+            if unequal:
+                back = classes.argsort()
+                torch.testing.assert_close(metric(probs[:, classes], back[target]), value, **close)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_ties_go_to_the_first_class(problem):
+    probs, target = problem
+    want = (probs.numpy().argmax(1) != target.numpy()).mean()
+    assert math.isclose(metrics.error_rate(probs, target), want, abs_tol=1e-12)
+    logits = torch.where(probs > 0, probs, 1e-300).log()
+    assert math.isclose(metrics.ece_from_logits(logits, target, 7), metrics.ece(logits.softmax(1), target, 7), abs_tol=1e-12)
+
+
+def test_debiased_is_less_biased_and_the_floor_is_the_floor():
+    "Perfectly calibrated predictions: the plug-in error is noise, of the size the floor says; the debiased one is smaller."
+    draw, plain, less, floor = torch.Generator().manual_seed(0), [], [], []
+    for i in range(150):
+        p = torch.rand(500, generator=draw, dtype=torch.float64)*.5 + .5
+        probs, target = torch.stack([p, 1 - p], 1), (torch.rand(500, generator=draw, dtype=torch.float64) > p).long()
+        plain.append(metrics.ece(probs, target))
+        less.append(metrics.debiased_ece(probs, target) - metrics.ece(probs, target, norm="l2"))
+        floor.append(metrics.noise_floor(probs, draws=20, seed=i))
+    assert max(less) <= 1e-12 and abs(np.mean(plain)/np.mean(floor) - 1) < .1
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0, 1]), np.array([0, 1]), [0, 1]], ids=["tensor", "array", "list"])
+def test_a_noise_floor_takes_no_labels(labels):
+    "Beside `ece(probs, target)` the slip is near; the message names it, and not the number of bins."
+    with pytest.raises(ValueError, match="^target: noise_floor takes none, .*; call noise_floor\\(probs\\)"):
+        metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), labels)
+    for wrong in 0, 1.5, True:
+        with pytest.raises(ValueError, match="^n_bins: "):
+            metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), wrong)
+    assert metrics.noise_floor(torch.tensor([[.9, .1], [.2, .8]]), np.int64(3)) > 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(), st.integers(1, 12), st.integers(1, 4))
+def test_bounds_and_refinement(problem, M, factor):
+    probs, target = problem
+    coarse, fine = metrics.ece(probs, target, M), metrics.ece(probs, target, M*factor)
+    assert 0 <= coarse <= metrics.mce(probs, target, M) + 1e-12 <= 1 + 2e-12
+    assert coarse <= fine + 1e-12
+    gap = abs(1 - metrics.error_rate(probs, target) - metrics.mean_confidence(probs))
+    assert math.isclose(metrics.ece(probs, target, 1), gap, abs_tol=1e-12)
+    rows = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
+    assert math.isclose(metrics.ece(probs[rows], target[rows], M), coarse, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("how", ["numpy", "float32", "half", "list", "segmentation"])
+def test_input_kinds(name, how):
+    draw = torch.Generator().manual_seed(0)
+    probs, target = torch.randn(12, 4, generator=draw, dtype=torch.float64).softmax(1), torch.randint(4, (12,), generator=draw)
+    args = dict(numpy=lambda: (probs.numpy(), target.numpy()), float32=lambda: (probs.float(), target.int()),
+                half=lambda: (probs.half(), target), list=lambda: (probs.tolist(), target.tolist()),
+                segmentation=lambda: (probs.reshape(3, 4, 4).movedim(2, 1), target.reshape(3, 4)))[how]()
+    got, want = FUNCTIONS[name](*args), FUNCTIONS[name](probs, target)
+    if name == "reliability_bins":
+        got, want = got.count, want.count
+    else:
+        assert got.dtype == torch.float64 and got.ndim == 0
+    torch.testing.assert_close(got, want, rtol=0, atol=2e-2 if how == "half" else 1e-6)
+
+
+GOOD = torch.tensor([[.5, .5], [.2, .8]]), torch.tensor([0, 1])
+BAD = {
+    "not summing to 1": ((torch.tensor([[.7, .7], [.5, .5]]), GOOD[1]), "probs: row 0 sums to 1.400.*softmax"),
+    "logits": ((torch.tensor([[3., -1.], [.5, .5]]), GOOD[1]), r"probs: 3 at row 0, column 0, want numbers in \[0, 1\]; logits need .softmax"),
+    "nan": ((torch.tensor([[float("nan"), 1.], [.5, .5]]), GOOD[1]), "probs: nan at row 0"),
+    "inf": ((torch.tensor([[.5, .5], [0., float("inf")]]), GOOD[1]), "probs: inf at row 1"),
+    "label too large": ((GOOD[0], torch.tensor([0, 2])), r"target: label 2 at row 1, want 0..1 \(probs has 2 columns\)"),
+    "label negative": ((GOOD[0], torch.tensor([-1, 0])), "target: label -1 at row 0"),
+    "float labels": ((GOOD[0], torch.tensor([0., 1.])), "target: dtype float32, want integer class ids"),
+    "one-hot labels": ((GOOD[0], torch.tensor([[0, 1], [1, 0]])), r"target: shape \(2, 2\), want \(2,\).*one-hot labels need .argmax"),
+    "too few labels": ((GOOD[0], torch.tensor([0])), r"target: shape \(1,\), want \(2,\)"),
+    "empty": ((torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)), "probs: empty"),
+    "one column": ((torch.ones(2, 1), GOOD[1]), "K >= 2; a binary probability p goes in as"),
+    "a vector": ((torch.tensor([.5, .5]), GOOD[1]), "K >= 2"),
+    "integers": ((torch.tensor([[0, 1], [1, 0]]), GOOD[1]), "probs: dtype int64, want floating point"),
+    "swapped": ((GOOD[1], GOOD[0]), "probs: dtype int64, want floating point; are target and probs swapped"),
+    "nothing": ((None, GOOD[1]), "probs: object values, want numbers"),
+    "strings": ((GOOD[0], ["cat", "dog"]), "target: .* values, want numbers"),
+    "ragged": (([[.5, .5], [1.]], GOOD[1]), "probs: a ragged list"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bad_input_is_refused(name, case):
+    args, message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        FUNCTIONS[name](*args)
+
+
+@pytest.mark.parametrize("n_bins", [0, -3, 2.5, True, None])
+def test_bad_bins(n_bins):
+    assert metrics.ece(*GOOD, np.int64(3)) == metrics.ece(*GOOD, 3)
+    for name in BINNED:
+        with pytest.raises(ValueError, match="n_bins: .* want a whole number"):
+            FUNCTIONS[name](*GOOD, n_bins)
+
+
+def test_too_many_bins():
+    assert metrics.ece(*GOOD, 2**20) == metrics.ece(*GOOD, 2**19)
+    with pytest.raises(ValueError, match="n_bins: 2097152, want a whole number of .* at least 1 and at most 1048576"):
+        metrics.ece(*GOOD, 2**21)
+
+
+def test_narrow_widths_and_thin_bins():
+    probs, target = torch.tensor([[.7, .3]]*4, dtype=torch.float64), torch.ones(4, dtype=torch.int64)
+    for sigma in 1e-4, 3e-4, 1e-3, .01:
+        assert math.isclose(metrics.smooth_ece(probs, target, sigma=sigma), .7, abs_tol=1e-4)
+    for sigma in 0., 1e-5, float("nan"), "wide":
+        with pytest.raises(ValueError, match="sigma: "):
+            metrics.smooth_ece(probs, target, sigma=sigma)
+    assert all(math.isnan(end) for end in metrics.debiased_ece_ci(probs[:1], target[:1]))  # a sample alone in its bin shows no spread
+
+
+@pytest.mark.parametrize("name", [n for n in FUNCTIONS if n != "entropy"])
+def test_a_missing_target_is_named(name):
+    with pytest.raises(ValueError, match="target: None"):
+        FUNCTIONS[name](GOOD[0], None)
+
+
+def test_bootstrap_of_a_function_of_your_own():
+    lo, hi = metrics.bootstrap_ci(lambda p, y: float((p.argmax(1) == y).double().mean()), *GOOD, n_boot=20)
+    assert 0 <= lo <= hi <= 1
+    with pytest.raises(ValueError, match="metric: values of shape"):
+        metrics.bootstrap_ci(lambda p, y: p, *GOOD, n_boot=2)
+    probs = torch.tensor([[1., 0.], [.5, .5], [.5, .5], [.5, .5]])
+    assert metrics.bootstrap_ci(metrics.nll, probs, torch.tensor([1, 0, 0, 0]))[1] == math.inf
+
+
+def test_arrays_of_any_kind():
+    probs, target = GOOD
+    for kind in ">f4", "longdouble":
+        assert metrics.ece(probs.numpy().astype(kind), target.numpy().astype("uint16")) == metrics.ece(probs, target)
+    backwards = probs.numpy()[::-1], target.numpy()[::-1]
+    assert metrics.ece(*backwards) == metrics.ece(probs, target)
+
+
+def test_mce_of_bins_with_enough_samples():
+    probs, target = torch.tensor([[.9, .1], [.9, .1], [.6, .4]], dtype=torch.float64), torch.tensor([0, 0, 1])
+    assert math.isclose(metrics.mce(probs, target, 10), .6) and math.isclose(metrics.mce(probs, target, 10, min_count=2), .1)
+    assert metrics.mce(probs, target, 10, min_count=3).isnan()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_labels_are_checked_on_the_device_too():
+    with pytest.raises(ValueError, match="label 2 at row 1"):
+        metrics.ece(GOOD[0].cuda(), torch.tensor([0, 2]).cuda())
+
+
+def calibration_problem(n, strength, draw):
+    "Two-class confidences in (1/2, 1), right with a probability nearer to 1/2 by `strength`."
+    conf = .5 + .5*torch.rand(n, generator=draw, dtype=torch.float64).pow(1/3)
+    true = .5 + (conf - .5)*(1 - strength)
+    target = (torch.rand(n, generator=draw, dtype=torch.float64) > true).long()
+    return torch.stack([conf, 1 - conf], 1), target, true
+
+
+@pytest.mark.parametrize("strength", [0., .15, .5])
+def test_intervals_of_binned_errors_cover(strength):
+    "95 % intervals of ECE, adaptive, classwise, smooth and debiased ECE contain the true binned error in at least 90 of 100 repetitions."
+    draw = torch.Generator().manual_seed(1)
+    conf, _, true = calibration_problem(10**6, strength, draw)
+    expected = torch.stack([true, 1 - true], 1)
+    ids, gap = bins.bin_ids(conf[:, 0], 15), true - conf[:, 0]
+    sums, counts = torch.bincount(ids, weights=gap, minlength=15), torch.bincount(ids, minlength=15).clamp_min(1)
+    truth = dict(width=sums.abs().sum()/10**6, mass=gap.abs().mean(), classwise=sums.abs().sum()/10**6,  # the two columns mirror each other
+                 smooth=smoothing.smooth_error_norm(smoothing.cosine_means([(conf[:, 0], gap)])), debiased=((sums/counts).square()*counts).sum().div(10**6).sqrt())
+    assert math.isclose(expected.sum(), 10**6, rel_tol=1e-9)
+    inside = dict.fromkeys(truth, 0)
+    for i in range(100):
+        probs, target, _ = calibration_problem(600, strength, draw)
+        for kind in truth:
+            found = metrics.debiased_ece_ci(probs, target) if kind == "debiased" else metrics.ece_ci(probs, target, scheme=kind, seed=i)
+            inside[kind] += found[0] - 2e-3 <= truth[kind] <= found[1] + 2e-3  # the truth itself is a Monte Carlo number
+    assert min(inside.values()) >= 90, inside
+
+
+@pytest.mark.parametrize("end", [0., 1.])
+def test_the_smooth_interval_where_confidences_are_exactly_one(end):
+    "All samples at one end: the interval is that of a proportion."
+    probs, n = torch.tensor([[1., 0.]], dtype=torch.float64).repeat(400, 1), 40
+    lo, hi = metrics.ece_ci(probs, (torch.arange(400) < n).long(), scheme="smooth")
+    assert math.isclose((hi - lo)/2, 1.96*math.sqrt(.1/400), rel_tol=.15)  # errors of one size, 1, in a tenth of the samples
+    found = smoothing.smooth_noise(torch.full((400,), end), torch.arange(400) < 100)
+    assert math.isclose((found["weight"]*found["noise"].abs()).sum(1).mean(), math.sqrt(2/math.pi)*(math.sqrt(.25/400) if end == 0 else math.sqrt(.75/400)), rel_tol=.15)
+
+
+def test_the_bootstrap_of_a_binned_error_warns():
+    for metric in metrics.ece, partial(metrics.ece, n_bins=10), partial(partial(metrics.mce), n_bins=10):
+        with pytest.warns(UserWarning, match="interval of (ece|mce) lies too high .* ece_ci"):
+            metrics.bootstrap_ci(metric, *GOOD, n_boot=2)
+    floored = metrics.bootstrap_ci(partial(metrics.nll, eps=.1), *GOOD, n_boot=2)  # which is a mean over samples
+    assert floored == metrics.bootstrap_ci(metrics.nll, *GOOD, n_boot=2, eps=.1)
+
+
+def test_flags_are_true_or_false():
+    probs, target = torch.tensor([[.6, .4], [.61, .39], [.2, .8]]), torch.tensor([0, 1, 1])
+    found = [metrics.sece(probs, target, self_term=value) for value in (np.False_, False, np.True_, True)]
+    assert found[0] == found[1] != found[2] == found[3]
+    for value in 1, 0, "no", None:
+        with pytest.raises(ValueError, match=f"self_term: {value!r}, want True or False"):
+            metrics.sece(*GOOD, self_term=value)
+
+
+def test_bootstrap_covers():
+    "The 95 % interval of the error rate covers the truth in about 95 of 100 repetitions."
+    draw, inside = torch.Generator().manual_seed(0), 0
+    for i in range(100):
+        p = torch.rand(400, generator=draw, dtype=torch.float64)*.4 + .6
+        target = (torch.rand(400, generator=draw, dtype=torch.float64) > p).long()
+        lo, hi = metrics.bootstrap_ci(metrics.error_rate, torch.stack([p, 1 - p], 1), target, seed=i)
+        inside += lo <= .2 <= hi
+    assert 88 <= inside <= 99

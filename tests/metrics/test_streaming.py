@@ -1,0 +1,113 @@
+"Streaming metrics on two processes: uneven shards, one of them empty-handed at the end, equal the metric of the whole."
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import patience
+from torchmetrics import MetricCollection
+
+from calibnb.metrics import streaming
+
+SCRIPT = """
+import json, os, sys, torch
+import torch.distributed as dist
+from torchmetrics import MetricCollection
+from calibnb import metrics, streaming
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+draw = torch.Generator().manual_seed(0)
+probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
+mine = MetricCollection(dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4), nll=streaming.NLL(),
+                             brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate()))
+shard = slice(0, 350) if rank == 0 else slice(350, 501)
+for p, y in zip(probs[shard].split(64), target[shard].split(64)):
+    mine.update(p, y)
+got = {k: v.item() for k, v in mine.compute().items()}
+if rank == 0:
+    want = {k: getattr(metrics, k)(probs, target).item() for k in got}
+    open(sys.argv[1], "w").write(json.dumps([got, want]))
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_equal_the_whole(tmp_path):
+    (tmp_path/"script.py").write_text(SCRIPT)
+    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2",
+           str(tmp_path/"script.py"), str(tmp_path/"out.json")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=patience(120))
+    assert done.returncode == 0, done.stderr
+    got, want = json.loads((tmp_path/"out.json").read_text())
+    assert got.keys() == want.keys() and all(abs(got[k] - want[k]) < 1e-12 for k in want)
+
+
+KINDS = [streaming.ECE, streaming.MCE, lambda **o: streaming.ClasswiseECE(3, **o), streaming.ErrorRate, streaming.NLL,
+         streaming.BrierScore]
+IDS = ["ECE", "MCE", "ClasswiseECE", "ErrorRate", "NLL", "BrierScore"]
+PROBS, TARGET = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).softmax(1), torch.arange(20) % 3
+REFUSED = {"empty": (PROBS[:0], TARGET[:0]), "no pixels": (torch.zeros(2, 3, 0), torch.zeros(2, 0).long()),
+           "a label too many": (PROBS, TARGET + 1), "no label": (PROBS, None)}
+
+
+@pytest.mark.parametrize("validate", [True, False])
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_a_batch_that_is_refused_leaves_nothing_behind(kind, case, validate):
+    "Also where `metric(probs, target)` is called, which sets the sums aside for the value of the batch."
+    if case == "a label too many" and not validate:
+        pytest.skip("nobody looks")
+    metric = kind(validate=validate)
+    metric.update(PROBS[:9], TARGET[:9])
+    for take in metric.update, metric:
+        with pytest.raises(ValueError, match="probs: empty|target: "):
+            take(*REFUSED[case])
+    metric(PROBS[9:], TARGET[9:])
+    whole = kind()
+    whole.update(PROBS, TARGET)
+    torch.testing.assert_close(metric.compute(), whole.compute())
+    assert metric.n == 20
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_the_result_is_where_the_state_is(kind):
+    metric = kind()
+    metric.update(PROBS, TARGET)
+    assert metric.compute().device.type == "cpu" and metric.result().dtype == torch.float64
+    metric.to("meta")  # a device without numbers
+    assert metric.result().device.type == "meta"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_a_device_without_float64_is_refused(kind, monkeypatch):
+    metric, to = kind(), torch.Tensor.to
+    def as_mps(t, *args, **kwargs):
+        if t.dtype == torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+        return to(t, *args, **kwargs)
+    metric.update(PROBS, TARGET)
+    want = metric.compute()
+    with monkeypatch.context() as m:
+        m.setattr(torch.Tensor, "to", as_mps)
+        message = "its sums are float64, which this device does not have; leave the metric on the CPU and call update with"
+        with pytest.raises(TypeError, match=f"{type(metric).__name__}: {message} probs.cpu"):
+            metric.to("cpu")
+    metric.update(PROBS, TARGET)
+    torch.testing.assert_close(metric.compute(), want)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=IDS)
+def test_inside_and_outside_of_inference_mode(kind):
+    whole, metric = kind(), kind()
+    for _ in range(2):
+        whole.reset()
+        whole.update(PROBS, TARGET)
+        with torch.inference_mode():
+            metric.reset()
+            metric.update(PROBS[:5], TARGET[:5])
+        metric.update(PROBS[5:9], TARGET[5:9])
+        with torch.inference_mode():
+            metric(PROBS[9:], TARGET[9:])
+        torch.testing.assert_close(metric.compute(), whole.compute())
+    MetricCollection(dict(a=metric)).compute()

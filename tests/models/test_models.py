@@ -1,0 +1,136 @@
+"Networks: as many parameters as published, in two parts, the same from the same seed."
+import random
+
+import pytest
+import torch
+
+from calibnb.models import list_models, make_model, model_options
+from calibnb.data.trees import parse_tree, tree_tables
+
+PUBLISHED = {  # millions of parameters for ten classes, as the papers (or the reference code for 32x32 images) state them
+    "resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110": 1.73, "wide_resnet": 36.5, "densenet121": 6.96, "vgg16": 14.7}
+EXACT = {"resnet18": 11_173_962, "resnet50": 23_520_842, "resnet32": 464_154, "resnet110": 1_727_962, "densenet121": 6_956_298}
+
+
+def count(net):
+    return sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_as_published(name):
+    n = count(make_model(name, 10, (3, 32, 32)))
+    assert abs(n/1e6 - PUBLISHED[name]) <= .005*PUBLISHED[name] + .004
+    assert n == EXACT.get(name, n)
+
+
+@pytest.mark.parametrize("name", [n for n in list_models() if n not in ("mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50")])
+@pytest.mark.parametrize("size", [32, 40])
+def test_features_and_head(name, size):
+    small = dict(wide_resnet=dict(depth=8, width=1), densenet121=dict(blocks=[2, 2], growth=4), resnet110=dict(blocks=[2, 2, 2]), resnet50=dict(blocks=[1, 1, 1, 1]))
+    net, x = make_model(name, 7, (3, size, size), **small.get(name, {})), torch.randn(4, 3, size, size)
+    h = net.features(x)
+    assert h.shape == (4, net.head.in_features) and net(x).shape == (4, 7)
+    net(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+    net.eval()
+    assert torch.allclose(net(x), torch.cat([net(x[:1]), net(x[1:])]), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+def test_stages_halve_the_image(name):
+    "The stem keeps 32x32; three halvings leave 4x4 for the mean."
+    net, seen = make_model(name, 10, (3, 32, 32)), []
+    for m in net.modules():
+        if isinstance(m, torch.nn.AdaptiveAvgPool2d):
+            m.register_forward_hook(lambda m, args, out: seen.append(args[0].shape[-2:]))
+    net.eval()(torch.zeros(1, 3, 32, 32))
+    assert seen == [(4, 4)]
+
+
+def test_networks_of_torchvision(tmp_path):
+    "Published with 1000 classes; weights come from a file, and only those that fit."
+    import torchvision
+    net = make_model("vit_b_16", 1000, (3, 224, 224))
+    assert count(net) == 86_567_656 and net.head.in_features == 768
+    assert count(make_model("torchvision_resnet50", 1000, (3, 224, 224))) == 25_557_032
+    theirs = torchvision.models.resnet18(weights=None)
+    torch.save(theirs.state_dict(), tmp_path/"r18.pt")
+    ours = make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"r18.pt"))
+    assert torch.equal(ours.body.conv1.weight, theirs.conv1.weight) and ours(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
+    assert ours.features(torch.zeros(2, 3, 64, 64)).shape == (2, 512)
+    for path in tmp_path/"r18.pt", tmp_path/"absent.pt":
+        with pytest.raises(ValueError, match="does not hold the weights of this network"):
+            make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(path))
+
+
+class Bomb:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return exec, (f"open({str(self.path)!r}, 'w')",)
+
+
+def test_weights_with_code_in_them_are_not_executed(tmp_path):
+    torch.save(Bomb(tmp_path/"exploded"), tmp_path/"bomb.pt")
+    with pytest.raises(ValueError, match="does not hold the weights"):
+        make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"bomb.pt"))
+    assert not (tmp_path/"exploded").exists()
+
+
+def test_a_text_network_reads_tokens_and_not_padding():
+    net = make_model("text_cnn", 20, (64,), vocabulary=100).eval()
+    text = torch.randint(1, 100, (3, 64))
+    assert net(text).shape == (3, 20) and torch.equal(net(text.int()), net(text))
+    assert sum(isinstance(m, (torch.nn.Conv1d, torch.nn.Linear)) for m in net.modules()) == 8
+    net(text.masked_fill(torch.rand(3, 64) < .5, 0)).sum().backward()
+    assert net.embedding.weight.grad[0].abs().max() == 0
+    with pytest.raises(ValueError, match="reads token ids"):
+        make_model("text_cnn", 20, (3, 32, 32))
+
+
+def random_trees(n, draw, words=50):
+    def grow(leaves):
+        label = f"({draw.randrange(5)} "
+        if leaves == 1:
+            return f"{label}w{draw.randrange(words)})"
+        left = draw.randrange(1, leaves)
+        return f"{label}{grow(left)} {grow(leaves - left)})"
+    return [parse_tree(grow(draw.randrange(1, 25))) for _ in range(n)]
+
+
+def test_a_batch_of_trees_is_each_tree_node_by_node():
+    "Single leaves, chains and bushes together; states of all nodes, and the gradient."
+    trees = random_trees(12, random.Random(0)) + [parse_tree("(1 w3)"), parse_tree("(0 (1 (1 (0 w1) (1 w2)) (1 w3)) (0 w4))")]
+    x = torch.from_numpy(tree_tables(trees, lambda w: int(w[1:]) + 2, [0, 0, -1, 1, 1], 60))
+    net = make_model("tree_lstm", 2, (60, 5), vocabulary=60, dim=6, dropout=0.).double()
+    def state(tree, at):
+        word, left, right, *_ = tree[at]
+        return net._leaves(torch.tensor([int(word[1:]) + 2])) if word else net._up([state(tree, left), state(tree, right)])
+    slow = torch.cat([net.head(state(t, len(t) - 1)[:, :6]) for t in trees])
+    assert torch.allclose(net(x), slow, atol=1e-12)
+    y = torch.tensor([[0, 0, 1, 1, 1][t[-1][4]] for t in trees])
+    logits, target = net.supervised(x, y)
+    want = [(state(t, i)[0, :6], [0, 0, -1, 1, 1][n[4]] if i < len(t) - 1 else label) for t, label in zip(trees, y.tolist()) for i, n in enumerate(t)]
+    want = [(net.head(h), label) for h, label in want if label >= 0]
+    assert len(logits) == len(want) and target.bincount().tolist() == torch.tensor([c for _, c in want]).bincount().tolist()
+    losses = torch.nn.functional.cross_entropy(logits, target), torch.nn.functional.cross_entropy(torch.stack([z for z, _ in want]), torch.tensor([c for _, c in want]))
+    grads = [torch.autograd.grad(loss, list(net.parameters())) for loss in losses]
+    assert torch.allclose(*losses, atol=1e-12) and all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads))
+    with pytest.raises(ValueError, match="reads tables of nodes"):
+        make_model("tree_lstm", 2, (3, 32, 32))
+
+
+def test_seeds_and_options():
+    a, b, c = (make_model("resnet32", 10, (1, 8, 8), seed=s) for s in (0, 0, 1))
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters())) and not torch.equal(a.head.weight, c.head.weight)
+    assert model_options("resnet110")["blocks"] == (18, 18, 18) and model_options("resnet32")["shortcut"] == "pad"
+    assert count(make_model("resnet32", 10, (3, 32, 32), shortcut="conv")) == 466_906
+
+
+@pytest.mark.parametrize("name, shape, options, message", [
+    ("resnet18", (16,), {}, "a resnet needs images"), ("vgg16", (3, 16, 16), {}, "at least 32x32"), ("wide_resnet", (3, 32, 32), dict(depth=28), "depth: 28, want 6n \\+ 2"),
+    ("resnet18", (3, 32, 32), dict(shortcut="x"), "shortcut: 'x' is not known"), ("resnet34", (3, 32, 32), {}, "model: 'resnet34' is not known")])
+def test_wrong_options(name, shape, options, message):
+    with pytest.raises(ValueError, match=message):
+        make_model(name, 10, shape, **options)

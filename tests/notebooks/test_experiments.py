@@ -1,0 +1,275 @@
+"Experiments through papermill: they run, they find their runs again, they refuse what is wrong, and say why they stopped."
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import papermill
+import pytest
+from conftest import EXPERIMENTS, assert_complete, claim, for_slow_kernels, patience, pictures
+
+from calibnb import cli
+from calibnb.data import load_data
+from calibnb.runs.folder import RunFolder, find_runs
+from calibnb.notebooks import FAILS, HOLDS, NotebookError, run_notebook
+from calibnb.notebooks.pages import copy_notebook
+from calibnb.runs import Run
+
+PAPERMILL = str(Path(sys.executable).parent/"papermill")
+PLAIN = dict(kernel_name="python3", progress_bar=False)
+
+
+@pytest.fixture(scope="module")
+def toy(root):
+    return run_notebook("toy_gaussian", root=root)
+
+
+@pytest.fixture(scope="module")
+def overfitting(root):
+    return run_notebook("nll_overfitting", root=root)
+
+
+@pytest.fixture(scope="module")
+def audit(root):
+    return run_notebook("audit", root=root)
+
+
+@pytest.mark.parametrize("name, figures, tables", [("toy", 4, 2), ("overfitting", 3, 2), ("audit", 3, 3)])
+def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
+    assert_complete(request.getfixturevalue(name), figures, tables)
+
+
+def test_toy_gaussian_findings(root, toy):
+    assert claim(toy, "all three weights correlate") == HOLDS
+    assert claim(toy, "Brier is at least as good as focal (arithmetic") == HOLDS
+    with open(toy/"tables"/"correlations.csv", newline="") as f:
+        table = {row[next(iter(row))]: row for row in csv.DictReader(f)}
+    assert [float(table[n]["paper's best"]) for n in ("focal", "dual focal", "Brier")] == [.55, .638, .664]
+    best = []  # of focal loss, once more, from the predictions on disk
+    for run in (Run(f.path) for f in find_runs(root) if f.path.parent.name == "toy_gaussian" and f.info["kind"] == "train"):
+        if run.config.seed < 5:
+            preds, eta = run.predictions("test"), load_data("gaussians", seed=run.config.seed, **run.config.data_args).test.posterior
+            c, p_y = (eta - preds.probs).norm(dim=1), preds.probs.gather(1, preds.target[:, None])[:, 0]
+            best.append(max(np.corrcoef((1 - p_y)**g, c)[0, 1] for g in (.125, .25, .5, 1., 2., 3., 5.)))
+    assert table["focal"]["best, c norm"] == f"{np.mean(best):.3f} ± {np.std(best, ddof=1):.3f}" and len(best) == 5
+
+
+def test_nll_overfitting_findings(overfitting):
+    for start in ("CE has its best test NLL early", "the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights", "the minimiser"):
+        assert claim(overfitting, start) == HOLDS
+    assert claim(overfitting, "FL-3 ends with a lower ECE") == FAILS  # on digits focal loss overshoots, and the notebook says so
+
+
+def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
+    "In the paper's own setting, whose data need not be there."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    assert cli.main(["run", "calibratability", "-p", "quick", "False", "-p", "data", "cifar100", "-p", "n_seeds", "5", "-p", "dry_run", "True"]) == 0
+    out = capsys.readouterr().out
+    assert "70 runs planned, none made" in out and out.count("resnet32") == 70 and "{'gamma': 5.0}" in out and "350" in out
+    folder, = find_runs(tmp_path)
+    assert folder.state == "done" and not folder.result.findings
+    assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
+    assert "want one of svhn, cifar10, cifar100, 20newsgroups" in capsys.readouterr().err
+
+
+def test_an_audit_keeps_its_calibrator(audit):
+    from calibnb.posthoc import Calibrator
+    assert sorted(p.name for p in (audit/"files").iterdir()) == ["calibrator.safetensors", "recommendation.txt"]
+    assert Calibrator.load(audit/"files"/"calibrator.safetensors").n_classes_ == 10
+
+
+def test_swapped_losses_turn_the_findings(root, tmp_path):
+    "A finding is computed: with focal loss in the place of cross-entropy the claims no longer hold."
+    nb = nbformat.read(EXPERIMENTS/"nll_overfitting.ipynb", 4)
+    cell, = [c for c in nb.cells if "first, last = " in c.source]
+    cell.source = cell.source.replace("first, last = ", "last, first = ")
+    nbformat.write(nb, tmp_path/"swapped.ipynb")
+    folder = run_notebook(tmp_path/"swapped.ipynb", root=root)
+    for start in ("the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights"):
+        assert claim(folder, start) == FAILS
+    assert claim(folder, "CE ends with a lower ECE") == HOLDS
+
+
+def test_a_second_time_nothing_is_trained_and_nothing_executed(root, overfitting):
+    trained = {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
+    again = run_notebook("nll_overfitting", root=root)
+    assert again.path == overfitting.path and not again.fresh
+    assert run_notebook("nll_overfitting", root=root, again=True).fresh  # the notebook itself, on the trainings that exist
+    assert {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"} == trained
+
+
+@pytest.mark.parametrize("name", ["toy_gaussian", "nll_overfitting"])
+def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitting):
+    "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
+    env = {**os.environ, "CALIBNB_RUNS": str(root)}
+    few = ["-p", "n_seeds", "1"] + (["-p", "epochs", "20"] if name == "nll_overfitting" else [])
+    subprocess.run([PAPERMILL, str(EXPERIMENTS/f"{name}.ipynb"), "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"],
+                   cwd=tmp_path, env=env, check=True, timeout=patience(120), capture_output=True)
+    assert pictures(tmp_path/"out.ipynb") == dict(toy_gaussian=4, nll_overfitting=3)[name]
+    folder, = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.info["settings"]["seed"] == 3 and f.path.parent.name == name]
+    assert folder.state == "done" and list((folder/"figures").glob("*.png"))
+
+
+def refused(path, tmp_path, **parameters):
+    "What plain papermill says when the notebook refuses its parameters."
+    with pytest.raises(papermill.PapermillExecutionError) as error:
+        papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, **PLAIN, **for_slow_kernels())
+    return error.value
+
+
+@pytest.mark.parametrize("parameters, kind, message", [
+    (dict(sede=3), "KeyError", "sede is not declared in the parameters cell; did you mean seed?"),
+    (dict(seed="three"), "TypeError", "seed: 'three' is a str, want int"),
+    (dict(n_seeds=0), "ValueError", "n_seeds: 0, want at least 1"),
+], ids=["wrong name", "wrong type", "wrong value"])
+@pytest.mark.filterwarnings("ignore")
+def test_plain_papermill_refuses(tmp_path, parameters, kind, message):
+    error = refused(EXPERIMENTS/"toy_gaussian.ipynb", tmp_path, **parameters)
+    assert error.ename == kind and message in error.evalue
+
+
+def without_tag(tmp_path):
+    nb = nbformat.read(EXPERIMENTS/"toy_gaussian.ipynb", 4)
+    for c in nb.cells:
+        c.metadata.pop("tags", None)
+    nbformat.write(nb, tmp_path/"toy_gaussian.ipynb")
+    return tmp_path/"toy_gaussian.ipynb"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lost_tag_is_noticed(tmp_path):
+    path = without_tag(tmp_path)
+    error = refused(path, tmp_path, seed=3)
+    assert error.ename == "ValueError" and "lost its tag `parameters`" in error.evalue
+    with pytest.raises(ValueError, match="0 cells tagged `parameters`, want 1"):
+        run_notebook(path, dict(seed=3), root=tmp_path)
+
+
+@pytest.mark.parametrize("argv, message", [
+    (["run", "toy_gaussian", "-p", "sede", "3"], "sede is not declared in the parameters cell of toy_gaussian.ipynb; did you mean seed?"),
+    (["run", "toy_gaussian", "-p", "seed", "three"], "seed: 'three' is a str, want int"),
+    (["run", "toy_gaussian", "-p", "quick", "1"], "quick: 1 is a int, want bool"),
+    (["run", "toy_gaussian", "-p", "seed", "-1"], "seed: -1, want 0 or more"),
+    (["run", "toy_gausian"], "experiment: 'toy_gausian' is not known; did you mean 'toy_gaussian'"),
+    (["run", "nowhere.ipynb"], "notebook: nowhere.ipynb is not there"),
+])
+def test_the_command_line_refuses(capsys, monkeypatch, tmp_path, argv, message):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    assert cli.main(argv) == 2
+    err = capsys.readouterr().err
+    assert message in err and len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def notebook(path, *sources):
+    cells = [nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="python3", language="python"))), path)
+    return path
+
+
+@pytest.mark.parametrize("source, reason, timeout", [
+    ("1/0", "ZeroDivisionError: division by zero", None),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError", None),
+    ("import time; time.sleep(3600)", "a cell took longer than 3 s", 3),
+    ("print('over, and nothing written')", "no valid result.json", None),
+], ids=["exception", "dead kernel", "timeout", "no result"])
+def test_a_notebook_that_stops_is_failed_with_the_reason(tmp_path, source, reason, timeout):
+    path = notebook(tmp_path/"broken.ipynb", source)
+    with pytest.raises(NotebookError, match="broken: .*notebook.ipynb"):
+        run_notebook(path, root=tmp_path/"runs", timeout=timeout)
+    folder, = find_runs(tmp_path/"runs")
+    assert folder.state == "failed" and reason in folder.status["reason"]
+    with pytest.raises(NotebookError):
+        run_notebook(path, root=tmp_path/"runs", timeout=timeout)  # it is tried again, not taken for done
+
+
+LATE = """import sys, time
+sys.stdout.flush_timeout = sys.stderr.flush_timeout = 0
+get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
+'late'"""
+
+
+def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):
+    "On a busy machine it may begin after minutes, and what a cell shows arrive seconds after the cell's end."
+    execute, given = papermill.execute_notebook, {}
+    spy = lambda *args, **options: given.update(options) or execute(*args, **options)
+    monkeypatch.setattr("papermill.execute_notebook", spy)
+    folder = run_notebook(notebook(tmp_path/"slow.ipynb", GOOD, LATE), root=tmp_path/"runs")
+    shown, = nbformat.read(folder/"notebook.ipynb", 4).cells[-1].outputs
+    assert shown.data["text/plain"] == "'late'" and given["start_timeout"] >= 600
+
+
+def test_a_failing_cell_is_noted_under_plain_papermill(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = notebook(tmp_path/"stops.ipynb", "from calibnb.params import check_parameters\nsettings = check_parameters(globals())",
+                    "from calibnb.notebooks import Experiment\nexperiment = Experiment('stops', settings)", "open('/nowhere')")
+    assert refused(path, tmp_path).ename == "FileNotFoundError"
+    folder, = find_runs(tmp_path/"runs")
+    assert folder.state == "failed" and "FileNotFoundError" in folder.status["reason"]
+
+
+GOOD = "from calibnb.notebooks import Experiment\nExperiment('good', dict(seed=seed)).findings([])"
+
+
+def test_a_notebook_that_changed_is_executed_again(tmp_path):
+    path = notebook(tmp_path/"good.ipynb", GOOD)
+    assert run_notebook(path, root=tmp_path/"runs").fresh and not run_notebook(path, root=tmp_path/"runs").fresh
+    notebook(path, GOOD, "1/0")
+    with pytest.raises(NotebookError, match="ZeroDivisionError"):
+        run_notebook(path, root=tmp_path/"runs")
+
+
+def test_after_plain_papermill_the_executed_notebook_is_still_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = notebook(tmp_path/"good.ipynb", GOOD)
+    papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), **PLAIN, **for_slow_kernels())
+    folder, = find_runs(tmp_path/"runs")
+    assert folder.state == "done" and not (folder/"notebook.ipynb").exists()
+    assert (run_notebook(path)/"notebook.ipynb").exists()
+
+
+def test_a_notebook_in_use_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = notebook(tmp_path/"good.ipynb", GOOD)
+    done = run_notebook(path)
+    with RunFolder(done.path).locked():
+        error = refused(path, tmp_path)
+    assert error.ename == "RunError" and f"is in use by process {done.status['pid']}" in error.evalue
+
+
+def test_nothing_is_run_when_one_of_several_is_wrong(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    assert cli.main(["run", str(notebook(tmp_path/"good.ipynb", GOOD)), "nowhere"]) == 2
+    assert "'nowhere' is not known" in capsys.readouterr().err and not find_runs(tmp_path/"runs")
+
+
+def test_one_failure_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    bad = notebook(tmp_path/"bad.ipynb", "1/0")
+    good = notebook(tmp_path/"good.ipynb", GOOD)
+    assert cli.main(["run", str(bad), str(good)]) == 1
+    out = capsys.readouterr()
+    assert "ZeroDivisionError" in out.err and "good  seed 0  done" in out.out
+    assert cli.main(["list", "runs"]) == 0
+    shown = capsys.readouterr().out
+    assert "failed   bad/" in shown and "done     good/" in shown
+
+
+def test_a_copy_for_others_holds_nothing_of_this_machine(toy, tmp_path):
+    copy = copy_notebook(toy, tmp_path)
+    text = copy.read_text()
+    assert copy.name == "toy_gaussian.ipynb" and pictures(copy) == 4
+    assert "papermill" not in json.loads(text)["metadata"] and str(toy.path) not in text
+
+
+def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path, monkeypatch):
+    "The paper's own setting needs data that are not here: said before anything is trained, and how to get them."
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path/"data"))
+    with pytest.raises(NotebookError, match="cifar10 is not in .*run `calibnb download cifar10`"):
+        run_notebook("nll_overfitting", dict(quick=False), root=tmp_path/"runs")
+    assert all(f.state == "failed" and "calibnb download cifar10" in f.status["reason"] for f in find_runs(tmp_path/"runs"))
+    assert "nll_overfitting" in {f.path.parent.name for f in find_runs(tmp_path/"runs")}

@@ -1,0 +1,136 @@
+"Notebooks that go wrong: what happened comes first, where to look second, in one line that nobody cuts."
+
+import re
+
+import nbformat
+import pytest
+
+from calibnb import cli
+from calibnb.runs.folder import find_runs
+from calibnb.notebooks import NotebookError, run_notebook
+
+OPEN = "import os, shutil, signal, sys\nfrom calibnb.notebooks import Experiment\nexperiment = Experiment('x', dict(seed=seed))"
+CLOSE = "experiment.findings([])"
+REMOVE = "shutil.rmtree(os.environ['CALIBNB_NOTEBOOK_FOLDER'])"
+
+
+def notebook(path, *sources):
+    "Parameters, which are cell 1, or 1 and 2 once papermill has added its own, then these cells."
+    parameters = nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    cells = [parameters, *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    return path
+
+
+def outputs(folder):
+    return [o for c in nbformat.read(folder / "notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+
+
+ENDS = dict(
+    exit=(
+        "raise SystemExit(0)",
+        r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called",
+    ),
+    sys_exit=(
+        "sys.exit()",
+        r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called",
+    ),
+    exit_3=("sys.exit(3)", r"SystemExit: 3 \(in cell 4\)"),
+    over=("1 + 1", r"the notebook came to its end, but experiment\.findings\(\.\.\.\) was not called"),
+    killed=(
+        "os.kill(os.getpid(), signal.SIGKILL)",
+        r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)",
+    ),
+    left=("os._exit(0)", r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)"),
+    slow=("import time; time.sleep(600)", r"a cell took longer than 3 s \(cell 4\)"),
+    raised=("raise ValueError('no\\nluck')", r"ValueError: no luck \(in cell 4\)"),
+    silent=("raise MemoryError", r"MemoryError: no message \(in cell 4\)"),
+)
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, monkeypatch, capfd, how):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
+    source, told = ENDS[how]
+    light, limit = ("pass", ["--timeout", "3"]) if how == "slow" else (OPEN, [])
+    assert cli.main(["run", str(notebook(tmp_path / "theirs.ipynb", light, source)), *limit]) == 1
+    (folder,) = find_runs(tmp_path / "runs")
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1, lines
+    assert re.fullmatch(rf"calibnb: theirs: {told}.*; see {re.escape(str(folder / 'notebook.ipynb'))}", lines[0]), lines
+    assert folder.state == "failed" and re.match(told, folder.status["reason"])
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        (OPEN, REMOVE, CLOSE),
+        (OPEN, f"{REMOVE}; {CLOSE}"),
+        (OPEN, f"{CLOSE}; {REMOVE}"),
+        (OPEN, f"{REMOVE}; experiment.file('a.txt').parent.mkdir(parents=True)", CLOSE),
+    ],
+)
+def test_a_run_whose_folder_was_removed_says_so(tmp_path, sources):
+    path = notebook(tmp_path / "removes.ipynb", *sources)
+    with pytest.raises(
+        NotebookError,
+        match=r"^removes: the run folder was removed while the notebook ran.*; see .*/(log\.txt|notebook\.ipynb)$",
+    ):
+        run_notebook(path, root=tmp_path / "runs")
+    (status,) = (tmp_path / "runs").glob("*/*/status.json")
+    assert '"failed"' in status.read_text() and "was removed while the notebook ran" in status.read_text()
+
+
+FLOODS = dict(
+    lines="for i in range(400_000): print('x'*99)",
+    one="print('x'*40_000_000)",
+    errors="import sys\nfor i in range(400): print('x'*100_000, file=sys.stderr, flush=True)",
+    displays="from IPython.display import display\nfor i in range(1500): display('x'*100_000)",
+)
+
+
+@pytest.mark.parametrize("how", FLOODS)
+def test_a_flood_of_output_is_cut_and_the_notebook_goes_on(tmp_path, how):
+    "Megabytes of text are neither kept nor the end of a run."
+    path = notebook(
+        tmp_path / "flood.ipynb", OPEN, f"print('first', flush=True)\n{FLOODS[how]}", "print('later')", CLOSE
+    )
+    folder = run_notebook(path, root=tmp_path / "runs")
+    assert folder.state == "done" and (folder / "notebook.ipynb").stat().st_size < 12_000_000
+    texts = [o.text for o in outputs(folder) if o.output_type == "stream"]
+    assert texts[0].startswith("first") and texts[-1].strip() == "later" and sum("is left out" in t for t in texts) == 1
+
+
+def test_an_error_after_a_flood_is_told(tmp_path):
+    path = notebook(tmp_path / "flood.ipynb", OPEN, f"{FLOODS['one']}\nraise ValueError('what it was about')")
+    with pytest.raises(NotebookError, match=r"flood: ValueError: what it was about \(in cell 4\); see"):
+        run_notebook(path, root=tmp_path / "runs")
+    (folder,) = find_runs(tmp_path / "runs")
+    assert [o.ename for o in outputs(folder) if o.output_type == "error"] == ["ValueError"]
+
+
+def test_figures_and_what_replaces_itself_are_kept(tmp_path):
+    "A progress bar writes over itself: what is seen at the end is short, however long it ran."
+    bar = "from IPython.display import clear_output\nfor i in range(80):\n    clear_output(wait=True)\n    print('x'*100_000, i, flush=True)"
+    path = notebook(tmp_path / "bar.ipynb", OPEN, bar, CLOSE)
+    folder = run_notebook(path, root=tmp_path / "runs")
+    texts = "".join(o.get("text", "") for o in outputs(folder))
+    assert texts.rstrip().endswith("79") and "is left out" not in texts
+
+
+def test_a_path_with_braces_is_a_path(tmp_path):
+    (tmp_path / "{runs}").mkdir()
+    path = notebook(tmp_path / "{runs}" / "a{b}.ipynb", OPEN, CLOSE)
+    assert run_notebook(path, root=tmp_path / "{runs}").state == "done"
+
+
+def test_a_sweep_tells_the_whole_reason(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
+    reason = "word " * 60 + "and the end of it"
+    path = notebook(tmp_path / "long.ipynb", OPEN, f"raise ValueError({reason!r})")
+    assert cli.main(["sweep", str(path), "--workers", "1"]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "ValueError" in line]
+    assert f"long: ValueError: {reason} (in cell 4); see {tmp_path / 'runs'}" in line and line.endswith(
+        "notebook.ipynb"
+    )

@@ -1,0 +1,261 @@
+"""Jobs in processes of their own: how they end, and that runs made so are the same."""
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+import torch
+from conftest import patience, wait_for
+
+from calibnb.processes.pool import JobDied, worker_count
+from calibnb.processes.pool import in_processes as any_processes
+from calibnb.train import Recipe
+from calibnb.runs import RunConfig, get_runs
+
+in_processes = partial(any_processes, preload=["calibnb.runs", "pytest", "conftest"])  # so that they begin at once
+
+
+def double(x, tell):
+    tell(x)
+    return 2 * x
+
+
+def fail(reason, tell):
+    raise ValueError(reason)
+
+
+def die(sign, tell):
+    os.kill(os.getpid(), sign)
+    time.sleep(3600)
+
+
+def sleep(seconds, path, tell):
+    path.write_text(str(os.getpid()))
+    time.sleep(seconds)
+
+
+class Odd(Exception):
+    "Cannot be made anew from its args, as pickle does."
+
+    def __init__(self, a, b):
+        super().__init__(f"{a} and {b}")
+
+
+def raise_odd(a, tell):
+    raise Odd(a, a)
+
+
+def alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def told_pid(path):
+    "Of the process that `sleep`s, once it does."
+    wait_for(lambda: path.exists() and path.read_text())
+    return int(path.read_text())
+
+
+def gone(pid):
+    wait_for(lambda: not alive(pid))
+    return True
+
+
+def test_every_job_ends_once_and_says_how():
+    told = []
+    ends = {o.index: o for o in in_processes(double, [(i,) for i in range(5)], 2, told=told.append)}
+    assert {i: o.value for i, o in ends.items()} == {i: 2 * i for i in range(5)} and sorted(told) == list(range(5))
+    assert all(o.error is None and o.seconds > 0 for o in ends.values())
+
+
+def test_errors_and_deaths_are_told_and_the_rest_goes_on():
+    ends = list(in_processes(fail, [("no luck",), ("nor here",)], 2))
+    assert sorted(str(o.error) for o in ends) == ["no luck", "nor here"] and all(type(o.error) is ValueError and "in fail" in o.trace for o in ends)
+    ends = {o.index: o.error for o in in_processes(die, [(signal.SIGKILL,), (signal.SIGSEGV,)], 1)}
+    assert all(type(e) is JobDied for e in ends.values())
+    assert str(ends[0]) == "the process was ended by SIGKILL" and "SIGSEGV" in str(ends[1])
+    (odd,) = in_processes(raise_odd, [(1,)], 1)
+    assert str(odd.error) == "Odd: 1 and 1"
+
+
+def test_a_job_that_takes_too_long_is_ended(tmp_path):
+    limit = patience(1)
+    (ended,) = in_processes(sleep, [(3600, tmp_path / "pid")], 1, timeout=limit)
+    assert type(ended.error) is TimeoutError and f"{limit:g} s" in str(ended.error) and limit < ended.seconds < 3600
+    assert gone(told_pid(tmp_path / "pid"))
+
+
+def deaf(seconds, file, tell):
+    "Sleep on when told to end, but say so."
+    signal.signal(signal.SIGTERM, lambda *_: file.with_suffix(".told").touch())
+    sleep(seconds, file, tell)
+
+
+def until_told(file, tell):
+    wait_for(file.with_suffix(".told").exists)
+
+
+def call(job, *args, tell):
+    job(*args, tell=tell)
+
+
+def test_a_job_that_does_not_end_when_told_to_holds_nobody_up(tmp_path):
+    limit, file = patience(2), tmp_path / "deaf"
+    others = [(sleep, 0.6 * limit, tmp_path / "other"), (until_told, file), *[(sleep, 0, tmp_path / "other")] * 2]
+    jobs = in_processes(call, [(deaf, 3600, file), *others], 2, timeout=limit)
+    assert sorted(next(jobs).index for _ in range(4)) == [1, 2, 3, 4] and alive(told_pid(file))
+    os.kill(told_pid(file), signal.SIGKILL)
+    assert type(next(jobs).error) is TimeoutError and next(jobs, None) is None
+
+
+def give_back(what, tell):
+    return lambda: what
+
+
+def test_a_result_that_cannot_be_sent_is_an_error_of_the_job():
+    (ended,) = in_processes(give_back, [(1,)], 1)
+    assert "pickle" in str(ended.error) and type(ended.error) is not JobDied
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def unreadable(kind, tell):
+    return Unreadable() if kind == "value" else torch.arange(5)
+
+
+def test_values_are_sent_whole_or_not_at_all():
+    ends = {o.index: o for o in in_processes(unreadable, [("value",), ("tensor",)], 2)}
+    assert type(ends[0].error) is ValueError and ends[1].value.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_deaf_jobs_are_ended_together(tmp_path, monkeypatch):
+    files = [tmp_path / f"{i}" for i in range(4)]
+    jobs = in_processes(deaf, [(0.1, tmp_path / "short"), *[(3600, file) for file in files]], 5)
+    assert next(jobs).index == 0
+    pids, each = [told_pid(file) for file in files], patience(1)
+    monkeypatch.setattr("calibnb.processes.pool.PATIENCE", each)
+    start = time.monotonic()
+    jobs.close()
+    assert time.monotonic() - start < 3 * each  # not four times
+    assert all(gone(pid) for pid in pids)
+
+
+def test_who_stops_listening_stops_the_jobs(tmp_path):
+    jobs = in_processes(sleep, [(0, tmp_path / "short"), (3600, tmp_path / "long")], 2)
+    assert next(jobs).index == 0
+    pid = told_pid(tmp_path / "long")
+    jobs.close()
+    assert gone(pid)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_jobs_do_not_outlive_a_killed_master(tmp_path):
+    script = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(3600, pathlib.Path(sys.argv[2]))], 1))"
+    file = tmp_path / "master.py"
+    file.write_text(script)
+    master = subprocess.Popen([sys.executable, str(file), os.path.dirname(__file__), str(tmp_path / "pid")])
+    try:
+        pid = told_pid(tmp_path / "pid")
+    finally:
+        master.kill()
+        master.wait()
+    assert gone(pid)
+
+
+def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
+    configs = [RunConfig(experiment="pool", loss=loss, recipe=Recipe.quick(2, seed=s)) for loss in ("ce", "brier") for s in (0, 1)]
+    here, there = get_runs(configs, tmp_path / "here", progress=False), get_runs(configs, tmp_path / "there", workers=2, progress=False)
+    for a, b in zip(here, there):
+        assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
+        assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
+    monkeypatch.setattr("calibnb.runs.in_processes", lambda *args, **options: pytest.fail("loaded, nothing is to be started"))
+    get_runs(configs, tmp_path / "there", workers=2)
+
+
+def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
+    bad = RunConfig(experiment="pool", loss="ce", data="npz:/nowhere.npz", recipe=Recipe.quick(2))
+    good = [RunConfig(experiment="pool", loss="ce", recipe=Recipe.quick(2, seed=s)) for s in (0, 1)]
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        get_runs([bad, *good], tmp_path, workers=2, progress=False)
+    assert len(get_runs(good, tmp_path, workers=2, progress=False)) == 2
+
+
+def add_up(n, tell):
+    return torch.get_num_threads(), torch.ones(n).sum().item()
+
+
+def test_jobs_may_use_threads(tmp_path):
+    "One worker has all the cores; a copy of a process that has used threads would hang."
+    script = "import os, sys; sys.path.insert(0, sys.argv[1]); import test_pool; del os.environ['OMP_NUM_THREADS']\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets']))))"
+    file = tmp_path / "master.py"
+    file.write_text(script)
+    env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
+    run = subprocess.run([sys.executable, str(file), os.path.dirname(__file__), str(patience(30))], env=env, capture_output=True, text=True, timeout=patience(120))
+    assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
+
+
+def test_number_of_workers(monkeypatch):
+    monkeypatch.setenv("CALIBNB_WORKERS", "3")
+    assert worker_count("auto") == 3 and worker_count(2) == 2
+    monkeypatch.setenv("CALIBNB_WORKERS", "two")
+    with pytest.raises(ValueError, match="workers: 'two'"):
+        worker_count("auto")
+
+
+def outlive(file, tell):
+    "Goes on after the one who asked for it is gone, and would have something to say."
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    file.write_text(str(os.getpid()))
+    while multiprocessing.parent_process().is_alive():
+        time.sleep(0.01)
+    tell("is anybody there?")
+    return "an answer"
+
+
+ALONE = """import multiprocessing, sys
+sys.path.insert(0, sys.argv[1])
+import test_pool
+if __name__ == '__main__':
+    from calibnb.kernels import _serve
+    from calibnb.pool import _job, fork_server
+    context = fork_server(['calibnb.kernels'])
+    for target, args in (_job, (str.upper, ('a',), {}, 1)), (_serve, ()):
+        ours, theirs = context.Pipe(duplex=False) if target is _job else context.Pipe()
+        ours.close()
+        process = context.Process(target=target, args=(*args, theirs))
+        process.start()
+        process.join()
+        print(target.__name__, process.exitcode)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_who_is_left_alone_ends_without_a_word(tmp_path):
+    "Before it begins, and when it has something to tell."
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE)
+    command = [sys.executable, str(script), os.path.dirname(__file__)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ended.stdout.split() == ["_job", "0", "_serve", "0"] and not ended.stderr, ended.stderr
+    script.write_text(
+        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\n"
+        "if __name__ == '__main__': list(test_pool.in_processes(test_pool.outlive, [(pathlib.Path(sys.argv[2]),)], 1))"
+    )
+    with open(tmp_path / "stderr", "w") as stderr:
+        master = subprocess.Popen([*command, str(tmp_path / "pid")], stderr=stderr)
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert master.poll() is None
+            time.sleep(0.05)
+        master.kill()
+        master.wait()
+    assert gone(int((tmp_path / "pid").read_text())) and not (tmp_path / "stderr").read_text()

@@ -1,0 +1,320 @@
+"Runs: made once, found again, never done when they are not; killed at any moment they end in the same bits."
+import json
+import math
+import os
+import pickle
+import subprocess
+import sys
+import threading
+
+import pandas as pd
+import pytest
+import scipy.stats
+import torch
+from conftest import patience
+
+from calibnb import metrics
+from calibnb.core import Predictions
+from calibnb.data import load_data
+from calibnb.runs.folder import RunError, RunFolder, runs_root
+from calibnb.losses import make_loss
+from calibnb.models import make_model
+from calibnb.posthoc import TemperatureScaling, oracle_ece
+from calibnb.runs import RunConfig, collect, compare, comparison_table, get_run, get_runs
+from calibnb.train import LearnedEpoch, Recipe, Trainer
+
+SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
+
+
+def config(epochs=4, seed=0, **kwargs):
+    return RunConfig(**{**SMALL, **kwargs}, recipe=Recipe.quick(epochs, seed=seed))
+
+
+def python(code, *args, **kwargs):
+    return subprocess.Popen([sys.executable, "-c", code, *args], **kwargs)
+
+
+TRAIN = """
+import sys, torch
+torch.set_num_threads(1)
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Trainer
+fit = Trainer.fit
+Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": 0})
+get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], progress=False)
+"""
+
+
+def test_a_run_that_exists_is_loaded(tmp_path, monkeypatch):
+    first = get_run(config(), tmp_path)
+    monkeypatch.setattr("calibnb.runs.run._train", lambda *args: pytest.fail("trained again"))
+    again = get_run(config(), tmp_path)
+    assert again.path == first.path and again.history.rows == first.history.rows
+    assert again.config == config()
+    assert torch.equal(again.predictions("test").logits, first.predictions("test").logits)
+
+
+def test_progress_is_told_to_a_function(tmp_path):
+    told = []
+    get_run(config(3), tmp_path, progress=told.append)
+    assert told == [1, 1, 1]
+
+
+def test_same_seed_same_bits_other_seed_other_bits(tmp_path):
+    logits = [get_run(config(seed=s), tmp_path/root).predictions("test").logits for s, root in ((0, "a"), (0, "b"), (1, "a"))]
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
+
+
+def test_the_split_can_be_held_fixed(tmp_path):
+    targets = [get_run(config(1, seed, data_seed=5), tmp_path).predictions("test").target for seed in (0, 1)]
+    assert torch.equal(*targets)
+    targets = [get_run(config(1, seed), tmp_path).predictions("test").target for seed in (0, 1)]
+    assert not torch.equal(*targets)
+
+
+def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
+    run = get_run(config(epochs=12, recorders=["learned_epoch", "optimal_ece"]), tmp_path)
+    right = []
+    splits = load_data("digits", seed=0)
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(12))
+    trainer.fit(splits, recorders=[lambda view: right.append(view.predictions("train").hit) or {}])
+    kept, want = run.recorded("learned_epoch"), metrics.learned_epoch(torch.stack(right, 1))
+    learned = torch.where(kept["last_wrong"] < 12, kept["last_wrong"].double() + 1, torch.nan)
+    assert torch.equal(learned.nan_to_num(-1), want.nan_to_num(-1)) and learned.isnan().any()
+    assert torch.equal(kept["max_logit"], trainer.predict(splits.train).logits.amax(1))
+    frame = run.history.frame()
+    assert frame.epoch[frame.optimal_ece.notna()].tolist() == [5, 10, 12]
+    last, test, val = frame.iloc[-1], run.predictions("test"), run.predictions("val")
+    best = oracle_ece(test.logits, test.target)
+    assert (last.optimal_ece, last.optimal_temperature) == best
+    assert last.val_temperature == TemperatureScaling("ece").fit(val.logits, val.target).temperature_
+    assert last.unscaled_ece == pytest.approx(metrics.ece(test.probs, test.target).item()) and last.val_temperature_ece >= best.ece
+    with pytest.raises(ValueError, match="recorder: 'nll_breakdown' is not known"):
+        run.recorded("nll_breakdown")
+
+
+def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
+    splits = load_data("digits")
+    def fit(epochs, *recorders):
+        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(4))
+        return trainer.fit(splits, recorders, tmp_path/"c.pt")
+    fit(4)
+    with pytest.raises(ValueError, match="was made with another recorders"):
+        fit(4, LearnedEpoch())
+
+
+def test_a_recorder_begins_anew():
+    splits, recorder = load_data("digits"), LearnedEpoch()
+    for epochs in 4, 2:
+        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(epochs))
+        trainer.fit(splits, [recorder])
+    assert recorder.arrays["last_wrong"].max() <= 2
+
+
+def test_histograms_of_the_label_probability(tmp_path):
+    run = get_run(config(epochs=7, recorders=["confidence_histogram"]), tmp_path)
+    kept, preds = run.recorded("confidence_histogram"), run.predictions("test")
+    assert kept["epoch"].tolist() == [1, 3, 5, 7]
+    p = preds.probs.gather(1, preds.target[:, None])[:, 0]
+    for name, which in ("right", preds.hit), ("wrong", ~preds.hit):
+        assert kept[name][3].tolist() == p[which].float().histc(20, 0, 1).tolist()
+        assert kept[name].sum(1).min() > 0
+    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [len(preds)]*4
+
+
+def test_compare():
+    frame = pd.DataFrame(dict(loss=["ce"]*4 + ["a"]*4 + ["b"]*4 + ["once"], acc=[.90, .91, .92, .91, .80, .81, .82, .81, .90, .92, .91, .93, .5]))
+    found = compare(frame, metrics=["acc"], higher=["acc"])
+    assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == "" and found.loc[("ce", "acc"), "p"] != found.loc[("ce", "acc"), "p"]
+    assert found.loc[("a", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[4:8], frame.acc[:4], equal_var=False).pvalue)
+    assert found.loc[("b", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[8:12], frame.acc[:4], equal_var=False).pvalue)
+    assert compare(frame, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"  # where less is better
+    table = comparison_table(found, dict(acc=100))
+    assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
+    with pytest.raises(ValueError, match="'focal' has several rows with the same seed"):
+        compare(pd.DataFrame(dict(loss=["ce", "focal", "focal"], seed=[0, 0, 0], gamma=[0, 1, 5], acc=[1., 2., 3.])), metrics=["acc"])
+    assert compare(frame, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
+    for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
+        with pytest.raises(ValueError, match="is not known"):
+            compare(frame, **dict(metrics=["acc"]) | wrong)
+
+
+def test_two_workers_make_it_once(tmp_path):
+    setting = config(epochs=40)
+    children = [python(TRAIN, setting.model_dump_json(), str(tmp_path)) for _ in range(2)]
+    assert [c.wait(patience(120)) for c in children] == [0, 0]
+    log = (setting.path(tmp_path)/"log.txt").read_text()
+    assert log.count("begun by process") == 1 and log.count("  done") == 1
+
+
+def test_a_failure_is_recorded_and_tried_again(tmp_path, monkeypatch):
+    def no_room(*args):
+        raise MemoryError("no room")
+    monkeypatch.setattr("calibnb.runs.run._train", no_room)
+    with pytest.raises(MemoryError):
+        get_run(config(), tmp_path)
+    folder = RunFolder(config().path(tmp_path))
+    assert folder.state == "failed" and folder.status["reason"] == "MemoryError: no room"
+    monkeypatch.undo()
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
+def test_a_damaged_result_is_not_done(tmp_path):
+    run = get_run(config(), tmp_path)
+    (run.path/"result.json").write_text("{")
+    assert RunFolder(run.path).state == "failed"
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path/"runs").write_text("a file where the folder should be")
+    with pytest.raises(OSError):
+        get_run(config(), tmp_path/"runs")
+
+
+def test_collect_has_a_row_for_every_run_failed_ones_too(tmp_path):
+    get_runs([config(seed=s) for s in (0, 1)], tmp_path)
+    with pytest.raises(FloatingPointError):
+        get_run(config().model_copy(update=dict(recipe=Recipe(epochs=2, lr=1e20))), tmp_path)
+    table = collect(tmp_path)
+    assert sorted(table.state) == ["done", "done", "failed"]
+    done = table[table.state == "done"]
+    assert sorted(done["recipe.seed"]) == [0, 1] and done["test.ece"].between(0, 1).all()
+    assert table[table.state == "failed"].reason.str.contains("FloatingPointError").all()
+
+
+def test_saturated_predictions_have_a_result():
+    from calibnb.runs.run import _measure_all
+    found = _measure_all(Predictions([[0., 2000.], [3., 0.], [0., 2.]], [0, 0, 1]))
+    assert found["nll"].value > 600 and found["mce"].interval is None
+    assert all(lo <= m.value <= hi for k, m in found.items() if k != "mce" for lo, hi in [m.interval])
+
+
+def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):
+    preds = get_run(config(), tmp_path).predictions("val")
+    T = torch.ones((), requires_grad=True)
+    for logits in preds.logits, Trainer(make_model("mlp", 10, (1, 4, 4)), make_loss("ce")).predict(load_data("digits").val).logits:
+        torch.nn.functional.cross_entropy(logits/T, preds.target).backward()
+
+
+def test_reductions_and_the_reported_loss():
+    splits = load_data("digits", n_train=129)  # a last batch of one would break batch norm
+    sums, means = (Trainer(make_model("small_cnn", 10, splits.in_shape, width=4), make_loss("ce", reduction=r), Recipe(epochs=1, lr=1e-9)).fit(splits)
+                   for r in ("sum", "mean"))
+    assert abs(sums["train_loss"][0] - means["train_loss"][0]) < 1e-4
+    with pytest.raises(ValueError, match='reduction is "none"'):
+        Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce", reduction="none"))
+
+
+def test_the_same_settings_are_the_same_folder():
+    same = [RunConfig(loss="flsd", loss_args=dict(gammas=g)) for g in ([5, 3], (5., 3.), [5., 3])] + [RunConfig(loss="flsd")]
+    assert len({c.path("r") for c in same}) == 1
+    endless = RunConfig(loss="bsce", loss_args=dict(beta=float("inf")))
+    assert RunConfig.model_validate_json(endless.model_dump_json()) == endless and "Infinity" not in endless.model_dump_json()
+
+
+def test_a_file_of_rubbish_stops_nobody(tmp_path):
+    run = get_run(config(), tmp_path)
+    for rubbish in b"\xff\xfe{", b"[1, 2]", b"{}", b"":
+        (run.path/"result.json").write_bytes(rubbish)
+        assert list(collect(tmp_path).state) == ["failed"]
+    (run.path/"status.json").write_bytes(b"\xff\xfe{")
+    assert list(collect(tmp_path).state) == ["absent"]
+    assert get_run(config(), tmp_path).folder.state == "done"
+
+
+BAD = [
+    (dict(loss="focall"), "loss: 'focall' is not known; did you mean 'focal'"),
+    (dict(loss="focal", loss_args=dict(gama=1)), "loss focal option: 'gama' is not known; did you mean 'gamma'"),
+    (dict(loss="focal", loss_args=dict(gamma=-1)), "gamma: -1.0, want a finite number >= 0"),
+    (dict(loss="focal", loss_args=dict(gamma="3")), "gamma: '3', want a finite number"),
+    (dict(loss="focal", loss_args=dict(gamma=float("nan"))), "gamma"),
+    (dict(loss_args=dict(reduction="none")), 'reduction is "none"'),
+    (dict(data_args=dict(name="x")), "data digits option: 'name' is not known"),
+    (dict(data_args=3), "data_args: 3, want a dictionary"),
+    (dict(data="digit"), "data: 'digit' is not known; did you mean 'digits'"),
+    (dict(model="mpl"), "model: 'mpl' is not known; did you mean 'mlp'"),
+    (dict(recorders=["nll"]), "recorder: 'nll' is not known"),
+    (dict(experiment="../elsewhere"), "experiment"),
+    (dict(seed=3), r"seed: belongs in the recipe, RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
+    (dict(recipe=dict(epochs=0)), "epochs"),
+    (dict(data_args=dict(n_train="300")), "data digits option n_train: '300', want int"),
+    (dict(n_train=300), r"n_train: is an option of the data, RunConfig\(data_args=dict\(n_train=300\)\)"),
+    (dict(loss="focal", gamma=2), r"gamma: is an option of the loss, RunConfig\(loss_args=dict\(gamma=2\)\)"),
+    (dict(recipe=dict(learning_rate=.1)), "learning_rate"),
+]
+
+
+@pytest.mark.parametrize("settings, message", BAD, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
+def test_wrong_settings_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(**settings)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, (os.environ["BOMB"],)
+
+
+@pytest.mark.parametrize("name", ["predictions/test.safetensors", "checkpoint.pt"])
+def test_a_pickle_with_code_is_not_executed(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("BOMB", str(tmp_path/"boom"))
+    run = get_run(config(), tmp_path/"runs")
+    if name == "checkpoint.pt":
+        (run.path/"result.json").unlink()
+        torch.save(Bomb(), run.path/name)
+        with pytest.raises(pickle.UnpicklingError):
+            get_run(config(), tmp_path/"runs")
+        assert RunFolder(run.path).state == "failed"
+    else:
+        (run.path/name).write_bytes(pickle.dumps(Bomb()))
+        with pytest.raises(ValueError, match="not a safetensors file"):
+            run.predictions("test")
+    assert not (tmp_path/"boom").exists()
+
+
+def test_predictions_refuse_what_is_not_theirs(tmp_path):
+    with pytest.raises(ValueError, match="row 1 holds nan"):
+        Predictions([[0., 1.], [float("nan"), 0.]], [0, 1])
+    with pytest.raises(FileNotFoundError):
+        Predictions.load(tmp_path/"none.safetensors")
+
+
+def test_where_runs_lie(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    assert runs_root() == tmp_path
+    monkeypatch.delenv("CALIBNB_RUNS")
+    monkeypatch.chdir(tmp_path)
+    assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
+
+
+HOLD = "import sys; from calibnb.folder import RunFolder; f = RunFolder(sys.argv[1]); f.acquire(); print('held', flush=True); sys.stdin.read(); f.release()"
+
+
+def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
+    "Between the lock and the first status nobody can say who has it."
+    folder = RunFolder(tmp_path/"toy"/"00000000-s0")
+    holder = python(HOLD, str(folder.path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(RunError) as error:
+        folder.acquire(wait=False)
+    assert str(error.value) == f"{folder.path} is in use by another process; end that first, or wait for it"
+    threading.Timer(1, holder.stdin.close).start()
+    folder.acquire()
+    assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n" and holder.wait() == 0
+    folder.release()
+
+
+def test_an_infinite_nll_is_inf_in_the_table(tmp_path):
+    "JSON has no name for it; an empty cell would be a run without a result."
+    run = get_run(config(1), tmp_path, progress=False)
+    result = json.loads((run.path/"result.json").read_text())
+    result["metrics"]["test"]["nll"]["value"] = None
+    (run.path/"result.json").write_text(json.dumps(result))
+    assert collect(tmp_path)["test.nll"].tolist() == [math.inf]
+
+
+@pytest.mark.parametrize("name, value, told", [("lr", .1, "in a sweep it is recipe.lr"), ("gamma", 2., "in a sweep it is loss_args.gamma"), ("hidden", [3], "in a sweep it is model_args.hidden")])
+def test_an_option_in_the_wrong_place_is_told_its_place(name, value, told):
+    with pytest.raises(ValueError, match=told):
+        RunConfig(loss="focal", **{name: value})

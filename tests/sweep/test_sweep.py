@@ -1,0 +1,420 @@
+"""Sweeps: nothing marked done that is not, nothing done twice, the reason recorded, the rest finished."""
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import nbformat
+import pytest
+from conftest import ROOT, patience, wait_for
+from nbformat.v4 import new_code_cell, new_notebook
+
+from calibnb.cli import main
+from calibnb.runs.folder import RunFolder, find_runs
+from calibnb.train import Recipe
+from calibnb.runs import RunConfig, collect, get_run
+from calibnb.sweep import SweepSpec, expand, gpu_slots, grid_values, sweep
+
+HOW = """import os, signal, time
+from calibnb.notebooks import Experiment
+experiment = Experiment('faulty', dict(seed=seed, how=how, seconds=seconds))
+time.sleep(seconds)
+if how == 'raises': raise ValueError('no luck today')
+if how == 'killed': os.kill(os.getpid(), signal.SIGKILL)
+if how == 'stuck': time.sleep(3600)
+if how == 'gpu': experiment.file('gpu.txt').write_text(os.environ['CUDA_VISIBLE_DEVICES'])
+if how == 'no result': raise SystemExit(0)
+if how == 'full': experiment.file('big.bin').write_bytes(bytes(8_000_000))
+experiment.findings([])"""
+
+
+@pytest.fixture
+def faulty(tmp_path):
+    "A notebook that goes wrong in the way it is told."
+    parameters = new_code_cell("how: str = 'well'\nseed: int = 0\nseconds: float = 0.0", metadata=dict(tags=["parameters"]))
+    nb = new_notebook(cells=[parameters, new_code_cell(HOW)], metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python")))
+    path = tmp_path/"faulty.ipynb"
+    nbformat.write(nb, path)
+    return str(path)
+
+
+def begun(folder):
+    "How often a run was begun."
+    return (folder/"log.txt").read_text().count("begun by")
+
+
+def running(root):
+    return [f for f in find_runs(root) if f.status.get("state") == "running"]
+
+
+@pytest.fixture(autouse=True)
+def two_workers(monkeypatch):
+    monkeypatch.setenv("CALIBNB_WORKERS", "2")
+
+
+started = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_goes_on():
+    "What a test that fails has started ends with it."
+    yield
+    while started:
+        started.pop().kill()
+
+
+def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
+    root = tmp_path/"runs"
+    spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
+    limit = patience(4)  # enough for those that are not stuck
+    table = sweep(spec, root, timeout=limit, progress=False).set_index("job")
+    assert Counter(table.state) == {"failed": 8, "done": 2}
+    for job, row in table.iterrows():
+        folder, how = RunFolder(root/row.run), job.split(" seed=")[0].removeprefix("how=")
+        assert (folder.state == "done") == (how == "well") and begun(folder) == 1 == row.tries
+        expected = {"well": "", "raises": "ValueError: no luck today", "killed": "Kernel died", "stuck": f"not done after {limit:g} s", "no result": "no valid result"}[how]
+        assert expected in row.reason, (how, row.reason)
+        if how != "well":
+            assert expected in folder.status["reason"], (how, folder.status)
+    # the executed notebook is there, with the traceback
+    raised = RunFolder(root/table.run.iloc[0])
+    nb = nbformat.read(raised/"notebook.ipynb", 4)
+    assert any(o.get("ename") == "ValueError" for c in nb.cells for o in c.get("outputs", []))
+    # again: what is done stays done, the others are tried again
+    again = sweep(spec | dict(grid=dict(how=["raises", "well"], seed=[0, 1])), root, progress=False)
+    assert Counter(again.state) == {"done before": 2, "failed": 2}
+    assert all(begun(RunFolder(root/r.run)) == (1 if r.state == "done before" else 2) for r in again.itertuples())
+
+
+@pytest.mark.parametrize("spec, told", [
+    (dict(grid=dict(hwo=["well"])), "hwo"), (dict(base=dict(seed="three")), "seed"), (dict(base=dict(seconds="long")), "seconds"),
+])
+def test_a_wrong_parameter_is_refused_before_anything_starts(faulty, tmp_path, spec, told):
+    with pytest.raises(ValueError, match=told):
+        sweep(dict(notebook=faulty) | spec, tmp_path/"runs")
+    assert not (tmp_path/"runs").exists()
+
+
+def test_a_wrong_configuration_is_refused_before_anything_starts(tmp_path):
+    for grid, told in [({"loss": "ce,focl"}, "focl"), ({"recipe.lrr": [1]}, "lrr"), ({"recipe.lr": [-1]}, "lr")]:
+        with pytest.raises(ValueError, match=f"sweep, .*{told}.*nothing was started"):
+            sweep(dict(grid=grid), tmp_path/"runs")
+    assert not (tmp_path/"runs").exists()
+
+
+def test_a_folder_that_cannot_be_written_fails_alone(faulty, tmp_path):
+    root = tmp_path/"runs"
+    jobs = expand(dict(notebook=faulty, grid=dict(seed=[0, 1])))
+    barred = jobs[0].folder(root).path
+    barred.parent.mkdir(parents=True)
+    barred.write_text("a file where the folder should be")  # also root cannot write below it
+    table = sweep(jobs, root, progress=False)
+    assert list(table.state) == ["failed", "done"] and "Error" in table.reason[0]
+    if os.geteuid():
+        barred.unlink()
+        barred.mkdir(mode=0o500)
+        table = sweep(jobs, root, progress=False)
+        assert list(table.state) == ["failed", "done before"] and "PermissionError" in table.reason[0]
+
+
+def test_a_full_disk_fails_with_its_reason(faulty, tmp_path):
+    root = tmp_path/"disk"
+    root.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root)], capture_output=True).returncode == 0
+    if not mounted:
+        pytest.skip("no right to mount a small disk")
+    try:
+        table = sweep(dict(notebook=faulty, grid=dict(how=["well", "full"])), root, workers=1, progress=False)
+        assert list(table.state) == ["done", "failed"] and "No space left" in table.reason[1]
+        assert [RunFolder(root/run).state == "done" for run in table.run] == [True, False]
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
+
+
+def command(args, root, program=(Path(sys.executable).parent/"calibnb",), env={}, **kwargs):
+    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a shell
+    env, pipes = os.environ | dict(CALIBNB_RUNS=str(root)) | env, dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    started.append(subprocess.Popen([*map(str, program), *args], **kwargs, **pipes, preexec_fn=hears, env=env, text=True))
+    return started[-1]
+
+
+def held_command(args, root, go, **kwargs):
+    "One whose trainings save after a step and wait until the file `go` is there: they cannot be over too soon."
+    program = sys.executable, ROOT/"tests"/"holding.py"
+    return command(args, root, program, dict(CALIBNB_TEST_GO=str(go)), **kwargs)
+
+
+def spec_file(tmp_path, spec):
+    import yaml
+    path = tmp_path/"sweep.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    return str(path)
+
+
+def with_checkpoint(root):
+    return [f for f in running(root) if (f/"checkpoint.pt").exists()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path, how):
+    root, go = tmp_path/"runs", tmp_path/"go"
+    master = held_command(["sweep", spec_file(tmp_path, LONG), "--workers", "2"], root, go)
+    wait_for(lambda: with_checkpoint(root), 120, lambda: master.poll() is None)
+    victim = with_checkpoint(root)[0]
+    os.kill(victim.status["pid"], how)
+    go.touch()
+    out, err = master.communicate(timeout=patience(240))
+    assert master.returncode == 0, err
+    assert "2 done" in out and all(f.state == "done" for f in find_runs(root))
+    assert begun(victim) == 2 and "going on from checkpoint.pt" in (victim/"log.txt").read_text()
+
+
+def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tmp_path):
+    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG)]
+    master = held_command(args, root, tmp_path/"go")
+    wait_for(lambda: with_checkpoint(root), 120, lambda: master.poll() is None)
+    pids = [f.status["pid"] for f in running(root)]
+    master.kill()
+    master.communicate()
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 90)
+    assert {f.state for f in find_runs(root)} <= {"failed", "died"}
+    again = command(args, root)
+    out, err = again.communicate(timeout=patience(240))
+    assert again.returncode == 0 and all(f.state == "done" for f in find_runs(root)), err
+    there = get_run(expand(LONG)[0].config, root)
+    alone = get_run(expand(LONG)[0].config, tmp_path/"alone")
+    assert there.metrics == alone.metrics  # as if nothing had happened
+
+
+def test_interrupted_runs_say_so_and_the_exit_code_too(faulty, tmp_path):
+    root = tmp_path/"runs"
+    master = command(["sweep", faulty, "--grid", "seed=0:2", "-p", "how", "stuck"], root)
+    wait_for(lambda: len(running(root)) == 2, 120, lambda: master.poll() is None)
+    master.send_signal(signal.SIGINT)
+    out, err = master.communicate(timeout=patience(120))
+    assert master.returncode == 130 and "interrupted" in err
+    assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
+
+
+def test_trainings_interrupted_from_a_terminal_say_so_and_go_on(tmp_path):
+    "Ctrl-C goes to every process of the group."
+    root = tmp_path/"runs"
+    args = ["sweep", spec_file(tmp_path, LONG)]
+    master = held_command(args, root, tmp_path/"go", start_new_session=True)
+    wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
+    os.killpg(master.pid, signal.SIGINT)
+    out, err = master.communicate(timeout=patience(120))
+    assert master.returncode == 130 and "interrupted" in err
+    assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
+
+
+def test_a_notebook_that_changed_is_run_again(faulty, tmp_path):
+    root = tmp_path/"runs"
+    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done"]
+    nb = nbformat.read(faulty, 4)
+    nb.cells.append(new_code_cell("1 + 1"))
+    nbformat.write(nb, faulty)
+    assert [list(sweep(dict(notebook=faulty), root, progress=False).state) for _ in range(2)] == [["done"], ["done before"]]
+
+
+def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
+    root = tmp_path/"runs"
+    args = ["sweep", faulty, "--grid", "seed=0:6", "-p", "seconds", "0.3"]
+    both = [command(args, root) for _ in range(2)]
+    for master in both:
+        out, err = master.communicate(timeout=patience(240))
+        assert master.returncode == 0, err
+    assert len(find_runs(root)) == 6 and all(f.state == "done" and begun(f) == 1 for f in find_runs(root))
+
+
+def test_command_line(faulty, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    assert main(["sweep", faulty, "--grid", "how=well,raises", "--dry-run"]) == 0
+    assert "2 runs, 2 to be made" in capsys.readouterr().out and not find_runs()
+    assert main(["sweep", faulty, "--grid", "how=well,raises"]) == 1
+    assert "1 done, 1 failed" in capsys.readouterr().out.replace("1 failed, 1 done", "1 done, 1 failed")
+    assert main(["sweep", faulty, "--grid", "hwo=well"]) == 2
+    assert "hwo" in capsys.readouterr().err
+    assert main(["sweep", faulty, "--grid", "how"]) == 2
+    (tmp_path/"bad.yaml").write_text("grid: {loss: [ce]}\nbses: {}\n")
+    assert main(["sweep", str(tmp_path/"bad.yaml")]) == 2
+    assert "bses" in capsys.readouterr().err
+
+
+def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    for args, told in [(["--grid", "loss=ce,focall"], "did you mean 'focal'"), (["-p", "recipe.lrr", "3"], "lrr: not known"), (["--workers", "0"], "--workers: '0'"), (["--per-gpu", "0"], "--per-gpu: 0"),
+                       (["--timeout", "-5"], "--timeout: -5"), (["--retries", "-1"], "--retries: -1")]:
+        assert main(["sweep", "train", *args, "--dry-run"]) == 2 and told in capsys.readouterr().err
+    assert main(["sweep", "train", "--grid", "loss=focal", "--grid", "loss_args.gamma=1,2", "-p", "recipe.epochs", "5", "--dry-run"]) == 0
+    assert "2 runs, 2 to be made" in capsys.readouterr().out
+    one, two = expand(dict(notebook="train", base={"recipe.epochs": "5", "recipe.lr": ".2"}, grid={"loss": ["ce", "brier"]}))
+    assert one.config[1]["recipe"] == dict(epochs=5, lr=.2) and one.folder().path != two.folder().path
+    assert not (tmp_path/"runs").exists()
+
+
+def test_points_of_a_grid():
+    assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values("1,2", as_text=True) == ["1", "2"]
+    for wrong in ([], 65):  # 1:5 in YAML is 65
+        with pytest.raises(ValueError, match="grid"):
+            grid_values(wrong)
+    base = dict(data="digits", data_args=dict(n_meta=100))
+    dotted, plain = expand(dict(preset="quick", base=base, cases=[{"data_args.n_val": 300}, {}]))
+    assert dotted.config.data_args["n_val"] == 300 != plain.config.data_args["n_val"] and base["data_args"] == dict(n_meta=100)
+    with pytest.raises(ValueError, match="loss.gamma"):
+        expand(dict(base={"loss": "focal", "loss.gamma": 1}))
+    same = expand(dict(preset="quick", cases=[dict(loss="ce"), dict(loss="ce")], grid=dict(seed="0:2")))
+    assert len(same) == 2  # the same settings are one run
+    assert len(SweepSpec(cases=[{"loss": "ce"}, {"loss": "brier"}], grid=dict(seed="0:3")).settings()) == 6
+
+
+def test_gpus_are_shared_out(monkeypatch):
+    assert gpu_slots("auto", 2, gpus=[0, 1]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "0101"]
+    assert gpu_slots(3, 1, gpus=["a", "b"]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "aba"]
+    assert gpu_slots(2, gpus=[]) == [{}, {}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert gpu_slots(3) == [{}]*3
+
+
+def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
+    table = sweep(dict(notebook=faulty, base=dict(how="gpu", seconds=1), grid=dict(seed="0:2")), tmp_path, workers=2, progress=False)
+    assert {(tmp_path/run/"files"/"gpu.txt").read_text() for run in table.run} == {"3", "7"}
+
+
+def test_a_run_whose_data_changed_is_not_taken_for_done(tmp_path):
+    import numpy as np
+    def write(n):
+        np.savez(tmp_path/"set.npz", x=np.random.default_rng(n).normal(size=(n, 4)).astype("float32"), y=np.arange(n) % 3)
+    write(90)
+    spec = dict(preset="quick", base={"data": f"npz:{tmp_path/'set.npz'}", "recipe.epochs": 1})
+    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]
+    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done before"]
+    write(120)
+    table = sweep(spec, tmp_path/"runs", progress=False)
+    assert list(table.state) == ["failed"] and "has changed since" in table.reason[0]
+
+
+def test_thousands_of_runs_are_collected(tmp_path):
+    import json
+    one = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), tmp_path, progress=False)
+    files = {name: (one.path/name).read_text() for name in ("run.json", "status.json", "result.json")}
+    info = json.loads(files["run.json"])
+    for i in range(300):
+        folder = tmp_path/"many"/f"{i:08x}-s0"
+        folder.mkdir()
+        info["settings"]["loss_args"] = dict(i=i)
+        for name, text in files.items():
+            (folder/name).write_text(json.dumps(info) if name == "run.json" else text)
+    table = collect(tmp_path)
+    assert len(table) == 301 and table["test.ece"].nunique() == 1 and (table.state == "done").all()
+
+
+SMALL = dict(preset="quick", base={"recipe.epochs": 2}, grid=dict(loss="ce,brier"))
+
+
+def measures(root):
+    "Settings and results of all runs, but not when they were made."
+    return collect(root).sort_values("run").reset_index(drop=True)
+
+
+RAY_WAITS = dict(gcs_server_port_wait_time_s=30, agent_register_timeout_ms=30_000, worker_register_timeout_seconds=60,
+                 py_gcs_connect_timeout_s=30, health_check_timeout_ms=10_000)
+
+
+@pytest.fixture
+def patient_ray(monkeypatch):
+    "Ray, which gives up a node that has not begun after half a minute, whatever else the machine has to do."
+    for name, wait in RAY_WAITS.items():
+        monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
+    ray = pytest.importorskip("ray")
+    get_node, nodes = ray._private.services.get_node, []
+    def there(*node):
+        try:
+            return nodes.append(get_node(*node)) is None
+        except RuntimeError:
+            return False
+    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: there(*node), 30) or nodes[-1])
+    return ray
+
+
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray):
+    from ray.cluster_utils import Cluster
+    cluster, ray = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False)), patient_ray
+    try:
+        cluster.add_node(num_cpus=1)
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        assert len(ray.nodes()) == 2
+        there = sweep(SMALL, tmp_path/"ray", engine="ray", progress=False)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == list(here.state) == ["done", "done"]
+    assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
+
+
+def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
+    pytest.importorskip("submitit")
+    there, here = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False), sweep(SMALL, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == list(here.state) == ["done", "done"]
+    assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    for wrong, told in [(dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"), (dict(per_gpu=2), "per_gpu: 2")]:
+        with pytest.raises(ValueError, match=told):
+            sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
+    table = sweep(dict(notebook=faulty, base=dict(how="raises")), tmp_path/"slurm", engine="slurm", progress=False)
+    assert list(table.state) == ["failed"] and "no luck today" in table.reason[0]
+
+
+def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
+    for engine, package in ("ray", "ray"), ("slurm", "submitit"):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(ValueError, match=f"engine: {package} is not installed"):
+            sweep(SMALL, tmp_path, engine=engine, progress=False)
+    with pytest.raises(ValueError, match="did you mean 'ray'"):
+        sweep(SMALL, tmp_path, engine="rya", progress=False)
+
+
+@pytest.mark.parametrize("spec, told", [
+    (dict(base=dict(loss="ce"), grid=dict(loss="focal,brier")), "grid: loss is in base too"),
+    (dict(cases=[dict(loss="ce"), dict(loss="focal")], grid=dict(loss="brier,mmce")), "grid: loss is in cases too"),
+    (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
+    (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
+    (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
+    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])), "grid: loss_args is in cases too"),
+    (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
+])
+def test_an_axis_that_would_win_over_what_was_said_is_refused(tmp_path, monkeypatch, capsys, spec, told):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    with pytest.raises(ValueError, match=told):
+        expand(spec)
+    assert main(["sweep", spec_file(tmp_path, spec), "--dry-run"]) == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
+
+
+def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    path = spec_file(tmp_path, dict(preset="quick", base={"recipe.epochs": 2}, cases=[dict(loss="ce"), dict(loss="brier")], grid=dict(seed=[0, 1, 2])))
+    for args, told in [(["--grid", "loss=focal,mmce"], "loss is in cases too"), (["-p", "loss", "focal"], "-p loss: the cases of"), (["-p", "seed", "3"], "seed is in base too"),
+                       (["--grid", "recipe.epochs=1,2"], "recipe.epochs is in base too")]:
+        assert main(["sweep", path, *args, "--dry-run"]) == 2
+        err = capsys.readouterr().err
+        assert told in err and err.count("\n") == 1
+    assert main(["sweep", "toy_gaussian", "-p", "seed", "3", "--grid", "seed=0:2", "--dry-run"]) == 2
+    err = capsys.readouterr().err
+    assert "seed is in base too" in err and err.count("\n") == 1
+    assert main(["sweep", path, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0  # said anew: base and an axis of the same name
+    assert "2 runs, 2 to be made" in capsys.readouterr().out
+
+
+def test_the_sweeps_of_the_papers_can_be_read():
+    from conftest import ROOT
+    import yaml
+    for path in sorted((ROOT/"sweeps").glob("*.yaml")):
+        assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path

@@ -1,0 +1,104 @@
+"JupyterLab in a browser: the explore notebooks are run, a slider is moved, the figure and the number change. Skipped where there is no Chromium."
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+import pytest
+
+from calibnb.train import Recipe
+from calibnb.runs import RunConfig, get_run
+
+from conftest import ROOT, patience, wait_for
+
+chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(chromium is None, reason="no Chromium")
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+
+
+def answers(url):
+    try:
+        return urllib.request.urlopen(url, timeout=patience(2)).status == 200
+    except OSError:
+        return False
+
+
+def lives(server, log):
+    assert server.poll() is None, log.read_text()[-3000:]
+    return True
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    "JupyterLab on a copy of the notebooks; ended by its own process id."
+    home = tmp_path_factory.mktemp("lab")
+    shutil.copytree(ROOT/"nbs", home/"nbs")
+    get_run(RunConfig(experiment="explore", data="digits", loss="ce", recipe=Recipe.quick(seed=0)), home/"runs", progress=False)
+    for loss in "focal", "brier":
+        get_run(RunConfig(experiment="explore", loss=loss, recipe=Recipe.quick(20), recorders=("calibration_errors",)), home/"runs", progress=False)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = os.environ | dict(CALIBNB_RUNS=str(home/"runs"), JUPYTER_CONFIG_DIR=str(home/"config"), JUPYTER_DATA_DIR=str(home/"data"), JUPYTER_RUNTIME_DIR=str(home/"runtime"), HOME=str(home))
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
+               "--IdentityProvider.token=", "--ServerApp.password=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", f"--notebook-dir={home/'nbs'}"]
+    with open(home/"lab.log", "w") as log:
+        server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: answers(f"{url}/api"), alive=lambda: lives(server, home/"lab.log"))
+        yield url
+    finally:
+        server.terminate()
+        try:
+            server.wait(patience(30))
+        except subprocess.TimeoutExpired:
+            server.kill()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with tempfile.TemporaryDirectory() as profile, playwright.sync_playwright() as p:
+        options = dict(executable_path=chromium, args=FLAGS, viewport=dict(width=1400, height=1000), timeout=1000*patience(60))
+        context = p.chromium.launch_persistent_context(profile, **options)
+        context.set_default_timeout(1000*patience(90))
+        yield context
+        context.close()
+
+
+def run_all(page, lab, name):
+    page.goto(f"{lab}/lab/tree/explore/{name}.ipynb?reset")
+    page.wait_for_selector(".jp-Notebook .jp-Cell")
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()   # what is run before is lost
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.locator("[data-command='runmenu:run-all']").click()
+
+
+def slider(page, label):
+    return page.locator(".widget-slider", has=page.locator(".widget-label", has_text=label)).locator(".noUi-handle")
+
+
+@pytest.mark.parametrize("name, label", [("reliability", "temperature"), ("losses", "FL γ"), ("simplex", "γ"), ("runs", "epoch"), ("first_five_minutes", "bins")])
+def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp_path):
+    page = browser.new_page()
+    try:
+        run_all(page, lab, name)
+        handle = slider(page, label).first
+        handle.wait_for()
+        figure, told = page.locator(".jp-OutputArea-output img").first, page.locator(".widget-html-content").last
+        figure.wait_for()
+        before = figure.get_attribute("src"), told.inner_text()
+        assert len(before[0]) > 5000 and any(c.isdigit() for c in before[1])
+        handle.focus()
+        for _ in range(5):
+            page.keyboard.press("ArrowLeft")
+        page.wait_for_function("([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src && [...document.querySelectorAll('.widget-html-content')].at(-1).innerText != text", arg=list(before))
+        page.wait_for_function("document.querySelector('.jp-OutputArea-output img').clientWidth > 400")
+        assert not page.locator(".jp-OutputArea-output[data-mime-type*='stderr']").count()
+    finally:
+        page.screenshot(path=os.environ.get("CALIBNB_SCREENSHOTS", str(tmp_path)) + f"/{name}.png")
+        page.close()

@@ -1,0 +1,179 @@
+"Explorers: what they show is right, the same as drawn from scratch, and there without a kernel, too."
+import io
+import shutil
+import sys
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from conftest import for_slow_kernels
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from nbconvert import HTMLExporter
+from PIL import Image
+
+from calibnb import metrics
+from calibnb.core import Predictions
+from calibnb.processes.kernels import forked_kernels
+from calibnb.losses import focal_gradient_factor
+from calibnb.train import Recipe
+from calibnb.runs import RunConfig, get_run
+from calibnb.widgets import loss_explorer, reliability_explorer, run_explorer, simplex_explorer
+from calibnb.widgets.losses import _loss_and_gradient
+
+from conftest import ROOT
+
+EXPLORE = ROOT/"nbs"/"explore"
+
+
+@pytest.fixture(scope="module")
+def preds():
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(3000, 4, generator=draw)*2
+    return Predictions(2*logits, torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    root = tmp_path_factory.mktemp("runs")
+    for loss, epochs in ("ce", 3), ("focal", 6):
+        get_run(RunConfig(loss=loss, recipe=Recipe.quick(epochs), recorders=("calibration_errors",)), root, progress=False)
+    return root
+
+
+def pixels(explorer):
+    return np.asarray(Image.open(io.BytesIO(explorer.picture()[0]))).astype(int)
+
+
+def percent(text, which):
+    "The ECEs in a line like 'ECE 1.23 % (...) as given, 0.5 % (...) at'."
+    return [float(part.split(" %")[0].split()[-1]) for part in text.split(": ")[1].split(" (")[:-1]][which]
+
+
+def test_the_numbers_are_those_of_the_metrics(preds):
+    explorer = reliability_explorer(preds)
+    for T in 1., 1.7:
+        probs = (preds.logits.double()/T).softmax(1)
+        for n_bins in 7, 15:
+            for scheme, measure in ("equal width", metrics.ece), ("equal mass", metrics.ada_ece):
+                explorer.set(temperature=T, n_bins=n_bins, scheme=scheme, of=None)
+                assert abs(percent(explorer.picture()[1], 1) - 100*measure(probs, preds.target, n_bins).item()) < .0051
+            explorer.set(scheme="equal width")
+            each = []
+            for k in range(4):
+                explorer.set(of=k)
+                each.append(percent(explorer.picture()[1], 1))
+            assert abs(np.mean(each) - 100*metrics.classwise_ece(probs, preds.target, n_bins).item()) < .0051
+
+
+def test_it_begins_with_the_temperature_of_the_validation_set(preds):
+    assert abs(reliability_explorer(preds, preds).values["temperature"] - 2) < .2
+    assert reliability_explorer(preds).values["temperature"] == 1
+
+
+@pytest.mark.parametrize("make, moves", [
+    (reliability_explorer, [dict(temperature=2.), dict(n_bins=40), dict(scheme="equal mass"), dict(of=2), dict(of=None, n_bins=15, scheme="equal width", temperature=1.)]),
+    (loss_explorer, [dict(focal=1.5), dict(classes=10), dict(losses=("ce", "dual_focal")), dict(losses=("ce", "focal", "inverse_focal", "bsce_gra"), classes=2, focal=3.)]),
+    (simplex_explorer, [dict(turn=60), dict(weight="focal"), dict(least=.5), dict(turn=10, weight="BSCE", least=0.)]),
+    (run_explorer, [dict(epoch=1), dict(column="test_ece"), dict(n_bins=5), dict(epoch=6, column="train_loss", n_bins=15)])])
+def test_what_is_shown_is_what_would_be_drawn_anew(make, moves, preds, runs):
+    explorer = make(*{reliability_explorer: [preds], run_explorer: [runs]}.get(make, []))
+    first = before = pixels(explorer)
+    for move in moves:
+        explorer.set(**move)
+        after = pixels(explorer)
+        assert (after != before).any(), move
+        canvas = FigureCanvasAgg(explorer.figure())
+        canvas.draw()
+        anew = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
+        apart = (abs(after - anew).max(-1) > 60).mean()
+        assert apart < (.004 if make is reliability_explorer else .0004), (move, apart)   # spines lie above what they frame, and that is all
+        before = after
+    assert (after == first).all()   # nothing is left behind
+
+
+def test_a_run_is_read_where_it_was(runs):
+    explorer = run_explorer(runs)
+    explorer.set(epoch=6)
+    text = explorer.picture()[1]
+    assert "CE s0" in text and "(its last, 3)" in text and "FL" in text, text
+    line = lambda: next(line for line in explorer.figure().axes[0].lines if len(set(line.get_xdata())) == 1)
+    explorer.set(chosen=tuple(name for name in explorer.values["chosen"] if "CE" in dict((v, k) for k, v in explorer.controls["chosen"].options)[name]))
+    limits = explorer.figure().axes[0].get_xlim()
+    assert limits[1] < 5 and line().get_xdata()[0] == 6   # beyond the axes, which stay as they are
+    explorer.set(chosen=())
+    assert "choose a run" in explorer.picture()[1]
+
+
+def test_names_may_be_alike(preds):
+    explorer = reliability_explorer(preds, names=np.array(["a", "b", "a", "predicted class"]))
+    told = []
+    for k in 0, 2, 3, None:
+        explorer.set(of=k)
+        told.append(explorer.picture()[1].split("ECE", 1)[1])
+    assert len(set(told)) == 4
+
+
+def test_what_is_kept_of_a_curve_is_small():
+    kept = _loss_and_gradient("ce", {}, torch.linspace(.1, .9, 5, dtype=torch.float64), 100)[1]
+    assert kept.untyped_storage().nbytes() == 5*8
+
+
+def test_controls_are_shown_where_they_do_something(preds):
+    explorer = loss_explorer(["ce", "focal"])
+    hidden = lambda: {name for name, c in explorer.controls.items() if c.layout.display == "none"}
+    assert "focal" not in hidden() and "bsce_gra" in hidden()
+    explorer.set(losses=("bsce_gra",))
+    assert "focal" in hidden() and "bsce_gra" not in hidden()
+
+
+def test_gradient_factors():
+    p = torch.linspace(.01, .99, 50, dtype=torch.float64)
+    (ce, slope), (_, pull) = _loss_and_gradient("ce", {}, p, 2), _loss_and_gradient("focal", dict(gamma=2.), p, 2)
+    assert torch.allclose(ce, -p.log()) and torch.allclose(pull/slope, focal_gradient_factor(p, 2.))
+    loss, pull = _loss_and_gradient("focal_gra", dict(gamma=2.), p, 5)
+    assert torch.allclose(pull/_loss_and_gradient("ce", {}, p, 5)[1], (1 - p)**2)
+
+
+def test_bad_input_is_refused(preds, runs, monkeypatch):
+    for wrong, told in [(lambda: reliability_explorer(preds, names=["a"]), "names: 1 for 4 classes"), (lambda: reliability_explorer(preds, n_bins=0), "n_bins: 0"),
+                        (lambda: loss_explorer(["mmce"]), "loss: 'mmce'"), (lambda: simplex_explorer("mmce"), "weight: 'mmce'"), (lambda: run_explorer("/nowhere"), "root: no finished training"),
+                        (lambda: reliability_explorer(preds).set(bins=3), "control: 'bins'"), (lambda: reliability_explorer(preds).set(temperature=0), "temperature: 0, want 0.1 to 10"),
+                        (lambda: reliability_explorer(preds).set(scheme="mass"), "scheme: 'mass', want .*equal mass"), (lambda: simplex_explorer(steps=10), "steps: 10"), (lambda: run_explorer(runs, "los"), "column: 'los'")]:
+        with pytest.raises(ValueError, match=told):
+            wrong()
+    with pytest.raises(TypeError, match=r"preds: ndarray, want calibnb.Predictions\(logits, target\)"):
+        reliability_explorer(np.zeros((3, 2)))
+    assert "figure()" in repr(reliability_explorer(preds))
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)
+    with pytest.raises(ImportError, match=r"pip install 'calibnb\[notebooks\]'"):
+        reliability_explorer(preds)
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in EXPLORE.glob("*.ipynb")))
+def test_without_a_front_end_there_are_pictures(name, tmp_path, preds, monkeypatch):
+    from papermill import execute_notebook
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    shutil.copy(EXPLORE/f"{name}.ipynb", tmp_path)
+    preds.save(tmp_path/"preds.safetensors")
+    given = dict(file=str(tmp_path/"preds.safetensors")) if name == "reliability" else {}
+    options = dict(progress_bar=False, kernel_manager_class=forked_kernels(), **for_slow_kernels())
+    execute_notebook(tmp_path/f"{name}.ipynb", tmp_path/"out.ipynb", given, **options)
+    nb = nbformat.read(tmp_path/"out.ipynb", 4)
+    shown = [o for c in nb.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
+    page, _ = HTMLExporter().from_notebook_node(nb)
+    if name != "start":
+        assert shown and "data:image/png" in page
+        assert all(o["metadata"]["image/png"]["alt"] == o["data"]["text/plain"] for o in shown)
+    if given:
+        assert "n = 3,000" in shown[0]["data"]["text/plain"]
+
+
+def test_the_start_page_leads_somewhere():
+    import re
+    for path in EXPLORE.glob("*.ipynb"):
+        text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert link.startswith("http") or (EXPLORE/link).exists(), (path.name, link)
+    linked = "\n".join(c.source for c in nbformat.read(EXPLORE/"start.ipynb", 4).cells)
+    assert all(f"({p.name})" in linked for p in EXPLORE.glob("*.ipynb") if p.stem != "start")
