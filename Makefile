@@ -10,7 +10,7 @@ TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]
 PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
 install = @{ $(PIP) -e '$(1)'; echo $$? > .venv/.pip; } | { $(TELL) || true; }; exit $$(cat .venv/.pip)
 
-.PHONY: help demo test lab docs sync bench gallery clean
+.PHONY: help demo test check one lab docs sync bench gallery clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -28,6 +28,13 @@ demo: $(READY)   ## run the headline experiments; prints where their notebooks, 
 test: $(READY)   ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+check: $(READY)  ## the rules of the house: exports in sync, names, order of imports, sizes
+	$(BIN)/python -m pytest -q tests/house/test_house.py
+
+one: $(READY)    ## lessons and tests of one wing: make one W=metrics
+	$(BIN)/nbdev_test --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb))
+	$(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 tests/$(W))
 
 lab: $(READY)    ## JupyterLab, on its start page
 	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
