@@ -51,7 +51,9 @@ def execute(path, tell=None):
     if not kept.exists():
         nb = nbformat.read(path, 4)
         with spare_kernel():
-            NotebookClient(nb, timeout=600, kernel_manager_class=forked_kernels(), resources=dict(metadata=dict(path=str(path.parent))), store_widget_state=False).execute()
+            waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)   # also on a busy machine
+            beside = dict(metadata=dict(path=str(path.parent)))
+            NotebookClient(nb, kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False, **waits).execute()
         EXECUTED.mkdir(parents=True, exist_ok=True)
         for old in EXECUTED.glob(f"{path.parent.name}-{path.stem}-*.ipynb"):
             old.unlink()

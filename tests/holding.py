@@ -1,4 +1,4 @@
-"""The command line, with trainings that stop to wait after each step for the file CALIBNB_TEST_GO, as if it took long."""
+"""The command line, with trainings that save after a step and go on when there is a file CALIBNB_TEST_GO."""
 import os
 import sys
 import time

@@ -4,9 +4,10 @@ import re
 import subprocess
 import sys
 
+import nbformat
 import pytest
 
-from conftest import ROOT, patience
+from conftest import LATE, ROOT, patience
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -28,9 +29,17 @@ def test_signatures_are_whole(notebook):
 
 def test_the_how_to_runs(tmp_path):
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(), re.S))
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=patience(300))
+    command, wait = [sys.executable, "-c", code], patience(300)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=wait)
     assert done.returncode == 0, done.stderr
     assert (tmp_path/"calibrator.safetensors").exists() and list((tmp_path/"my_runs").glob("*/*/result.json"))
+
+
+def test_what_a_page_shows_may_arrive_late(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "EXECUTED", tmp_path/"executed")
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LATE)]), tmp_path/"late.ipynb")
+    cell, = nbformat.read(build.execute(tmp_path/"late.ipynb"), 4).cells
+    assert [o.data["text/plain"] for o in cell.outputs] == ["'late'"]
 
 
 def test_broken_links_are_found(tmp_path):

@@ -172,7 +172,8 @@ def rebuilt(tmp_path_factory):
         shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
     for module in MODULES:
         (copy/file_of(module).relative_to(ROOT)).unlink()
-    subprocess.run(["make", "sync", f"BIN={BIN}", "READY="], cwd=copy, check=True, timeout=patience(120), capture_output=True)
+    command = ["make", "sync", f"BIN={BIN}", "READY="]
+    subprocess.run(command, cwd=copy, check=True, timeout=patience(120), capture_output=True)
     return copy
 
 
@@ -217,11 +218,16 @@ def test_version_is_one():
     assert calibnb.__version__ == ini["DEFAULT"]["version"]
 
 
+def printed(code):
+    "By a process of its own."
+    command, wait = [sys.executable, "-c", code], patience(60)
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=wait).stdout.strip()
+
+
 def test_import_is_light():
     code = "import sys, calibnb; print(*(m for m in ('torch', 'pandas', 'matplotlib', 'torchvision', 'papermill') if m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
-    code = code.replace("calibnb;", "calibnb.losses, calibnb.metrics;")
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == "torch"
+    assert printed(code) == ""
+    assert printed(code.replace("calibnb;", "calibnb.losses, calibnb.metrics;")) == "torch"
 
 
 def test_names_at_the_top_are_there():
@@ -231,7 +237,7 @@ def test_names_at_the_top_are_there():
 def test_checking_parameters_is_light():
     "A wrong parameter is refused before anything heavy is imported."
     code = "import sys, calibnb.params; print(*(m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'papermill') if m in sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=patience(60)).stdout.strip() == ""
+    assert printed(code) == ""
 
 
 @pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").glob("*.ipynb")), ids=lambda p: p.stem)
@@ -248,6 +254,16 @@ def test_no_big_file_and_no_path_of_this_machine():
             assert path.stat().st_size < 600_000, f"{path} is large for the gallery"
         text = path.read_bytes().decode("utf-8", "ignore")
         assert f"{ROOT}/" not in text and f"{Path.home()}/" not in text, f"{path} holds a path of this machine"
+
+
+def test_the_oldest_python_can_read_it():
+    "Of notebooks, too: syntax that is newer than the least version of settings.ini is refused."
+    ini = ConfigParser(delimiters=["="])
+    ini.read(ROOT/"settings.ini")
+    oldest = "py" + ini["DEFAULT"]["min_python"].replace(".", "")
+    command = [str(BIN/"ruff"), "check", "--isolated", "--select", "E9", "--target-version", oldest]
+    found = subprocess.run([*command, "calibnb", "tests", "benchmarks", "docs", "nbs", "setup.py"], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
 def test_no_unused_or_undefined_name():

@@ -69,8 +69,9 @@ def value_and_gradient(name, logits, target):
 
 
 def moved_by_ulps(name, logits, target, ulps):
-    "How far float64 values and gradients move, at most, when the logits move by so many units in the last place of float32."
-    draw, exact, step = torch.Generator().manual_seed(1), value_and_gradient(name, logits.double(), target), ulps*torch.finfo(torch.float32).eps
+    "How far value and gradient in float64 move, at most, when the logits move by so many last places of float32."
+    draw, step = torch.Generator().manual_seed(1), ulps*torch.finfo(torch.float32).eps
+    exact = value_and_gradient(name, logits.double(), target)
     signs = [2*torch.randint(2, logits.shape, generator=draw) - 1 for _ in range(4)]
     moved = [value_and_gradient(name, logits.double()*(1 + step*sign), target) for sign in signs]
     return [max((there[i] - exact[i]).abs().max() for there in moved) for i in range(2)]
@@ -281,7 +282,8 @@ def test_pairs_of_float32_confidences_are_summed_in_float64(width):
         found.append((value.detach(), torch.autograd.grad(value, c)[0].double()))
     (value, slope), (want, exact) = found
     assert abs(value - want) <= rounding(5000, size=want)
-    torch.testing.assert_close(slope, exact, rtol=rounding(1, torch.float32), atol=rounding(5000, size=exact.abs().max()).item())
+    summed = rounding(5000, size=exact.abs().max().item())
+    torch.testing.assert_close(slope, exact, rtol=rounding(1, torch.float32), atol=summed)
 
 
 def test_masked_classes_and_large_norms():

@@ -37,5 +37,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_peak(case):
     call, most_mb = CASES[case]
-    done = subprocess.run([sys.executable, "-c", f"{SCRIPT}\nprint({call})"], capture_output=True, text=True, check=True, timeout=patience(120))
+    command, wait = [sys.executable, "-c", f"{SCRIPT}\nprint({call})"], patience(120)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=wait)
     assert float(done.stdout) < most_mb, f"{case}: {float(done.stdout):.0f} MB, want below {most_mb}"

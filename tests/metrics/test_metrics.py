@@ -168,7 +168,8 @@ def test_order_of_samples_and_names_of_classes_do_not_matter(problem, seed):
     for name, metric in FUNCTIONS.items():
         if name in ("reliability_bins", "ada_ece", "ace"):  # equal confidences are split in the order they come
             continue
-        close = dict(rtol=1e-9, atol=math.sqrt(rounding(len(target))) if name == "debiased_ece" else 1e-9, equal_nan=True)  # near 0 a root magnifies
+        near_0 = math.sqrt(rounding(len(target))) if name == "debiased_ece" else 1e-9  # a root of what cancels
+        close = dict(rtol=1e-9, atol=near_0, equal_nan=True)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value = metric(probs, target)

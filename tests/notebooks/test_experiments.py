@@ -10,7 +10,7 @@ import nbformat
 import numpy as np
 import papermill
 import pytest
-from conftest import EXPERIMENTS, assert_complete, claim, for_slow_kernels, patience, pictures
+from conftest import EXPERIMENTS, LATE, assert_complete, claim, for_slow_kernels, patience, pictures
 
 from calibnb import cli
 from calibnb.data import load_data
@@ -117,7 +117,8 @@ def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitti
 def refused(path, tmp_path, **parameters):
     "What plain papermill says when the notebook refuses its parameters."
     with pytest.raises(papermill.PapermillExecutionError) as error:
-        papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, **PLAIN, **for_slow_kernels())
+        options = PLAIN | for_slow_kernels()
+        papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, **options)
     return error.value
 
 
@@ -185,12 +186,6 @@ def test_a_notebook_that_stops_is_failed_with_the_reason(tmp_path, source, reaso
     assert folder.state == "failed" and reason in folder.status["reason"]
     with pytest.raises(NotebookError):
         run_notebook(path, root=tmp_path/"runs", timeout=timeout)  # it is tried again, not taken for done
-
-
-LATE = """import sys, time
-sys.stdout.flush_timeout = sys.stderr.flush_timeout = 0
-get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
-'late'"""
 
 
 def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):

@@ -374,7 +374,8 @@ def test_a_new_process_gives_the_same_bits(tmp_path, mode):
     code = ("import sys, pathlib, numpy as np, torch; torch.set_num_threads(1); from calibnb.posthoc import Calibrator; d = pathlib.Path(sys.argv[1])\n"
             "for p in d.glob('*.safetensors'): assert Calibrator.load(p).transform(np.load(d/'logits.npy')).tobytes() == np.load(p.with_suffix('.npy')).tobytes(), p\n"
             "print(len(list(d.glob('*.safetensors'))))")
-    out = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=patience(120))
+    command, wait = [sys.executable, "-c", code, str(tmp_path)], patience(120)
+    out = subprocess.run(command, capture_output=True, text=True, timeout=wait)
     assert out.returncode == 0, out.stderr
     assert out.stdout.strip() == (str(len(list_calibrators())) if mode == "top" else "4")
 

@@ -121,7 +121,7 @@ def give_back(what, tell):
 
 def test_a_result_that_cannot_be_sent_is_an_error_of_the_job():
     (ended,) = in_processes(give_back, [(1,)], 1)
-    assert "pickle" in str(ended.error) and type(ended.error) is not JobDied
+    assert "local object" in str(ended.error) and type(ended.error) is not JobDied
 
 
 class Unreadable:
@@ -178,7 +178,7 @@ def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
     for a, b in zip(here, there):
         assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
         assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
-    monkeypatch.setattr("calibnb.runs.in_processes", lambda *args, **options: pytest.fail("loaded, nothing is to be started"))
+    monkeypatch.setattr("calibnb.runs.in_processes", lambda *args, **options: pytest.fail("loaded, not trained again"))
     get_runs(configs, tmp_path / "there", workers=2)
 
 
@@ -200,7 +200,8 @@ def test_jobs_may_use_threads(tmp_path):
     file = tmp_path / "master.py"
     file.write_text(script)
     env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    run = subprocess.run([sys.executable, str(file), os.path.dirname(__file__), str(patience(30))], env=env, capture_output=True, text=True, timeout=patience(120))
+    command, wait = [sys.executable, str(file), os.path.dirname(__file__), str(patience(30))], patience(120)
+    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=wait)
     assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
 
 

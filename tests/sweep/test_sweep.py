@@ -1,9 +1,12 @@
 """Sweeps: nothing marked done that is not, nothing done twice, the reason recorded, the rest finished."""
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import nbformat
@@ -139,8 +142,9 @@ LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
 def command(args, root, program=(Path(sys.executable).parent/"calibnb",), env={}, **kwargs):
     hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a shell
     env, pipes = os.environ | dict(CALIBNB_RUNS=str(root)) | env, dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    started.append(subprocess.Popen([*map(str, program), *args], **kwargs, **pipes, preexec_fn=hears, env=env, text=True))
-    return started[-1]
+    process = subprocess.Popen([*map(str, program), *args], **kwargs, **pipes, preexec_fn=hears, env=env, text=True)
+    started.append(process)
+    return process
 
 
 def held_command(args, root, go, **kwargs):
@@ -325,29 +329,44 @@ def measures(root):
 
 RAY_WAITS = dict(gcs_server_port_wait_time_s=30, agent_register_timeout_ms=30_000, worker_register_timeout_seconds=60,
                  py_gcs_connect_timeout_s=30, health_check_timeout_ms=10_000)
+RAY_PORTS = "metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
+
+
+def free_ports():
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in RAY_PORTS]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return {name: s.getsockname()[1] for name, s in zip(RAY_PORTS, sockets)}
 
 
 @pytest.fixture
 def patient_ray(monkeypatch):
-    "Ray, which gives up a node that has not begun after half a minute, whatever else the machine has to do."
+    "Ray gives up a node that is not there in 30 s or whose helpers choose no ports in 15 s, however busy the machine."
     for name, wait in RAY_WAITS.items():
         monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
     ray = pytest.importorskip("ray")
-    get_node, nodes = ray._private.services.get_node, []
+    get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
     def there(*node):
         try:
             return nodes.append(get_node(*node)) is None
         except RuntimeError:
             return False
-    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: there(*node), 30) or nodes[-1])
+    def with_port(command, *args, **kwargs):
+        if told := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
+            command = [*command, f"--dashboard_agent_listen_port={told[1]}"]
+        return start(command, *args, **kwargs)
+    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: there(*node)) or nodes[-1])
+    monkeypatch.setattr("ray._private.services.start_ray_process", with_port)
     return ray
 
 
 def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray):
     from ray.cluster_utils import Cluster
-    cluster, ray = Cluster(initialize_head=True, head_node_args=dict(num_cpus=1, include_dashboard=False)), patient_ray
+    cluster, ray = Cluster(), patient_ray
     try:
-        cluster.add_node(num_cpus=1)
+        cluster.add_node(num_cpus=1, include_dashboard=False, **free_ports())
+        cluster.add_node(num_cpus=1, **free_ports())
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         assert len(ray.nodes()) == 2
         there = sweep(SMALL, tmp_path/"ray", engine="ray", progress=False)

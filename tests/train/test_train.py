@@ -570,7 +570,9 @@ with joined():
 
 def test_evaluation_on_three_processes_has_the_bits_of_one(tmp_path):
     (tmp_path/"e.py").write_text(EVALUATE)
-    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3", str(tmp_path/"e.py"), str(tmp_path)], check=True, timeout=patience(120), capture_output=True)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    command = [*torchrun, str(tmp_path/"e.py"), str(tmp_path)]
+    subprocess.run(command, check=True, timeout=patience(120), capture_output=True)
     splits = load_data("digits")
     torch.set_num_threads(1)
     trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")

@@ -63,8 +63,8 @@ def lab(tmp_path_factory):
 def browser():
     playwright = pytest.importorskip("playwright.sync_api")
     with tempfile.TemporaryDirectory() as profile, playwright.sync_playwright() as p:
-        options = dict(executable_path=chromium, args=FLAGS, viewport=dict(width=1400, height=1000), timeout=1000*patience(60))
-        context = p.chromium.launch_persistent_context(profile, **options)
+        options = dict(executable_path=chromium, args=FLAGS, viewport=dict(width=1400, height=1000))
+        context = p.chromium.launch_persistent_context(profile, **options, timeout=1000*patience(60))
         context.set_default_timeout(1000*patience(90))
         yield context
         context.close()
