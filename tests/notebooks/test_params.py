@@ -198,7 +198,7 @@ def test_planning_runs_no_cell_of_our_own_notebooks(tmp_path, monkeypatch):
     home, hit = tmp_path / "home", tmp_path / "hit"
     (home / "nbs" / "experiments").mkdir(parents=True)
     (home / "settings.ini").write_text("")
-    monkeypatch.setattr("calibnb.notebooks.checkout", lambda: home)
+    monkeypatch.setattr("calibnb.notebooks.execute.checkout", lambda: home)
     path = home / "nbs" / "experiments" / "toy.ipynb"
     parameters = notebook_source("loss_geometry")
     notebook(path, parameters, CHECK.replace("{hit}", str(hit)), calibnb=dict(check="check_loss_geometry"))

@@ -178,7 +178,7 @@ def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
     for a, b in zip(here, there):
         assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
         assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
-    monkeypatch.setattr("calibnb.runs.in_processes", lambda *args, **options: pytest.fail("loaded, not trained again"))
+    monkeypatch.setattr("calibnb.runs.many.in_processes", lambda *args, **options: pytest.fail("loaded, not trained again"))
     get_runs(configs, tmp_path / "there", workers=2)
 
 
