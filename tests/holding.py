@@ -4,11 +4,11 @@ import sys
 import time
 from pathlib import Path
 
-import calibnb.sweep
+import calibnb.sweep.engines
 from calibnb.train.checkpoint import Saver
 from calibnb.cli import main
 
-make_run, after_batch = calibnb.sweep._do, Saver.after_batch
+make_run, after_batch = calibnb.sweep.engines._do, Saver.after_batch
 
 
 def save_and_hold(self, last=False):
@@ -28,5 +28,5 @@ def make_run_held(config, root, tell):
 
 
 if __name__ == "__main__":
-    calibnb.sweep._do = make_run_held
+    calibnb.sweep.engines._do = make_run_held
     sys.exit(main())
