@@ -31,6 +31,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                              'calibnb.cli._kind': ('cli.html#_kind', 'calibnb/cli.py'),
                              'calibnb.cli._list': ('cli.html#_list', 'calibnb/cli.py'),
                              'calibnb.cli._nothing': ('cli.html#_nothing', 'calibnb/cli.py'),
+                             'calibnb.cli._pairs': ('cli.html#_pairs', 'calibnb/cli.py'),
                              'calibnb.cli._run': ('cli.html#_run', 'calibnb/cli.py'),
                              'calibnb.cli._spec': ('cli.html#_spec', 'calibnb/cli.py'),
                              'calibnb.cli._sweep': ('cli.html#_sweep', 'calibnb/cli.py'),

@@ -48,8 +48,14 @@ def _check_file(flag, path):
     if Path(path).is_dir(): raise ValueError(f'{flag}: {path} is a folder, want the name of a file')
     _check_folder(flag, Path(path).parent, path)
 
+def _pairs(flag, pairs):
+    "Names and values as a dictionary; ValueError for a name that is given twice, of which one would be lost."
+    names = [name for name, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1]: raise ValueError(f'{flag} {twice[0]}: given twice')
+    return dict(pairs)
+
 def _run(args):
-    params, failed = dict(args.parameters), 0
+    params, failed = _pairs('-p', args.parameters), 0
     if args.timeout is not None and args.timeout < 1:
         raise ValueError(f'--timeout: {args.timeout}, want at least 1 second')
     for name in args.experiments: plan_notebook(name, params)  # all are right before the first starts
@@ -113,11 +119,12 @@ def _apply(args):
 
 # %% ../nbs/90_cli.ipynb #88c07e90
 def _sweep(args):
-    spec = _spec(args.what, dict(args.parameters), args.grid)
+    options = {k: read_value(v) for k, v in _pairs('--option', args.option).items()}
+    spec = _spec(args.what, _pairs('-p', args.parameters), args.grid)
     jobs = expand(spec)
     if not args.dry_run: _check_folder('CALIBNB_RUNS', runs_root())
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options={k: read_value(v) for k, v in args.option}, timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
+    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options, timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:
         print(table[['state', 'run', 'job']].to_string(index=False, header=False))
         print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')

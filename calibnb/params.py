@@ -144,10 +144,13 @@ def join_dotted(
 )->dict:        # name -> value, what is text read as the declared type wants it
     "Values as they were typed, those with dots gathered into the dictionaries that they belong to."
     found = {}
-    for name, value in values:
+    for name, value in sorted(values, key=lambda pair: '.' in pair[0]):   # what is given whole, then its entries
         head, _, entry = name.partition('.')
-        if entry and types.get(head, (None,))[0] is dict: found[head] = {**found.get(head, {}), entry: read_value(value) if isinstance(value, str) else value}
-        else: found[name] = parse_value(value, types[name][0]) if isinstance(value, str) and name in types else value
+        if not entry or types.get(head, (None,))[0] is not dict:
+            found[name] = parse_value(value, types[name][0]) if isinstance(value, str) and name in types else value
+        elif isinstance(whole := found.get(head, {}), dict):
+            found[head] = {**whole, entry: read_value(value) if isinstance(value, str) else value}
+        else: raise TypeError(f'{head}: {whole!r}, and {name} too, want a dictionary')
     return found
 
 # %% ../nbs/01_params.ipynb #48e879fb

@@ -61,7 +61,7 @@ def plan_notebook(
     types = notebook_parameters(path)
     settings = check_values(join_dotted(params.items(), types), types, f'the parameters cell of {path.name}')
     if 'seed' not in settings: raise ValueError(f'{path.name}: declares no seed, and every experiment must')
-    if path in list_experiments().values() and (check := _declared_check(path)):
+    if path.resolve() in {p.resolve() for p in list_experiments().values()} and (check := _declared_check(path)):
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')                         # the notebook says it again
             check(deepcopy(settings))

@@ -12,7 +12,7 @@ from conftest import EXPERIMENTS, ROOT
 
 from calibnb import checks, cli
 from calibnb.notebooks import list_experiments, plan_notebook
-from calibnb.params import check_values, declared, notebook_parameters
+from calibnb.params import check_values, declared, join_dotted, notebook_parameters
 from calibnb.sweep import expand
 
 
@@ -317,3 +317,18 @@ def test_a_running_notebook_refuses_by_the_same_check():
         space = {n: default for n, (_, default) in declared(code[0]).items()} | wrong | dict(In=["", code[0]])
         with pytest.raises(ValueError, match=told):
             exec(code[1], space)
+
+
+def test_an_experiment_is_checked_by_whatever_path_it_is_called(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    for path in "nbs/experiments/loss_geometry.ipynb", "nbs/../nbs/experiments/loss_geometry.ipynb":
+        with pytest.raises(ValueError, match="points: 3, want at least 100"):
+            plan_notebook(path, dict(points=3))
+
+
+def test_a_dictionary_given_whole_and_by_its_entries():
+    types = declared("recipe: dict = {}")
+    for order in (("recipe", '{"lr": 1}'), ("recipe.epochs", "5")), (("recipe.epochs", "5"), ("recipe", '{"lr": 1}')):
+        assert join_dotted(order, types) == dict(recipe=dict(lr=1, epochs=5))
+    with pytest.raises(TypeError, match="recipe: 3, and recipe.epochs too, want a dictionary"):
+        join_dotted([("recipe.epochs", "5"), ("recipe", "3")], types)
