@@ -8,7 +8,8 @@ from conftest import patience
 
 SCRIPT = """
 import re, torch
-from calibnb import losses, metrics, surrogates
+from calibnb import losses, metrics
+from calibnb.losses import surrogates
 torch.set_num_threads(1)
 peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])/1024  # of this process alone, unlike ru_maxrss
 def gradient(fn, N, K):

@@ -14,7 +14,8 @@ SCRIPT = """
 import json, os, sys, torch
 import torch.distributed as dist
 from torchmetrics import MetricCollection
-from calibnb import metrics, streaming
+from calibnb import metrics
+from calibnb.metrics import streaming
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 rank = dist.get_rank()

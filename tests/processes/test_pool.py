@@ -227,9 +227,9 @@ ALONE = """import multiprocessing, sys
 sys.path.insert(0, sys.argv[1])
 import test_pool
 if __name__ == '__main__':
-    from calibnb.kernels import _serve
-    from calibnb.pool import _job, fork_server
-    context = fork_server(['calibnb.kernels'])
+    from calibnb.processes.kernels import _serve
+    from calibnb.processes.pool import _job, fork_server
+    context = fork_server(["calibnb.processes.kernels"])
     for target, args in (_job, (str.upper, ('a',), {}, 1)), (_serve, ()):
         ours, theirs = context.Pipe(duplex=False) if target is _job else context.Pipe()
         ours.close()

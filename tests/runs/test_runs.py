@@ -288,7 +288,7 @@ def test_where_runs_lie(tmp_path, monkeypatch):
     assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
 
 
-HOLD = "import sys; from calibnb.folder import RunFolder; f = RunFolder(sys.argv[1]); f.acquire(); print('held', flush=True); sys.stdin.read(); f.release()"
+HOLD = "import sys; from calibnb.runs.folder import RunFolder; f = RunFolder(sys.argv[1]); f.acquire(); print('held', flush=True); sys.stdin.read(); f.release()"
 
 
 def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):

@@ -275,7 +275,7 @@ def test_out_of_memory_says_what_to_do():
 CHILD = """
 import sys, torch
 torch.set_num_threads(1)
-from calibnb.checkpoint import Saver
+from calibnb.train.checkpoint import Saver
 from calibnb.runs import RunConfig, get_run
 from calibnb.train import Trainer
 setting, root, every_s, steps = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
@@ -558,7 +558,7 @@ torch.set_num_threads(1)
 from calibnb.data import load_data
 from calibnb.losses import make_loss
 from calibnb.models import make_model
-from calibnb.parallel import joined, rank
+from calibnb.processes.parallel import joined, rank
 from calibnb.train import Trainer
 splits = load_data("digits")
 with joined():
