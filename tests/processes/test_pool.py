@@ -224,7 +224,7 @@ def outlive(file, tell):
 
 
 ALONE = """import multiprocessing, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']  # and where conftest lies
 import test_pool
 if __name__ == '__main__':
     from calibnb.processes.kernels import _serve
