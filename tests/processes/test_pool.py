@@ -160,7 +160,7 @@ def test_who_stops_listening_stops_the_jobs(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_jobs_do_not_outlive_a_killed_master(tmp_path):
-    script = "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(3600, pathlib.Path(sys.argv[2]))], 1))"
+    script = "import pathlib, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(3600, pathlib.Path(sys.argv[2]))], 1))"
     file = tmp_path / "master.py"
     file.write_text(script)
     master = subprocess.Popen([sys.executable, str(file), os.path.dirname(__file__), str(tmp_path / "pid")])
@@ -196,7 +196,7 @@ def add_up(n, tell):
 
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
-    script = "import os, sys; sys.path.insert(0, sys.argv[1]); import test_pool; del os.environ['OMP_NUM_THREADS']\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets']))))"
+    script = "import os, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool; del os.environ['OMP_NUM_THREADS']\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets']))))"
     file = tmp_path / "master.py"
     file.write_text(script)
     env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
@@ -249,7 +249,7 @@ def test_who_is_left_alone_ends_without_a_word(tmp_path):
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.stdout.split() == ["_job", "0", "_serve", "0"] and not ended.stderr, ended.stderr
     script.write_text(
-        "import pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_pool\n"
+        "import pathlib, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool\n"
         "if __name__ == '__main__': list(test_pool.in_processes(test_pool.outlive, [(pathlib.Path(sys.argv[2]),)], 1))"
     )
     with open(tmp_path / "stderr", "w") as stderr:
