@@ -750,6 +750,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                            'calibnb/metrics/intervals.py')},
             'calibnb.metrics.measure': { 'calibnb.metrics.measure.Measure': ( '10_metrics/measure.html#measure',
                                                                               'calibnb/metrics/measure.py'),
+                                         'calibnb.metrics.measure.Measure.within_floor': ( '10_metrics/measure.html#measure.within_floor',
+                                                                                           'calibnb/metrics/measure.py'),
                                          'calibnb.metrics.measure.measure': ( '10_metrics/measure.html#measure',
                                                                               'calibnb/metrics/measure.py')},
             'calibnb.metrics.scores': { 'calibnb.metrics.scores._checked': ('10_metrics/scores.html#_checked', 'calibnb/metrics/scores.py'),

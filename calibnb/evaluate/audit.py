@@ -51,6 +51,11 @@ class _Comparison:
     def __init__(self, preds, val, folds, seed, notes):
         self.preds, self.val, self.folds, self.seed, self.notes = preds, val, folds, seed, notes
         self.source = preds if val is None else val
+        self.one_class = len(self.source.target.unique()) == 1
+        if self.one_class: notes.append('All labels are of one class: a calibrator learns that and nothing else.')
+        if self.source.eps:
+            notes.append('Some probabilities are exactly 0. Calibrators see them mixed with the uniform at a weight of '
+                         f'{self.source.eps:.3g}; what is measured as given is not mixed.')
         self.rows, self.scored, self.fitted, self.doubtful = {}, {AS_GIVEN: Scored.of(preds)}, {}, []
 
     def add(self, calibrators, n_bins, more_bins, options):
@@ -76,14 +81,14 @@ class _Comparison:
         "Warnings of a fit become notes, and the row doubtful; so is every row that has seen one class only."
         said = [str(w.message).removeprefix(f'{name}: ') for w in caught if issubclass(w.category, UserWarning)]
         self.notes += dict.fromkeys(f'{name}: {text}' for text in said)
-        if said or len(self.source.target.unique()) == 1: self.doubtful.append(name)
+        if said or self.one_class: self.doubtful.append(name)
 
     def on_top(self)->dict:
         "Functions of the confidence on top of the best calibrator of all classes, if that leaves an error; else nothing."
         nll = {row: self.rows[row]['nll'].value for row in COMPOSABLE if row in self.rows and row not in self.doubtful}
         nll = {row: value for row, value in nll.items() if value is not None}
         best = min(nll, key=nll.get, default=None)
-        if best is None or self.rows[best]['ece'].value <= self.rows[best]['ece'].floor_high: return {}
+        if best is None or self.rows[best]['ece'].within_floor: return {}
         return {name: make_calibrator(name) for name in (f'{best}+platt', f'{best}+isotonic')}
 
 # %% ../../nbs/40_evaluate/04_audit.ipynb #0eb58725
@@ -101,13 +106,8 @@ def evaluate(
     "Every measure with its interval and noise floor, before and after each calibrator, and which of them to use."
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     check_sets(preds, val, folds if calibrators is None or len(calibrators) else None, [n_bins, *more_bins])
-    source = preds if val is None else val
     n_fit = len(preds) - len(preds)//folds if val is None else len(val)
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
-    if len(source.target.unique()) == 1: notes.append('All labels are of one class: a calibrator learns that and nothing else.')
-    if source.eps:
-        notes.append(f'Some probabilities are exactly 0. Calibrators see them mixed with the uniform at a weight of {source.eps:.3g}; '
-                     'what is measured as given is not mixed.')
     options = dict(n_boot=n_boot, draws=draws, seed=seed)
     found = _Comparison(preds, val, folds, seed, notes=notes)
     found.rows[AS_GIVEN] = measure_all(found.scored[AS_GIVEN], n_bins, more_bins, **options)

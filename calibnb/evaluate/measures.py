@@ -43,8 +43,9 @@ class Scored:
         calibrator:Calibrator|None=None, # None: the probabilities of the network
     )->'Scored':
         "Predictions as they are, or as a fitted calibrator has them."
-        logits, target = preds.logits.cpu().double(), preds.target.cpu()
+        target = preds.target.cpu()
         if calibrator is None: return cls(preds.probs.cpu(), preds.pred.cpu(), target, preds.nll.cpu())
+        logits = preds.logits.cpu().double()
         return cls(calibrator.transform(logits), calibrator.predict(logits), target, calibrator.nll(logits, target))
 
     def __len__(self): return len(self.target)

@@ -103,7 +103,7 @@ class Evaluation:
 
     def fits(self, row:str)->bool:
         "Could a calibrated model show the ECE of this row, at 5 %?"
-        return self.rows[row]['ece'].value <= self.rows[row]['ece'].floor_high
+        return self.rows[row]['ece'].within_floor
 
     def deciding_samples(self, row:str, other:str)->int|None:
         "How many samples have to go before `row` loses its lower NLL to `other`; None if it has none, or if one is infinite."

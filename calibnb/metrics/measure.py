@@ -21,6 +21,11 @@ class Measure(BaseModel):
     floor: float|None = None                   # of a calibration error: the mean of a calibrated model
     floor_high: float|None = None              # the 95 % point of that
 
+    @property
+    def within_floor(self)->bool:
+        "Could a calibrated model show this error, at 5 %?"
+        return self.value <= self.floor_high
+
 def measure(value, n, bins=None, interval=None, floor=None, floor_high=None):
     "A `Measure`; a value or an interval that is not finite becomes None."
     value = float(value)

@@ -53,7 +53,7 @@ class _Applied(BaseEstimator):
         logits,  # (N, K)
         target,  # (N,) class ids
     )->Tensor:   # (N,) float64, inf where the label has probability 0
-        "Negative log-likelihood of each label after calibration; where calibrated logits exist, from them, so that nothing underflows."
+        "Negative log-likelihood of each label after calibration, by logarithms throughout, so that nothing underflows."
         z, target = self._ready(logits).double(), check_logits(logits, target)[1]
         rows = zip(z.split(max(1, 2**20//z.shape[1])), target.split(max(1, 2**20//z.shape[1])))
         return torch.cat([F.nll_loss(self._log_probs(part), y, reduction='none') for part, y in rows])
