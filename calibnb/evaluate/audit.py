@@ -18,7 +18,7 @@ from ..metrics.bins import check_bins
 from ..posthoc.calibrator import list_calibrators, make_calibrator
 from ..posthoc.composed import COMPOSABLE
 from .measures import Scored, _bootstrap_means, measure_all
-from .table import AS_GIVEN, Evaluation
+from .table import AS_GIVEN, SAME_NLL, Evaluation
 
 # %% ../../nbs/40_evaluate/04_audit.ipynb #9ed0b4ee
 def _cross_fitted(make, preds, folds, seed):
@@ -84,18 +84,19 @@ class _Comparison:
         if said or self.one_class: self.doubtful.append(name)
 
     def on_top(self)->dict:
-        "Functions of the confidence on top of the best calibrator of all classes, if that leaves an error; else nothing."
+        "Functions of the confidence on top of each calibrator of all classes that is best in NLL and leaves an error."
         nll = {row: self.rows[row]['nll'].value for row in COMPOSABLE if row in self.rows and row not in self.doubtful}
-        nll = {row: value for row, value in nll.items() if value is not None}
-        best = min(nll, key=nll.get, default=None)
-        if best is None or self.rows[best]['ece'].within_floor: return {}
-        return {name: make_calibrator(name) for name in (f'{best}+platt', f'{best}+isotonic')}
+        nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
+        best = [row for row, value in nll.items() if value <= min(nll.values()) + SAME_NLL]
+        best = {nll[row]: row for row in reversed(best)}.values()  # matrix and Dirichlet are one where logits are log p
+        wanting = [row for row in best if not self.rows[row]['ece'].within_floor]
+        return {name: make_calibrator(name) for row in wanting for name in (f'{row}+platt', f'{row}+isotonic')}
 
 # %% ../../nbs/40_evaluate/04_audit.ipynb #0eb58725
 def evaluate(
     preds:Predictions,          # of the set to be judged
     val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
-    calibrators=None,           # names, or a dictionary of row names and calibrators; None: all but those with more parameters than samples, and two on top of the best where it leaves an error; (): none
+    calibrators=None,           # names, or a dictionary of row names and calibrators; None: all but those with more parameters than samples, and two on top of the best where that leaves an error; (): none
     *, folds:int|None=None,     # parts, for cross-fitting; None: 5, or 2 of fewer than ten samples
     n_bins:int=15,
     more_bins=(10, 50),
