@@ -3,14 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
-OTHERS := loss_geometry weighted_gradients loss_comparison meta_regularization train audit report
+ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
+OTHERS := $(filter-out $(EXPERIMENTS) report,$(ALL)) report
 
 # pip names hundreds of files: of those it fetches, the ones of 50 MB and more are told
 TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
 PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
 install = @{ $(PIP) -e '$(1)'; echo $$? > .venv/.pip; } | { $(TELL) || true; }; exit $$(cat .venv/.pip)
 
-.PHONY: help demo test check one lab docs sync bench gallery clean
+.PHONY: help demo test check one lab docs sync hooks bench gallery clean
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -29,8 +30,10 @@ test: $(READY)   ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-check: $(READY)  ## the rules of the house: exports in sync, names, order of imports, sizes
-	$(BIN)/python -m pytest -q tests/house/test_house.py
+check: $(READY)  ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
+	$(BIN)/ruff check
+	$(BIN)/basedpyright
+	$(BIN)/python -m pytest -q -n 2 tests/house/test_house.py tests/house/test_readable.py
 
 one: $(READY)    ## lessons and tests of one wing: make one W=metrics
 	$(BIN)/nbdev_test --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb))
@@ -46,9 +49,14 @@ sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, re
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
 	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
+	$(BIN)/python docs/sources.py
+	$(BIN)/python docs/house.py
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
+
+hooks: $(READY)  ## git's hooks and merge driver for notebooks, in this clone
+	$(BIN)/nbdev_install_hooks
 
 bench: $(READY)  ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
 	$(call install,.[bench])

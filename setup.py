@@ -9,15 +9,17 @@ config = ConfigParser(delimiters=["="])
 config.read(here/"settings.ini", encoding="utf-8")
 ini = config["DEFAULT"]
 
-library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2", "pyyaml",
-           "safetensors", "filelock>=3.13", "threadpoolctl", "tqdm", "torchmetrics>=1.4"]
+library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
+           "pyyaml", "safetensors", "filelock>=3.13", "threadpoolctl", "tqdm", "torchmetrics>=1.4"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
-nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]  # nbdev 3 refuses settings.ini, newer execnb breaks nbdev 2
+# nbdev 3 refuses settings.ini, and newer versions of execnb break nbdev 2
+nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]
 oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
 clusters = ["ray", "submitit"]
 board = ["tensorboard"]
 site = ["mkdocs-material", "mkdocs-jupyter", "beautifulsoup4", "latex2mathml"]
-dev = notebooks + nbdev + oracles + clusters + board + site + ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff", "playwright"]
+tools = ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff", "basedpyright", "playwright"]
+dev = notebooks + nbdev + oracles + clusters + board + site + tools
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 setup(
@@ -32,6 +34,6 @@ setup(
     package_dir={"": "."},  # a plain .pth: a finder would come after a folder `calibnb` in the working directory
     python_requires=f">={ini['min_python']}",
     install_requires=library,
-    extras_require=dict(notebooks=notebooks, ray=clusters[:1], slurm=clusters[1:], tensorboard=board, dev=dev, bench=bench),
+    extras_require=dict(notebooks=notebooks, dev=dev, bench=bench, tensorboard=board, ray=["ray"], slurm=["submitit"]),
     entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
 )

@@ -1,10 +1,10 @@
-"""Is the audit's advice right? Eight scikit-learn models at 2, 3, 7 and 20 classes, judged on samples that no audit saw.
+"""Is the audit's advice right? Eight scikit-learn models with 2 to 20 classes, judged on samples that no audit saw.
 
     python benchmarks/advice.py            # some 15 minutes on two cores
     python benchmarks/advice.py --draws 1  # one audit set a model
 
-Each audit sees 4,000 samples; the 16,000 others tell which row of its table is best. Advice is right if its NLL is within
-.01 nats of the best row's there, and its ECE there below the 95 % point of the noise floor that the audit stated.
+Each audit sees 4,000 samples; the 16,000 others tell which row of its table is best. On those, advice is right if its
+NLL is within .01 nats of the best row's and its ECE is below the 95 % point of the noise floor that the audit stated.
 """
 import argparse
 import os
@@ -44,8 +44,14 @@ MODELS = {
 def samples(num_classes):
     "Features and labels of all sets, from one mixture of Gaussians with 4 % of labels drawn anew."
     return make_classification(
-        N_TRAIN + N_AUDIT + N_TEST, n_features=20, n_informative=12, n_redundant=4, n_classes=num_classes, flip_y=.04,
-        class_sep=1.2 if num_classes < 10 else 1.6, random_state=num_classes + 100)
+        N_TRAIN + N_AUDIT + N_TEST,
+        n_features=20,
+        n_informative=12,
+        n_redundant=4,
+        n_classes=num_classes,
+        flip_y=.04,
+        class_sep=1.2 if num_classes < 10 else 1.6,
+        random_state=num_classes + 100)
 
 
 def audits(name, num_classes, draws):
@@ -70,8 +76,9 @@ def judged(name, num_classes, probs, target, audit, test):
     ece, limit = scored[advice].ece(), found.rows[advice]["ece"].floor_high
     right = nll[advice] <= nll[best] + NLL_MARGIN, ece <= limit
     numbers = f"NLL {nll[advice]:.4f}, best {nll[best]:.4f} ({best}); ECE {100*ece:.2f} %, limit {100*limit:.2f} %"
-    wrong = "" if all(right) else "  <- NLL" if not right[0] else "  <- ECE"
-    return right, f"{name:12} {num_classes:2} classes: {advice:20} {numbers}{wrong}"
+    failed = [measure for measure, is_right in zip(("NLL", "ECE"), right) if not is_right]
+    mark = f"  <- {failed[0]}" if failed else ""
+    return right, f"{name:12} {num_classes:2} classes: {advice:20} {numbers}{mark}"
 
 
 def main():
@@ -80,12 +87,14 @@ def main():
     draws = args.parse_args().draws
     jobs = [(name, K) for K in CLASSES for name in MODELS]
     right = []
-    with ProcessPoolExecutor(os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()) as pool:
+    n_processors = os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count()
+    with ProcessPoolExecutor(n_processors) as pool:
         for found in pool.map(audits, *zip(*jobs), [draws]*len(jobs)):
             print(*(line for _, line in found), sep="\n", flush=True)
             right.append([is_right for is_right, _ in found])
     for draw, of_draw in enumerate(zip(*right)):
-        both, nll, ece = sum(map(all, of_draw)), sum(r for r, _ in of_draw), sum(r for _, r in of_draw)
+        both = sum(map(all, of_draw))
+        nll, ece = (sum(column) for column in zip(*of_draw))
         print(f"draw {draw}: {both} of {len(of_draw)} right; NLL {nll}, ECE {ece}")
 
 

@@ -1,4 +1,4 @@
-"""`make bench`: every measured promise and the peers beside it. Ratios of single-threaded CPU time over the unit of the row.
+"""`make bench`: every measured promise and the peers beside it, as ratios of CPU time on one thread to that of a unit.
 
     python benchmarks/run.py               every group, written to benchmarks/RESULTS.md
     python benchmarks/run.py losses smooth only these, printed
@@ -72,8 +72,8 @@ def against_cross_entropy(budgets, ours, usual):
     logits, target = torch.randn(1024, 100, requires_grad=True), torch.randint(100, (1024,))
     def step(fn):
         return lambda: torch.autograd.grad(fn(logits, target), logits)
+    row = partial(compare, unit_name="F.cross_entropy", unit=step(F.cross_entropy))
     for name, budget in budgets.items():
-        row = partial(compare, unit_name="F.cross_entropy", unit=step(F.cross_entropy))
         yield row(f"{name}, forward and backward, 1024x100", step(ours(name)), budget=budget)
         if name in usual:
             yield row(f"{name} as usually written", step(usual[name]))
@@ -81,9 +81,14 @@ def against_cross_entropy(budgets, ours, usual):
 
 def loss_rows():
     budgets = dict(focal=1.3, flsd=1.5, bsce=1.5, bsce_gra=1.5, dual_focal=2.0)
-    functions = dict(focal=losses.focal_loss, flsd=losses.flsd_loss, bsce=losses.bsce_loss, dual_focal=losses.dual_focal_loss,
-                     bsce_gra=partial(losses.bsce_loss, detach_weight=True))
-    return against_cross_entropy(budgets, functions.get, dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written))
+    functions = dict(
+        focal=losses.focal_loss,
+        flsd=losses.flsd_loss,
+        bsce=losses.bsce_loss,
+        dual_focal=losses.dual_focal_loss,
+        bsce_gra=partial(losses.bsce_loss, detach_weight=True))
+    usual = dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written)
+    return against_cross_entropy(budgets, functions.get, usual)
 
 
 def surrogate_rows():
@@ -94,10 +99,14 @@ def surrogate_rows():
 def binned_rows(N, K, budget):
     probs, target = torch.randn(N, K).softmax(1), torch.randint(K, (N,))
     p, y = probs.numpy(), target.numpy()
-    what, row = f"ECE, {N:,}x{K}", partial(compare, unit_name="probs.max(1)", unit=lambda: probs.max(1))
+    what = f"ECE, {N:,}x{K}"
+    row = partial(compare, unit_name="probs.max(1)", unit=lambda: probs.max(1))
+
+    def torchmetrics_ece():
+        return multiclass_calibration_error(probs, target, K, n_bins=15, validate_args=False)
     yield row(f"{what}, validate=False", lambda: metrics.ece(probs, target, validate=False), budget=budget)
     yield row(f"{what}, with the checks", lambda: metrics.ece(probs, target))
-    yield row(f"{what}, torchmetrics", lambda: multiclass_calibration_error(probs, target, K, n_bins=15, validate_args=False))
+    yield row(f"{what}, torchmetrics", torchmetrics_ece)
     yield row(f"{what}, netcal", lambda: netcal.metrics.ECE(15).measure(p, y))
 
 
@@ -107,10 +116,12 @@ def metric_rows():
     logits, target = torch.randn(50_000, 100), torch.randint(100, (50_000,))
     probs = logits.softmax(1)
     row = partial(compare, unit_name="softmax(1).max(1)", unit=lambda: logits.softmax(1).max(1))
-    yield row("ECE from logits, 50,000x100", lambda: metrics.ece_from_logits(logits, target), budget=.45)
+    what = "ECE from logits, 50,000x100"
+    yield row(what, lambda: metrics.ece_from_logits(logits, target), budget=.45)
     theirs = probmetrics.metrics.Metrics.from_names(["ece-15"])
-    yield row("ECE from logits, 50,000x100, probmetrics", lambda: theirs.compute_all_from_labels_logits(target, logits))
-    yield row("classwise ECE, 50,000x100, validate=False", lambda: metrics.classwise_ece(probs, target, validate=False), budget=7)
+    yield row(f"{what}, probmetrics", lambda: theirs.compute_all_from_labels_logits(target, logits))
+    what = "classwise ECE, 50,000x100, validate=False"
+    yield row(what, lambda: metrics.classwise_ece(probs, target, validate=False), budget=7)
 
 
 def smooth_rows():
@@ -119,7 +130,12 @@ def smooth_rows():
         conf = .5 + .4*draw.beta(2, 2, size=N)
         hit = draw.random(N) < conf**1.2
         probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit)
-        yield compare(f"smooth ECE, {N:,}, validate=False", lambda: metrics.smooth_ece(probs, target, validate=False), "relplot.smECE", lambda: relplot.smECE(conf, hit), budget)
+        yield compare(
+            f"smooth ECE, {N:,}, validate=False",
+            lambda: metrics.smooth_ece(probs, target, validate=False),
+            "relplot.smECE",
+            lambda: relplot.smECE(conf, hit),
+            budget)
 
 
 def posthoc_rows():
@@ -130,13 +146,16 @@ def posthoc_rows():
     yield row(what, lambda: TemperatureScaling().fit(logits, target), budget=12)
     probs, y = logits.double().softmax(1).numpy(), target.numpy()
     yield row(f"{what}, netcal (float64)", lambda: netcal.scaling.TemperatureScaling().fit(probs, y))
-    theirs = probmetrics.distributions.CategoricalLogits(logits)
-    yield row(f"{what}, probmetrics", lambda: probmetrics.calibrators.TemperatureScalingCalibrator().fit_torch(theirs, target))
+    theirs, peer = probmetrics.distributions.CategoricalLogits(logits), probmetrics.calibrators
+    yield row(f"{what}, probmetrics", lambda: peer.TemperatureScalingCalibrator().fit_torch(theirs, target))
     what = "temperature by ECE, 1000 tried, 50,000x100"
     yield row(what, lambda: TemperatureScaling("ece", "pool").fit(logits, target), budget=700)
 
+    def ece_at(T):
+        return metrics.ece((logits/T).softmax(1), target, validate=False).item()
+
     def one_by_one():
-        return min((metrics.ece((logits/T).softmax(1), target, validate=False).item(), T) for T in temperature_lists["pool"].tolist())
+        return min((ece_at(T), T) for T in temperature_lists["pool"].tolist())
     yield row(f"{what}, one by one with our ECE", one_by_one)
 
 
@@ -158,8 +177,10 @@ def train_rows():
                 torch.nn.utils.clip_grad_norm_(model.parameters(), 2.)
                 optimizer.step()
                 loss.item()
-    yield compare("digits MLP epochs, Trainer", ours, "TensorDataset + DataLoader loop", loop, .25, seconds=.3)
-    yield compare("the eight matrix products of its batches, alone", lambda: matrix_products(epochs*11), "TensorDataset + DataLoader loop", loop, seconds=.3)
+    row = partial(compare, unit_name="TensorDataset + DataLoader loop", unit=loop, seconds=.3)
+    batches = 11  # of an epoch
+    yield row("digits MLP epochs, Trainer", ours, budget=.25)
+    yield row("the eight matrix products of its batches, alone", lambda: matrix_products(epochs*batches))
     yield resnet_row()
 
 
@@ -168,9 +189,10 @@ def matrix_products(steps):
     pairs = [(torch.randn(64, a), torch.randn(a, b), torch.randn(64, b)) for a, b in ((16, 256), (256, 256), (256, 10))]
     for _ in range(steps):
         for i, (x, w, grad) in enumerate(pairs):
-            x @ w, x.T @ grad
-            if i:
-                grad @ w.T
+            _ = x @ w
+            _ = x.T @ grad
+            if i > 0:  # nothing needs the gradient of the images
+                _ = grad @ w.T
 
 
 def resnet_row(n=128, batch=32):
@@ -189,7 +211,8 @@ def resnet_row(n=128, batch=32):
             optimizer.zero_grad()
             F.cross_entropy(model(ready[i:i + batch]), y[i:i + batch]).backward()
             optimizer.step()
-    return compare("ResNet-18 epoch, Trainer", ours, "bare forward + backward + step", bare, 1.03, pairs=7, seconds=.1)
+    what, unit_name = "ResNet-18 epoch, Trainer", "bare forward + backward + step"
+    return compare(what, ours, unit_name, bare, 1.03, pairs=7, seconds=.1)
 
 
 def image_rows(n=4096):
@@ -199,11 +222,17 @@ def image_rows(n=4096):
         return print("images: no CIFAR-10 as JPEG under CALIBNB_DATA (train/airplane/*.jpg); not measured")
     splits = load_data("cifar10", n_train=n)
     recipe = Recipe(epochs=1, batch_size=128, augment=("crop", "flip"), lr=.01)
-    usual = transforms.Compose([transforms.RandomCrop(32, 4), transforms.RandomHorizontalFlip(), transforms.ToTensor(), transforms.Normalize(*splits.train.scale)])
+    usual = transforms.Compose([
+        transforms.RandomCrop(32, 4),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(*splits.train.scale),
+    ])
     some = Subset(ImageFolder(folder/"train", usual), torch.randperm(50_000)[:n].tolist())
 
     def ours(**changes):
-        Trainer(make_model("small_cnn", 10, (3, 32, 32)), losses.make_loss("ce"), recipe.model_copy(update=changes), "cpu").fit(splits)
+        model = make_model("small_cnn", 10, (3, 32, 32))
+        Trainer(model, losses.make_loss("ce"), recipe.model_copy(update=changes), "cpu").fit(splits)
 
     def loop():
         model = make_model("small_cnn", 10, (3, 32, 32)).train()
@@ -214,8 +243,9 @@ def image_rows(n=4096):
             loss.backward()
             optimizer.step()
             loss.item()
-    yield compare(f"small CNN, {n} CIFAR-10 images, Trainer", ours, "ImageFolder + DataLoader loop", loop)
-    yield compare("the same with channels_last", partial(ours, channels_last=True), "ImageFolder + DataLoader loop", loop)
+    row = partial(compare, unit_name="ImageFolder + DataLoader loop", unit=loop)
+    yield row(f"small CNN, {n} CIFAR-10 images, Trainer", ours)
+    yield row("the same with channels_last", partial(ours, channels_last=True))
 
 
 def tree_rows(n=250):
@@ -259,7 +289,8 @@ def by_double_backward(step, batch, scope, lr=.1):
     moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
     grads = torch.autograd.grad(losses_.mean(), list(moving.values()), create_graph=True)
     moved = weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
-    torch.autograd.grad(step.meta.outer_loss(functional_call(model, moved, (x_other,)), y_other), list(inner.parameters()), retain_graph=True)
+    outer_loss = step.meta.outer_loss(functional_call(model, moved, (x_other,)), y_other)
+    torch.autograd.grad(outer_loss, list(inner.parameters()), retain_graph=True)
     losses_.mean().backward()
     step.optimizer.step()
     step.optimizer.zero_grad()
@@ -288,22 +319,51 @@ experiment = Experiment('short', dict(seed=seed))
 experiment.findings([])"""
 
 
+def write_short_notebook(path):
+    parameters = new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
+    kernel = dict(name="python3", display_name="Python 3", language="python")
+    cells = [parameters, new_code_cell(SHORT_NOTEBOOK)]
+    nbformat.write(new_notebook(cells=cells, metadata=dict(kernelspec=kernel)), path)
+
+
 def sweep_rows(n_notebooks=64):
     with tempfile.TemporaryDirectory() as d:
-        notebook, roots = Path(d)/"short.ipynb", (Path(d)/f"sweep{i}" for i in itertools.count())
-        cells = [new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), new_code_cell(SHORT_NOTEBOOK)]
-        nbformat.write(new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))), notebook)
+        notebook, out = Path(d)/"short.ipynb", Path(d)/"out.ipynb"
+        roots = (Path(d)/f"sweep{i}" for i in itertools.count())  # a new one each time, so that everything is run
+        write_short_notebook(notebook)
+
         def command(name, *args):
-            subprocess.run([Path(sys.executable).with_name(name), *map(str, args)], env=dict(os.environ, CALIBNB_RUNS=str(next(roots))), check=True, capture_output=True)
-        yield compare_wall(f"a short notebook, calibnb sweep of {n_notebooks} on one worker", lambda: command("calibnb", "sweep", notebook, "--grid", f"seed=0:{n_notebooks}", "--workers", 1),
-                           "papermill command line", lambda: command("papermill", notebook, Path(d)/"out.ipynb", "-p", "seed", 0), budget=1/6, times=n_notebooks)
+            program = Path(sys.executable).with_name(name)
+            env = dict(os.environ, CALIBNB_RUNS=str(next(roots)))
+            subprocess.run([program, *map(str, args)], env=env, check=True, capture_output=True)
+
+        def sweep():
+            command("calibnb", "sweep", notebook, "--grid", f"seed=0:{n_notebooks}", "--workers", 1)
+
+        def one_by_papermill():
+            command("papermill", notebook, out, "-p", "seed", 0)
+        what = f"a short notebook, calibnb sweep of {n_notebooks} on one worker"
+        unit_name = "papermill command line"
+        yield compare_wall(what, sweep, unit_name, one_by_papermill, budget=1/6, times=n_notebooks)
 
 
-GROUPS = dict(losses=loss_rows, surrogates=surrogate_rows, metrics=metric_rows, smooth=smooth_rows, posthoc=posthoc_rows, train=train_rows, meta=meta_rows, images=image_rows, trees=tree_rows, sweeps=sweep_rows)
+GROUPS = dict(
+    losses=loss_rows,
+    surrogates=surrogate_rows,
+    metrics=metric_rows,
+    smooth=smooth_rows,
+    posthoc=posthoc_rows,
+    train=train_rows,
+    meta=meta_rows,
+    images=image_rows,
+    trees=tree_rows,
+    sweeps=sweep_rows)
 
 
 def cpu_name():
-    found = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
+    "The processor as Linux names it; elsewhere as well as Python can."
+    info = Path("/proc/cpuinfo")
+    found = info.exists() and re.search(r"model name\s*: (.+)", info.read_text())
     return found[1] if found else platform.processor() or platform.machine()
 
 
@@ -311,7 +371,8 @@ if __name__ == "__main__":
     if unknown := set(sys.argv[1:]) - set(GROUPS):
         sys.exit(f"no group {', '.join(unknown)}; there are {', '.join(GROUPS)}")
     torch.manual_seed(0)
-    lines = [f"{date.today()}, {cpu_name()}, one thread, Python {platform.python_version()}, torch {torch.__version__}", "", HEADER]
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    lines = [f"{date.today()}, {cpu_name()}, one thread, {versions}", "", HEADER]
     print(*lines, sep="\n", flush=True)
     for name in sys.argv[1:] or GROUPS:
         for row in GROUPS[name]():

@@ -38,10 +38,11 @@ from .params import read_value
 # %% ../nbs/90_cli.ipynb #54873c76
 def _check_folder(flag, path, shown=None):
     "ValueError unless a folder can be written to; one that is not there yet can be made."
-    there = next(p for p in (Path(path).absolute(), *Path(path).absolute().parents) if p.exists())
-    if there.is_dir() and os.access(there, os.W_OK): return
-    why = 'read-only' if there.is_dir() else 'no folder'
-    raise ValueError(f'{flag}: {shown or path} cannot be written, {there} is {why}')
+    wanted = Path(path).absolute()
+    nearest = next(p for p in (wanted, *wanted.parents) if p.exists())
+    if nearest.is_dir() and os.access(nearest, os.W_OK): return
+    why = 'read-only' if nearest.is_dir() else 'no folder'
+    raise ValueError(f'{flag}: {shown or path} cannot be written, {nearest} is {why}')
 
 def _check_file(flag, path):
     "ValueError unless a file can be written."
@@ -51,8 +52,19 @@ def _check_file(flag, path):
 def _pairs(flag, pairs):
     "Names and values as a dictionary; ValueError for a name that is given twice, of which one would be lost."
     names = [name for name, _ in pairs]
-    if twice := [name for name in names if names.count(name) > 1]: raise ValueError(f'{flag} {twice[0]}: given twice')
+    for name in names:
+        if names.count(name) > 1: raise ValueError(f'{flag} {name}: given twice')
     return dict(pairs)
+
+# %% ../nbs/90_cli.ipynb #7bc1d229
+def _add_run(commands):
+    run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
+    run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
+    run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'))
+    run.add_argument('--again', action='store_true', help='execute even if the run is done')
+    run.add_argument('--timeout', type=int, help='seconds a single cell may take')
+    run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
+    return run
 
 def _run(args):
     params, failed = _pairs('-p', args.parameters), 0
@@ -72,90 +84,93 @@ def _run(args):
         print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
     return failed
 
-# %% ../nbs/90_cli.ipynb #4e409a0f
-def _kind(args): return 'probs' if args.probs else 'logits'
-
-def _audit(args):
-    paths = {name: str(Path(v).resolve()) for name in ('file', 'target_file', 'val_file', 'val_target_file') if (v := getattr(args, name))}
-    if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
-    if args.eps is not None and not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
-    if args.eps is not None and not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
-    _check_folder('CALIBNB_RUNS', runs_root())
-    if args.to: _check_folder('--to', args.to)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # the report has them
-        preds, val = read_sets(args.file, _kind(args), args.target_file, args.val_file, args.val_target_file, args.eps)
-    try: check_sets(preds, val, n_bins=[args.bins])  # whatever is wrong is said before anything starts
-    except ValueError as e:
-        raise ValueError(re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')) from None
-    settings = dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, eps=-1. if args.eps is None else args.eps, title=args.title or Path(args.file).name, **paths)
-    try: folder = run_notebook('audit', settings, again=True)
-    except NotebookError as e:
-        print(f'calibnb: {e}', file=sys.stderr)
-        return 1
-    write_report(folder, folder/'files'/'report.html', f'calibration audit: {settings["title"]}')
-    print(describe(folder))
-    print(f'\n  {(folder/"files"/"recommendation.txt").read_text(encoding="utf-8").strip()}')
-    where = folder/'files'
-    if args.to:
-        where = Path(args.to)
-        where.mkdir(parents=True, exist_ok=True)
-        for old in where/'calibrator.safetensors', *where.glob('tables/reliability_*.csv'): old.unlink(missing_ok=True)  # of an older audit
-        for path in (folder/'files').iterdir(): shutil.copy(path, where/path.name)
-        copy_notebook(folder, where)
-        shutil.copytree(folder/'tables', where/'tables', dirs_exist_ok=True)
-    print(f'\n  report      {where/"report.html"}')
-    if (where/'calibrator.safetensors').exists(): print(f'  to use it   calibnb apply {where/"calibrator.safetensors"} FILE --{_kind(args)} --out OUT')
-
-def _apply(args):
-    out = Path(args.out)
-    if not out.suffix: raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
-    _check_file('--out', out)
-    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
-    calibrator = Calibrator.load(args.calibrator)
-    logits, target = read_scored(args.file, _kind(args), calibrator.eps_)
-    write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
-    print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
-
 # %% ../nbs/90_cli.ipynb #88c07e90
-def _sweep(args):
-    options = {k: read_value(v) for k, v in _pairs('--option', args.option).items()}
-    spec = _spec(args.what, _pairs('-p', args.parameters), args.grid)
-    jobs = expand(spec)
-    if not args.dry_run: _check_folder('CALIBNB_RUNS', runs_root())
-    start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options, timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
-    if args.dry_run:
-        print(table[['state', 'run', 'job']].to_string(index=False, header=False))
-        print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
-        return 0
-    print(table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format)).to_string(index=False))
-    for row in table[table.reason != ''].itertuples(): print(f'{row.state}  {row.job}: {row.reason}')
-    print(', '.join(f'{n} {state}' for state, n in table.state.value_counts().items()) + f', {time.time() - start:.1f} s')
-    return int(not table.state.isin(['done', 'done before']).all())
-
 def _spec(what, parameters, grid):
-    "SweepSpec of a file, or of a notebook with its grid."
+    "The SweepSpec of a file, or of a notebook with its grid."
     axes = {}
     for text in grid:
         name, _, values = text.partition('=')
-        if not name or not values: raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
+        if not name or not values:
+            raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
         if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
         axes[name] = values
-    if Path(what).suffix not in ('.yaml', '.yml', '.json'):
-        try: return SweepSpec(notebook=what, base=parameters, grid=axes)
-        except ValueError as e: raise ValueError(reasons(e)) from None
-    try: given = yaml.safe_load(Path(what).read_text(encoding='utf-8'))
-    except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{what}: {one_line(str(e))}') from None
-    if not isinstance(given, dict): raise ValueError(f'{what}: want settings, as in the files of sweeps/')
+    if Path(what).suffix in ('.yaml', '.yml', '.json'): return _spec_of_file(what, parameters, axes)
+    try: return SweepSpec(notebook=what, base=parameters, grid=axes)
+    except ValueError as e: raise ValueError(reasons(e)) from None
+
+def _spec_of_file(path, parameters, axes):
+    try: given = yaml.safe_load(Path(path).read_text(encoding='utf-8'))
+    except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{path}: {one_line(str(e))}') from None
+    if not isinstance(given, dict): raise ValueError(f'{path}: want settings, as in the files of sweeps/')
     try:
-        spec = SweepSpec.model_validate({k: v for k, v in given.items() if v is not None})
-        changed = dict(base=spec.base | {k: read_value(v) for k, v in parameters.items()}, grid=spec.grid | axes)
-        spec = SweepSpec.model_validate(dict(spec) | changed)
-    except ValueError as e: raise ValueError(f'{what}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
-    lost = [name for name in parameters if any(name in case for case in spec.cases)]
-    if lost: raise ValueError(f'-p {lost[0]}: the cases of {what} say it too, and would win; change the file')
+        spec = SweepSpec.model_validate({name: value for name, value in given.items() if value is not None})
+        base = spec.base | {name: read_value(text) for name, text in parameters.items()}
+        spec = SweepSpec.model_validate(dict(spec) | dict(base=base, grid=spec.grid | axes))
+    except ValueError as e:
+        raise ValueError(f'{path}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
+    for name in parameters:
+        if any(name in case for case in spec.cases):
+            raise ValueError(f'-p {name}: the cases of {path} say it too, and would win; change the file')
     return spec
+
+# %% ../nbs/90_cli.ipynb #0e945b82
+def _add_sweep(commands):
+    about = 'make many runs side by side: those of a file, or of a notebook over a grid'
+    many = commands.add_parser('sweep', help=about)
+    many.add_argument('what', metavar='FILE|NOTEBOOK',
+                      help='.yaml or .json as in sweeps/, or the name or path of a notebook')
+    many.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
+                      help='of every run')
+    many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES',
+                      help='an axis, e.g. loss=ce,focal or seed=0:5')
+    many.add_argument('--workers', default='auto', help='runs side by side (one a core, or --per-gpu on every GPU)')
+    many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (1)')
+    many.add_argument('--engine', default='processes', choices=sorted(engines))
+    many.add_argument('--option', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
+                      help='of a Ray task (num_cpus) or of submitit (slurm_partition)')
+    many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
+    many.add_argument('--retries', type=int, default=1, help='of runs whose process died (1)')
+    many.add_argument('--dry-run', action='store_true', help='list the runs and end')
+    flags = dict(workers='--workers', per_gpu='--per-gpu', timeout='--timeout', retries='--retries', options='--option')
+    many.set_defaults(flags=flags)
+    return many
+
+def _sweep(args):
+    options = {name: read_value(text) for name, text in _pairs('--option', args.option).items()}
+    jobs = expand(_spec(args.what, _pairs('-p', args.parameters), args.grid))
+    if not args.dry_run: _check_folder('CALIBNB_RUNS', runs_root())
+    start = time.time()
+    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
+                  timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
+    if args.dry_run:
+        _print_plan(table)
+        return 0
+    _print_ends(table, time.time() - start)
+    return int(not table.state.isin(['done', 'done before']).all())
+
+# %% ../nbs/90_cli.ipynb #742e1fb5
+def _print_plan(table):
+    print(table[['state', 'run', 'job']].to_string(index=False, header=False))
+    print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
+
+def _print_ends(table, seconds):
+    "The table of a sweep, then the reasons of what failed, each whole and on a line of its own."
+    shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
+    print(shown.to_string(index=False))
+    for row in table[table.reason != ''].itertuples(): print(f'{row.state}  {row.job}: {row.reason}')
+    counts = ', '.join(f'{n} {state}' for state, n in table.state.value_counts().items())
+    print(f'{counts}, {seconds:.1f} s')
+
+# %% ../nbs/90_cli.ipynb #ee387347
+_SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll')
+
+def _add_collect(commands):
+    table = commands.add_parser('collect', help='settings and results of every training, as a table')
+    table.add_argument('--root', metavar='DIR', help='of the runs (the usual one)')
+    table.add_argument('--experiment', help='only of this one')
+    table.add_argument('--csv', metavar='FILE')
+    table.add_argument('--parquet', metavar='FILE')
+    return table
 
 def _collect(args):
     root = Path(args.root or runs_root())
@@ -164,88 +179,165 @@ def _collect(args):
         if path: _check_file(flag, path)
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_nothing(root, args.experiment))
-    for path in filter(None, (args.csv, args.parquet)): Path(path).parent.mkdir(parents=True, exist_ok=True)
+    files = [path for path in (args.csv, args.parquet) if path]
+    for path in files: Path(path).parent.mkdir(parents=True, exist_ok=True)
     if args.csv: table.to_csv(args.csv, index=False)
-    if args.parquet:
-        try: table.astype({c: str for c in table.columns if table[c].dtype == object}).to_parquet(args.parquet, index=False)
-        except ImportError: raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, or take --csv') from None
-    written = ''.join(f', written to {path}' for path in (args.csv, args.parquet) if path)
-    shown = [c for c in ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll') if c in table.columns]
-    print(f'{len(table)} trainings in {root}{written}' if written else table[shown].to_string(index=False))
+    if args.parquet: _write_parquet(table, args.parquet)
+    if not files: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
+    else: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for path in files))
+
+# %% ../nbs/90_cli.ipynb #2335ceb7
+def _write_parquet(table, path):
+    "Columns of Python objects, such as options, become text: a column has one type there."
+    texts = {c: str for c in table.columns if table[c].dtype == object}
+    try: table.astype(texts).to_parquet(path, index=False)
+    except ImportError:
+        raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, '
+                         'or take --csv') from None
 
 def _nothing(root, experiment):
     "What to say where there are no trainings."
     if experiment and len(others := collect(root)):
         there = ', '.join(sorted(set(others.experiment)))
         return f'--experiment: no trainings of {experiment} in {root}; there are some of {there}'
-    return (f'no trainings{f" of {experiment}" if experiment else ""} in {root}; make some with `calibnb run` or '
-            '`calibnb sweep`, or say with --root or CALIBNB_RUNS where they lie')
+    wanted = f'no trainings of {experiment}' if experiment else 'no trainings'
+    return (f'{wanted} in {root}; make some with `calibnb run` or `calibnb sweep`, '
+            'or say with --root or CALIBNB_RUNS where they lie')
 
-# %% ../nbs/90_cli.ipynb #48fad292
-def _download(args): print(f'{args.data} is in {download(args.data)}')
-
-def _list(args):
-    known = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses, calibrators=lambda: list_calibrators(), recorders=lambda: recorders)
-    for what, names in known.items():
-        if args.what in (what, 'all'): print(f'{what:12} {", ".join(names())}')
-    if args.what in ('runs', 'all'):
-        runs = find_runs()
-        print(f'{"runs":12} {len(runs)} in {runs_root()}')
-        if args.what == 'runs':
-            for f in runs: print(f'  {f.state:8} {f.path.parent.name}/{f.path.name}  {f.status.get("reason", "")}')
-
-# %% ../nbs/90_cli.ipynb #37d190dd
+# %% ../nbs/90_cli.ipynb #debb968b
 def _add_kind(command):
     kind = command.add_mutually_exclusive_group(required=True)
     kind.add_argument('--logits', action='store_true', help='the file holds logits')
     kind.add_argument('--probs', action='store_true', help='the file holds probabilities')
 
+def _kind(args): return 'probs' if args.probs else 'logits'
+
 def _add_audit(commands):
-    audit = commands.add_parser('audit', help='how calibrated are the predictions in a file, and which calibrator to use')
-    audit.add_argument('file', help='predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv with a column `target`; .npy with --target')
+    about = 'how calibrated are the predictions in a file, and which calibrator to use'
+    audit = commands.add_parser('audit', help=about)
+    audit.add_argument('file', help='predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and '
+                       '`target`; .csv with a column `target`; .npy with --target')
     _add_kind(audit)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='labels in a file of their own')
-    audit.add_argument('--val', dest='val_file', metavar='FILE', help='validation predictions to fit calibrators on; without it they are cross-fitted')
-    audit.add_argument('--val-target', dest='val_target_file', metavar='FILE', help='labels of --val in a file of their own')
+    audit.add_argument('--val', dest='val_file', metavar='FILE',
+                       help='validation predictions to fit calibrators on; without it they are cross-fitted')
+    audit.add_argument('--val-target', dest='val_target_file', metavar='FILE',
+                       help='labels of --val in a file of their own')
     audit.add_argument('--bins', type=int, default=15, help='bins of the ECE (15)')
-    audit.add_argument('--eps', type=float, metavar='WEIGHT', help='of the uniform that probabilities are mixed with before calibrators '
-                       'take logarithms (fitted on the validation labels if a probability is 0, else none)')
+    audit.add_argument('--eps', type=float, metavar='WEIGHT',
+                       help='share of the uniform distribution to mix into probabilities before calibrators take '
+                       'logarithms (fitted on the validation labels if a probability is 0, else none)')
     audit.add_argument('--full', action='store_true', help='every calibrator and 2000 resamples')
     audit.add_argument('--seed', type=int, default=0)
     audit.add_argument('--title', help='of the report')
     audit.add_argument('--to', metavar='DIR', help='also copy report, notebook, tables and calibrator to DIR')
-    audit.set_defaults(do=_audit, flags=dict(n_bins='--bins', seed='--seed'))
+    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed'))
+    return audit
 
-def _add_sweep(commands):
-    many = commands.add_parser('sweep', help='make many runs side by side: those of a file, or of a notebook over a grid')
-    many.add_argument('what', metavar='FILE|NOTEBOOK', help='.yaml or .json as in sweeps/, or the name or path of a notebook')
-    many.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'), help='of every run')
-    many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES', help='an axis, e.g. loss=ce,focal or seed=0:5')
-    many.add_argument('--workers', default='auto', help='runs side by side (one a core, or --per-gpu on every GPU)')
-    many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (1)')
-    many.add_argument('--engine', default='processes', choices=sorted(engines))
-    many.add_argument('--option', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'), help='of a Ray task (num_cpus) or of submitit (slurm_partition)')
-    many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
-    many.add_argument('--retries', type=int, default=1, help='of runs whose process died (1)')
-    many.add_argument('--dry-run', action='store_true', help='list the runs and end')
-    flags = dict(workers='--workers', per_gpu='--per-gpu', timeout='--timeout', retries='--retries', options='--option')
-    many.set_defaults(do=_sweep, flags=flags)
-    table = commands.add_parser('collect', help='settings and results of every training, as a table')
-    table.add_argument('--root', metavar='DIR', help='of the runs (the usual one)')
-    table.add_argument('--experiment', help='only of this one')
-    table.add_argument('--csv', metavar='FILE')
-    table.add_argument('--parquet', metavar='FILE')
-    table.set_defaults(do=_collect)
+# %% ../nbs/90_cli.ipynb #4e409a0f
+def _check_audit(args):
+    if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
+    if args.eps is not None:
+        if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
+        if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
+    _check_folder('CALIBNB_RUNS', runs_root())
+    if args.to: _check_folder('--to', args.to)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')  # the report has them
+        files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
+        preds, val = read_sets(*files, args.eps)
+    try: check_sets(preds, val, n_bins=[args.bins])
+    except ValueError as e:
+        message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
+        raise ValueError(message) from None
 
+def _audit_settings(args):
+    "The parameters of the experiment `audit`; -1 stands for an eps that is not given."
+    given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
+    paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
+    eps = -1. if args.eps is None else args.eps
+    title = args.title or Path(args.file).name
+    return dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, eps=eps, title=title, **paths)
+
+# %% ../nbs/90_cli.ipynb #c0221d35
+def _audit(args):
+    _check_audit(args)
+    settings = _audit_settings(args)
+    try: folder = run_notebook('audit', settings, again=True)
+    except NotebookError as e:
+        print(f'calibnb: {e}', file=sys.stderr)
+        return 1
+    files = folder/'files'
+    write_report(folder, files/'report.html', f'calibration audit: {settings["title"]}')
+    print(describe(folder))
+    print(f'\n  {(files/"recommendation.txt").read_text(encoding="utf-8").strip()}')
+    where = _copy_audit(folder, Path(args.to)) if args.to else files
+    calibrator = where/'calibrator.safetensors'
+    print(f'\n  report      {where/"report.html"}')
+    if calibrator.exists(): print(f'  to use it   calibnb apply {calibrator} FILE --{_kind(args)} --out OUT')
+
+def _copy_audit(folder, to)->Path:
+    "Copy what an audit made; what an older audit has left there and this one has not made goes first."
+    to.mkdir(parents=True, exist_ok=True)
+    for old in to/'calibrator.safetensors', *to.glob('tables/reliability_*.csv'): old.unlink(missing_ok=True)
+    for path in (folder/'files').iterdir(): shutil.copy(path, to/path.name)
+    copy_notebook(folder, to)
+    shutil.copytree(folder/'tables', to/'tables', dirs_exist_ok=True)
+    return to
+
+# %% ../nbs/90_cli.ipynb #99291dbe
 def _add_apply(commands):
-    apply = commands.add_parser('apply', help='calibrated probabilities of a file, by a calibrator that `audit` left or `save` wrote')
+    about = 'calibrated probabilities of a file, by a calibrator that `audit` left or `save` wrote'
+    apply = commands.add_parser('apply', help=about)
     apply.add_argument('calibrator', help='.safetensors')
     apply.add_argument('file', help='logits or probabilities; labels are not needed')
     _add_kind(apply)
-    apply.add_argument('--out', required=True, metavar='FILE', help='where to write: .npz, .npy, .csv, .pt or .safetensors')
-    apply.set_defaults(do=_apply, flags=dict(path='calibrator'))
+    apply.add_argument('--out', required=True, metavar='FILE',
+                       help='where to write: .npz, .npy, .csv, .pt or .safetensors')
+    apply.set_defaults(flags=dict(path='calibrator'))
+    return apply
+
+def _apply(args):
+    out = Path(args.out)
+    if not out.suffix:
+        raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
+    _check_file('--out', out)
+    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
+    calibrator = Calibrator.load(args.calibrator)
+    logits, target = read_scored(args.file, _kind(args), calibrator.eps_)
+    write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
+    print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
+
+# %% ../nbs/90_cli.ipynb #48fad292
+_LISTS = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses,
+              calibrators=list_calibrators, recorders=lambda: recorders)
+
+def _add_download(commands):
+    about = 'fetch a data set from its makers into the folder that CALIBNB_DATA names'
+    fetch = commands.add_parser('download', help=about)
+    fetch.add_argument('data', choices=sorted(downloads), metavar='DATA', help=', '.join(sorted(downloads)))
+    return fetch
+
+def _download(args): print(f'{args.data} is in {download(args.data)}')
+
+def _add_list(commands):
+    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, recorders, runs')
+    names.add_argument('what', nargs='?', default='all', choices=['all', *_LISTS, 'runs'])
+    return names
+
+def _list(args):
+    for what, names in _LISTS.items():
+        if args.what in (what, 'all'): print(f'{what:12} {", ".join(names())}')
+    if args.what not in ('runs', 'all'): return
+    runs = find_runs()
+    print(f'{"runs":12} {len(runs)} in {runs_root()}')
+    if args.what == 'all': return
+    for run in runs: print(f'  {run.state:8} {run.path.parent.name}/{run.path.name}  {run.status.get("reason", "")}')
 
 # %% ../nbs/90_cli.ipynb #278cf0de
+_COMMANDS = {_add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_audit: _audit, _add_apply: _apply,
+             _add_download: _download, _add_list: _list}  # what may be typed -> what it does; --help keeps the order
+
 class _Parser(argparse.ArgumentParser):
     "A grammar whose errors are one line."
     def error(self, message):
@@ -254,25 +346,11 @@ class _Parser(argparse.ArgumentParser):
 
 def parser():
     "The command line's grammar."
-    top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply calibrators, download data sets, list what there is.')
+    top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
+                  'calibrators, download data sets, list what there is.')
     top.add_argument('--version', action='version', version=calibnb.__version__)
     commands = top.add_subparsers(required=True, metavar='COMMAND')
-    run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
-    run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
-    run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'))
-    run.add_argument('--again', action='store_true', help='execute even if the run is done')
-    run.add_argument('--timeout', type=int, help='seconds a single cell may take')
-    run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
-    run.set_defaults(do=_run)
-    _add_sweep(commands)
-    _add_audit(commands)
-    _add_apply(commands)
-    fetch = commands.add_parser('download', help='fetch a data set from its makers into the folder that CALIBNB_DATA names')
-    fetch.add_argument('data', choices=sorted(downloads), metavar='DATA', help=', '.join(sorted(downloads)))
-    fetch.set_defaults(do=_download)
-    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, recorders, runs')
-    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'data', 'models', 'losses', 'calibrators', 'recorders', 'runs'])
-    names.set_defaults(do=_list)
+    for add, do in _COMMANDS.items(): add(commands).set_defaults(do=do)
     return top
 
 def _as_typed(message, flags):

@@ -24,25 +24,28 @@ _ALLOWED = (', '.join([*_TYPES, 'None', 'Any', 'Optional', 'Union', 'Literal'])
             + ', or of these X | None, list[X], dict[X, Y], tuple[X, ...]')
 
 def _read_type(node, bare=False):
-    "The type that a node of an annotation stands for, KeyError where the table has none. `bare`: it has brackets after it."
+    "The type that a node of an annotation stands for; KeyError for any other. `bare`: brackets follow it."
     match node:
         case ast.Constant(value=None): return type(None)
         case ast.Name(id=name): found = (_TYPES | _TYPING)[name]
         case ast.Attribute(value=ast.Name(id='typing'), attr=name): found = _TYPING[name]
         case ast.BinOp(left=left, op=ast.BitOr(), right=right): return typing.Union[_read_type(left), _read_type(right)]
-        case ast.Subscript(value=of, slice=ast.Tuple(elts=parts)): return _with_parts(_read_type(of, bare=True), parts)
-        case ast.Subscript(value=of, slice=part): return _with_parts(_read_type(of, bare=True), [part])
+        case ast.Subscript(value=outer, slice=ast.Tuple(elts=parts)):
+            return _with_parts(_read_type(outer, bare=True), parts)
+        case ast.Subscript(value=outer, slice=part): return _with_parts(_read_type(outer, bare=True), [part])
         case _: raise KeyError(ast.unparse(node))
-    if not bare and found in (typing.Optional, typing.Union, typing.Literal): raise KeyError(name)   # say nothing alone
+    means_nothing_alone = typing.Optional, typing.Union, typing.Literal
+    if not bare and found in means_nothing_alone: raise KeyError(name)
     return found
 
-def _with_parts(of, parts):
-    "list[int] of `list` and the node of `int`; KeyError for the wrong number of parts, or where there can be none."
-    if of is typing.Literal and parts: return of[tuple(map(_literal_value, parts))]
-    if of is tuple and len(parts) == 2 and _is_dots(parts[1]): return tuple[_read_type(parts[0]), ...]
+def _with_parts(outer, parts):
+    "list[int] from `list` and the node of `int`; KeyError for the wrong number of parts, or where there can be none."
+    if outer is typing.Literal and parts: return outer[tuple(map(_literal_value, parts))]
+    if outer is tuple and len(parts) == 2 and _is_dots(parts[1]): return tuple[_read_type(parts[0]), ...]
     known = {list: 1, dict: 2, typing.Optional: 1, tuple: len(parts), typing.Union: len(parts)}
-    if not parts or known[of] != len(parts): raise KeyError(of)
-    return of[tuple(map(_read_type, parts)) if len(parts) > 1 else _read_type(parts[0])]
+    if not parts or known[outer] != len(parts): raise KeyError(outer)
+    inner = tuple(map(_read_type, parts))
+    return outer[inner if len(inner) > 1 else inner[0]]
 
 def _is_dots(node): return isinstance(node, ast.Constant) and node.value is Ellipsis
 
@@ -84,7 +87,7 @@ def _default(name, node):
                          'or a list, tuple or dictionary of these') from None
 
 def _shown(node):
-    "The source of a node, on one line and not too long of it."
+    "The source of a node, on one line and shortened."
     try: return shorten(ast.unparse(node), 120, placeholder=' ...')
     except RecursionError: return 'deeply nested'
 
@@ -101,22 +104,24 @@ def check_values(
     for name in values:
         if name not in types:
             near = difflib.get_close_matches(name, types, 1)
-            raise KeyError(f'{name} is not declared in {where}; ' + (f'did you mean {near[0]}? ' if near else '')
-                           + f'declared: {", ".join(types) or "nothing"}')
-    full = {}
-    for name, (kind, default) in types.items():
-        value = values.get(name, default)
-        try: full[name] = TypeAdapter(kind).validate_python(value, strict=True)
-        except ValidationError as e:
-            raise TypeError(f'{name}: {value!r} is a {type(value).__name__}, want {_name(kind)} '
-                            f'({e.errors()[0]["msg"].lower()})') from None
-        try: json.dumps(full[name], allow_nan=False)
-        except (TypeError, ValueError):
-            raise ValueError(f'{name}: {value!r}, want finite numbers, text, and lists or dictionaries of them') from None
+            hint = f'did you mean {near[0]}? ' if near else ''
+            raise KeyError(f'{name} is not declared in {where}; {hint}declared: {", ".join(types) or "nothing"}')
+    full = {name: _checked(name, values.get(name, default), kind) for name, (kind, default) in types.items()}
     seed = full.get('seed', 0)
     if seed < 0: raise ValueError(f'seed: {seed}, want 0 or more')
-    if seed >= 2**32: raise ValueError(f'seed: {seed}, want less than 2**32')
+    if seed >= 2**32: raise ValueError(f'seed: {seed}, want less than 2**32')  # NumPy takes 32 bits
     return full
+
+def _checked(name, value, kind):
+    "A value of a type that JSON can hold."
+    try: checked = TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as e:
+        raise TypeError(f'{name}: {value!r} is a {type(value).__name__}, want {_name(kind)} '
+                        f'({e.errors()[0]["msg"].lower()})') from None
+    try: json.dumps(checked, allow_nan=False)
+    except (TypeError, ValueError):
+        raise ValueError(f'{name}: {value!r}, want finite numbers, text, and lists or dictionaries of them') from None
+    return checked
 
 def _name(kind): return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
@@ -138,31 +143,33 @@ def parse_value(
     "The value that `text` means where a `kind` is wanted: text itself for str, otherwise a literal."
     return text if kind is str else read_value(text)
 
+# %% ../nbs/01_params.ipynb #0a104f88
 def join_dotted(
     values,     # (name, value) pairs; 'recipe.epochs' is an entry of the dictionary `recipe`
     types:dict, # name -> (type, default), from `declared`
-)->dict:        # name -> value, what is text read as the declared type wants it
+)->dict:        # name -> value; text is read as the declared type wants it
     "Values as they were typed, those with dots gathered into the dictionaries that they belong to."
     found = {}
-    for name, value in sorted(values, key=lambda pair: '.' in pair[0]):   # what is given whole, then its entries
+    for name, value in sorted(values, key=lambda pair: '.' in pair[0]):
         head, _, entry = name.partition('.')
         if not entry or types.get(head, (None,))[0] is not dict:
             found[name] = parse_value(value, types[name][0]) if isinstance(value, str) and name in types else value
-        elif isinstance(whole := found.get(head, {}), dict):
-            found[head] = {**whole, entry: read_value(value) if isinstance(value, str) else value}
-        else: raise TypeError(f'{head}: {whole!r}, and {name} too, want a dictionary')
+            continue
+        whole = found.get(head, {})
+        if not isinstance(whole, dict): raise TypeError(f'{head}: {whole!r}, and {name} too, want a dictionary')
+        found[head] = {**whole, entry: read_value(value) if isinstance(value, str) else value}
     return found
 
 # %% ../nbs/01_params.ipynb #48e879fb
 def read_notebook(
     path,  # of an .ipynb file
 )->dict:   # its JSON; every cell has metadata and a source
-    "A notebook as it lies on disk; a ValueError that names the file when it is none."
+    "A notebook as it lies on disk; a ValueError that names the file when it is not a notebook."
     try: nb = json.loads(Path(path).read_text(encoding='utf-8'))
     except (ValueError, RecursionError) as e: raise ValueError(f'{path}: cannot be read as a notebook ({e})') from None
+    def is_cell(c): return isinstance(c, dict) and isinstance(c.get('metadata'), dict) and 'source' in c
     cells = nb.get('cells') if isinstance(nb, dict) else None
-    def whole(c): return isinstance(c, dict) and isinstance(c.get('metadata'), dict) and 'source' in c
-    if not isinstance(cells, list) or not all(map(whole, cells)):
+    if not isinstance(cells, list) or not all(map(is_cell, cells)):
         raise ValueError(f'{path}: cannot be read as a notebook (want nbformat 4: cells with metadata and source)')
     return nb
 
@@ -185,19 +192,24 @@ def check_parameters(
 
     KeyError for an injected name that was not declared, TypeError for a wrong type,
     ValueError when nothing was declared or the `parameters` tag is lost."""
-    cells = list(enumerate(namespace.get('In', [])))
-    own = [(i, s) for i, s in cells if _is_declaration(s)]
-    if not own: raise ValueError('no parameters cell has run: run the cell of typed assignments first')
-    at, source = own[-1]
-    injected = [(i, s) for i, s in cells if s.lstrip().startswith('# Parameters')]
-    types = declared(source)
-    if any(i < own[0][0] for i, _ in injected):
-        raise ValueError('the parameters cell lost its tag `parameters`: papermill put your values before the defaults, '
-                         f'which overwrote them. Tag the cell that declares {", ".join(types)}')
-    given = {n.id for _, s in injected for node in ast.parse(s).body if isinstance(node, ast.Assign) for n in node.targets}
-    return check_values({name: namespace[name] for name in [*types, *sorted(given - types.keys())] if name in namespace}, types)
+    sources = list(namespace.get('In', []))
+    declarations = [i for i, source in enumerate(sources) if _is_declaration(source)]
+    if not declarations: raise ValueError('no parameters cell has run: run the cell of typed assignments first')
+    injected = [i for i, source in enumerate(sources) if source.lstrip().startswith('# Parameters')]
+    types = declared(sources[declarations[-1]])  # of a cell that was run several times, the last
+    if any(i < declarations[0] for i in injected):
+        raise ValueError('the parameters cell lost its tag `parameters`: papermill put your values before the '
+                         f'defaults, which overwrote them. Tag the cell that declares {", ".join(types)}')
+    given = {name for i in injected for name in _assigned(sources[i])}
+    names = [*types, *sorted(given - types.keys())]
+    return check_values({name: namespace[name] for name in names if name in namespace}, types)
 
 def _is_declaration(source):
+    "Whether a cell has typed assignments and nothing else."
     try: body = ast.parse(source).body
     except SyntaxError: return False  # a cell with a magic or a shell command
     return bool(body) and all(isinstance(node, ast.AnnAssign) for node in body)
+
+def _assigned(source):
+    "The names that a cell of plain assignments gives values to."
+    return [n.id for node in ast.parse(source).body if isinstance(node, ast.Assign) for n in node.targets]

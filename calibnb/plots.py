@@ -20,10 +20,11 @@ from .metrics.intervals import proportion_interval
 def set_style():
     "The look of every figure, for this session."
     mpl.rcParams.update({
-        'figure.dpi': 96, 'savefig.dpi': 144, 'savefig.bbox': 'tight', 'figure.constrained_layout.use': True,
-        'font.size': 10, 'axes.titlesize': 10.5, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left', 'legend.fontsize': 9,
-        'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#e4e4e4', 'grid.linewidth': .6,
-        'axes.axisbelow': True, 'lines.linewidth': 1.6, 'legend.frameon': False, 'image.cmap': 'viridis'})
+        'figure.dpi': 96, 'figure.constrained_layout.use': True, 'savefig.dpi': 144, 'savefig.bbox': 'tight',
+        'font.size': 10, 'axes.titlesize': 10.5, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
+        'axes.spines.top': False, 'axes.spines.right': False, 'axes.axisbelow': True,
+        'axes.grid': True, 'grid.color': '#e4e4e4', 'grid.linewidth': .6,
+        'lines.linewidth': 1.6, 'legend.fontsize': 9, 'legend.frameon': False, 'image.cmap': 'viridis'})
 
 # %% ../nbs/35_plots.ipynb #e196425f
 black, orange, sky, green, yellow, blue, vermillion, purple = (
@@ -32,15 +33,31 @@ grey = '#8c8c8c'
 classes = mpl.colors.ListedColormap([blue, orange, green, purple, sky, vermillion, yellow, black])
 sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc', sky, blue, '#001a33'])  # light to dark
 
-_families = {'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-             'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'), 'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#6a51a3', 'ER'),
-             'mmce': ('#44aa99', 'MMCE'), 'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'), 'consistency': ('#666666', 'CONS')}
-_steps = {'focal': {.5: ('#a9d6f0', '-'), 1.: ('#79bfe8', ':'), 2.: ('#3596cf', '-.'), 3.: (blue, '--'), 5.: ('#003a57', (0, (1, 1)))}, 'flsd': {None: (sky, (0, (6, 1)))},
-          'inverse_focal': {.5: ('#f2ab70', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', (0, (1, 1))), 5.: ('#4d2000', '-')},
-          'bsce_gra': {1.: ('#d28cb3', '-.'), 2.: ('#b8608f', '--'), 5.: ('#612443', '-')}, 'label_smoothing': {.01: ('#f3c766', ':'), .05: (orange, '-'), .1: ('#b87f00', '--'), .2: ('#7a5400', '-.')},
-          'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')}, 'entropy': {.1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-')}}
+def _lightness(color): return np.dot(mpl.colors.to_rgb(color), [.299, .587, .114])  # of a grey print
 
-def _strength(options): return next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
+# %% ../nbs/35_plots.ipynb #9f845c78
+_families = {  # name of the loss -> colour, short name
+    'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
+    'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'),
+    'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#6a51a3', 'ER'), 'mmce': ('#44aa99', 'MMCE'),
+    'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'),
+    'consistency': ('#666666', 'CONS')}
+
+_dots, _long = (0, (1, 1)), (0, (6, 1))
+_steps = {  # name of the loss -> strength -> colour, line style
+    'focal': {.5: ('#a9d6f0', '-'), 1.: ('#79bfe8', ':'), 2.: ('#3596cf', '-.'), 3.: (blue, '--'),
+              5.: ('#003a57', _dots)},
+    'flsd': {None: (sky, _long)},
+    'inverse_focal': {.5: ('#f2ab70', ':'), 1.: ('#ee8f4a', '-.'), 2.: (vermillion, '--'), 3.: ('#8f3b00', _dots),
+                      5.: ('#4d2000', '-')},
+    'bsce_gra': {1.: ('#d28cb3', '-.'), 2.: ('#b8608f', '--'), 5.: ('#612443', '-')},
+    'label_smoothing': {.01: ('#f3c766', ':'), .05: (orange, '-'), .1: ('#b87f00', '--'), .2: ('#7a5400', '-.')},
+    'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')},
+    'entropy': {.1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-')}}
+
+def _strength(options):
+    "The option of a loss that says how strong it is, or None."
+    return next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
 
 def loss_label(
     name:str,   # as `make_loss` knows it
@@ -52,34 +69,42 @@ def loss_label(
     strength = _strength(options)
     return label if strength is None else f'{label}-{strength:g}'
 
+# %% ../nbs/35_plots.ipynb #4de04577
+def _shade(strength, steps):
+    "A colour between those of the nearest strengths, channel by channel."
+    channels = zip(*(mpl.colors.to_rgb(color) for color, _ in steps.values()))
+    return mpl.colors.to_hex([np.interp(strength, list(steps), channel) for channel in channels])
+
 def loss_style(
     name:str,   # as `make_loss` knows it
     **options,
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
     "How a loss is drawn, everywhere."
-    color, line = _families.get(name.removesuffix('_gra'), (grey, ''))[0], '--' if name.endswith('_gra') else '-'
-    known, strength = _steps.get(name, {}), _strength(options)
-    if strength in known: color, line = known[strength]
-    elif strength is not None and known: color = mpl.colors.to_hex([np.interp(strength, list(known), shade) for shade in zip(*(mpl.colors.to_rgb(c) for c, _ in known.values()))])
+    color = _families.get(name.removesuffix('_gra'), (grey, ''))[0]
+    line = '--' if name.endswith('_gra') else '-'
+    steps, strength = _steps.get(name, {}), _strength(options)
+    if strength in steps: color, line = steps[strength]
+    elif strength is not None and steps: color = _shade(strength, steps)
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
 
 # %% ../nbs/35_plots.ipynb #3844d557
 def curves(
     axes,            # one Axes a panel
     panels:dict,     # column -> label of the axis, in the order of `axes`; columns are looked up in each frame
-    frames:list,     # [(DataFrame with an `epoch` column, style dict of the line), ...]; equal labels are seeds of one line
+    frames:list,     # [(DataFrame with an `epoch` column, style dict), ...]; equal labels are seeds of one line
     scale:dict={},   # column -> factor, e.g. 100 for percent
 ):
     "A panel for each column, a line for each frame; several frames with one label are drawn thin around their mean."
     labels = list(dict.fromkeys(style['label'] for _, style in frames))
     for ax, (column, title) in zip(axes, panels.items()):
         for label in labels:
-            group = [(f, s) for f, s in frames if s['label'] == label]
-            lines = np.stack([f[column].to_numpy()*scale.get(column, 1) for f, _ in group])
-            epoch, style = group[0][0]['epoch'], group[0][1]
+            seeds = [(frame, style) for frame, style in frames if style['label'] == label]
+            lines = np.stack([frame[column].to_numpy()*scale.get(column, 1) for frame, _ in seeds])
+            first, style = seeds[0]
             if len(lines) > 1:
-                for line in lines: ax.plot(epoch, line, **{**style, 'label': None, 'linestyle': '-', 'lw': .6, 'alpha': .3})
-            ax.plot(epoch, lines.mean(0), **style)
+                thin = style | dict(label=None, linestyle='-', lw=.6, alpha=.3)
+                for line in lines: ax.plot(first['epoch'], line, **thin)
+            ax.plot(first['epoch'], lines.mean(0), **style)
         ax.set(xlabel='epoch', title=title)
 
 # %% ../nbs/35_plots.ipynb #5ebb8502
@@ -97,11 +122,32 @@ def reliability_axes(
     strip.yaxis.label.set_size(8)
     return strip
 
+# %% ../nbs/35_plots.ipynb #cfe8bc02
 def _boxes(ax, lo, hi, bottom, top, **style):
-    "Many boxes as one patch, which is drawn as fast as one."
-    corners = np.stack([[lo, bottom], [lo, top], [hi, top], [hi, bottom], [lo, bottom]]).transpose(2, 0, 1).reshape(-1, 2)
-    ax.add_artist(PathPatch(Path(corners, [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]*len(lo)), **style))
+    "Many boxes as one patch, which is drawn as fast as one box."
+    corners = np.stack([[lo, bottom], [lo, top], [hi, top], [hi, bottom], [lo, bottom]])
+    around = [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]
+    ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
+def _bars(ax, lo, hi, acc, conf, count, color):
+    "Bars of accuracy, and the gaps to the confidence: red below it, green above it."
+    strength = np.clip(count//2.5/4, .25, 1)  # bins of fewer than ten samples are pale, in four steps
+    for s in np.unique(strength):
+        some = strength == s
+        _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], facecolor=color, edgecolor='white', lw=.5, alpha=.5*s)
+    for s in np.unique(strength):
+        for edge, side in (vermillion, acc < conf), (green, acc >= conf):
+            some = side & (strength == s)
+            hatched = dict(facecolor='none', edgecolor=edge, lw=.8, hatch='////', alpha=s)
+            _boxes(ax, lo[some], hi[some], acc[some], conf[some], **hatched)
+
+def _table_with_intervals(bins):
+    "The bins as a DataFrame, with the interval of each accuracy."
+    table, hits = bins.frame(), (bins.acc.nan_to_num(0)*bins.count).round()
+    lo, hi = proportion_interval(hits, bins.count)
+    return table.assign(acc_lo=lo.numpy(), acc_hi=hi.numpy())
+
+# %% ../nbs/35_plots.ipynb #ea098ef3
 def fill_reliability_axes(
     ax, strip,             # from `reliability_axes`
     bins:ReliabilityBins,  # from `reliability_bins`
@@ -111,25 +157,22 @@ def fill_reliability_axes(
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
     "Draw bins into a reliability diagram."
-    table = bins.frame()
-    table['acc_lo'], table['acc_hi'] = (v.numpy() for v in proportion_interval((bins.acc.nan_to_num(0)*bins.count).round(), bins.count))
+    table = _table_with_intervals(bins)
     full = table[table['count'] > 0]
     lo, hi, acc, conf, count = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count'))
-    strength = np.clip(count//2.5/4, .25, 1)  # bins of fewer than ten samples are pale
-    for s in np.unique(strength):
-        _boxes(ax, *(v[strength == s] for v in (lo, hi, 0*acc, acc)), facecolor=color, edgecolor='white', lw=.5, alpha=.5*s)
-    for s in np.unique(strength):
-        for edge, side in (vermillion, acc < conf), (green, acc >= conf):
-            _boxes(ax, *(v[side & (strength == s)] for v in (lo, hi, acc, conf)), facecolor='none', edgecolor=edge, lw=.8, hatch='////', alpha=s)
+    _bars(ax, lo, hi, acc, conf, count, color)
     if len(table) <= 30: ax.vlines((lo + hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
     share = 100*count/count.sum()
     _boxes(strip, lo, hi, 0*share, share, facecolor=grey, edgecolor='white', lw=.5)
     if curve is not None:
-        for line in dict(color='white', lw=3.6), dict(color='k', lw=1.6): ax.plot(curve[0], curve[1], **line)
-        strip.plot(curve[0], curve[2]*share.max()/curve[2].max(), color='k', lw=1)
+        x, smooth, density = curve
+        ax.plot(x, smooth, color='white', lw=3.6)  # a halo
+        ax.plot(x, smooth, color='k', lw=1.6)
+        strip.plot(x, density*share.max()/density.max(), color='k', lw=1)  # as high as the highest share
     ax.set_title(title, pad=6 + 12*len(note.splitlines()))
-    ax.annotate(note, (0, 1), xytext=(0, 4), xycoords='axes fraction', textcoords='offset points', va='bottom', fontsize=9)
+    above = dict(xytext=(0, 4), xycoords='axes fraction', textcoords='offset points', va='bottom')
+    ax.annotate(note, (0, 1), **above, fontsize=9)
     return table
 
 def reliability_diagram(
@@ -141,15 +184,19 @@ def reliability_diagram(
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
-    "Bars of accuracy over confidence with intervals and the gap filled, and the share of samples beneath."
+    "Bars of accuracy over confidence with intervals and hatched gaps, and the share of samples beneath."
     return fill_reliability_axes(ax, reliability_axes(ax, leftmost), bins, title, color, note, curve)
 
+# %% ../nbs/35_plots.ipynb #39be5785
 def reliability_row(
     axes,            # one Axes for each diagram
     diagrams:dict,   # title -> arguments of `reliability_diagram`, e.g. before and after calibration
 )->dict:             # title -> table
     "Reliability diagrams side by side, with labels on the first only."
-    return {title: reliability_diagram(ax, title=title, leftmost=i == 0, **args) for i, (ax, (title, args)) in enumerate(zip(axes, diagrams.items()))}
+    tables = {}
+    for i, (ax, (title, args)) in enumerate(zip(axes, diagrams.items())):
+        tables[title] = reliability_diagram(ax, title=title, leftmost=i == 0, **args)
+    return tables
 
 # %% ../nbs/35_plots.ipynb #fb4e0ddc
 def correctness_histogram(
@@ -165,8 +212,9 @@ def correctness_histogram(
     conf, hit, edges = np.asarray(conf), np.asarray(hit), np.linspace(0, 1, n_bins + 1)
     right, wrong = (np.histogram(conf[which], edges)[0] for which in (hit, ~hit))
     for count, color, label in (right, blue, 'right'), (wrong, vermillion, 'wrong'):
-        ax.stairs(100*count/max(1, count.sum()), edges, color=color, fill=True, alpha=.3)
-        ax.stairs(100*count/max(1, count.sum()), edges, color=color, label=f'{label}, {count.sum()}')
+        share = 100*count/max(1, count.sum())
+        ax.stairs(share, edges, color=color, fill=True, alpha=.3)
+        ax.stairs(share, edges, color=color, label=f'{label}, {count.sum()}')
     ax.set(xlim=(0, 1), xlabel='confidence', ylabel='share (%)' if leftmost else '', title=title)
     ax.legend(loc='upper left')
     return pd.DataFrame(dict(lo=edges[:-1], hi=edges[1:], right=right, wrong=wrong))

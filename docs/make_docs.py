@@ -1,6 +1,6 @@
 """`make docs`: the documentation site, from the notebooks, the docstrings and the gallery, into _docs/site.
 
-    python docs/make_docs.py            executes the notebooks of the modules first, those that changed since the last time
+    python docs/make_docs.py            executes first the notebooks of the modules that changed since the last time
     python docs/make_docs.py --as-is    shows them as they are committed, without outputs
 
 mkdocs-material with mkdocs-jupyter: pages that are plain Markdown stay plain Markdown, notebooks are shown as Jupyter
@@ -35,7 +35,8 @@ MODULES = {}  # notebook -> the module that it exports, e.g. 'metrics.bins'
 for path in sorted((ROOT/"nbs").rglob("[0-9]*.ipynb")):
     if found := re.search(r'#\|\s*default_exp (\S+?)(\\n)?"', path.read_text()):
         MODULES[path] = found[1]
-EXPLORE = [ROOT/"nbs"/"explore"/f"{name}.ipynb" for name in ("first_five_minutes", "reliability", "losses", "simplex", "runs")]
+WIDGETS = "first_five_minutes", "reliability", "losses", "simplex", "runs"  # from simple to special
+EXPLORE = [ROOT/"nbs"/"explore"/f"{name}.ipynb" for name in WIDGETS]
 GALLERY = sorted((ROOT/"runs"/"gallery").glob("*.ipynb"))
 
 
@@ -48,17 +49,27 @@ def execute(path, tell=None):
     "Run a notebook and keep the executed copy, named by what it and the library are."
     code = b"".join(p.read_bytes() for p in [path, *sorted((ROOT/"calibnb").rglob("*.py"))])
     kept = EXECUTED/f"{path.parent.name}-{path.stem}-{sha256(code).hexdigest()[:12]}.ipynb"
-    if not kept.exists():
-        nb = nbformat.read(path, 4)
-        with spare_kernel():
-            waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)   # also on a busy machine
-            beside = dict(metadata=dict(path=str(path.parent)))
-            NotebookClient(nb, kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False, **waits).execute()
-        EXECUTED.mkdir(parents=True, exist_ok=True)
-        for old in EXECUTED.glob(f"{path.parent.name}-{path.stem}-*.ipynb"):
-            old.unlink()
-        nbformat.write(nb, kept)
+    if kept.exists():
+        return str(kept)
+    nb = nbformat.read(path, 4)
+    waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)  # seconds, also on a busy machine
+    beside = dict(metadata=dict(path=str(path.parent)))
+    options = dict(kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False)
+    with spare_kernel():
+        NotebookClient(nb, **options, **waits).execute()
+    EXECUTED.mkdir(parents=True, exist_ok=True)
+    for old in EXECUTED.glob(f"{path.parent.name}-{path.stem}-*.ipynb"):
+        old.unlink()
+    nbformat.write(nb, kept)
     return str(kept)
+
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"  # shows nothing without a kernel
+LINKS = {  # in a notebook -> on the site
+    r"\]\(\.\./experiments/\)": "](../../runs/gallery/index.html)",
+    r"\]\(\.\./experiments/(\w+)\.ipynb\)": r"](../../runs/gallery/\1.html)",
+    r"\]\((?!http)([\w./]+)\.ipynb\)": r"](\1.html)",
+}
 
 
 def place(path, content):
@@ -67,41 +78,75 @@ def place(path, content):
     nb.cells = [c for c in nb.cells if not re.match(r"#\| ?(hide|default_exp)", c.source)]
     for cell in nb.cells:
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1], display="block"), cell.source, flags=re.S)   # MathML: no script from elsewhere
-            cell.source = re.sub(r"(?<![\\`\w])\$([^$`\n]+?)\$", lambda m: convert(m[1]), cell.source)
-            cell.source = re.sub(r"\]\(\.\./experiments/\)", "](../../runs/gallery/index.html)", cell.source)
-            cell.source = re.sub(r"\]\(\.\./experiments/(\w+)\.ipynb\)", r"](../../runs/gallery/\1.html)", cell.source)
-            cell.source = re.sub(r"\]\((?!http)([\w./]+)\.ipynb\)", r"](\1.html)", cell.source)
+            cell.source = with_links_of_the_site(with_mathml(cell.source))
         else:
             cell.source = re.sub(r"^#\| ?export\n", "", cell.source)
-            cell.outputs = [o for o in cell.get("outputs", []) if o.get("name") != "stderr" and "application/vnd.jupyter.widget-view+json" not in o.get("data", {})]
+            cell.outputs = [o for o in cell.get("outputs", []) if is_shown(o)]
     nbformat.write(nb, SOURCE/below(path))
+
+
+def is_shown(output):
+    return output.get("name") != "stderr" and WIDGET_VIEW not in output.get("data", {})
+
+
+def with_mathml(text):
+    "Formulas as MathML, which a browser shows without a script from elsewhere."
+    text = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1], display="block"), text, flags=re.S)
+    return re.sub(r"(?<![\\`\w])\$([^$`\n]+?)\$", lambda m: convert(m[1]), text)
+
+
+def with_links_of_the_site(text):
+    for in_notebook, on_site in LINKS.items():
+        text = re.sub(in_notebook, on_site, text)
+    return text
 
 
 def signature(node, lines):
     "The head of a function as it is written, comments included: they are part of the documentation."
-    source, depth = lines[node.lineno - 1:node.end_lineno], 0
+    source = lines[node.lineno - 1:node.end_lineno]
+    row, column = end_of_head(source)
+    rest = source[row - 1][column:]
+    comment = rest if rest.lstrip().startswith("#") else ""
+    head = [*source[:row - 1], source[row - 1][:column] + comment]
+    return decorators(node) + inspect.cleandoc("\n".join(head))
+
+
+def end_of_head(source):
+    "Where the colon ends that stands in no bracket: (row from 1, column)."
+    depth = 0
     for token in tokenize.generate_tokens(iter(f"{line}\n" for line in source).__next__):
-        depth += (token.string in "([{") - (token.string in ")]}") if token.type == tokenize.OP else 0
+        if token.type == tokenize.OP and token.string in "([{":
+            depth += 1
+        if token.type == tokenize.OP and token.string in ")]}":
+            depth -= 1
         if token.string == ":" and not depth:
-            (row, column), rest = token.end, source[token.end[0] - 1][token.end[1]:]
-            return "\n".join(f"@{ast.unparse(d)}" for d in node.decorator_list) + "\n"*bool(node.decorator_list) + inspect.cleandoc("\n".join([*source[:row - 1], source[row - 1][:column] + (rest if rest.lstrip().startswith("#") else "")]))
+            return token.end
+
+
+def decorators(node):
+    return "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
 
 
 def entry(node, lines, level=2, of=""):
-    name = f"{of}{node.name}"
-    decorators = "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
-    code = [f"{decorators}class {node.name}{'(' + ', '.join(ast.unparse(b) for b in node.bases) + ')' if node.bases else ''}"] if isinstance(node, ast.ClassDef) else [signature(node, lines)]
-    text = [f"{'#'*level} {name}", "", "```python", *code, "```", "", ast.get_docstring(node) or "", ""]
-    if isinstance(node, ast.ClassDef):
-        fields = [lines[n.lineno - 1].strip() for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
-        init = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-        if init or fields:
-            text[3:4] = ["\n".join([code[0], *([signature(init[0], lines)] if init else fields)])]
-        for method in node.body:
-            if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and ast.get_docstring(method):
-                text.append(entry(method, lines, level + 1, f"{node.name}."))
+    "A function or a class with its methods, as Markdown."
+    is_class = isinstance(node, ast.ClassDef)
+    code = class_head(node, lines) if is_class else signature(node, lines)
+    text = [f"{'#'*level} {of}{node.name}", "", "```python", code, "```", "", ast.get_docstring(node) or "", ""]
+    for method in node.body if is_class else []:
+        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and ast.get_docstring(method):
+            text.append(entry(method, lines, level + 1, f"{node.name}."))
     return "\n".join(text)
+
+
+def class_head(node, lines):
+    "The first line of a class, and how an object is made: its `__init__`, or else its fields."
+    bases = ", ".join(ast.unparse(base) for base in node.bases)
+    head = f"{decorators(node)}class {node.name}" + (f"({bases})" if bases else "")
+    init = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
+    if init:
+        return "\n".join([head, signature(init[0], lines)])
+    fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
+    return "\n".join([head, *(lines[n.lineno - 1].strip() for n in fields)])
 
 
 def api_page(notebook):
@@ -111,7 +156,12 @@ def api_page(notebook):
     lines = Path(module.__file__).read_text().splitlines()
     own = {n.name: n for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     parts = [entry(own[public], lines) for public in module.__all__ if public in own]
-    return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", f"Explained, with examples, in [`{below(notebook)}`](../{below(notebook)}).", "", *parts])
+    where = f"Explained, with examples, in [`{below(notebook)}`](../{below(notebook)})."
+    return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", where, "", *parts])
+
+
+PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md",
+         "docs/how-to.md")  # that are Markdown already
 
 
 def gather(run):
@@ -119,58 +169,98 @@ def gather(run):
     shutil.rmtree(SOURCE, ignore_errors=True)
     for folder in ("nbs/explore", "runs/gallery", "api", *(below(p.parent) for p in MODULES)):
         (SOURCE/folder).mkdir(parents=True, exist_ok=True)
-    for page in ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md", "docs/how-to.md"):
+    for page in PAGES:
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
     for picture in (ROOT/"runs"/"gallery").glob("*.png"):
         shutil.copy(picture, SOURCE/"runs"/"gallery")
-    contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)}
-    if run:
-        todo = [*MODULES, *EXPLORE]
-        for done in in_processes(execute, [(p,) for p in todo], core_count(), preload=[*KERNEL_MODULES, "nbclient"]):
-            if done.error:
-                raise SystemExit(f"{below(todo[done.index])}: {done.error}")
-            contents[todo[done.index]] = done.value
+    contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed([*MODULES, *EXPLORE]) if run else {})
     for path, content in contents.items():
         place(path, content)
-    title = lambda p: next(c.source for c in nbformat.read(p, 4).cells if c.cell_type == "markdown").splitlines()[0].lstrip("# ")
-    methods, api = {}, {}
-    for notebook, module in MODULES.items():
-        wing = module.split(".")[0]
-        methods.setdefault(wing, []).append({title(notebook): below(notebook)})
-        if not module.endswith("__init__"):  # a door defines nothing of its own
-            name, page = api_page(notebook)
-            (SOURCE/"api"/f"{name}.md").write_text(page)
-            api.setdefault(wing, []).append({f"calibnb.{name}": f"api/{name}.md"})
-    methods, api = ([{wing: pages} if len(pages) > 1 else pages[0] for wing, pages in part.items()] for part in (methods, api))
-    return [{"Home": "README.md"}, {"Explore": [{title(p): below(p)} for p in EXPLORE]}, {"How to": "docs/how-to.md"},
-            {"Studies": ["runs/gallery/README.md", *({title(p): below(p)} for p in GALLERY), {"Figures and tables of the papers": "runs/README.md"}]},
-            {"Methods": methods}, {"API": api}, {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]}]
+    for notebook in rooms():
+        name, page = api_page(notebook)
+        (SOURCE/"api"/f"{name}.md").write_text(page)
+    return navigation()
+
+
+def executed(notebooks):
+    "Notebook -> its executed copy."
+    copies, jobs = {}, [(notebook,) for notebook in notebooks]
+    for done in in_processes(execute, jobs, core_count(), preload=[*KERNEL_MODULES, "nbclient"]):
+        if done.error:
+            raise SystemExit(f"{below(notebooks[done.index])}: {done.error}")
+        copies[notebooks[done.index]] = done.value
+    return copies
+
+
+def rooms():
+    "The notebooks that define something; a door does not."
+    return [notebook for notebook, module in MODULES.items() if not module.endswith("__init__")]
+
+
+def title(path):
+    first = next(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
+    return first.splitlines()[0].lstrip("# ")
+
+
+def navigation():
+    methods = by_wing({notebook: {title(notebook): below(notebook)} for notebook in MODULES})
+    names = {notebook: MODULES[notebook] for notebook in rooms()}
+    api = by_wing({notebook: {f"calibnb.{name}": f"api/{name}.md"} for notebook, name in names.items()})
+    studies = [{title(path): below(path)} for path in GALLERY]
+    return [
+        {"Home": "README.md"},
+        {"Explore": [{title(path): below(path)} for path in EXPLORE]},
+        {"How to": "docs/how-to.md"},
+        {"Studies": ["runs/gallery/README.md", *studies, {"Figures and tables of the papers": "runs/README.md"}]},
+        {"Methods": methods},
+        {"API": api},
+        {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]},
+    ]
+
+
+def by_wing(pages):
+    "Pages of notebooks, those of one wing together; a wing of one page is that page."
+    wings = {}
+    for notebook, page in pages.items():
+        wings.setdefault(MODULES[notebook].split(".")[0], []).append(page)
+    return [{wing: found} if len(found) > 1 else found[0] for wing, found in wings.items()]
+
+
+LINKING = ("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")  # tag, attribute
 
 
 def broken_links(site):
-    "Links, pictures and scripts of the site that lead nowhere on it, or that a page would fetch from elsewhere: (page, link)."
-    ids, found = {}, []
-    pages = {p: BeautifulSoup(p.read_text(), "html.parser") for p in site.rglob("*.html")}
-    for path, page in pages.items():
-        ids[path.resolve()] = {t[key] for t in page.find_all() for key in ("id", "name") if t.has_attr(key) and (key == "id" or t.name == "a")}
+    "(page, link) of what leads nowhere on the site, and of what a page would fetch from elsewhere."
+    pages = {path: BeautifulSoup(path.read_text(), "html.parser") for path in site.rglob("*.html")}
+    ids = {path.resolve(): anchors(page) for path, page in pages.items()}
+    found = []
     for path, page in pages.items():
         if path.name == "404.html":
             continue
-        for tag, attribute in (("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")):
-            for link in (t[attribute] for t in page.find_all(tag) if t.get(attribute)):
-                file, _, anchor = link.partition("#")
-                if re.match(r"([a-z]+:|//)", file, re.I):
-                    if tag != "a" and not file.startswith("data:"):
-                        found.append((path.relative_to(site).as_posix(), link))
-                    continue
-                file = file.partition("?")[0]
-                target = (path.parent/unquote(file)).resolve() if file else path.resolve()
-                target = target/"index.html" if target.is_dir() else target
-                if not (target.exists() and target.is_relative_to(site.resolve())) or anchor and target in ids and unquote(anchor) not in ids[target]:
-                    found.append((path.relative_to(site).as_posix(), link))
+        links = [(tag, t[attribute]) for tag, attribute in LINKING for t in page.find_all(tag) if t.get(attribute)]
+        broken = [link for tag, link in links if is_broken(tag, link, path, site, ids)]
+        found += [(path.relative_to(site).as_posix(), link) for link in broken]
     return found
+
+
+def anchors(page):
+    "What a link may name after its #."
+    return {t["id"] for t in page.find_all(id=True)} | {t["name"] for t in page.find_all("a") if t.has_attr("name")}
+
+
+def is_broken(tag, link, path, site, ids):
+    file, _, anchor = link.partition("#")
+    if re.match(r"([a-z]+:|//)", file, re.I):  # leads elsewhere, which only a link that is clicked may
+        return tag != "a" and not file.startswith("data:")
+    file = file.partition("?")[0]
+    target = (path.parent/unquote(file)).resolve() if file else path.resolve()
+    if target.is_dir():
+        target = target/"index.html"
+    if not target.exists() or not target.is_relative_to(site.resolve()):
+        return True
+    return bool(anchor) and target in ids and unquote(anchor) not in ids[target]
 
 
 def build(run=True):
@@ -180,10 +270,13 @@ def build(run=True):
         os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
     config["nav"] = gather(run)
     (DOCS/"mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
-    subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")], check=True, cwd=DOCS, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")]
+    subprocess.run(command, check=True, cwd=DOCS, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
     if broken := broken_links(SITE):
         raise SystemExit("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
-    print(f"{SITE/'index.html'}: {sum(1 for _ in SITE.rglob('*.html'))} pages, no broken links; the search needs a server: python -m http.server -d {SITE}")
+    pages = len(list(SITE.rglob("*.html")))
+    print(f"{SITE/'index.html'}: {pages} pages, no broken links; "
+          f"the search needs a server: python -m http.server -d {SITE}")
 
 
 if __name__ == "__main__":

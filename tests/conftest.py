@@ -1,13 +1,16 @@
-"What the tests share: golden vectors, the repository, what rounding may do, how long to wait, one thread."
+"What the tests share: golden vectors, paths, tolerances from rounding, how long to wait, one thread."
 import json
 import math
 import os
 import time
 from pathlib import Path
 
-os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # promises of equal bits are for the CPU; set it to run the tests marked cuda
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # for kernels and children: two processes of several threads each wait for one another
-os.environ.setdefault("CALIBNB_WORKERS", "1")  # the tests themselves are spread over the cores
+# Promises of equal bits are for the CPU; set CUDA_VISIBLE_DEVICES to run the tests marked cuda.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# For kernels and children: two processes of several threads each wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The tests themselves are spread over the cores.
+os.environ.setdefault("CALIBNB_WORKERS", "1")
 
 import nbformat  # noqa: E402
 import pytest  # noqa: E402
@@ -69,18 +72,21 @@ get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
 
 
 def for_slow_kernels():
-    "What papermill is to be told, which gives up early on a busy machine."
+    "Options for papermill, which gives up early on a busy machine."
     return dict.fromkeys(("start_timeout", "iopub_timeout"), int(patience(60)))
 
 
 def processes_at_work():
-    "How many want a core: on average over the last minute, or now, where the system says so."
+    "How many processes want a core: on average over the last minute, or now if that is more and the system says so."
     lately, now = os.getloadavg()[0] if hasattr(os, "getloadavg") else 1., Path("/proc/loadavg")
-    return max(lately, int(now.read_text().split()[3].split("/")[0])) if now.exists() else lately
+    if not now.exists():
+        return lately
+    runnable = now.read_text().split()[3].split("/")[0]  # "0.20 0.18 0.12 1/80 11206": one of 80 processes
+    return max(lately, int(runnable))
 
 
 def wait_for(condition, seconds=60, alive=lambda: True):
-    "Wait until `condition()` is true; fail when it is late, or when what should bring it about is no longer alive."
+    "Wait until `condition()` is true; fail when that is late, or when what should bring it about is no longer alive."
     start, limit = time.monotonic(), 0.
     while not condition():
         limit = max(limit, patience(seconds))  # the machine may be busier by now
@@ -94,9 +100,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    "What takes longest comes first, so that two workers end together."
-    first = ["test_studies.py", "test_experiments.py", "test_train.py", "test_sweep.py"]
-    items.sort(key=lambda item: first.index(item.path.name) if item.path.name in first else len(first))
+    "The slowest files come first, so that two workers end together."
+    slowest = ["test_studies.py", "test_experiments.py", "test_train.py", "test_sweep.py"]
+    place = {name: i for i, name in enumerate(slowest)}
+    items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -106,7 +113,7 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    "One place for the runs of a file, so that trainings are shared."
+    "One folder for the runs of a test file, so that trainings are shared."
     return tmp_path_factory.mktemp("runs")
 
 
@@ -127,7 +134,8 @@ def assert_complete(folder, figures, tables):
     "An experiment that is done has its figures, tables and findings, and no warnings or floods of text."
     assert folder.state == "done"
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
-    assert pictures(folder/"notebook.ipynb") == figures == len(list((folder/"figures").glob("*.png")))
+    assert pictures(folder/"notebook.ipynb") == figures
+    assert len(list((folder/"figures").glob("*.png"))) == figures
     assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
     assert len(list((folder/"tables").glob("*.csv"))) == tables
     assert set(verdicts(folder).values()) <= {HOLDS, FAILS, NOISY}

@@ -1,4 +1,4 @@
-"""The command line, with trainings that save after a step and go on when there is a file CALIBNB_TEST_GO."""
+"""The command line, with trainings that save after a step and go on once the file CALIBNB_TEST_GO exists."""
 import os
 import sys
 import time
@@ -12,17 +12,17 @@ make_run, after_batch = calibnb.sweep.engines._do, Saver.after_batch
 
 
 def save_and_hold(self, last=False):
-    "Nothing is over before it could be interrupted."
+    "Saves, then waits for the file, so that no training is over before a test could interrupt it."
     go = Path(os.environ["CALIBNB_TEST_GO"])
     if not go.exists():
         self._save()
-    while not go.exists() and not self.told:
+    while not go.exists() and not self.signals:
         time.sleep(.01)
     after_batch(self, last)
 
 
 def make_run_held(config, root, tell):
-    "In a process of its own."
+    "Trains in a process of its own, where `Saver` has to be replaced too."
     Saver.after_batch = save_and_hold
     make_run(config, root, tell=tell)
 

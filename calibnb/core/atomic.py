@@ -24,11 +24,12 @@ def atomic_write(
     try:
         yield Path(name)
         with open(name, 'rb+') as f: os.fsync(f.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        os.chmod(name, 0o666 & ~_umask())  # as a new file has it; mkstemp's are private
         os.replace(name, path)
     finally: Path(name).unlink(missing_ok=True)
 
 def _umask():
+    "The permissions that new files lack; it can only be read by setting it."
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -18,16 +18,16 @@ from torch import Tensor
 def flatten_classes(
     scores:Tensor,  # (N, K) or (N, K, d1, ...): classes are dimension 1
 )->Tensor:          # (N, K) or (N*d1*..., K)
-    "One row a decision: dimension 1 moves last, the others are flattened."
+    "One row for each decision: dimension 1 moves last, the others are flattened."
     return scores if scores.ndim == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])
 
 def at_least_float32(
     scores:Tensor,  # floating point
 )->Tensor:
-    "Half precision becomes float32, everything else is left as it is: losses compute in float32 or better."
+    "Half precision becomes float32, everything else stays as it is: losses compute in float32 or better."
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-# %% ../../nbs/00_core/03_checks.ipynb #3622d86b
+# %% ../../nbs/00_core/03_checks.ipynb #7ec93153
 def as_tensor(
     x,           # tensor, NumPy array or nested list
     name='input',# of the argument, for the message
@@ -36,18 +36,19 @@ def as_tensor(
     if isinstance(x, Tensor): return x
     try: x = np.asarray(x)
     except ValueError: raise ValueError(f'{name}: a ragged list, want rows of equal length') from None
-    if x.dtype.kind not in 'fiub': raise ValueError(f'{name}: {x.dtype} values, want numbers in a tensor, array or list')
-    if x.dtype.kind == 'u' and x.itemsize > 1: x = x.astype(np.int64)  # torch hardly knows them
-    if not x.dtype.isnative or x.dtype == np.longdouble: x = x.astype(x.dtype.kind + str(min(x.itemsize, 8)))
+    kind = x.dtype.kind
+    if kind not in 'fiub': raise ValueError(f'{name}: {x.dtype} values, want numbers in a tensor, array or list')
+    if kind == 'u' and x.itemsize > 1: x = x.astype(np.int64)  # torch has little more than uint8
+    if not x.dtype.isnative or x.dtype == np.longdouble:
+        x = x.astype(x.dtype.kind + str(min(x.itemsize, 8)))
     shareable = x.flags.writeable and min(x.strides, default=0) >= 0
     return torch.from_numpy(x if shareable else x.copy())
 
 def traced():
-    "Whether torch.compile or a torch.func transform is looking: then values cannot be, and formulas are best left plain."
+    "Is torch.compile or a torch.func transform at work? Then values cannot be read, and formulas are best left plain."
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
-_ids = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
-
+# %% ../../nbs/00_core/03_checks.ipynb #a1ffcc37
 def check_target(target):
     "ValueError if there is no target."
     if target is None: raise ValueError('target: None, want class ids')
@@ -55,12 +56,16 @@ def check_target(target):
 def check_positive(**options):
     "ValueError unless each option is a positive, finite number."
     for name, value in options.items():
-        if not (isinstance(value, Real) and 0 < value < math.inf): raise ValueError(f'{name}: {value!r}, want a positive number')
+        good = isinstance(value, Real) and 0 < value < math.inf
+        if not good: raise ValueError(f'{name}: {value!r}, want a positive number')
 
 def check_bool(**options):
     "ValueError unless each option is True or False, Python's or NumPy's."
     for name, value in options.items():
         if not isinstance(value, (bool, np.bool_)): raise ValueError(f'{name}: {value!r}, want True or False')
+
+# %% ../../nbs/00_core/03_checks.ipynb #3622d86b
+_ids = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 
 def check_scores(
     name:str,     # 'logits' or 'probs', for the message
@@ -70,32 +75,26 @@ def check_scores(
     "ValueError unless dtypes and shapes are what losses and metrics take; values are not looked at."
     shape = scores.shape
     good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= 2 and 0 not in shape
-    if not good or target is not None and not (target.dtype in _ids and target.shape == shape[:1] + shape[2:]): _explain(name, scores, target)
+    fits = target is None or target.dtype in _ids and target.shape == shape[:1] + shape[2:]
+    if not good or not fits: _explain(name, scores, target)
 
 def _explain(name, scores, target):
+    "Raise the ValueError that says what `check_scores` saw."
     if not scores.is_floating_point():
         swapped = f'; are target and {name} swapped?' if target is not None and target.is_floating_point() else ''
         raise ValueError(f'{name}: dtype {str(scores.dtype)[6:]}, want floating point{swapped}')
     if scores.ndim < 2 or scores.shape[1] < 2:
         hint = '; a binary probability p goes in as stack([1-p, p], 1)' if name == 'probs' else ''
         raise ValueError(f'{name}: shape {tuple(scores.shape)}, want (N, K) or (N, K, d1, ...) with K >= 2{hint}')
-    if scores.numel() == 0: raise ValueError(f'{name}: empty, shape {tuple(scores.shape)}; want at least one sample')
+    if scores.numel() == 0:
+        raise ValueError(f'{name}: empty, shape {tuple(scores.shape)}; want at least one sample')
     if target.dtype not in _ids:
         raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; '
                          'one-hot or soft targets need .argmax(1) first')
     want = (scores.shape[0], *scores.shape[2:])
-    hint = '; one-hot labels need .argmax(1) first' if target.shape == scores.shape else '; .squeeze(1) first?' if target.shape == (*want, 1) else ''
+    hints = {scores.shape: '; one-hot labels need .argmax(1) first', (*want, 1): '; .squeeze(1) first?'}
+    hint = hints.get(tuple(target.shape), '')
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
-
-def _flat_ids(target, device):
-    if target.ndim != 1: target = target.reshape(-1)
-    return target if target.dtype == torch.int64 and target.device == device else target.to(device, torch.int64)
-
-def _check_labels(target, K, name):
-    lo, hi = (v.item() for v in target.aminmax())
-    if lo < 0 or hi >= K:
-        row = ((target < 0) | (target >= K)).nonzero()[0, 0].item()
-        raise ValueError(f'target: label {target[row].item()} at row {row}, want 0..{K-1} ({name} has {K} columns)')
 
 # %% ../../nbs/00_core/03_checks.ipynb #4895492a
 def check_logits(
@@ -112,22 +111,36 @@ def check_logits(
     if values: _check_finite(logits)
     return logits, target
 
-def _check_finite(logits):
-    if not logits.detach().sum().isfinite() and not logits.isfinite().all():  # nan and inf spread into a sum
-        row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
-        raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
-
 def check_unlabelled(
     logits,   # (N, K) or (N, K, d1, ...)
 )->Tensor:    # (N, K), flattened
-    "Logits without labels, ready for use; a ValueError as of `check_logits`, nan and inf included."
+    "Logits without labels, ready for use; refuses what `check_logits` does, nan and inf included."
     logits = as_tensor(logits, 'logits')
     check_scores('logits', logits)
     logits = flatten_classes(logits)
     _check_finite(logits)
     return logits
 
+def _flat_ids(target, device):
+    if target.ndim != 1: target = target.reshape(-1)
+    return target if target.dtype == torch.int64 and target.device == device else target.to(device, torch.int64)
+
+def _check_labels(target, K, name):
+    lo, hi = (v.item() for v in target.aminmax())
+    if lo < 0 or hi >= K:
+        row = ((target < 0) | (target >= K)).nonzero()[0, 0].item()
+        raise ValueError(f'target: label {target[row].item()} at row {row}, want 0..{K-1} ({name} has {K} columns)')
+
+def _check_finite(logits):
+    "A sum is nan or inf as soon as one number is; it may overflow too, so only then is each number looked at."
+    if not logits.detach().sum().isfinite() and not logits.isfinite().all():
+        row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
+        raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
+
 # %% ../../nbs/00_core/03_checks.ipynb #fd2ed6c6
+_ABOVE_ONE = 1e-6                    # by which a softmax in float32 may exceed 1
+_OFF_SUM, _OFF_SUM_HALF = 1e-3, 1e-2 # by which the sum of a row may miss 1; the latter in half precision
+
 def check_probs(
     probs,               # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
     target=None,         # (N,) or (N, d1, ...) integer class ids, or None
@@ -145,13 +158,14 @@ def check_probs(
 
 def _check_prob_values(probs):
     lo, hi = probs.aminmax()  # nan spreads into both
-    if not (lo >= 0 and hi <= 1 + 1e-6):
-        bad = ~((probs >= 0) & (probs <= 1 + 1e-6))
+    if not (lo >= 0 and hi <= 1 + _ABOVE_ONE):
+        bad = ~((probs >= 0) & (probs <= 1 + _ABOVE_ONE))
         row, col = bad.nonzero()[0].tolist()
         raise ValueError(f'probs: {probs[row, col].item():.4g} at row {row}, column {col}, want numbers in [0, 1]; '
                          'logits need .softmax(1) first, percentages /100')
-    total, tol = probs.sum(1), 1e-2 if probs.dtype in (torch.float16, torch.bfloat16) else 1e-3
-    off = (total - 1).abs() > tol
+    total = probs.sum(1)
+    off = (total - 1).abs() > (_OFF_SUM_HALF if probs.dtype in (torch.float16, torch.bfloat16) else _OFF_SUM)
     if off.any():
         row = off.nonzero()[0, 0].item()
-        raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; logits need .softmax(1) first, rounded rows p/p.sum(1)')
+        raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; '
+                         'logits need .softmax(1) first, rounded rows p/p.sum(1)')

@@ -25,12 +25,13 @@ def log_probs(
     probs,        # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
     eps:float=0., # weight of the uniform mixed in, in [0, 1)
 )->Tensor:        # (N, K) logits whose softmax they are; with eps 0, a probability of 0 counts as 1e-38
-    "Probabilities as logits; ValueError as of `check_probs`."
+    "Probabilities as logits; refuses what `check_probs` does."
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a weight in [0, 1)')
     probs = at_least_float32(check_probs(probs)[0])
     mixed = (1 - eps)*probs + eps/probs.shape[1]
     return mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
 
+# %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1
     target,    # (N,) class ids
@@ -39,14 +40,11 @@ def uniform_weight(
     from scipy.optimize import brentq
     probs, target = check_probs(probs, target)
     p_y, share = probs.gather(1, target[:, None])[:, 0].double(), 1/probs.shape[1]
-    def slope(eps): return ((share - p_y)/((1 - eps)*p_y + eps*share)).mean().item()  # falls as eps rises
-    low, high = 1/(2*len(p_y)), 1 - 1e-6
+    def slope(eps): return ((share - p_y)/((1 - eps)*p_y + eps*share)).mean().item()
+    low, high = 1/(2*len(p_y)), 1 - 1e-6  # of a weight below 1, as `log_probs` wants it
     if slope(low) <= 0: return low
-    return high if slope(high) >= 0 else brentq(slope, low, high, xtol=1e-9)
-
-def _zeros_text(zeros, n, eps):
-    seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}' if eps else 'here each counts as 87.3 nats'
-    return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'
+    if slope(high) >= 0: return high
+    return brentq(slope, low, high, xtol=1e-9)
 
 # %% ../../nbs/00_core/05_predictions.ipynb #2ae304bc
 def first_argmax(
@@ -59,7 +57,6 @@ def first_argmax(
     return torch.where(scores == scores.amax(1, keepdim=True), ids, K - 1).amin(1)
 
 def _cpu_argmax(scores):
-    "Both promise the first maximum; NumPy is four times as fast, but knows neither bfloat16 nor torch's transformed tensors."
     if traced() or scores.dtype == torch.bfloat16: return scores.argmax(1)
     return torch.from_numpy(scores.detach().numpy().argmax(1))
 
@@ -76,15 +73,16 @@ def top_probability(
 )->Tensor:          # (N,) in [1/K, 1], in float32 or better
     "The largest probability of each row of softmax(logits): one over the sum of exp(z - top)."
     logits, top = at_least_float32(logits.detach()), at_least_float32(top.detach())
-    total, n = torch.empty_like(top), max(1, 2**18//logits.shape[1])
-    work = torch.empty_like(logits[:n])  # one buffer for all pieces: fresh memory costs more than the arithmetic
+    n = max(1, 2**18//logits.shape[1])   # rows at a time: 1 MiB of float32 stays in the cache
+    total = torch.empty_like(top)
+    buffer = torch.empty_like(logits[:n])  # for all pieces: fresh memory costs more than the arithmetic
     for z, t, out in zip(logits.split(n), top.split(n), total.split(n)):
-        torch.sum(exp_(torch.sub(z, t[:, None], out=work[:len(z)])), 1, out=out)
+        torch.sum(exp_(torch.sub(z, t[:, None], out=buffer[:len(z)])), 1, out=out)
     return total.reciprocal_()
 
 # %% ../../nbs/00_core/05_predictions.ipynb #ba855c3f
 class _Derived:
-    "What follows from logits and labels."
+    "What follows from `logits`, `target` and, where probabilities were given, `given`."
     @property
     def num_classes(self): return self.logits.shape[1]
     @cached_property
@@ -109,9 +107,32 @@ class _Derived:
         "(N,) bool: was the prediction right?"
         return self.pred == self.target
 
+# %% ../../nbs/00_core/05_predictions.ipynb #9d372dc4
+class _Stored:
+    "Predictions as a file."
+    def save(self, path):
+        "Write to a safetensors file, whole or not at all."
+        data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
+        if self.given is not None:
+            data['given'] = self.given.cpu().contiguous()
+            data['eps'] = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
+        with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
+
+    @classmethod
+    def load(cls, path):
+        "Read what `save` wrote; another or a damaged file is a ValueError."
+        try:
+            with safe_open(path, 'pt') as f: data = {k: f.get_tensor(k) for k in f.keys()}
+        except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
+        if set(data) not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):
+            raise ValueError(f'path: {path} holds {sorted(data)}, want logits and target, '
+                             'as Predictions.save writes them')
+        if 'eps' in data: data['eps'] = data['eps'].item()
+        return cls(**data)
+
 # %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
 @dataclass(frozen=True, eq=False)
-class Predictions(_Derived):
+class Predictions(_Derived, _Stored):
     "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
     logits:Tensor  # (N, K) finite
     target:Tensor  # (N,) int64 in 0..K-1
@@ -127,15 +148,9 @@ class Predictions(_Derived):
     def __getitem__(self, rows):
         given = None if self.given is None else self.given[rows]
         return Predictions(self.logits[rows], self.target[rows], given, self.eps)
-    def __repr__(self): return f'Predictions({len(self)} samples, {self.num_classes} classes, error {1 - self.hit.double().mean():.4f})'
-
-    def save(self, path):
-        "Write to a safetensors file, whole or not at all."
-        data = dict(logits=self.logits.cpu().contiguous(), target=self.target.cpu().contiguous())
-        if self.given is not None:
-            data['given'] = self.given.cpu().contiguous()
-            data['eps'] = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
-        with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
+    def __repr__(self):
+        error = 1 - self.hit.double().mean()
+        return f'Predictions({len(self)} samples, {self.num_classes} classes, error {error:.4f})'
 
     @classmethod
     def from_probs(cls, probs, target, eps=None):
@@ -150,12 +165,7 @@ class Predictions(_Derived):
         if zeros: warnings.warn(_zeros_text(zeros, len(target), eps), stacklevel=2)
         return cls(log_probs(probs, eps), target, given, float(eps))
 
-    @classmethod
-    def load(cls, path):
-        "Read what `save` wrote; another or a damaged file is a ValueError."
-        try:
-            with safe_open(path, 'pt') as f: names, data = set(f.keys()), {k: f.get_tensor(k) for k in f.keys()}
-        except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
-        if names not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):
-            raise ValueError(f'path: {path} holds {sorted(names)}, want logits and target as Predictions.save writes them')
-        return cls(**data | ({'eps': data['eps'].item()} if 'eps' in data else {}))
+def _zeros_text(zeros, n, eps):
+    seen = 'here each counts as 87.3 nats'
+    if eps: seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}'
+    return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'

@@ -20,7 +20,7 @@ def seed_everything(
 )->torch.Generator: # a CPU generator of its own, with the same seed
     "Seed every global generator."
     random.seed(seed)
-    np.random.seed(seed % 2**32)
+    np.random.seed(seed % 2**32)  # NumPy takes 32 bits
     torch.manual_seed(seed)
     return torch.Generator().manual_seed(seed)
 
@@ -30,24 +30,29 @@ def seeded(
 ):
     "Seed every global generator inside the block and put them back as they were after it."
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    before = random.getstate(), np.random.get_state()
+    before_python, before_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
         try: yield seed_everything(seed)
         finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])
+            random.setstate(before_python)
+            np.random.set_state(before_numpy)
 
 # %% ../../nbs/00_core/04_runtime.ipynb #c1c94465
 def pick_device(
     device:str='auto',  # 'auto' (CUDA where there is one), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
     "The device to work on; one that is not there is a ValueError."
-    try: device = torch.device(device if device != 'auto' else 'cuda' if torch.cuda.is_available() else 'cpu')
+    if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
+    try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
-    if device.type == 'cuda' and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f'device: {device} is not there ({torch.cuda.device_count()} CUDA devices); use "auto" or "cpu"')
-    return device if device.type != 'cuda' or device.index is not None else torch.device('cuda', torch.cuda.current_device())  # as tensors name it
+    if device.type != 'cuda': return device
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise ValueError(f'device: {device} is not there ({count} CUDA devices); use "auto" or "cpu"')
+    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as tensors name it
+    return device
 
+# %% ../../nbs/00_core/04_runtime.ipynb #a3e7daac
 precisions = {'fp32': None, 'bf16': torch.bfloat16, 'fp16': torch.float16}
 
 def autocast(

@@ -6,14 +6,14 @@
 __all__ = ['GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_error', 'Rows', 'Split', 'Splits', 'hold_out',
            'split_arrays', 'channel_scale', 'gaussian_problem', 'gaussians', 'digits', 'noisy_digits', 'CIFAR_SCALE',
            'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz', 'data_sets',
-           'list_data', 'data_options', 'data_print', 'load_data', 'data_size', 'download']
+           'list_data', 'data_options', 'data_fingerprint', 'load_data', 'data_size', 'download']
 
 # %% ../../nbs/50_data/00_data.ipynb #1f640922
 from .synth import GaussianMixture, NoisyImages, true_calibration_error, vary_images
 from .splits import channel_scale, hold_out, Rows, Split, split_arrays, Splits
 from .toys import digits, gaussian_problem, gaussians, noisy_digits
 from calibnb.data.sets import (
-    cifar10, cifar100, CIFAR_SCALE, data_options, data_print, data_sets, data_size, imagefolder, list_data,
+    cifar10, cifar100, CIFAR_SCALE, data_options, data_fingerprint, data_sets, data_size, imagefolder, list_data,
     load_data, newsgroups, npz, sst, svhn, tiny_imagenet
 )
 from .downloads import download
@@ -23,5 +23,5 @@ _all_ = [
     'GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_error', 'Rows', 'Split', 'Splits', 'hold_out',
     'split_arrays', 'channel_scale', 'gaussian_problem', 'gaussians', 'digits', 'noisy_digits', 'CIFAR_SCALE',
     'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz', 'data_sets',
-    'list_data', 'data_options', 'data_print', 'load_data', 'data_size', 'download'
+    'list_data', 'data_options', 'data_fingerprint', 'load_data', 'data_size', 'download'
 ]

@@ -18,12 +18,14 @@ import numpy as np
 from filelock import FileLock
 
 # %% ../../nbs/50_data/01_cache.ipynb #4ea65f70
+_HOME = '~/.cache/calibnb'
+
 class MissingData(FileNotFoundError, ValueError):
     "A data set that is not on this machine; the message says where it was looked for and how to get it."
 
 def data_root()->Path:
     "Where data sets lie: `CALIBNB_DATA`, else `~/.cache/calibnb`."
-    return Path(os.environ.get('CALIBNB_DATA') or '~/.cache/calibnb').expanduser().resolve()
+    return Path(os.environ.get('CALIBNB_DATA') or _HOME).expanduser().resolve()
 
 def find_data(
     name:str,     # of the data set, for the message
@@ -31,34 +33,68 @@ def find_data(
     root=None,    # `data_root()` when None
     hint:str='',  # how to get it
 )->Path:
-    "The first of the places that is there; MissingData when none is."
+    "The first of the places that exists; MissingData when none does."
     root = Path(root) if root else data_root()
     for place in places:
         if (root/place).exists(): return root/place
-    raise MissingData(f'data: {name} is not in {root} (looked for {", ".join(map(str, places))}); ' + (hint or f'run `calibnb download {name}`, or say where it is with the environment variable CALIBNB_DATA'))
+    hint = hint or f'run `calibnb download {name}`, or say where it is with the environment variable CALIBNB_DATA'
+    raise MissingData(f'data: {name} is not in {root} (looked for {", ".join(map(str, places))}); {hint}')
 
+# %% ../../nbs/50_data/01_cache.ipynb #ff54ab73
 def decoded_root()->Path:
-    "Where decoded arrays are kept: `decoded/` under the data root if it can be written to, else under `~/.cache/calibnb`."
-    for root in data_root(), Path('~/.cache/calibnb').expanduser():
+    "Where decoded arrays are kept: `decoded/` under the data root if it is writable, else under `~/.cache/calibnb`."
+    for root in data_root(), Path(_HOME).expanduser():
+        folder = root/'decoded'
         try:
-            (root/'decoded').mkdir(parents=True, exist_ok=True)
-            if os.access(root/'decoded', os.W_OK): return root/'decoded'
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.access(folder, os.W_OK): return folder
         except OSError: pass
     return Path(tempfile.gettempdir())/'calibnb-decoded'
 
-# %% ../../nbs/50_data/01_cache.ipynb #f1a3852d
+# %% ../../nbs/50_data/01_cache.ipynb #b1b8994f
 def fingerprint(
-    files,   # paths of the source files
-    *options,# whatever else decides what is made of them
-)->str:      # 12 hex digits
+    files,    # paths of the source files
+    *options, # whatever else decides what is made of them
+)->str:       # 12 hex digits
     "Changes when a source file changes its name, size or time, or an option its value."
-    known = [(p.name, p.parent.name, s.st_size, s.st_mtime_ns) for p in map(Path, files) for s in [p.stat()]]
+    stats = [(path, path.stat()) for path in map(Path, files)]
+    known = [(path.name, path.parent.name, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
     return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
-    "SHA-256 of an array's bytes, without copying what is in order already."
-    return sha256(memoryview(np.ascontiguousarray(array)).cast('B') if array.size else b'').hexdigest()
+    "SHA-256 of an array's bytes, which are copied only if they are not contiguous."
+    if not array.size: return sha256(b'').hexdigest()
+    return sha256(memoryview(np.ascontiguousarray(array)).cast('B')).hexdigest()
 
+# %% ../../nbs/50_data/01_cache.ipynb #f1a3852d
+def _write_arrays(folder, make):
+    "Write the arrays that `make` returns, with their hashes; the folder appears complete or not at all."
+    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, as NumPy resolves the file names of its arrays
+    shutil.rmtree(tmp, ignore_errors=True)
+    tmp.mkdir()
+    def new(name, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{name}.npy', 'w+', dtype, shape)
+    try:
+        arrays = make(new)
+        for name, array in arrays.items():
+            in_place = isinstance(array, np.memmap) and Path(array.filename).parent == tmp
+            if in_place: array.flush()
+            else: np.save(tmp/f'{name}.npy', array, allow_pickle=False)
+        hashes = {name: array_hash(array) for name, array in arrays.items()}
+        (tmp/'arrays.json').write_text(json.dumps(hashes, indent=1), encoding='utf-8')
+        os.replace(tmp, folder)
+    finally: shutil.rmtree(tmp, ignore_errors=True)
+
+def _open_arrays(folder):
+    "The arrays of a folder, or None if one is missing or is not what was written."
+    try:
+        hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
+        arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
+        intact = all(array_hash(array) == hashes[name] for name, array in arrays.items())
+    except PermissionError: raise
+    except (OSError, ValueError, EOFError, AttributeError): return None
+    return arrays if intact else None
+
+# %% ../../nbs/50_data/01_cache.ipynb #5e48ae64
 def cached(
     name:str,    # of the data set
     files,       # paths of the source files
@@ -70,33 +106,10 @@ def cached(
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{folder}.lock'):
-        if (arrays := _open(folder)) is None:
+        if (arrays := _open_arrays(folder)) is None:
             if folder.exists():
                 warnings.warn(f'{folder} is damaged and made anew', stacklevel=2)
                 shutil.rmtree(folder)
-            _make(folder, make)
-            arrays = _open(folder)
+            _write_arrays(folder, make)
+            arrays = _open_arrays(folder)
     return arrays
-
-def _make(folder, make):
-    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, as NumPy names the files of its arrays
-    shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir()
-    def new(name, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{name}.npy', 'w+', dtype, shape)
-    try:
-        arrays = make(new)
-        for name, array in arrays.items():
-            if isinstance(array, np.memmap) and Path(array.filename).parent == tmp: array.flush()
-            else: np.save(tmp/f'{name}.npy', array, allow_pickle=False)
-        (tmp/'arrays.json').write_text(json.dumps({name: array_hash(a) for name, a in arrays.items()}, indent=1), encoding='utf-8')
-        os.replace(tmp, folder)
-    finally: shutil.rmtree(tmp, ignore_errors=True)
-
-def _open(folder):
-    "The arrays of a folder, or None where one is missing or is not what was written."
-    try:
-        hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
-        arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
-        return arrays if all(array_hash(a) == hashes[name] for name, a in arrays.items()) else None
-    except PermissionError: raise
-    except (OSError, ValueError, EOFError, AttributeError): return None

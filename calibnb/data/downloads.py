@@ -13,38 +13,52 @@ from .cache import data_root
 
 # %% ../../nbs/50_data/09_downloads.ipynb #4fd43a46
 def _torchvision(*calls):
+    "A fetcher that makes torchvision's data sets, given as (class, options)."
     def fetch(root):
         import torchvision
         for name, options in calls: getattr(torchvision.datasets, name)(root, download=True, **options)
     return fetch
 
-def _url(address, unpack=True):
+def _archive(address):
+    "A fetcher that unpacks a file from the net."
     def fetch(root):
-        from torchvision.datasets.utils import download_and_extract_archive, download_url
-        (download_and_extract_archive if unpack else download_url)(address, str(root))
+        from torchvision.datasets.utils import download_and_extract_archive
+        download_and_extract_archive(address, str(root))
+    return fetch
+
+def _file(address):
+    "A fetcher that keeps a file from the net as it is."
+    def fetch(root):
+        from torchvision.datasets.utils import download_url
+        download_url(address, str(root))
     return fetch
 
 def _newsgroups(root):
     from sklearn.datasets import fetch_20newsgroups
     fetch_20newsgroups(data_home=root, subset='all')
 
-downloads = {'cifar10': _torchvision(('CIFAR10', {})), 'cifar100': _torchvision(('CIFAR100', {})),
-             'svhn': _torchvision(('SVHN', dict(split='train')), ('SVHN', dict(split='test'))),
-             'tiny_imagenet': _url('http://cs231n.stanford.edu/tiny-imagenet-200.zip'), '20newsgroups': _newsgroups,
-             'sst': _url('https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip'),
-             'cifar10h': _url('https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-probs.npy', unpack=False)}
+downloads = {
+    'cifar10': _torchvision(('CIFAR10', {})),
+    'cifar100': _torchvision(('CIFAR100', {})),
+    'svhn': _torchvision(('SVHN', dict(split='train')), ('SVHN', dict(split='test'))),
+    'tiny_imagenet': _archive('http://cs231n.stanford.edu/tiny-imagenet-200.zip'),
+    '20newsgroups': _newsgroups,
+    'sst': _archive('https://nlp.stanford.edu/sentiment/trainDevTestTrees_PTB.zip'),
+    'cifar10h': _file('https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-probs.npy'),
+}
 
+# %% ../../nbs/50_data/09_downloads.ipynb #ac7dc144
 def download(
     name:str,   # of a data set that has makers to get it from
     root=None,  # where to; `data_root()` when None
 )->Path:        # the folder
-    "Fetch a data set from its makers; an OSError says why it could not be. Look at their terms."
+    "Fetch a data set from its makers; an OSError says why it failed. Please look at their terms."
     root = Path(root) if root else data_root()
     fetch = pick('data to download', name, downloads)
     try:
         root.mkdir(parents=True, exist_ok=True)
         fetch(root)
-    except Exception as e:  # whatever a maker's server, its files or torchvision make of it
+    except Exception as e:  # the maker's server, the files and torchvision may all fail in their own way
         raise OSError(f'data: {name} could not be fetched ({type(e).__name__}: {e}); try again, '
                       f'or put its files into {root} yourself') from e
     return root

@@ -15,21 +15,40 @@ import numpy as np
 
 from .cache import MissingData, cached, data_root, find_data
 
-# %% ../../nbs/50_data/02_images.ipynb #c8553c41
+# %% ../../nbs/50_data/02_images.ipynb #d1474074
 PARTS = 'train', 'val', 'test'
 
 def list_images(
     folder,        # with one folder a class
-    classes=None,  # names in order; None: the folders that are there, sorted
+    classes=None,  # names in order; None: the names of the folders, sorted
 ):                 # (paths, (N,) class ids, class names)
     "Images of a folder, by class and name, 2.png before 10.png."
+    folders = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
+    classes = folders if classes is None else list(classes)
+    if unknown := sorted(set(folders) - set(classes)):
+        known = ', '.join(classes[:5])
+        raise ValueError(f'{folder}: class {unknown[0]!r} is not among those of train ({known}, ...)')
+    paths, labels = [], []
+    for label, name in enumerate(classes):
+        images = _images_below(Path(folder)/name)
+        paths += images
+        labels += [label]*len(images)
+    if not paths:
+        raise ValueError(f'{folder}: no images in it, want one folder a class with {", ".join(_extensions()[:4])}, ...')
+    return paths, np.array(labels, dtype=np.int64), classes
+
+def _images_below(folder):
+    "The images in a folder and its subfolders; of the names in a folder, shorter ones come first."
+    extensions = _extensions()
+    files = sorted(folder.rglob('*'), key=lambda p: (p.parent, len(p.name), p.name))
+    return [p for p in files if p.suffix.lower() in extensions]
+
+def _extensions():
     from torchvision.datasets.folder import IMG_EXTENSIONS
-    there = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
-    classes = there if classes is None else list(classes)
-    if unknown := sorted(set(there) - set(classes)): raise ValueError(f'{folder}: class {unknown[0]!r} is not among those of train ({", ".join(classes[:5])}, ...)')
-    found = [(p, i) for i, c in enumerate(classes) for p in sorted((Path(folder)/c).rglob('*'), key=lambda p: (p.parent, len(p.name), p.name)) if p.suffix.lower() in IMG_EXTENSIONS]
-    if not found: raise ValueError(f'{folder}: no images in it, want one folder a class with {", ".join(IMG_EXTENSIONS[:4])}, ...')
-    return [p for p, _ in found], np.array([i for _, i in found], dtype=np.int64), classes
+    return IMG_EXTENSIONS
+
+# %% ../../nbs/50_data/02_images.ipynb #c8553c41
+_CHUNK = 256  # images that a thread decodes in turn
 
 def load_image(
     path,
@@ -50,119 +69,185 @@ def decode_images(
     name:str,           # of the array
     size:int|None=None, # as in `load_image`
 )->np.ndarray:          # (N, 3, H, W) uint8
-    "All images of one shape; the first of another shape is named."
-    out = new(name, (len(paths), *load_image(paths[0], size).shape))
+    "All images, which must have one shape; the first of another shape is named."
+    shape = load_image(paths[0], size).shape
+    out = new(name, (len(paths), *shape))
     def decode(start):
-        for i in range(start, min(start + 256, len(paths))):
+        for i in range(start, min(start + _CHUNK, len(paths))):
             image = load_image(paths[i], size)
-            if image.shape != out.shape[1:]: raise ValueError(f'{paths[i]}: {image.shape[2]}x{image.shape[1]} pixels, {paths[0].name} has {out.shape[3]}x{out.shape[2]}; give one size with the option size, e.g. 224')
+            if image.shape != shape:
+                raise ValueError(f'{paths[i]}: {_pixels(image.shape)} pixels, {paths[0].name} has {_pixels(shape)}; '
+                                 'give one size with the option size, e.g. 224')
             out[i] = image
-    with ThreadPoolExecutor(os.cpu_count()) as pool: list(pool.map(decode, range(0, len(paths), 256)))
+    with ThreadPoolExecutor(os.cpu_count()) as pool: list(pool.map(decode, range(0, len(paths), _CHUNK)))
     return out
 
+def _pixels(shape): return f'{shape[2]}x{shape[1]}'
+
+# %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with train/ and maybe val/ and test/, each with one folder a class; or directly with one folder a class
+    path,               # with one folder a class, or with train/ and perhaps val/ and test/ that have them
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
-)->dict:                # train_x, train_y, and val_* and test_* where those folders are
+)->dict:                # train_x, train_y, and val_* and test_* where those folders exist
     "A folder of images, decoded once."
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
     folders = {part: path/part for part in PARTS if (path/part).is_dir()} or {'train': path}
     if 'train' not in folders: raise ValueError(f'{path}: has {", ".join(folders)} but no train')
-    classes, listed = None, {}
-    for part, folder in folders.items(): *listed[part], classes = list_images(folder, classes)
+    classes, listed = None, {}  # the classes of train are those of all parts
+    for part, folder in folders.items():
+        paths, labels, classes = list_images(folder, classes)
+        listed[part] = paths, labels
     def make(new):
-        return {k: v for part, (paths, y) in listed.items() for k, v in ((f'{part}_x', decode_images(paths, new, f'{part}_x', size)), (f'{part}_y', y))}
-    return cached(name, [p for paths, _ in listed.values() for p in paths], make, str(path.resolve()), size)
+        arrays = {}
+        for part, (paths, labels) in listed.items():
+            arrays[f'{part}_x'] = decode_images(paths, new, f'{part}_x', size)
+            arrays[f'{part}_y'] = labels
+        return arrays
+    files = [p for paths, _ in listed.values() for p in paths]
+    return cached(name, files, make, str(path.resolve()), size)
+
+# %% ../../nbs/50_data/02_images.ipynb #bed4e48c
+def _original_order(labels, root):
+    "Row of each image in the original test set, given that both list the images of a class in the same order."
+    hint = ('it has the labels in the original order, without which the images of a folder cannot be matched '
+            'with CIFAR-10H')
+    file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
+    original = np.load(file, allow_pickle=False)
+    if not np.array_equal(np.bincount(original), np.bincount(labels)):
+        raise ValueError('cifar10-test-labels.npy: other class counts than the images have')
+    order = np.empty(len(labels), dtype=np.int64)
+    order[np.argsort(labels, kind='stable')] = np.argsort(original, kind='stable')
+    return order
 
 # %% ../../nbs/50_data/02_images.ipynb #048fdb89
 CIFAR10_CLASSES = 'airplane', 'automobile', 'bird', 'cat', 'deer', 'dog', 'frog', 'horse', 'ship', 'truck'
+_CIFAR = {'cifar10': ('CIFAR10', 'cifar-10-batches-py'), 'cifar100': ('CIFAR100', 'cifar-100-python')}
 
 def read_cifar(
     name:str='cifar10',       # or 'cifar100'
     human_labels:bool=False,  # add test_posterior (10000, 10): CIFAR-10H
     root=None,                # of all data; `data_root()` when None
 )->dict:
-    "CIFAR from torchvision's files, CIFAR-10 from a folder of images as well."
-    import torchvision
+    "CIFAR from torchvision's files; CIFAR-10 from a folder of images as well."
     root = Path(root) if root else data_root()
-    kind, place = dict(cifar10=('CIFAR10', 'cifar-10-batches-py'), cifar100=('CIFAR100', 'cifar-100-python'))[name]
-    folders = [p for p in ('cifar10', '') if name == 'cifar10' and all((root/p/'train'/c).is_dir() for c in CIFAR10_CLASSES)]
-    place = find_data(name, [place, *folders], root)
-    if place.name.startswith('cifar-'):
-        def make(new):
-            sets = {part: getattr(torchvision.datasets, kind)(root, train=part == 'train') for part in ('train', 'test')}
-            return {k: v for part, s in sets.items() for k, v in ((f'{part}_x', s.data.transpose(0, 3, 1, 2)), (f'{part}_y', np.array(s.targets)))}
-        arrays = cached(name, sorted(p for p in place.iterdir() if p.is_file()), make)
-        order = np.arange(len(arrays['test_y']))
-    else:
-        arrays = read_folder(place, name=name)
-        order = _original_order(arrays['test_y'], root) if human_labels else None
+    dataset, files = _CIFAR[name]
+    folders = [p for p in ('cifar10', '') if name == 'cifar10' and _is_cifar10(root/p)]
+    place = find_data(name, [files, *folders], root)
+    as_images = not place.name.startswith('cifar-')
+    arrays = read_folder(place, name=name) if as_images else _read_torchvision_cifar(name, dataset, place, root)
     if not human_labels: return arrays
+    labels = arrays['test_y']
+    order = _original_order(labels, root) if as_images else np.arange(len(labels))
+    return arrays | dict(test_posterior=_human_posterior(order, root))
+
+def _is_cifar10(folder): return all((folder/'train'/name).is_dir() for name in CIFAR10_CLASSES)
+
+def _read_torchvision_cifar(name, dataset, place, root):
+    import torchvision
+    def make(new):
+        arrays = {}
+        for part in 'train', 'test':
+            images = getattr(torchvision.datasets, dataset)(root, train=part == 'train')
+            arrays |= {f'{part}_x': images.data.transpose(0, 3, 1, 2), f'{part}_y': np.array(images.targets)}
+        return arrays
+    return cached(name, sorted(p for p in place.iterdir() if p.is_file()), make)
+
+def _human_posterior(order, root):
     human = np.load(find_data('cifar10h', ['cifar10h-probs.npy'], root), allow_pickle=False)
-    if human.shape != (len(order), 10): raise ValueError(f'cifar10h-probs.npy: shape {human.shape}, want ({len(order)}, 10)')
-    return arrays | dict(test_posterior=human[order])
+    if human.shape != (len(order), 10):
+        raise ValueError(f'cifar10h-probs.npy: shape {human.shape}, want ({len(order)}, 10)')
+    return human[order]
 
-def _original_order(labels, root):
-    "Row in the original test set of each image, when both go through a class in the same order."
-    original = np.load(find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, 'it has the labels in the original order, without which the images of a folder cannot be matched with CIFAR-10H'), allow_pickle=False)
-    if not np.array_equal(np.bincount(original), np.bincount(labels)): raise ValueError('cifar10-test-labels.npy: other class counts than the images have')
-    order = np.empty(len(labels), dtype=np.int64)
-    order[np.argsort(labels, kind='stable')] = np.argsort(original, kind='stable')
-    return order
-
+# %% ../../nbs/50_data/02_images.ipynb #e59f5605
 def read_svhn(root=None)->dict:
     "SVHN, cropped digits: 73,257 for training and 26,032 for test, from torchvision's files."
     import torchvision
     root = Path(root) if root else data_root()
     files = {part: find_data('svhn', [f'{part}_32x32.mat'], root) for part in ('train', 'test')}
     def make(new):
-        sets = {part: torchvision.datasets.SVHN(root, split=part) for part in files}
-        return {k: v for part, s in sets.items() for k, v in ((f'{part}_x', s.data), (f'{part}_y', s.labels.astype(np.int64)))}
+        arrays = {}
+        for part in files:
+            images = torchvision.datasets.SVHN(root, split=part)
+            arrays |= {f'{part}_x': images.data, f'{part}_y': images.labels.astype(np.int64)}
+        return arrays
     return cached('svhn', files.values(), make)
 
 def read_tiny_imagenet(root=None)->dict:
-    "Tiny ImageNet: 200 classes, 64x64 pixels; the official validation images are the test set, as the papers have it."
+    "Tiny ImageNet: 200 classes, 64x64 pixels; the official validation images are the test set, as in the papers."
     folder = find_data('tiny_imagenet', ['tiny-imagenet-200'], root)
-    paths, y, classes = list_images(folder/'train')
-    notes = [line.split('\t')[:2] for line in (folder/'val'/'val_annotations.txt').read_text(encoding='utf-8').splitlines()]
-    test = [folder/'val'/'images'/name for name, _ in notes]
+    train, train_y, classes = list_images(folder/'train')
+    notes = folder/'val'/'val_annotations.txt'  # each line: file, class, and a bounding box
+    listed = [line.split('\t')[:2] for line in notes.read_text(encoding='utf-8').splitlines()]
+    test = [folder/'val'/'images'/file for file, _ in listed]
     def make(new):
-        return dict(train_x=decode_images(paths, new, 'train_x'), train_y=y,
-                    test_x=decode_images(test, new, 'test_x'), test_y=np.array([classes.index(c) for _, c in notes], dtype=np.int64))
-    return cached('tiny_imagenet', [*paths, *test, folder/'val'/'val_annotations.txt'], make)
+        return dict(train_x=decode_images(train, new, 'train_x'), train_y=train_y,
+                    test_x=decode_images(test, new, 'test_x'),
+                    test_y=np.array([classes.index(name) for _, name in listed], dtype=np.int64))
+    return cached('tiny_imagenet', [*train, *test, notes], make)
+
+# %% ../../nbs/50_data/02_images.ipynb #2d2f5c9f
+def _inputs(x, name):
+    "Images as (N, C, H, W) uint8, anything else as finite float32."
+    if x.dtype == np.uint8: return _channels_first(x, name)
+    if x.dtype.kind not in 'fiu': raise ValueError(f'{name}: {x.dtype} values, want numbers')
+    finite = np.isfinite(x)
+    if not finite.all():
+        first = int(np.nonzero(~finite.reshape(len(x), -1).all(1))[0][0])
+        raise ValueError(f'{name}: holds nan or inf, first in sample {first}')
+    return np.ascontiguousarray(x, dtype=np.float32)
+
+def _channels_first(x, name):
+    "(N, C, H, W) from images that may be grey or have their channels last."
+    if x.ndim == 3: return x[:, None]
+    if x.ndim != 4:
+        raise ValueError(f'{name}: shape {x.shape}, want images (N, H, W), (N, H, W, C) or (N, C, H, W) '
+                         'where the values are uint8')
+    channels_last = x.shape[1] > 4 and x.shape[3] in (1, 3, 4)
+    return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
+
+def _labels(y, n, name):
+    "(n,) int64 class ids."
+    valid = y.size == n and y.dtype.kind in 'iu' and not (y < 0).any()
+    if not valid: raise ValueError(f'{name}: {y.dtype} of shape {y.shape}, want {n} class ids, integers from 0')
+    return y.reshape(-1).astype(np.int64)
 
 # %% ../../nbs/50_data/02_images.ipynb #c323c3b5
 def read_npz(
     path,
-)->dict:  # train_x, train_y, and val_* and test_* where they are
+)->dict:  # train_x, train_y, and val_* and test_* where the file holds them
     "Arrays of an .npz file; pickles in it are refused."
     path = Path(path).expanduser()
     if not path.is_file(): raise MissingData(f'data: {path} is not there')
-    try:
-        with np.load(path, allow_pickle=False) as f: given = {k: f[k] for k in f.files}
-    except (ValueError, OSError, EOFError, TypeError, AttributeError): raise ValueError(f'{path}: not an .npz file of plain arrays; np.savez(path, x=..., y=...) writes one') from None
-    arrays = {}
+    given, arrays = _load_npz(path), {}
     for part in PARTS:
-        for x, y in ((f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y'), *([('x', 'y')] if part == 'train' else [])):
-            if (x in given) != (y in given): raise ValueError(f'{path}: has {x if x in given else y} but no {y if x in given else x}; it holds {", ".join(given)}')
-            if x in given: arrays |= {f'{part}_x': _inputs(given[x], f'{path}: {x}'), f'{part}_y': _labels(given[y], len(given[x]), f'{path}: {y}')}
-    known = {f'{a}_{part}': 0 for part in PARTS for a in 'xy'} | {f'{part}_{a}': 0 for part in PARTS for a in 'xy'} | dict(x=0, y=0)
-    if other := [k for k in given if k not in known and k.lower() in known]: raise ValueError(f'{path}: has {other[0]}, want {other[0].lower()} in small letters')
-    if 'train_x' not in arrays: raise ValueError(f'{path}: holds {", ".join(given) or "nothing"}, want x and y, or x_train, y_train, x_test, y_test')
+        for x, y in _npz_names(part):
+            if (x in given) != (y in given):
+                present, absent = (x, y) if x in given else (y, x)
+                raise ValueError(f'{path}: has {present} but no {absent}; it holds {", ".join(given)}')
+            if x in given:
+                arrays[f'{part}_x'] = _inputs(given[x], f'{path}: {x}')
+                arrays[f'{part}_y'] = _labels(given[y], len(given[x]), f'{path}: {y}')
+    _refuse_capitals(path, given)
+    if 'train_x' not in arrays:
+        holds = ', '.join(given) or 'nothing'
+        raise ValueError(f'{path}: holds {holds}, want x and y, or x_train, y_train, x_test, y_test')
     return arrays
 
-def _inputs(x, name):
-    if x.dtype != np.uint8:
-        if x.dtype.kind not in 'fiu': raise ValueError(f'{name}: {x.dtype} values, want numbers')
-        if not np.isfinite(x).all(): raise ValueError(f'{name}: holds nan or inf, first in sample {int(np.nonzero(~np.isfinite(x).reshape(len(x), -1).all(1))[0][0])}')
-        return np.ascontiguousarray(x, dtype=np.float32)
-    if x.ndim == 3: return x[:, None]
-    if x.ndim == 4 and x.shape[1] > 4 and x.shape[3] in (1, 3, 4): return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    if x.ndim != 4: raise ValueError(f'{name}: shape {x.shape}, want images (N, H, W), (N, H, W, C) or (N, C, H, W) where the values are uint8')
-    return x
+def _load_npz(path):
+    try:
+        with np.load(path, allow_pickle=False) as file: return {name: file[name] for name in file.files}
+    except (ValueError, OSError, EOFError, TypeError, AttributeError):
+        raise ValueError(f'{path}: not an .npz file of plain arrays; np.savez(path, x=..., y=...) writes one') from None
 
-def _labels(y, n, name):
-    if y.size != n or y.dtype.kind not in 'iu' or y.size and y.min() < 0: raise ValueError(f'{name}: {y.dtype} of shape {y.shape}, want {n} class ids, integers from 0')
-    return y.reshape(-1).astype(np.int64)
+def _npz_names(part):
+    "Pairs of names that the inputs and labels of a part may have."
+    pairs = [(f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y')]
+    return [*pairs, ('x', 'y')] if part == 'train' else pairs
+
+def _refuse_capitals(path, given):
+    known = {name for part in PARTS for pair in _npz_names(part) for name in pair}
+    for name in given:
+        if name not in known and name.lower() in known:
+            raise ValueError(f'{path}: has {name}, want {name.lower()} in small letters')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'list_data', 'data_options', 'data_print', 'load_data', 'data_size']
+           'list_data', 'data_options', 'load_data', 'data_fingerprint', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
@@ -18,76 +18,116 @@ from .texts import read_newsgroups, read_sst
 from .splits import Splits, split_arrays
 from .toys import gaussians, digits, noisy_digits
 
+# %% ../../nbs/50_data/08_sets.ipynb #80939e51
+def _read_and_split(name, read, seed, scale=None, **options):
+    "Splits of a set on disk: `read` gets the options that it declares, the splitter the others."
+    declared = inspect.signature(read).parameters
+    reading = {k: v for k, v in options.items() if k in declared}
+    splitting = {k: v for k, v in options.items() if k not in declared}
+    return split_arrays(name, read(**reading), seed, scale=scale, **splitting)
+
 # %% ../../nbs/50_data/08_sets.ipynb #a89db22e
-CIFAR_SCALE = ((.4914, .4822, .4465), (.2023, .1994, .2010))
+CIFAR_SCALE = ((.4914, .4822, .4465), (.2023, .1994, .2010))  # mean and std of red, green and blue in common use
 
-def _real(name, read, seed, scale=None, **options):
-    "A set on disk: what `read` takes of the options is its, the rest decides the split."
-    own = {k: options.pop(k) for k in list(options) if k in inspect.signature(read).parameters}
-    return split_arrays(name, read(**own), seed, scale=scale, **options)
-
-def cifar10(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None, human_labels:bool=False)->Splits:
+def cifar10(
+    seed:int,
+    val:float=.1,
+    meta_val:float=0.,
+    n_train:int|None=None,
+    human_labels:bool=False,  # give the test split the posterior of CIFAR-10H
+)->Splits:
     "CIFAR-10; `human_labels` gives the test split the posterior of CIFAR-10H."
-    return _real('cifar10', read_cifar, seed, CIFAR_SCALE, val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
+    options = dict(val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
+    return _read_and_split('cifar10', read_cifar, seed, CIFAR_SCALE, **options)
 
 def cifar100(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
     "CIFAR-100."
-    return _real('cifar100', partial(read_cifar, 'cifar100'), seed, CIFAR_SCALE, val=val, meta_val=meta_val, n_train=n_train)
+    read = partial(read_cifar, 'cifar100')
+    return _read_and_split('cifar100', read, seed, CIFAR_SCALE, val=val, meta_val=meta_val, n_train=n_train)
 
 def svhn(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
     "Street view house numbers, without the extra set."
-    return _real('svhn', read_svhn, seed, val=val, meta_val=meta_val, n_train=n_train)
+    return _read_and_split('svhn', read_svhn, seed, val=val, meta_val=meta_val, n_train=n_train)
 
 def tiny_imagenet(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
     "Tiny ImageNet; the official validation images are test, 50 of each class's 500 are val."
-    return _real('tiny_imagenet', read_tiny_imagenet, seed, val=val, meta_val=meta_val, n_train=n_train)
+    return _read_and_split('tiny_imagenet', read_tiny_imagenet, seed, val=val, meta_val=meta_val, n_train=n_train)
 
-def newsgroups(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None, length:int=1000, vocabulary:int=20_000)->Splits:
+# %% ../../nbs/50_data/08_sets.ipynb #424723d5
+def newsgroups(
+    seed:int,
+    val:float=.1,
+    meta_val:float=0.,
+    n_train:int|None=None,
+    length:int=1000,        # tokens of a message
+    vocabulary:int=20_000,  # token ids are below it
+)->Splits:
     "20 Newsgroups as rows of token ids."
-    return _real('20newsgroups', read_newsgroups, seed, val=val, meta_val=meta_val, n_train=n_train, length=length, vocabulary=vocabulary)
+    options = dict(val=val, meta_val=meta_val, n_train=n_train, length=length, vocabulary=vocabulary)
+    return _read_and_split('20newsgroups', read_newsgroups, seed, **options)
 
-def sst(seed:int, meta_val:float=0., n_train:int|None=None, fine:bool=False, phrases:bool=True, vocabulary:int=20_000)->Splits:
+def sst(
+    seed:int,
+    meta_val:float=0.,
+    n_train:int|None=None,
+    fine:bool=False,        # five classes; else negative and positive
+    phrases:bool=True,      # labels of phrases too, not of whole sentences only
+    vocabulary:int=20_000,
+)->Splits:
     "Stanford Sentiment Treebank as tables of nodes; train, val and test are the official ones."
-    return _real('sst', read_sst, seed, meta_val=meta_val, n_train=n_train, fine=fine, phrases=phrases, vocabulary=vocabulary)
+    options = dict(meta_val=meta_val, n_train=n_train, fine=fine, phrases=phrases, vocabulary=vocabulary)
+    return _read_and_split('sst', read_sst, seed, **options)
 
-def imagefolder(seed:int, path:str, size:int|None=None, mean:list|None=None, std:list|None=None, val:float=.1, meta_val:float=0., n_train:int|None=None, test:float=.2)->Splits:
+# %% ../../nbs/50_data/08_sets.ipynb #8d4fd4e4
+def imagefolder(
+    seed:int,
+    path:str,               # with one folder a class, or with train/ and perhaps val/ and test/ that have them
+    size:int|None=None,     # shorter side after resizing, then the middle is cut out; None: as they are
+    mean:list|None=None,    # of each channel, from 0 to 1; None: that of the training images
+    std:list|None=None,     # likewise
+    val:float=.1,
+    meta_val:float=0.,
+    n_train:int|None=None,
+    test:float=.2,
+)->Splits:
     "Folders of images, one a class; parts that are not there as folders are held out of train."
-    if (mean is None) != (std is None): raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
+    if (mean is None) != (std is None):
+        raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
     scale = None if mean is None else (tuple(mean), tuple(std))
-    return _real(f'imagefolder:{path}', read_folder, seed, scale, path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
+    options = dict(path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
+    return _read_and_split(f'imagefolder:{path}', read_folder, seed, scale, **options)
 
-def npz(seed:int, path:str, val:float=.1, meta_val:float=0., n_train:int|None=None, test:float=.2)->Splits:
+def npz(
+    seed:int,
+    path:str,               # of the file
+    val:float=.1,
+    meta_val:float=0.,
+    n_train:int|None=None,
+    test:float=.2,
+)->Splits:
     "Arrays of an .npz file; parts that are not in it are held out of train."
-    return _real(f'npz:{path}', read_npz, seed, path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
+    options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
+    return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
-data_sets = {'gaussians': gaussians, 'digits': digits, 'noisy_digits': noisy_digits, 'cifar10': cifar10, 'cifar100': cifar100, 'svhn': svhn,
-             'tiny_imagenet': tiny_imagenet, '20newsgroups': newsgroups, 'sst': sst, 'imagefolder:/path': imagefolder, 'npz:/path': npz}
+data_sets = {
+    'gaussians': gaussians, 'digits': digits, 'noisy_digits': noisy_digits,
+    'cifar10': cifar10, 'cifar100': cifar100, 'svhn': svhn, 'tiny_imagenet': tiny_imagenet,
+    '20newsgroups': newsgroups, 'sst': sst,
+    'imagefolder:/path': imagefolder, 'npz:/path': npz,
+}
 
 def list_data()->list[str]:
     "Names that `load_data` knows."
     return list(data_sets)
 
-def _find(name):
-    "The function of a data set, and the path in its name."
-    kind, colon, path = str(name).partition(':')
-    if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
-    return (data_sets[f'{kind}:/path'], dict(path=path)) if f'{kind}:/path' in data_sets and colon else (pick('data', name, data_sets), {})
-
 def data_options(
     name:str, /, # one of `list_data()`
-    **options,  # those you set
-)->dict:        # every option of the data set
+    **options,   # those you set
+)->dict:         # every option of the data set
     "All options of a data set, defaults filled in; an unknown name or option is a ValueError."
-    return bind_options(f'data {name}', _find(name)[0], options, skip=('seed', 'path'))
-
-def data_print(
-    name:str,  # as of `load_data`
-)->str|None:   # 12 hex digits; None for a set that does not change
-    "Changes when the files behind `imagefolder:/path` or `npz:/path` do."
-    if not (path := _find(name)[1].get('path')): return None
-    path = Path(path).expanduser()
-    return fingerprint(sorted(p for p in path.rglob('*') if p.is_file()) if path.is_dir() else [path] if path.exists() else [])
+    make, _ = _resolve(name)
+    return bind_options(f'data {name}', make, options, skip=('seed', 'path'))
 
 def load_data(
     name:str,       # one of `list_data()`
@@ -95,19 +135,46 @@ def load_data(
     **options,      # of the data set, as `data_options` lists them
 )->Splits:
     "A data set by name: the same name, seed and options give the same splits."
-    options, (make, path) = data_options(name, **options), _find(name)
+    options = data_options(name, **options)
+    make, path = _resolve(name)
     return make(seed, **path, **options)
 
-_sizes = {'cifar10': ((3, 32, 32), 10, 50_000), 'cifar100': ((3, 32, 32), 100, 50_000), 'svhn': ((3, 32, 32), 10, 73_257), 'tiny_imagenet': ((3, 64, 64), 200, 100_000)}
+def _resolve(name):
+    "The function of a data set, and the path that its name carries, as an option."
+    kind, colon, path = str(name).partition(':')
+    if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
+    if colon and f'{kind}:/path' in data_sets: return data_sets[f'{kind}:/path'], dict(path=path)
+    return pick('data', name, data_sets), {}
+
+# %% ../../nbs/50_data/08_sets.ipynb #6a33b358
+def data_fingerprint(
+    name:str,  # one of `list_data()`
+)->str|None:   # 12 hex digits; None for a set that does not change
+    "Changes when the files behind `imagefolder:/path` or `npz:/path` do."
+    path = _resolve(name)[1].get('path')
+    if not path: return None
+    path = Path(path).expanduser()
+    files = [path] if path.exists() else []
+    if path.is_dir(): files = sorted(p for p in path.rglob('*') if p.is_file())
+    return fingerprint(files)
+
+# %% ../../nbs/50_data/08_sets.ipynb #6e1306b9
+_SIZES = {  # shape of an image, classes, training images before any are held out
+    'cifar10': ((3, 32, 32), 10, 50_000),
+    'cifar100': ((3, 32, 32), 100, 50_000),
+    'svhn': ((3, 32, 32), 10, 73_257),
+    'tiny_imagenet': ((3, 64, 64), 200, 100_000),
+}
 
 def data_size(
     name:str,   # one of `list_data()`
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
-    "How large a set is; the images with names need not be there."
+    "How large a set is; CIFAR, SVHN and Tiny ImageNet need not be on this machine."
     options = data_options(name, **options)
-    if name not in _sizes:
+    if name not in _SIZES:
         splits = load_data(name, **options)
         return splits.in_shape, splits.num_classes, len(splits.train)
-    shape, K, n = _sizes[name]
-    return shape, K, options['n_train'] or round(n*(1 - options['val'] - options['meta_val']))
+    shape, num_classes, n = _SIZES[name]
+    left = round(n*(1 - options['val'] - options['meta_val']))
+    return shape, num_classes, options['n_train'] or left

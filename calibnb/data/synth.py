@@ -26,13 +26,9 @@ class GaussianMixture:
     ):
         self.means = as_tensor(means, 'means').double()
         if self.means.ndim != 2: raise ValueError(f'means: shape {tuple(self.means.shape)}, want (K, D)')
-        K, D = self.means.shape
-        cov = as_tensor(cov, 'cov').double()
-        cov = (cov*torch.eye(D, dtype=torch.float64, device=cov.device) if cov.ndim == 0 else cov).expand(K, D, D)
-        priors = as_tensor([1.]*K if priors is None else priors, 'priors').double()
-        if priors.shape != (K,) or (priors <= 0).any(): raise ValueError(f'priors: {priors.tolist()}, want {K} positive numbers')
-        self.priors = priors/priors.sum()
-        self._normal = torch.distributions.MultivariateNormal(self.means, cov)  # refuses a cov that is not positive definite
+        cov = _class_covariances(cov, *self.means.shape)
+        self.priors = _class_priors(priors, len(self.means))
+        self._normal = torch.distributions.MultivariateNormal(self.means, cov)  # wants cov positive definite
 
     @classmethod
     def random(cls,
@@ -43,27 +39,43 @@ class GaussianMixture:
         **kwargs,           # cov, priors
     ):
         "A mixture with random centres [Lin 2025, section 4.3]."
-        return cls((2*torch.rand(num_classes, dim, generator=generator, dtype=torch.float64, device='cpu') - 1)*span, **kwargs)
-
+        uniform = torch.rand(num_classes, dim, generator=generator, dtype=torch.float64, device='cpu')
+        return cls((2*uniform - 1)*span, **kwargs)
     def sample(self,
-        n:int,           # samples
-        generator=None,  # torch.Generator
-        balanced:bool=False, # the same number of each class (n must be a multiple of K) instead of draws from the priors
+        n:int,                # samples
+        generator=None,       # torch.Generator
+        balanced:bool=False,  # the same number of each class, n a multiple of K; else labels are drawn from the priors
     )->tuple[Tensor, Tensor]: # (n, D) float64 and (n,) int64
         "Labels and, given them, points."
-        K, D = self.means.shape
-        if balanced and n % K: raise ValueError(f'n: {n}, want a multiple of {K} for balanced classes')
-        y = torch.arange(n, device='cpu') % K if balanced else torch.multinomial(self.priors, n, True, generator=generator)
-        noise = torch.randn(n, D, 1, generator=generator, dtype=torch.float64, device='cpu')
+        y = _draw_labels(self.priors, n, balanced, generator)
+        noise = torch.randn(n, self.means.shape[1], 1, generator=generator, dtype=torch.float64, device='cpu')
         return self.means[y] + (self._normal.scale_tril[y] @ noise)[..., 0], y
-
     def log_posterior(self, x:Tensor)->Tensor: # (N, D) -> (N, K)
         "Log of the true class probabilities, finite however far out `x` lies."
         return (self._normal.log_prob(x.double()[:, None]) + self.priors.log()).log_softmax(1)
-
     def posterior(self, x:Tensor)->Tensor: # (N, D) -> (N, K), rows sum to 1
         "True class probabilities eta(x)."
         return self.log_posterior(x).exp()
+
+# %% ../../nbs/50_data/05_synth.ipynb #9faf1e01
+def _class_covariances(cov, K, D):
+    "(K, D, D): a number is the variance of every coordinate, one matrix is shared by all classes."
+    cov = as_tensor(cov, 'cov').double()
+    if cov.ndim == 0: cov = cov*torch.eye(D, dtype=torch.float64, device=cov.device)
+    return cov.expand(K, D, D)
+
+def _class_priors(priors, K):
+    "(K,) probabilities that sum to 1."
+    priors = as_tensor([1.]*K if priors is None else priors, 'priors').double()
+    if priors.shape != (K,) or (priors <= 0).any():
+        raise ValueError(f'priors: {priors.tolist()}, want {K} positive numbers')
+    return priors/priors.sum()
+
+def _draw_labels(priors, n, balanced, generator):
+    K = len(priors)
+    if not balanced: return torch.multinomial(priors, n, True, generator=generator)
+    if n % K: raise ValueError(f'n: {n}, want a multiple of {K} for balanced classes')
+    return torch.arange(n, device='cpu') % K
 
 # %% ../../nbs/50_data/05_synth.ipynb #51df2db0
 @dataclass(frozen=True, eq=False)
@@ -88,19 +100,28 @@ def vary_images(
 )->NoisyImages:          # B*variants images
     "Random affine variants of base images, with pixel noise and symmetric label noise of known strength."
     if not 0 <= flip < 1: raise ValueError(f'flip: {flip}, want a probability in [0, 1)')
-    kind = dict(dtype=torch.float32, device='cpu')
     base = torch.arange(len(images), device='cpu').repeat_interleave(variants)
-    N, size = len(base), images.shape[-1]
-    angle, grow, *move = ((2*torch.rand(4, N, generator=generator, **kind) - 1)
-                          * torch.tensor([math.radians(turn), scale, 2*shift/size, 2*shift/size], **kind)[:, None])
-    cos, sin = angle.cos()*(1 + grow), angle.sin()*(1 + grow)
-    theta = torch.stack([cos, -sin, move[0], sin, cos, move[1]], 1).reshape(N, 2, 3)
-    x = F.grid_sample(images[base], F.affine_grid(theta, (N, *images.shape[1:]), align_corners=False),
-                      padding_mode='border', align_corners=False)
-    x = x + noise*(images.max() - images.min())*torch.randn(x.shape, generator=generator, **kind)
-    return NoisyImages(x, *_flip_labels(labels[base], num_classes, flip, generator), base)
+    x = _move_images(images[base], turn, shift, scale, generator)
+    pixel_noise = torch.randn(x.shape, generator=generator, dtype=torch.float32, device='cpu')
+    x = x + noise*(images.max() - images.min())*pixel_noise
+    y, posterior = _flip_labels(labels[base], num_classes, flip, generator)
+    return NoisyImages(x, y, posterior, base)
+
+# %% ../../nbs/50_data/05_synth.ipynb #f1731963
+def _move_images(images, turn, shift, scale, generator):
+    "Each image turned, scaled and shifted at random, its border pixels repeated outwards."
+    N, size = len(images), images.shape[-1]
+    largest = [math.radians(turn), scale, 2*shift/size, 2*shift/size]  # the width of an image is 2 in `affine_grid`
+    largest = torch.tensor(largest, dtype=torch.float32, device='cpu')
+    uniform = torch.rand(4, N, generator=generator, dtype=torch.float32, device='cpu')
+    angle, growth, right, down = (2*uniform - 1)*largest[:, None]
+    cos, sin = angle.cos()*(1 + growth), angle.sin()*(1 + growth)
+    theta = torch.stack([cos, -sin, right, sin, cos, down], 1).reshape(N, 2, 3)
+    grid = F.affine_grid(theta, images.shape, align_corners=False)
+    return F.grid_sample(images, grid, padding_mode='border', align_corners=False)
 
 def _flip_labels(labels, K, flip, generator):
+    "Labels drawn from the posterior, which is 1 - flip for the true class and the same for all others."
     posterior = torch.full((len(labels), K), flip/(K - 1), dtype=torch.float64, device='cpu')
     posterior.scatter_(1, labels[:, None], 1 - flip)
     return torch.multinomial(posterior, 1, generator=generator)[:, 0], posterior
@@ -112,7 +133,7 @@ def true_calibration_error(
     kind:str='sq',   # 'sq': squared 2-norm; 'norm': 2-norm; 'top': |eta - p| of the predicted class
 )->Tensor:           # (N,) float64
     "Distance of each prediction from the truth, with a known posterior [Lin 2025, Eq. 12]."
-    probs, posterior = (check_probs(p)[0].double() for p in (probs, posterior))
+    probs, posterior = check_probs(probs)[0].double(), check_probs(posterior)[0].double()
     gap = posterior - probs
     if kind == 'sq': return gap.square().sum(1)
     if kind == 'norm': return gap.norm(dim=1)

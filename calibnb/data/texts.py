@@ -22,10 +22,13 @@ def number_words(
     vocabulary:int,  # ids are below it
 )->dict:             # word -> id
     "The most frequent words, numbered from 2."
-    count = Counter(w for words in texts for w in words)
-    return {w: i + 2 for i, (w, _) in enumerate(sorted(count.items(), key=lambda wc: (-wc[1], wc[0]))[:vocabulary - 2])}
+    counts = Counter(word for words in texts for word in words)
+    by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
+    return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
 
 # %% ../../nbs/50_data/04_texts.ipynb #cd4fb3ae
+_FIVE, _TWO = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment from 0 to 4; -1: neutral, no class
+
 def read_sst(
     fine:bool=False,         # five classes, nothing dropped; else negative and positive
     phrases:bool=True,       # labels of phrases too, not of whole sentences only
@@ -35,16 +38,25 @@ def read_sst(
     "The Stanford Sentiment Treebank, from sst/ or trees/ with train.txt, dev.txt and test.txt."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
-    for f in files.values(): find_data('sst', [f], root)
+    for file in files.values(): find_data('sst', [file], root)
+    classes = _FIVE if fine else _TWO
     def make(new):
-        trees = {part: [parse_tree(line) for line in f.read_text(encoding='utf-8').split('\n') if line.strip()] for part, f in files.items()}
-        if not fine: trees = {part: [t for t in ts if t[-1][LABEL] != 2] for part, ts in trees.items()}
-        words = number_words(([n[WORD].lower() for n in t if n[WORD]] for t in trees['train']), vocabulary)
-        size, classes = max(len(t) for ts in trees.values() for t in ts), list(range(5)) if fine else [0, 0, -1, 1, 1]
-        word_id = lambda word: words.get(word.lower(), UNKNOWN)
-        return ({f'{part}_x': tree_tables(ts, word_id, classes, size, phrases) for part, ts in trees.items()}
-                | {f'{part}_y': np.array([classes[t[-1][LABEL]] for t in ts], dtype=np.int64) for part, ts in trees.items()})
+        trees = {part: _read_trees(file, classes) for part, file in files.items()}
+        leaves = ([node[WORD].lower() for node in tree if node[WORD]] for tree in trees['train'])
+        words = number_words(leaves, vocabulary)
+        def word_id(word): return words.get(word.lower(), UNKNOWN)
+        size = max(len(tree) for part in trees.values() for tree in part)
+        arrays = {f'{part}_x': tree_tables(ts, word_id, classes, size, phrases) for part, ts in trees.items()}
+        for part, ts in trees.items():
+            arrays[f'{part}_y'] = np.array([classes[tree[-1][LABEL]] for tree in ts], dtype=np.int64)
+        return arrays
     return cached('sst', files.values(), make, fine, phrases, vocabulary)
+
+def _read_trees(file, classes):
+    "The trees of a file whose sentence has a class, a tree a line."
+    lines = file.read_text(encoding='utf-8').split('\n')
+    trees = [parse_tree(line) for line in lines if line.strip()]
+    return [tree for tree in trees if classes[tree[-1][LABEL]] != -1]
 
 # %% ../../nbs/50_data/04_texts.ipynb #ff3bb834
 def read_newsgroups(
@@ -59,12 +71,18 @@ def read_newsgroups(
     file = find_data('20newsgroups', ['20news-bydate_py3.pkz'], home)
     def make(new):
         analyse = CountVectorizer(token_pattern=r'(?u)\b\w+\b').build_analyzer()
-        raw = {part: fetch_20newsgroups(data_home=home, subset=part, shuffle=False, download_if_missing=False) for part in ('train', 'test')}
+        fetch = dict(data_home=home, shuffle=False, download_if_missing=False)
+        raw = {part: fetch_20newsgroups(subset=part, **fetch) for part in ('train', 'test')}
         texts = {part: [analyse(text) for text in r.data] for part, r in raw.items()}
-        words, out = number_words(texts['train'], vocabulary), {}
+        words, arrays = number_words(texts['train'], vocabulary), {}
         for part, documents in texts.items():
-            x = out[f'{part}_x'] = np.full((len(documents), length), PADDING, dtype=np.int32)
-            for row, tokens in zip(x, documents): row[:len(tokens)] = [words.get(t, UNKNOWN) for t in tokens[:length]]
-            out[f'{part}_y'] = raw[part].target.astype(np.int64)
-        return out
+            arrays[f'{part}_x'] = _token_rows(documents, words, length)
+            arrays[f'{part}_y'] = raw[part].target.astype(np.int64)
+        return arrays
     return cached('20newsgroups', [file], make, length, vocabulary)
+
+def _token_rows(documents, words, length):
+    "(N, length) token ids, cut or padded."
+    x = np.full((len(documents), length), PADDING, dtype=np.int32)
+    for row, tokens in zip(x, documents): row[:len(tokens)] = [words.get(t, UNKNOWN) for t in tokens[:length]]
+    return x

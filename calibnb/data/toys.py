@@ -15,6 +15,8 @@ from .synth import GaussianMixture, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
+_DRAW = 2**31  # added to a seed for what is drawn after the first decision (centres, split), which has the seed itself
+
 def gaussian_problem(
     seed:int,             # of the centres
     num_classes:int=5,
@@ -34,28 +36,36 @@ def gaussians(
     test_per_class:int=1000,
 )->Splits:
     "Points of a Gaussian mixture, in its own coordinates, balanced classes, with their posterior."
-    problem, draw = gaussian_problem(seed, num_classes, dim, span), torch.Generator().manual_seed(seed + 2**31)
+    problem = gaussian_problem(seed, num_classes, dim, span)
+    generator = torch.Generator().manual_seed(seed + _DRAW)
     def part(per_class):
-        x, y = problem.sample(num_classes*per_class, draw, balanced=True)
+        x, y = problem.sample(num_classes*per_class, generator, balanced=True)
         return Split(x.float(), y, problem.posterior(x))
     return Splits('gaussians', num_classes, part(train_per_class), part(val_per_class), part(test_per_class))
 
 # %% ../../nbs/50_data/07_toys.ipynb #6abffbc5
 @cache
 def _digit_images():
+    "(1797, 1, 8, 8) float32 in [0, 1], and (1797,) int64."
     from sklearn.datasets import load_digits
     raw = load_digits()
     return torch.from_numpy(raw.images).float()[:, None]/16, torch.from_numpy(raw.target).long()
 
-def _normalise(x, pool):
-    if pool not in (1, 2, 4, 8): raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
+def _pool_and_scale(x, pool):
+    "Blocks of pixels averaged, then scaled by about their mean and standard deviation, which are both near .3."
+    if pool not in (1, 2, 4, 8):
+        raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
     return (F.avg_pool2d(x, pool) - .3)/.3
 
 def _three_parts(n, n_train, n_val, seed):
+    "A random permutation of n rows, cut into train, val and test."
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
-        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, want positive numbers that leave some of {n} images for test')
-    return torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu').split([n_train, n_val, n - n_train - n_val])
+        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
+                         f'want positive numbers that leave some of {n} images for test')
+    rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
+    return rows.split([n_train, n_val, n - n_train - n_val])
 
+# %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
     seed:int,          # of the split
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
@@ -66,10 +76,13 @@ def digits(
     "scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
     images, labels = _digit_images()
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)
-    if not 0 <= n_meta < n_val: raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
-    part = lambda rows: Split(_normalise(images[rows], pool), labels[rows], rows=rows)
-    return Splits('digits', 10, part(train), part(val[n_meta:]), part(test), part(val[:n_meta]) if n_meta else None)
+    if not 0 <= n_meta < n_val:
+        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
+    def part(rows): return Split(_pool_and_scale(images[rows], pool), labels[rows], rows=rows)
+    meta_val = part(val[:n_meta]) if n_meta else None
+    return Splits('digits', 10, part(train), part(val[n_meta:]), part(test), meta_val)
 
+# %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
     seed:int,           # of the split and of all noise
     flip:float=.1,      # probability that a label is replaced by another
@@ -81,8 +94,9 @@ def noisy_digits(
 )->Splits:
     "Digits turned, shifted, scaled and covered with noise, with label noise of known strength; split before that."
     images, labels = _digit_images()
-    draw = torch.Generator().manual_seed(seed + 2**31)
+    generator = torch.Generator().manual_seed(seed + _DRAW)
     def part(rows):
-        varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=draw)
-        return Split(_normalise(varied.x, pool), varied.y, varied.posterior)
-    return Splits('noisy_digits', 10, *map(part, _three_parts(len(labels), n_train, n_val, seed)))
+        varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
+        return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior)
+    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
+    return Splits('noisy_digits', 10, part(train), part(val), part(test))

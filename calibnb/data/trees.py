@@ -18,29 +18,35 @@ _token = re.compile(r'[()]|[^ \t\r()]+')  # a word may hold a no-break space
 def parse_tree(
     line:str,  # '(3 (2 good) (1 film))'
 )->list:       # of [word, left, right, height, label], sorted by height, the root last
-    "Nodes of a labelled binary tree in brackets; ValueError for what is none."
-    nodes, stack = [], []
+    "Nodes of a labelled binary tree in brackets; ValueError for anything else."
+    nodes, open_brackets = [], []
     for token in _token.findall(line):
-        if token == '(': stack.append([])
-        elif token != ')':
-            if not stack: raise ValueError(f'tree: {line[:60]!r} does not begin with a bracket')
-            stack[-1].append(token)
-        else:
-            label, *parts = stack.pop() if stack else ['']
-            if not str(label).isdigit() or len(parts) not in (1, 2): raise ValueError(f'tree: {line[:60]!r}, want nodes (label word) or (label left right)')
-            if len(parts) == 1: node = [parts[0], -1, -1, 0, int(label)]
-            else:
-                if not all(isinstance(p, int) for p in parts): raise ValueError(f'tree: {line[:60]!r} has a word beside a branch')
-                node = ['', *parts, 1 + max(nodes[p][HEIGHT] for p in parts), int(label)]
-            nodes.append(node)
-            if stack: stack[-1].append(len(nodes) - 1)
-            else: return _by_height(nodes)
+        if token == '(': open_brackets.append([])
+        elif token == ')':
+            content = open_brackets.pop() if open_brackets else ['']
+            nodes.append(_node(content, nodes, line))
+            if not open_brackets: return _by_height(nodes)
+            open_brackets[-1].append(len(nodes) - 1)  # its parent knows a node by its row
+        elif open_brackets: open_brackets[-1].append(token)
+        else: raise ValueError(f'tree: {line[:60]!r} does not begin with a bracket')
     raise ValueError(f'tree: {line[:60]!r} ends before its brackets are closed')
 
+def _node(content, nodes, line):
+    "A row of the table from what stands in a pair of brackets: a label, and a word or the rows of two children."
+    label, *children = content
+    if not str(label).isdigit() or len(children) not in (1, 2):
+        raise ValueError(f'tree: {line[:60]!r}, want nodes (label word) or (label left right)')
+    if len(children) == 1: return [children[0], -1, -1, 0, int(label)]
+    if not all(isinstance(child, int) for child in children):
+        raise ValueError(f'tree: {line[:60]!r} has a word beside a branch')
+    return ['', *children, 1 + max(nodes[child][HEIGHT] for child in children), int(label)]
+
 def _by_height(nodes):
-    order = sorted(range(len(nodes)), key=lambda i: nodes[i][HEIGHT])
+    "The table with lower nodes first, and the children's rows renumbered."
+    order = sorted(range(len(nodes)), key=lambda row: nodes[row][HEIGHT])
     place = {old: new for new, old in enumerate(order)} | {-1: -1}
-    return [[w, place[l], place[r], h, y] for w, l, r, h, y in (nodes[i] for i in order)]
+    return [[word, place[left], place[right], height, label]
+            for word, left, right, height, label in (nodes[row] for row in order)]
 
 # %% ../../nbs/50_data/03_trees.ipynb #e01f373e
 def tree_tables(
@@ -53,8 +59,9 @@ def tree_tables(
     "Trees as one array, padded."
     x = np.zeros((len(trees), size, 5), dtype=np.int16)
     x[:, :, LEFT:] = -1
-    for row, tree in zip(x, trees):
-        for at, (word, left, right, height, label) in enumerate(tree):
-            known = phrases or at == len(tree) - 1
-            row[at] = word_id(word) if word else 0, left, right, height, classes[label] if known else -1
+    for table, tree in zip(x, trees):
+        root = len(tree) - 1
+        for row, (word, left, right, height, label) in enumerate(tree):
+            labelled = phrases or row == root
+            table[row] = word_id(word) if word else 0, left, right, height, classes[label] if labelled else -1
     return x

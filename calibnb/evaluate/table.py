@@ -15,161 +15,221 @@ from .measures import Scored
 
 # %% ../../nbs/40_evaluate/03_table.ipynb #676c3c86
 AS_GIVEN = 'as given'
-SAME_NLL = .002  # nats: a fifth of the smallest difference of interest
-_columns = {'error': ('error %', 100, 2), 'nll': ('NLL', 1, 4), 'brier': ('Brier', 1, 4), 'ece': ('ECE %', 100, 2), 'ada_ece': ('adaptive ECE %', 100, 2),
-            'classwise_ece': ('classwise ECE %', 100, 3), 'smooth_ece': ('smooth ECE %', 100, 2)}
+
+_columns = {  # metric -> title of its column, factor, digits
+    'error': ('error %', 100, 2),
+    'nll': ('NLL', 1, 4),
+    'brier': ('Brier', 1, 4),
+    'ece': ('ECE %', 100, 2),
+    'ada_ece': ('adaptive ECE %', 100, 2),
+    'classwise_ece': ('classwise ECE %', 100, 3),
+    'smooth_ece': ('smooth ECE %', 100, 2),
+}
 
 def _column(name, bins):
-    title, scale, digits = _columns.get(name, _columns[name.rsplit('_', 1)[0]] if name not in _columns else None)
+    "Title, factor and digits for a metric; ece_10 is shown as ece is."
+    kind = name if name in _columns else name.rsplit('_', 1)[0]
+    title, scale, digits = _columns[kind]
     return (f'{title}, {bins} bins' if bins else title), scale, digits
 
-_told_as = {'temperature': 'temperature scaling', 'ets': 'ensemble temperature scaling', 'vector': 'vector scaling', 'matrix': 'matrix scaling', 'dirichlet': 'Dirichlet calibration',
-            'histogram': 'histogram binning', 'isotonic': 'isotonic regression', 'platt': 'Platt scaling', 'bbq': 'BBQ'}
-
-def _name(row):
-    "The calibrator of a row in words; 'ets+platt' is one on top of another."
-    first, _, then = row.partition('+')
-    return _told_as.get(first, first) + (f' followed by {_told_as.get(then, then)}' if then else '')
-
-def _told(row, calibrator):
-    return _name(row) + (f' with T = {calibrator.temperature_:.3f}' if hasattr(calibrator, 'temperature_') else '')
+def _cell(name, m, star, line):
+    "Value, interval and floor as text, with `line` between them."
+    if m.value is None: return '∞'
+    _, scale, digits = _column(name, m.bins)
+    def number(v): return f'{scale*v:.{digits}f}'
+    parts = [number(m.value) + (' *' if star else '')]
+    if m.interval: parts.append(f'{number(m.interval[0])} to {number(m.interval[1])}')
+    if m.floor is not None: parts.append(f'floor {number(m.floor)}')
+    return line.join(parts)
 
 def _texts(rows, best, line):
-    "Row -> column title -> value, interval and floor as text; a star marks a winner that nothing is as good as."
-    def text(row, name, m):
-        _, scale, digits = _column(name, m.bins)
-        number = lambda v: f'{scale*v:.{digits}f}'
-        if m.value is None: return '∞'
-        ends = f'{line}{number(m.interval[0])} to {number(m.interval[1])}' if m.interval else ''
-        return number(m.value) + (' *' if best[name] == [row] and len(rows) > 1 else '') + ends + (f'{line}floor {number(m.floor)}' if m.floor is not None else '')
-    return {row: {_column(name, m.bins)[0]: text(row, name, m) for name, m in measures.items()} for row, measures in rows.items()}
+    "Row -> title of the column -> cell. A star marks a winner where no other row is as good."
+    def wins(row, name): return best[name] == [row] and len(rows) > 1
+    return {row: {_column(name, m.bins)[0]: _cell(name, m, wins(row, name), line) for name, m in measures.items()}
+            for row, measures in rows.items()}
 
+# %% ../../nbs/40_evaluate/03_table.ipynb #edb091ee
 def _styled(texts, best):
     "The texts as a pandas Styler; `best` maps a column title to the rows to tint."
     import pandas as pd
-    tint = lambda column: ['background-color: #e3f1e9' if row in best[column.name] else '' for row in column.index]
-    cell = {'text-align': 'right', 'vertical-align': 'top', 'font-size': '90%', 'line-height': '1.35', 'white-space': 'nowrap'}
-    heads = [dict(selector='th', props='text-align: right; vertical-align: bottom'), dict(selector='th.row_heading', props='text-align: left; vertical-align: top')]
+    def tint(column): return ['background-color: #e3f1e9' if row in best[column.name] else '' for row in column.index]
+    cell = {'text-align': 'right', 'vertical-align': 'top', 'font-size': '90%', 'line-height': '1.35',
+            'white-space': 'nowrap'}
+    heads = [dict(selector='th', props='text-align: right; vertical-align: bottom'),
+             dict(selector='th.row_heading', props='text-align: left; vertical-align: top')]
     return pd.DataFrame(texts).T.style.apply(tint, axis=0).set_properties(**cell).set_table_styles(heads)
 
-# %% ../../nbs/40_evaluate/03_table.ipynb #b9a1ef0e
+def _record(row, name, m, is_best):
+    "One line of the frame."
+    lo, hi = m.interval or (None, None)
+    value = math.inf if m.value is None else m.value
+    return dict(calibrator=row, metric=name, value=value, lo=lo, hi=hi, floor=m.floor, bins=m.bins, n=m.n, best=is_best)
+
+# %% ../../nbs/40_evaluate/03_table.ipynb #01209ebe
+SAME_NLL = .002  # nats: a fifth of the smallest difference of interest
+
 @dataclass(frozen=True, eq=False)
-class Evaluation:
-    "What `evaluate` found; shows itself as a table in a notebook."
+class _Ranking:
+    "The rows of an evaluation, which of them are best, and which to use."
     how:str                               # how the calibrators were fitted
     rows:dict[str, dict[str, Measure]]    # row -> metric -> measure; the first row is the network as given
     best:dict[str, list[str]]             # metric -> rows that none beats beyond chance, the best first
     scored:dict[str, Scored]              # row -> probabilities and predictions on the set
-    fitted:dict[str, Calibrator]          # row -> calibrator fitted on all data there is for it: to save and to use
+    fitted:dict[str, Calibrator]          # row -> calibrator fitted on all data it may see: to save and to use
     notes:list[str]                       # what was left out, and warnings of the fits
     doubtful:list[str]                    # rows whose fit gave a warning: not recommended
 
-    def frame(self):
-        "A row for each calibrator and metric: value, inf for an infinite NLL, lo, hi, floor, bins, n, and is it as good as the best?"
-        import pandas as pd
-        rows = [dict(calibrator=row, metric=name, value=math.inf if m.value is None else m.value, lo=(m.interval or (None,))[0], hi=(m.interval or (None,))[-1], floor=m.floor, bins=m.bins, n=m.n,
-                     best=row in self.best[name]) for row, measures in self.rows.items() for name, m in measures.items()]
-        return pd.DataFrame(rows).set_index(['calibrator', 'metric'])
-
-    def table(self):
-        "The table as a pandas Styler; rows that are as good as the best are tinted."
-        return _styled(_texts(self.rows, self.best, '<br>'), {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[AS_GIVEN].items()})
-
-    def _repr_html_(self): return self.table().to_html() + ''.join(f'<p>{line}</p>' for line in (self.caption(), self.advice(), *self.notes))
-    def __repr__(self): return f'Evaluation({", ".join(self.rows)}; recommended: {self.recommended})'
-
-    def text(self)->str:
-        "The values as plain text, with the advice; `frame` has the intervals too."
-        import pandas as pd
-        values = {row: {title: text.split('\n')[0] for title, text in cells.items()} for row, cells in _texts(self.rows, self.best, '\n').items()}
-        return '\n'.join([pd.DataFrame(values).T.to_string(), '', self.caption(), self.advice(), *self.notes])
-
-    def caption(self)->str:
-        "How to read the table."
-        return (f'{self.rows[AS_GIVEN]["error"].n:,} samples; {self.how}. Floor: the mean error that a calibrated model would show. '
-                '*: better than every other row beyond chance.')
-
     @property
     def recommended(self)->str:
-        "The simplest row that equals the best in NLL, without an ECE beyond the floor if there is one; no row whose fit gave a warning."
+        "The simplest row that equals the best in NLL, if possible one whose ECE a calibrated model could show."
         rows = self._equal_in_nll()
         return next((row for row in rows if self.fits(row)), rows[0] if rows else AS_GIVEN)
 
     def _equal_in_nll(self)->list[str]:
         "Rows that none beats beyond chance, and whose NLL is within `SAME_NLL` of the least; from simple to complex."
-        value = {row: self.rows[row]['nll'].value for row in self.best['nll'] if row not in self.doubtful}
-        value = {row: v for row, v in value.items() if v is not None}
-        return [row for row in self.rows if row in value and value[row] <= min(value.values()) + SAME_NLL]
+        nll = {row: self.rows[row]['nll'].value for row in self.best['nll'] if row not in self.doubtful}
+        nll = {row: value for row, value in nll.items() if value is not None}
+        return [row for row in self.rows if row in nll and nll[row] <= min(nll.values()) + SAME_NLL]
 
     def fits(self, row:str)->bool:
         "Could a calibrated model show the ECE of this row, at 5 %?"
         return self.rows[row]['ece'].within_floor
 
     def deciding_samples(self, row:str, other:str)->int|None:
-        "How many samples have to go before `row` loses its lower NLL to `other`; None if it has none, or if one is infinite."
+        "How many samples must go before `row` loses its lower NLL to `other`. None: it has none, or one is infinite."
         gain = (self.scored[other].nll - self.scored[row].nll).sort(descending=True)[0]
         if not gain.isfinite().all() or gain.sum() <= 0: return None
         lost = (gain.sum() - gain.cumsum(0) <= 0).nonzero()
         return int(lost[0, 0]) + 1 if len(lost) else len(gain)
 
+# %% ../../nbs/40_evaluate/03_table.ipynb #b9a1ef0e
+class Evaluation(_Ranking):
+    "What `evaluate` found; shows itself as a table in a notebook."
+    def frame(self):
+        "A row for each calibrator and metric: value, inf for an infinite NLL, lo, hi, floor, bins, n, and is it best?"
+        import pandas as pd
+        records = [_record(row, name, m, row in self.best[name])
+                   for row, measures in self.rows.items() for name, m in measures.items()]
+        return pd.DataFrame(records).set_index(['calibrator', 'metric'])
+
+    def table(self):
+        "The table as a pandas Styler; rows that are as good as the best are tinted."
+        tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[AS_GIVEN].items()}
+        return _styled(_texts(self.rows, self.best, '<br>'), tinted)
+
+    def text(self)->str:
+        "The values as plain text, with the advice; `frame` has the intervals too."
+        import pandas as pd
+        values = {row: {title: cell.split('\n')[0] for title, cell in cells.items()}
+                  for row, cells in _texts(self.rows, self.best, '\n').items()}
+        return '\n'.join([pd.DataFrame(values).T.to_string(), '', self.caption(), self.advice(), *self.notes])
+
+    def caption(self)->str:
+        "How to read the table."
+        return (f'{self.rows[AS_GIVEN]["error"].n:,} samples; {self.how}. '
+                'The floor is the error that a perfectly calibrated model would show on average. '
+                'A star marks a row that is better than every other row by more than chance.')
+
     def advice(self)->str:
         "What to do, in words."
         return _advice(self)
 
-# %% ../../nbs/40_evaluate/03_table.ipynb #fa8ad185
-def _advice(found):
-    row = found.recommended
-    said = [_diagnosis(found), _choice(found, row), *_changes(found, row), *_rests_on_few(found, row)]
-    if found.fitted: said += _left_over(found, row)
-    return ' '.join(said)
+    def __repr__(self): return f'Evaluation({", ".join(self.rows)}; recommended: {self.recommended})'
+    def _repr_html_(self):
+        lines = self.caption(), self.advice(), *self.notes
+        return self.table().to_html() + ''.join(f'<p>{line}</p>' for line in lines)
 
-def _diagnosis(found):
-    ece, given = found.rows[AS_GIVEN]['ece'], found.scored[AS_GIVEN]
-    lean = (given.conf.mean() - given.hit.double().mean()).item()
-    direction = 'over' if lean > 0 else 'under'
-    seen = f'{direction}confident by {100*abs(lean):.1f} points on average.'
-    unseen = (f'no evidence of miscalibration, though on {ece.n:,} samples an error of {100*ece.interval[1]:.1f} % '
-              'could look like this.')
-    return f'As given, the ECE is {_ece_words(ece)}: {seen if ece.interval[0] > 0 else unseen}'
+# %% ../../nbs/40_evaluate/03_table.ipynb #f97da392
+_calibrator_names = {
+    'temperature': 'temperature scaling',
+    'ets': 'ensemble temperature scaling',
+    'vector': 'vector scaling',
+    'matrix': 'matrix scaling',
+    'dirichlet': 'Dirichlet calibration',
+    'histogram': 'histogram binning',
+    'isotonic': 'isotonic regression',
+    'platt': 'Platt scaling',
+    'bbq': 'BBQ',
+    AS_GIVEN: 'the probabilities as given',
+}
 
-def _choice(found, row):
-    if not found.fitted: return 'No calibrator was fitted.'
-    if row == AS_GIVEN and row not in found.best['nll']:
-        return 'No calibrator could be fitted that can be relied on; see the notes.'
-    if row == AS_GIVEN: return 'No calibrator lowers the NLL beyond chance: leave the probabilities as they are.'
-    before, after = found.rows[AS_GIVEN], found.rows[row]
-    return (f'Use {_told(row, found.fitted[row])}: NLL {_nll_words(before["nll"])} becomes {_nll_words(after["nll"])}, '
-            f'the ECE {_ece_words(after["ece"])}.')
+def _name(row):
+    "A row in words; 'ets+platt' is one calibrator on top of another."
+    first, _, then = row.partition('+')
+    name = _calibrator_names.get(first, first)
+    return f'{name} followed by {_calibrator_names.get(then, then)}' if then else name
 
-def _changes(found, row):
-    changed = (found.scored[row].pred != found.scored[AS_GIVEN].pred).double().mean().item()
-    if not changed: return []
-    before, after = (found.rows[name]['error'].value for name in (AS_GIVEN, row))
-    return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {100*before:.2f} to {100*after:.2f} %.']
+def _name_with_temperature(row, calibrator):
+    "A row in words, with its T if it has one."
+    if not hasattr(calibrator, 'temperature_'): return _name(row)
+    return f'{_name(row)} with T = {calibrator.temperature_:.3f}'
 
-def _rests_on_few(found, row):
-    "A sentence where at most one sample in a hundred decides against a simpler row."
-    simpler = list(found.rows)[:list(found.rows).index(row)]
-    number = {other: found.deciding_samples(row, other) for other in simpler if other not in found.best['nll']}
-    few = {other: n for other, n in number.items() if n and n <= len(found.scored[row])/100}
-    if not few: return []
-    other, n = min(few.items(), key=lambda item: item[1])
-    samples = 'a single sample decides' if n == 1 else f'{n} samples decide'
-    return [f'Against {_name(other)}, {samples}: without them that has the lower NLL.']
-
-def _left_over(found, row):
-    "What the recommended row leaves, and what would mend it."
-    ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
-    if found.fits(row): return []
-    left = [f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.']
-    value = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
-    better = min((r for r, v in value.items() if v is not None), key=value.get, default=None)
-    if better is None: return [*left, 'No calibrator here mends it.']
-    cost = f', at an NLL higher by {value[better] - nll.value:.4f}' if nll.value is not None else ''
-    return [*left, f'{_name(better).capitalize()} mends it: ECE {_ece_words(found.rows[better]["ece"])}{cost}.']
+def _nll_words(m):
+    return '∞' if m.value is None else f'{m.value:.4f}'
 
 def _ece_words(m):
     lo, hi = m.interval
-    return f'{100*m.value:.2f} % ({100*lo:.2f} to {100*hi:.2f}; a calibrated model would show {100*m.floor:.2f})'
+    return (f'{100*m.value:.2f} % (95 % interval {100*lo:.2f} to {100*hi:.2f}; '
+            f'a calibrated model would show {100*m.floor:.2f})')
 
-def _nll_words(m): return '∞' if m.value is None else f'{m.value:.4f}'
+# %% ../../nbs/40_evaluate/03_table.ipynb #fa8ad185
+def _diagnosis(found):
+    "The ECE as given; whether the model is over- or underconfident, if that is beyond chance."
+    ece, given = found.rows[AS_GIVEN]['ece'], found.scored[AS_GIVEN]
+    start = f'As given, the ECE is {_ece_words(ece)}.'
+    if ece.interval[0] <= 0:
+        return (f'{start} That is no evidence of miscalibration, but on {ece.n:,} samples a true error of '
+                f'{100*ece.interval[1]:.1f} % could look like this.')
+    lean = (given.conf.mean() - given.hit.double().mean()).item()
+    direction = 'overconfident' if lean > 0 else 'underconfident'
+    return f'{start} The model is {direction} by {100*abs(lean):.1f} points on average.'
+
+def _choice(found, row):
+    "Which calibrator to use, and what it does to NLL and ECE."
+    if not found.fitted: return 'No calibrator was fitted.'
+    if row == AS_GIVEN and row not in found.best['nll']:
+        return 'No calibrator could be fitted reliably; see the notes.'
+    if row == AS_GIVEN: return 'No calibrator lowers the NLL by more than chance: leave the probabilities as they are.'
+    before, after = found.rows[AS_GIVEN], found.rows[row]
+    return (f'Use {_name_with_temperature(row, found.fitted[row])}: the NLL goes from {_nll_words(before["nll"])} '
+            f'to {_nll_words(after["nll"])}, and the ECE becomes {_ece_words(after["ece"])}.')
+
+def _changes(found, row):
+    "A sentence on changed predictions, if there are any."
+    changed = (found.scored[row].pred != found.scored[AS_GIVEN].pred).double().mean().item()
+    if not changed: return []
+    before, after = (100*found.rows[name]['error'].value for name in (AS_GIVEN, row))
+    return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {before:.2f} % to {after:.2f} %.']
+
+# %% ../../nbs/40_evaluate/03_table.ipynb #c35e0c5c
+_ONE_IN = 100  # the advice says so if a choice rests on at most one sample in so many
+
+def _rests_on_few(found, row):
+    "A sentence where few samples decide against a simpler row."
+    simpler = list(found.rows)[:list(found.rows).index(row)]
+    number = {other: found.deciding_samples(row, other) for other in simpler if other not in found.best['nll']}
+    few = {other: n for other, n in number.items() if n and n <= len(found.scored[row])/_ONE_IN}
+    if not few: return []
+    other, n = min(few.items(), key=lambda item: item[1])
+    samples, them = ('a single sample', 'it') if n == 1 else (f'{n} samples', 'them')
+    return [f'This choice rests on {samples}: without {them}, {_name(other)} would have the lower NLL.']
+
+def _left_over(found, row):
+    "What the recommended row leaves, and what would remove it."
+    if found.fits(row): return []
+    ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
+    left = f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.'
+    fitting = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
+    better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
+    if better is None: return [left, 'None of the calibrators tried removes it.']
+    instead = f'With {_name(better)} the ECE would be {_ece_words(found.rows[better]["ece"])}'
+    if nll.value is None: return [left, f'{instead}.']
+    cost = fitting[better] - nll.value
+    return [left, f'{instead}, and the NLL {abs(cost):.4f} {"lower" if cost < 0 else "higher"}.']
+
+def _advice(found):
+    "All the sentences, for the row that is recommended."
+    row = found.recommended
+    sentences = [_diagnosis(found), _choice(found, row), *_changes(found, row), *_rests_on_few(found, row)]
+    if found.fitted: sentences += _left_over(found, row)
+    return ' '.join(sentences)

@@ -22,63 +22,94 @@ from calibnb.losses.weights import (
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #dbfcfbae
 class _Parts(NamedTuple):
+    "What the weights and their derivatives are made of."
     logits: Tensor  # (N, K)
     label: Tensor   # (N, 1)
-    ce: Tensor      # (N, 1) -s
+    ce: Tensor      # (N, 1) -s = -log p_y
     p_y: Tensor     # (N, 1)
     d: Tensor       # (N, 1) 1 - p_y
-    gap: Tensor     # (N, K) total times g
-    total: Tensor   # (N, 1)
-
-class _Base(NamedTuple):
-    w: Tensor          # (N, 1); u = w**(power*gamma)
-    gamma: object      # number, or tensor that broadcasts with w
-    slope: object      # () -> a (N, 1), b (a number), (k, c) both (N, 0..2); called only if somebody wants the derivative
-    power: float = 1.
+    gap: Tensor     # (N, K) total times g = p - e_y
+    total: Tensor   # (N, 1) sum of exp(logits - largest logit)
 
 def _parts(logits, label):
     top = logits.amax(1, keepdim=True)
-    e, behind = exp_(logits - top), logits.gather(1, label).sub_(top)
-    rest = e.scatter_(1, label, 0.).sum(1, keepdim=True)
+    e = exp_(logits - top)
+    behind = logits.gather(1, label).sub_(top)
+    rest = e.scatter_(1, label, 0.).sum(1, keepdim=True)  # of the other classes, so 1 - p_y loses no digits
     e.scatter_(1, label, -rest)
     e_y = behind.exp()
     total = rest + e_y
-    return _Parts(logits, label, total.log().sub_(behind), e_y.div_(total), _above_zero(rest.div_(total)), e, total)
+    ce = total.log().sub_(behind)
+    return _Parts(logits, label, ce, e_y.div_(total), _above_zero(rest.div_(total)), e, total)
 
-def _focal(of, gamma=3.0): return _Base(of.d, gamma, lambda: (of.p_y, 0., None))
-def _flsd(of, thresholds=(.2,), gammas=(5., 3.)): return _focal(of, gamma_of_bucket(of.p_y, thresholds, gammas))
-def _inverse_focal(of, gamma=1.0): return _Base(1 + of.p_y, gamma, lambda: (-of.p_y, 0., None))
+# %% ../../nbs/20_losses/02_fast_weights.ipynb #1d0d74dd
+class _BaseSlope(NamedTuple):
+    "The derivative of a base with respect to the logits: a g + b g² + sum_i c_i e_(k_i)."
+    a: Tensor             # (N, 1)
+    b: float = 0.
+    k: Tensor|None = None # (N, 1..2) class ids
+    c: Tensor|None = None # like k
 
-def _dual_focal(of, gamma=5.0, second='below', detach_second=False):
-    nearest, distance = _second(of.logits, of.label, second)
-    p_j = (-of.ce - distance).exp()
-    through = lambda: (of.p_y - p_j, 0., (torch.cat([of.label, nearest], 1), torch.cat([-p_j, p_j], 1)))
-    return _Base(of.d + p_j, gamma, (lambda: (of.p_y, 0., None)) if detach_second else through)
+class _Base(NamedTuple):
+    "A weight u = w**(power*gamma)."
+    w: Tensor          # (N, 1)
+    gamma: object      # number, or tensor that broadcasts with w
+    slope: object      # function () -> _BaseSlope; called only if somebody wants the derivative
+    power: float = 1.
 
-def _bsce(of, gamma=2.0, beta=2.0, form='norm'):
-    if beta != 2: return _Base(of.d*(2 if beta == 1 else 1), gamma, lambda: (of.p_y*(2 if beta == 1 else 1), 0., None))
-    brier = _above_zero(torch.linalg.vector_norm(of.gap, dim=1, keepdim=True).div_(of.total).square_())
+def _focal(parts, gamma=3.0):
+    return _Base(parts.d, gamma, lambda: _BaseSlope(parts.p_y))
+
+def _flsd(parts, thresholds=(.2,), gammas=(5., 3.)):
+    return _focal(parts, gamma_of_bucket(parts.p_y, thresholds, gammas))
+
+def _inverse_focal(parts, gamma=1.0):
+    return _Base(1 + parts.p_y, gamma, lambda: _BaseSlope(-parts.p_y))
+
+def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
+    nearest, distance = _second(parts.logits, parts.label, second)
+    p_j = (-parts.ce - distance).exp()
     def slope():
-        mean = brier - of.d*(of.d + of.p_y)  # sum_k p_k g_k
-        return -2*mean, 2., (of.label, -2*(of.d + mean))
+        if detach_second: return _BaseSlope(parts.p_y)
+        return _BaseSlope(parts.p_y - p_j, 0., torch.cat([parts.label, nearest], 1), torch.cat([-p_j, p_j], 1))
+    return _Base(parts.d + p_j, gamma, slope)
+
+# %% ../../nbs/20_losses/02_fast_weights.ipynb #4a1ea295
+def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
+    if beta == 2: return _brier(parts, gamma)
+    factor = 2 if beta == 1 else 1  # the gap of the label is the largest, and the others together are as large
+    return _Base(parts.d*factor, gamma, lambda: _BaseSlope(parts.p_y*factor))
+
+def _brier(parts, gamma):
+    norm = torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True).div_(parts.total)
+    brier = _above_zero(norm.square_())
+    def slope():
+        mean = brier - parts.d*(parts.d + parts.p_y)  # m = sum_k p_k g_k
+        return _BaseSlope(-2*mean, 2., parts.label, -2*(parts.d + mean))
     return _Base(brier, gamma, slope, power=.5)
 
-_closed = {focal_weight: _focal, flsd_weight: _flsd, inverse_focal_weight: _inverse_focal, dual_focal_weight: _dual_focal, bsce_weight: _bsce}
+_closed = {
+    focal_weight: _focal, flsd_weight: _flsd, inverse_focal_weight: _inverse_focal,
+    dual_focal_weight: _dual_focal, bsce_weight: _bsce,
+}
 
 def _closed_form(weight):
-    "The derivative written down, or None; `weight` is one of the functions above or a `partial` of it with named options."
+    "The derivative written down, or None; `weight` is a function of `weights` or a `partial` of it with named options."
     fn, options = getattr(weight, 'func', weight), getattr(weight, 'keywords', {})
-    if getattr(weight, 'args', ()) or fn is bsce_weight and (options.get('form') == 'sum' or options.get('beta', 2) not in (1, 2, math.inf)): return None
-    return partial(_closed[fn], **options) if fn in _closed else None
+    if getattr(weight, 'args', ()) or fn not in _closed: return None
+    if fn is bsce_weight:
+        is_a_power = options.get('form') != 'sum' and options.get('beta', 2) in (1, 2, math.inf)
+        if not is_a_power: return None
+    return partial(_closed[fn], **options)
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #45ab3da4
 def weighted_ce(
-    logits:Tensor,     # (N, K) floating point
-    target:Tensor,     # (N,) int64
-    weight,            # function LogProbs -> (N,); one of the above, or a `partial` of it with named options, is fast
-    detach:bool=False, # no gradient through the weight
+    logits:Tensor,        # (N, K) floating point
+    target:Tensor,        # (N,) int64
+    weight,               # function LogProbs -> (N,); those of `weights`, or a `partial` with named options, are fast
+    detach:bool=False,    # no gradient through the weight
     reduction:str='none', # or 'mean', 'sum'
-)->Tensor:             # (N,) or 0-d, in float32 or better
+)->Tensor:                # (N,) or 0-d, in float32 or better
     "u(p, y) times the cross-entropy of each sample [Lin 2025, Eq. 6]."
     logits = at_least_float32(logits)
     gamma = getattr(weight, 'keywords', {}).get('gamma')
@@ -89,50 +120,71 @@ def weighted_ce(
     return _PowerCE.apply(logits, target, gamma, weight, closed, detach, reduction)
 
 def _plain(logits, target, weight, detach):
+    "u(p, y) times the cross-entropy of each sample, left to autograd."
     lp = LogProbs(logits, target)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach): u = weight(lp)
     return -lp.log_p_y*u
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
+class _LossSlope(NamedTuple):
+    "The derivative of -s u, with G = total g: along G + square G² + sum_i extra_i e_(k_i); and that by gamma."
+    along: Tensor                # (N, 1)
+    square: Tensor|None = None   # (N, 1)
+    k: Tensor|None = None        # (N, 1..2) class ids
+    extra: Tensor|None = None    # like k
+    by_gamma: Tensor|None = None # (N, 1)
+
+def _loss_slope(parts, base, u, values, exponent, wants_gamma):
+    steep, scale = values/base.w, exponent  # their product is the derivative of -s u with respect to w
+    if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
+    a, b, k, c = base.slope()
+    along = torch.addcmul(u, steep, a, value=scale)
+    square = steep.div(parts.total.square()).mul_(scale*b) if b else None
+    extra = None if k is None else steep.mul(scale)*c
+    by_gamma = values*base.w.log()*base.power if wants_gamma else None
+    return _LossSlope(along.div_(parts.total), square, k, extra, by_gamma)
+
+def _logit_gradient(gap, slope, grad):
+    "The derivative with respect to the logits, times the incoming (N, 1) or 0-d `grad`; `gap` is overwritten."
+    if slope.square is None: factor = slope.along*grad
+    else: factor = (gap*(slope.square*grad)).add_(slope.along*grad)
+    try: out = gap.mul_(factor)
+    except RuntimeError: out = gap*factor  # a batch of gradients, of a vectorised Jacobian, is larger than the buffer
+    if slope.k is not None: out.scatter_add_(1, slope.k, slope.extra*grad)
+    return out
+
+# %% ../../nbs/20_losses/02_fast_weights.ipynb #7646fc73
 class _PowerCE(torch.autograd.Function):
     "-s u, reduced, and its derivatives with respect to logits and gamma, both ready after the forward pass."
     @staticmethod
     def forward(ctx, logits, target, gamma, weight, closed, detach, reduction):
-        of = _parts(logits, target[:, None])
-        base = closed(of) if gamma is None else closed(of, gamma=gamma[:, None] if gamma.ndim else gamma)
+        parts = _parts(logits, target[:, None])
+        if gamma is None: base = closed(parts)
+        else: base = closed(parts, gamma=gamma[:, None] if gamma.ndim else gamma)
         exponent = base.gamma*base.power
         u = base.w.pow(exponent)
-        values = of.ce*u
-        along, square, at, extra, by_gamma = u, None, None, None, None
-        if not detach and any(ctx.needs_input_grad):
-            steep, scale = values/base.w, exponent  # their product is the derivative of -s u with respect to w
-            if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
-            a, b, c = base.slope()
-            along = torch.addcmul(u, steep, a, value=scale)
-            if b: square = steep.div(of.total.square()).mul_(scale*b)
-            if c: at, extra = c[0], steep.mul(scale)*c[1]
-            if gamma is not None: by_gamma = values*base.w.log()*base.power
+        values = parts.ce*u
+        if detach or not any(ctx.needs_input_grad): slope = _LossSlope(u.div_(parts.total))
+        else: slope = _loss_slope(parts, base, u, values, exponent, wants_gamma=gamma is not None)
         ctx.save_for_backward(logits, target, gamma)
-        ctx.options, ctx.gap, ctx.short = (weight, detach, reduction), of.gap, (along.div_(of.total), square, at, extra, by_gamma)
+        ctx.options, ctx.gap, ctx.slope = (weight, detach, reduction), parts.gap, slope
         return values[:, 0].clone() if reduction == 'none' else reduce(values[:, 0], reduction)
 
     @staticmethod
     def backward(ctx, grad):
-        (logits, target, gamma), (along, square, at, extra, by_gamma) = ctx.saved_tensors, ctx.short
+        logits, target, gamma = ctx.saved_tensors
         if torch.is_grad_enabled() or traced(): return _derivative_as_graph(ctx, grad, logits, target, gamma)
         if ctx.options[2] == 'mean': grad = grad/len(target)
         if grad.ndim: grad = grad[:, None]
-        out = None
+        by_logits, by_gamma = None, ctx.slope.by_gamma
         if ctx.needs_input_grad[0]:
-            gap, ctx.gap = ctx.gap, None  # a large buffer, and nobody else's: it becomes the gradient
+            gap, ctx.gap = ctx.gap, None
             if gap is None: gap = _parts(logits, target[:, None]).gap
-            factor = along*grad if square is None else (gap*(square*grad)).add_(along*grad)
-            try: out = gap.mul_(factor)
-            except RuntimeError: out = gap*factor  # a batch of gradients, of a vectorised Jacobian, is larger than the buffer
-            if at is not None: out.scatter_add_(1, at, extra*grad)
+            by_logits = _logit_gradient(gap, ctx.slope, grad)
         if by_gamma is not None: by_gamma = (by_gamma*grad)[:, 0] if gamma.ndim else (by_gamma*grad).sum()
-        return out, None, by_gamma, None, None, None, None
+        return by_logits, None, by_gamma, None, None, None, None
 
+# %% ../../nbs/20_losses/02_fast_weights.ipynb #47e4085d
 def _derivative_as_graph(ctx, grad, logits, target, gamma):
     "What `backward` returns, by the plain road and differentiable."
     weight, detach, reduction = ctx.options
@@ -140,5 +192,6 @@ def _derivative_as_graph(ctx, grad, logits, target, gamma):
     inputs = logits, None, gamma, None, None, None, None
     wanted = [x for x, wants in zip(inputs, ctx.needs_input_grad) if wants]
     with torch.enable_grad(): value = reduce(_plain(logits, target, weight, detach), reduction)
-    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    create_graph = torch.is_grad_enabled()
+    found = iter(torch.autograd.grad(value, wanted, grad, create_graph=create_graph, allow_unused=True))
     return tuple(next(found) if wants else None for wants in ctx.needs_input_grad)

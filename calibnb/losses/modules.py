@@ -15,7 +15,7 @@ from types import FunctionType
 import torch
 from torch import nn, Tensor
 
-from ..core.options import bind_options, pick
+from ..core.options import Registry
 from calibnb.losses.weighted import (
     cross_entropy_loss, focal_loss, flsd_loss, inverse_focal_loss, dual_focal_loss, bsce_loss, consistency_loss
 )
@@ -24,30 +24,65 @@ from calibnb.losses.regularised import (
     mmce_weighted_loss, dece_loss, sece_loss
 )
 
+# %% ../../nbs/20_losses/06_modules.ipynb #52b04ba9
+def _option_signature(fn, fixed):
+    "The signature of `fn` without the data, the generator and what is fixed: the options of its module."
+    skip = ('logits', 'target', 'target_probs', 'generator', *fixed)
+    return inspect.Signature([p for p in inspect.signature(fn).parameters.values() if p.name not in skip])
+
+def _bind(kind, args, options):
+    "Every option of a kind of module by name, defaults filled in."
+    try: bound = kind.__signature__.bind(*args, **options)
+    except TypeError as e:
+        known = ', '.join(kind.__signature__.parameters)
+        raise TypeError(f'{kind.__name__}: {e}; it takes {known}') from None
+    bound.apply_defaults()
+    return bound.arguments
+
+def _try_options(loss):
+    "Compute the loss of two samples, and leave torch's random numbers as they are."
+    with torch.random.fork_rng(devices=[]):
+        logits = torch.zeros(2, 2, dtype=torch.float32, device='cpu')
+        loss(logits, logits if loss.fn is soft_target_loss else logits[0].long())
+
+def _own_forward(cls):
+    "`LossModule.forward` with a code object of the class's own, under which torch.compile keeps its versions."
+    code = LossModule.forward.__code__.replace(co_name=f'forward_{cls.__name__}')
+    return FunctionType(code, globals(), 'forward')
+
 # %% ../../nbs/20_losses/06_modules.ipynb #4e1c4056
 class LossModule(nn.Module):
-    "A loss function with its options fixed; subclasses name the function."
+    """A loss function with its options fixed: `class MyLoss(LossModule, fn=my_loss)` makes a module of your own.
+
+    `fn(logits, target, ..., *, reduction)` is the function, and its other arguments become the options of the module,
+    except those that the class fixes: `class MyGRALoss(LossModule, fn=my_loss, detach_weight=True)`."""
+    fixed = {}
+    __signature__ = inspect.Signature()
+
+    @staticmethod
+    def fn(logits, target):
+        raise NotImplementedError('LossModule: no function; want a subclass, `class MyLoss(LossModule, fn=my_loss)`')
+
     def __init_subclass__(cls, fn, **fixed):
-        cls.fn, cls.fixed = staticmethod(fn), fixed
-        skip = ('logits', 'target', 'target_probs', 'generator', *fixed)
-        cls.__signature__ = inspect.Signature([p for p in inspect.signature(fn).parameters.values() if p.name not in skip])
+        cls.fn, cls.fixed, cls.__signature__ = staticmethod(fn), fixed, _option_signature(fn, fixed)
         cls.__doc__ = cls.__doc__ or f'`{fn.__name__}` as a module: {fn.__doc__}'
-        if 'forward' in vars(cls): return  # else a copy: torch.compile keeps eight versions of a piece of code, whatever the class
-        cls.forward = FunctionType(LossModule.forward.__code__.replace(co_name=f'forward_{cls.__name__}'), globals(), 'forward')
+        if 'forward' not in vars(cls): cls.forward = _own_forward(cls)
 
     def __init__(self, *args, **options):
         super().__init__()
-        try: bound = self.__signature__.bind(*args, **options)
-        except TypeError as e: raise TypeError(f'{type(self).__name__}: {e}; it takes {", ".join(self.__signature__.parameters)}') from None
-        bound.apply_defaults()
-        tensors = {k: v for k, v in bound.arguments.items() if isinstance(v, Tensor)}
-        self.options, self.tensors = {k: v for k, v in bound.arguments.items() if k not in tensors}, tuple(tensors)
-        for k, v in tensors.items():  # a learnable gamma is a parameter of the module, and moves with it
-            self.register_parameter(k, v) if isinstance(v, nn.Parameter) else self.register_buffer(k, v)
-        if any(v.ndim for v in tensors.values()): return  # to be checked against a batch
-        with torch.random.fork_rng(devices=[]):
-            z = torch.zeros(2, 2, dtype=torch.float32, device='cpu')
-            self(z, z if self.fn is soft_target_loss else z[0].long())
+        bound = _bind(type(self), args, options)
+        tensors = {k: v for k, v in bound.items() if isinstance(v, Tensor)}
+        self.options, self.tensors = {k: v for k, v in bound.items() if k not in tensors}, tuple(tensors)
+        for name, value in tensors.items():  # a learnable gamma is a parameter of the module, and moves with it
+            if isinstance(value, nn.Parameter): self.register_parameter(name, value)
+            else: self.register_buffer(name, value)
+        per_sample = any(v.ndim for v in tensors.values())  # to be checked against a batch
+        if not per_sample: _try_options(self)
+
+    @property
+    def has_batch_penalty(self)->bool:
+        "Whether `lam` times a calibration error of the batch is added, so that no sample has a loss of its own."
+        return 'lam' in self.__signature__.parameters
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "The loss of a batch; shapes as the function takes them."
@@ -78,13 +113,13 @@ class FLSDGRALoss(LossModule, fn=flsd_loss, detach_weight=True): pass
 class DualFocalGRALoss(LossModule, fn=dual_focal_loss, detach_weight=True): pass
 class BSCEGRALoss(LossModule, fn=bsce_loss, detach_weight=True): pass
 
-losses = {
+losses = Registry('loss', {
     'ce': CrossEntropyLoss, 'label_smoothing': LabelSmoothingLoss, 'brier': BrierLoss,
-    'focal': FocalLoss, 'flsd': FLSDLoss, 'inverse_focal': InverseFocalLoss, 'dual_focal': DualFocalLoss, 'bsce': BSCELoss,
-    'consistency': ConsistencyLoss, 'lp_norm': LpNormLoss, 'entropy': EntropyRegularizedLoss,
+    'focal': FocalLoss, 'flsd': FLSDLoss, 'inverse_focal': InverseFocalLoss, 'dual_focal': DualFocalLoss,
+    'bsce': BSCELoss, 'consistency': ConsistencyLoss, 'lp_norm': LpNormLoss, 'entropy': EntropyRegularizedLoss,
     'mmce': MMCELoss, 'mmce_weighted': MMCEWeightedLoss, 'dece': DECELoss, 'sece': SECELoss,
     'focal_gra': FocalGRALoss, 'flsd_gra': FLSDGRALoss, 'dual_focal_gra': DualFocalGRALoss, 'bsce_gra': BSCEGRALoss,
-}
+})
 
 def list_losses()->list[str]:
     "Names that `make_loss` knows."
@@ -95,12 +130,11 @@ def loss_options(
     **options,  # those you set
 )->dict:        # every option of the loss
     "All options of a loss, defaults filled in; an unknown name or option is a ValueError."
-    return bind_options(f'loss {name}', pick('loss', name, losses), options)
+    return losses.options(name, options)
 
 def make_loss(
     name:str,   # one of `list_losses()`
     **options,  # of the loss, as `loss_options` lists them
 )->LossModule:
     "A loss by name: `make_loss('bsce_gra', gamma=4)`."
-    options = loss_options(name, **options)
-    return losses[name](**options)
+    return losses.make(name, **options)

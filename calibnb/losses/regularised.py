@@ -15,7 +15,7 @@ from torch import Tensor
 
 from . import surrogates
 from ..core.checks import as_tensor, at_least_float32, check_logits, check_scores, flatten_classes
-from .weights import LogProbs, reduce
+from .weights import LogProbs, _at_label, reduce
 from .weighted import cross_entropy_loss
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #c055efab
@@ -23,6 +23,7 @@ def _check_weight(name, value):
     if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
 
 def _prepare(logits, target):
+    "Logits as rows, class ids, and the shape of unreduced values."
     logits, flat = check_logits(logits, target)
     return at_least_float32(logits), flat, as_tensor(target).shape
 
@@ -37,10 +38,12 @@ def label_smoothing_loss(
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
     if mode not in ('uniform', 'off_target'): raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
     logits, target, shape = _prepare(logits, target)
-    if mode == 'off_target': eps = eps*logits.shape[1]/(logits.shape[1] - 1)
+    K = logits.shape[1]
+    if mode == 'off_target': eps = eps*K/(K - 1)
     log_p = logits.log_softmax(1)
-    return reduce(-(1 - eps)*log_p.gather(1, target[:, None])[:, 0] - eps*log_p.mean(1), reduction, shape)
+    return reduce(-(1 - eps)*_at_label(log_p, target) - eps*log_p.mean(1), reduction, shape)
 
+# %% ../../nbs/20_losses/05_regularised.ipynb #788fbfd3
 def lp_norm_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
@@ -48,12 +51,13 @@ def lp_norm_loss(
     p:float=1.0,            # order of the norm, >= 1
     *, reduction:str='mean',# 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Cross-entropy plus alpha times the p-norm of the logits, not divided by K [Wang 2021]; gradient 0 of the norm at 0."
+    "Cross-entropy plus alpha times the p-norm of the logits, not divided by K [Wang 2021]; its gradient at 0 is 0."
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
     _check_weight('alpha', alpha)
     logits, target, shape = _prepare(logits, target)
-    size = logits.detach().abs().amax(1, keepdim=True).clamp_min(torch.finfo(logits.dtype).tiny)  # its power p may overflow
-    norm = size[:, 0]*torch.linalg.vector_norm(logits/size, p, dim=1)
+    tiny = torch.finfo(logits.dtype).tiny
+    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # the unit: powers p of logits may overflow
+    norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
     return reduce(F.cross_entropy(logits, target, reduction='none') + alpha*norm, reduction, shape)
 
 def entropy_regularized_loss(
@@ -67,8 +71,9 @@ def entropy_regularized_loss(
     logits, target, shape = _prepare(logits, target)
     log_p = logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class has none
-    return reduce(alpha*negative_entropy - log_p.gather(1, target[:, None])[:, 0], reduction, shape)
+    return reduce(alpha*negative_entropy - _at_label(log_p, target), reduction, shape)
 
+# %% ../../nbs/20_losses/05_regularised.ipynb #2caf4381
 def brier_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
@@ -85,10 +90,13 @@ def soft_target_loss(
 )->Tensor:                  # 0-d, or the shape of one class of `logits`
     "Cross-entropy against given class probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
-    if logits.shape != t.shape: raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; class ids go to cross_entropy_loss')
+    if logits.shape != t.shape:
+        raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; '
+                         'class ids go to cross_entropy_loss')
     check_scores('logits', logits)
     rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
-    return reduce(-(t.to(rows.dtype)*rows.log_softmax(1)).sum(1), reduction, (logits.shape[0], *logits.shape[2:]))
+    values = -(t.to(rows.dtype)*rows.log_softmax(1)).sum(1)
+    return reduce(values, reduction, (logits.shape[0], *logits.shape[2:]))
 
 def mixup_loss(
     logits,                 # (N, K) or (N, K, d1, ...) of the mixed inputs lam*x + (1 - lam)*x_b
@@ -104,23 +112,61 @@ def mixup_loss(
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #5499f799
 def _with_surrogate(logits, target, lam, error, reduction):
+    "Cross-entropy of each sample plus `lam` times the 0-d error of the batch."
     _check_weight('lam', lam)
-    value = lam*error  # 0-d
-    return reduce(cross_entropy_loss(logits, target, reduction='none').reshape(-1) + value, reduction, as_tensor(target).shape)
+    penalty = lam*error
+    each = cross_entropy_loss(logits, target, reduction='none').reshape(-1)
+    return reduce(each + penalty, reduction, as_tensor(target).shape)
 
-def mmce_loss(logits, target, lam=2.0, width=.4, sqrt=False, *, reduction:str='mean')->Tensor:
-    "Cross-entropy + lam · MMCE, see `surrogates.mmce` [Kumar 2018; lam of Mukhoti 2020]."
+def mmce_loss(
+    logits,                  # (N, K) or (N, K, d1, ...)
+    target,                  # (N,) or (N, d1, ...) class ids
+    lam=2.0,                 # weight of the penalty
+    width=.4,                # of the kernel
+    sqrt=False,              # True: the square root of it, as defined in the paper
+    *, reduction:str='mean', # 'mean', 'sum' or 'none'
+)->Tensor:                   # 0-d, or the shape of `target`
+    "Cross-entropy + lam · MMCE, see `surrogates.mmce` [Kumar 2018]; lam as in [Mukhoti 2020]."
     return _with_surrogate(logits, target, lam, surrogates.mmce(logits, target, width, sqrt), reduction)
 
-def mmce_weighted_loss(logits, target, lam=2.0, width=.4, compat=False, *, reduction:str='mean')->Tensor:
+def mmce_weighted_loss(
+    logits,                  # (N, K) or (N, K, d1, ...)
+    target,                  # (N,) or (N, d1, ...) class ids
+    lam=2.0,                 # weight of the penalty
+    width=.4,                # of the kernel
+    compat=False,            # True: divide by the counts twice, as the reference code does
+    *, reduction:str='mean', # 'mean', 'sum' or 'none'
+)->Tensor:                   # 0-d, or the shape of `target`
     "Cross-entropy + lam · weighted MMCE, see `surrogates.mmce_weighted` [Kumar 2018]."
     return _with_surrogate(logits, target, lam, surrogates.mmce_weighted(logits, target, width, compat), reduction)
 
-def dece_loss(logits, target, lam=.5, n_bins=15, t_a=100., t_b=.01, row_norm='exact', *, reduction:str='mean')->Tensor:
+# %% ../../nbs/20_losses/05_regularised.ipynb #e07397b1
+def dece_loss(
+    logits,                  # (N, K) or (N, K, d1, ...)
+    target,                  # (N,) or (N, d1, ...) class ids
+    lam=.5,                  # weight of the penalty
+    n_bins=15,
+    t_a=100.,                # steepness of the soft accuracy
+    t_b=.01,                 # softness of the bins
+    row_norm='exact',        # or 'reference', as in the authors' code
+    *, reduction:str='mean', # 'mean', 'sum' or 'none'
+)->Tensor:                   # 0-d, or the shape of `target`
     "Cross-entropy + lam · DECE, see `surrogates.dece` [Bohdal 2021]."
-    return _with_surrogate(logits, target, lam, surrogates.dece(logits, target, n_bins, t_a, t_b, row_norm), reduction)
+    error = surrogates.dece(logits, target, n_bins, t_a, t_b, row_norm)
+    return _with_surrogate(logits, target, lam, error, reduction)
 
-def sece_loss(logits, target, lam=.5, bandwidth=.01, t_a=100., accuracy='soft', self_term=True, normalise=True, detach_kernel=False, *, reduction:str='mean')->Tensor:
-    "Cross-entropy + lam · SECE, see `surrogates.sece` [γ-Net, Eq. 12]."
+def sece_loss(
+    logits,                  # (N, K) or (N, K, d1, ...)
+    target,                  # (N,) or (N, d1, ...) class ids
+    lam=.5,                  # weight of the penalty
+    bandwidth=.01,           # of the kernel
+    t_a=100.,                # steepness of the soft accuracy
+    accuracy='soft',         # or 'hard'
+    self_term=True,          # False: leave-one-out
+    normalise=True,          # False: without the denominator
+    detach_kernel=False,     # True: no gradient through the weights
+    *, reduction:str='mean', # 'mean', 'sum' or 'none'
+)->Tensor:                   # 0-d, or the shape of `target`
+    "Cross-entropy + lam · SECE, see `surrogates.sece` [Meta-regularization, Eq. 12]."
     error = surrogates.sece(logits, target, bandwidth, t_a, accuracy, self_term, normalise, detach_kernel)
     return _with_surrogate(logits, target, lam, error, reduction)

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import at_least_float32, check_bool, check_logits, check_positive
 from ..core.predictions import first_argmax
+from .weights import _at_label
 from ..metrics.smoothing import gaussian_log_kernel
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #a387ded5
@@ -22,13 +23,21 @@ def _batch(logits, target):
     return at_least_float32(logits), target
 
 def _confidence(probs):
-    "Largest probability; on ties the gradient goes to the first."
+    "Largest probability, and its class; on ties the gradient goes to the first."
     top = first_argmax(probs.detach())
-    return probs.gather(1, top[:, None])[:, 0], top
+    return _at_label(probs, top), top
+
+def _conf_and_hit(logits, target):
+    "Confidence of each prediction and whether it was right, as float64."
+    conf, top = _confidence(logits.softmax(1))
+    return conf, (top == target).double()
 
 def _sum_by(weight, values):
     "weight.T @ values, but no matrix product: autocast would take that in half precision."
     return (weight*values[:, None]).sum(0)
+
+def _check_bin_number(n_bins):
+    if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #e43b7ed6
 def soft_accuracy(
@@ -43,9 +52,23 @@ def soft_accuracy(
 
 def _soft_accuracy(probs, target, t_a):
     lead = probs - probs.gather(1, target[:, None])
-    return (1.5 - torch.sigmoid(t_a*lead).sum(1)).relu()
+    comparisons = torch.sigmoid(t_a*lead).sum(1)  # rank - 1/2
+    return (1.5 - comparisons).relu()
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #deeaafa4
+def _kernel_sums(c, e, width):
+    "For rising c, sum_j e_j exp(-|c_i - c_j|/width): over all j, over smaller c_j, and over larger c_j."
+    up = ((c - .5)/width).exp()
+    down = 1/up
+    first = torch.searchsorted(c, c)                  # of the samples with an equal confidence
+    last = torch.searchsorted(c, c, right=True) - 1
+    x, y = up*e, down*e
+    left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # each from its small end: nothing cancels
+    total = down*left + up*right - e
+    smaller = down*(left - x).index_select(0, first)
+    larger = up*(right - y).index_select(0, last)
+    return total, smaller, larger
+
 class _PairSum(torch.autograd.Function):
     "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = share*(hit - c), in float64, and its derivative."
     @staticmethod
@@ -53,13 +76,8 @@ class _PairSum(torch.autograd.Function):
         c, order = conf.double().sort()
         s = share.index_select(0, order)
         e = s*(hit.index_select(0, order) - c)
-        up = ((c - .5)/width).exp()
-        down, first, last = 1/up, torch.searchsorted(c, c), torch.searchsorted(c, c, right=True) - 1
-        x, y = up*e, down*e
-        left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # from the small end each: nothing cancels
-        total = down*left + up*right - e                        # sum_j e_j k_ij
-        before, after = down*(left - x).index_select(0, first), up*(right - y).index_select(0, last)  # over smaller, over larger confidences
-        slope = (2/width)*e*(after - before) - 2*s*total
+        total, smaller, larger = _kernel_sums(c, e, width)
+        slope = (2/width)*e*(larger - smaller) - 2*s*total
         ctx.save_for_backward(conf, hit, share, torch.empty_like(slope).scatter_(0, order, slope))
         ctx.width = width
         return e @ total
@@ -71,23 +89,26 @@ class _PairSum(torch.autograd.Function):
         plain = _pair_sum_plain(conf, hit, share, ctx.width)  # to be differentiated again: by the formula
         return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
 
+# %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
+_ROWS = 1024  # of the matrix of all pairs at a time
+
 def _pair_sum_plain(conf, hit, share, width):
     "The same as a matrix of all pairs, chunk by chunk."
     conf = conf.double()
     e = share*(hit - conf)
-    return sum(u @ torch.exp(-(c[:, None] - conf).abs()/width) @ e for u, c in zip(e.split(1024), conf.split(1024)))
+    rows = zip(e.split(_ROWS), conf.split(_ROWS))
+    return sum(e_i @ torch.exp(-(c_i[:, None] - conf).abs()/width) @ e for e_i, c_i in rows)
 
 def _pair_sum(conf, hit, share, width):
     plain = torch._C._are_functorch_transforms_active()
     return _pair_sum_plain(conf, hit, share, width) if plain else _PairSum.apply(conf, hit, share, width)
 
-def _conf_and_hit(logits, target):
-    "Confidence of each prediction and whether it was right, as float64."
-    conf, top = _confidence(logits.softmax(1))
-    return conf, (top == target).double()
+# %% ../../nbs/20_losses/03_surrogates.ipynb #a38d6726
+_ROOT_SHIFT = 1e-10  # added under a square root, which has no derivative at 0
 
 def _check_width(width):
-    if not 1e-3 <= width <= 1e6: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
+    good = 1e-3 <= width <= 1e6
+    if not good: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
 
 def mmce(
     logits,           # (N, K) or (N, K, d1, ...)
@@ -101,7 +122,8 @@ def mmce(
     logits, target = _batch(logits, target)
     conf, hit = _conf_and_hit(logits, target)
     value = _pair_sum(conf, hit, torch.ones_like(hit), width)/len(conf)**2
-    return ((value + 1e-10).sqrt() if sqrt else value).to(logits.dtype)
+    if sqrt: value = (value + _ROOT_SHIFT).sqrt()
+    return value.to(logits.dtype)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #5df3d74c
 def mmce_weighted(
@@ -116,16 +138,23 @@ def mmce_weighted(
     logits, target = _batch(logits, target)
     conf, hit = _conf_and_hit(logits, target)
     right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
-    if compat:  # the products of two samples of one kind, and of two kinds, have factors of their own
-        of = lambda share: _pair_sum(conf, hit, share, width)
-        rr, ww = of(hit), of(1 - hit)
-        again = lambda m, n: m*n*(m*n + 1e-5)
-        value = rr/again(right, right) + ww/again(wrong, wrong) + (of(torch.ones_like(hit)) - rr - ww)/again(right, wrong)
+    if compat: value = _divided_twice(conf, hit, right, wrong, width)
     else: value = _pair_sum(conf, hit, hit/right + (1 - hit)/wrong, width)
-    both = (right + wrong == len(conf)).double()
-    return ((value.clamp_min(0) + 1e-10).sqrt()*both).to(logits.dtype)
+    both_occur = (right + wrong == len(conf)).double()
+    return ((value.clamp_min(0) + _ROOT_SHIFT).sqrt()*both_occur).to(logits.dtype)
+
+def _divided_twice(conf, hit, right, wrong, width):
+    "The sum of the reference code: pairs of right samples, of wrong samples and mixed pairs have factors of their own."
+    right_pairs = _pair_sum(conf, hit, hit, width)
+    wrong_pairs = _pair_sum(conf, hit, 1 - hit, width)
+    def divisor(m, n): return m*n*(m*n + 1e-5)  # 1e-5 as in the reference code
+    value = right_pairs/divisor(right, right) + wrong_pairs/divisor(wrong, wrong)
+    mixed_pairs = _pair_sum(conf, hit, torch.ones_like(hit), width) - right_pairs - wrong_pairs
+    return value + mixed_pairs/divisor(right, wrong)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #e1c80387
+_BIN_SHIFT = 1e-6  # added to the weight of each bin, as in the authors' code
+
 def dece(
     logits,               # (N, K) or (N, K, d1, ...)
     target,               # (N,) or (N, d1, ...) class ids
@@ -136,17 +165,21 @@ def dece(
 )->Tensor:                # 0-d, in [0, 1]
     "Differentiable expected calibration error of a batch [Bohdal 2021]; O(N (K + M))."
     if row_norm not in ('exact', 'reference'): raise ValueError(f'row_norm: {row_norm!r}, want "exact" or "reference"')
-    if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
+    _check_bin_number(n_bins)
     check_positive(t_a=t_a, t_b=t_b)
     logits, target = _batch(logits, target)
     probs = logits.softmax(1)
     conf, _ = _confidence(probs)
-    j = torch.arange(1, n_bins + 1, dtype=conf.dtype, device=conf.device)
-    below = torch.arange(n_bins, dtype=conf.dtype, device=conf.device).cumsum(0)/n_bins   # sum of the edges i/M, i < j
-    weight = ((j*conf[:, None] - below)/t_b).softmax(1) + 1e-6
-    weight = weight/(1 + (n_bins + (row_norm == 'reference'))*1e-6)
-    gap = _sum_by(weight, _soft_accuracy(probs, target, t_a) - conf)                      # (M,) n_j (A_j - C_j)
+    weight = _soft_bins(conf, n_bins, t_b, n_bins if row_norm == 'exact' else n_bins + 1)
+    gap = _sum_by(weight, _soft_accuracy(probs, target, t_a) - conf)  # (M,) n_j (A_j - C_j)
     return gap.abs().sum()/len(conf)
+
+def _soft_bins(conf, n_bins, t_b, shifts):
+    "(N, M) weight of each bin for each confidence; divided by 1 and so many shifts."
+    j = torch.arange(1, n_bins + 1, dtype=conf.dtype, device=conf.device)
+    below = torch.arange(n_bins, dtype=conf.dtype, device=conf.device).cumsum(0)/n_bins  # sum of the edges i/M, i < j
+    weight = ((j*conf[:, None] - below)/t_b).softmax(1) + _BIN_SHIFT
+    return weight/(1 + shifts*_BIN_SHIFT)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #959532ec
 def soft_ece(
@@ -157,7 +190,7 @@ def soft_ece(
     p:float=2.,              # order of the norm over bins, >= 1
 )->Tensor:                   # 0-d, in [0, 1]
     "Soft-binned ECE of a batch, SB-ECE [Karandikar 2021, section 3]; O(N (K + M))."
-    if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
+    _check_bin_number(n_bins)
     check_positive(temperature=temperature)
     if not 1 <= p < math.inf: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf)')
     logits, target = _batch(logits, target)
@@ -182,7 +215,7 @@ def sece(
     detach_kernel:bool=False, # True: no gradient through the weights
     *, chunk:int=1024,    # rows of the kernel at a time
 )->Tensor:                # 0-d, in [0, 1] when normalised
-    "Smooth expected calibration error of a batch by kernel regression [γ-Net, Eqs. 5 and 12]."
+    "Smooth expected calibration error of a batch by kernel regression [Meta-regularization, Eqs. 5 and 12]."
     check_positive(bandwidth=bandwidth, t_a=t_a)
     check_bool(self_term=self_term, normalise=normalise, detach_kernel=detach_kernel)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')
@@ -191,9 +224,10 @@ def sece(
     probs = logits.softmax(1)
     conf, top = _confidence(probs)
     acc = _soft_accuracy(probs, target, t_a) if accuracy == 'soft' else (top == target).to(conf.dtype)
-    rows = torch.arange(len(conf), device=conf.device).split(chunk)
-    part = lambda r: _kernel_gap(conf, acc, r, bandwidth, self_term, normalise, detach_kernel)
-    sums = [part(r) if len(rows) == 1 else checkpoint(part, r, use_reentrant=False) for r in rows]
+    def gap_of(rows): return _kernel_gap(conf, acc, rows, bandwidth, self_term, normalise, detach_kernel)
+    parts = torch.arange(len(conf), device=conf.device).split(chunk)
+    if len(parts) == 1: sums = [gap_of(parts[0])]
+    else: sums = [checkpoint(gap_of, rows, use_reentrant=False) for rows in parts]
     return torch.stack(sums).sum()/len(conf)
 
 def _kernel_gap(conf, acc, rows, bandwidth, self_term, normalise, detach_kernel):

@@ -26,19 +26,26 @@ def focal_gradient_factor(
     ratio = torch.where(d > 0, -torch.special.xlogy(p, p)/d, 1.)  # -p log p/(1-p), which is 1 at p = 1
     return d.pow(gamma)*(1 + gamma*ratio)
 
+# %% ../../nbs/20_losses/07_theory.ipynb #8cd879f5
 def gamma_from_p0(
     p0:float,  # in (0, 1/2)
 )->float:
     "The exponent for which the gradient factor of focal loss is 1 at p0 [Mukhoti 2020]; none exists from p0 = 1/2 on."
     from scipy.optimize import brentq
-    if not 0 < p0 < .5: raise ValueError(f'p0: {p0}, want a probability in (0, 1/2): from there on no gamma > 0 has g(p0, gamma) = 1')
-    L, b = math.log1p(-p0), p0*math.log(p0)/(1 - p0)
-    excess = lambda gamma: L + math.log1p(-gamma*b)/gamma   # log g(p0, gamma)/gamma, without the root at 0
+    if not 0 < p0 < .5:
+        raise ValueError(f'p0: {p0}, want a probability in (0, 1/2): from there on no gamma > 0 has g(p0, gamma) = 1')
+    log_d, ratio = math.log1p(-p0), p0*math.log(p0)/(1 - p0)
+    def excess(gamma): return log_d + math.log1p(-gamma*ratio)/gamma  # log g(p0, gamma)/gamma, without the root at 0
     high = 1.
     while excess(high) > 0: high *= 2
     return brentq(excess, 1e-12, high, xtol=1e-15, rtol=1e-14)
 
 # %% ../../nbs/20_losses/07_theory.ipynb #895157e3
+def _focal_pull(t, share, gamma):
+    "share (1-x) g(x, gamma) at x = sigmoid(t): how hard a class with this logit and share pulls towards its own side."
+    log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
+    return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
+
 def binary_focal_argmin(
     q:float,      # true probability of class 1, in [0, 1]
     gamma:float,  # focal exponent >= 0
@@ -48,8 +55,6 @@ def binary_focal_argmin(
     if not 0 <= q <= 1: raise ValueError(f'q: {q}, want a probability')
     gamma = _check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
-    def pull(t, share):  # of the class with logit t towards its own side; x = sigmoid(t)
-        log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
-        return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
-    t = brentq(lambda t: pull(-t, 1 - q) - pull(t, q), -700, 700, xtol=1e-14)
+    def balance(t): return _focal_pull(-t, 1 - q, gamma) - _focal_pull(t, q, gamma)
+    t = brentq(balance, -700, 700, xtol=1e-14)  # exp(700) is the last that float64 can hold
     return float(np.exp(-np.logaddexp(0, -t)))

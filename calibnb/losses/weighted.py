@@ -48,19 +48,24 @@ def cross_entropy_loss(logits, target, *, reduction:str='mean')->Tensor:
 def _check_gamma(gamma, target=None, name='gamma'):
     "A non-negative number, or a tensor like the target, flattened; values of tensors are looked at on the CPU only."
     if isinstance(gamma, (np.ndarray, list, tuple)): gamma = as_tensor(gamma, name)
-    tensor = isinstance(gamma, Tensor)
-    if tensor and gamma.ndim and gamma.shape != (shape := as_tensor(target).shape):
+    if not isinstance(gamma, Tensor):
+        _check_exponent(gamma, name)
+        return gamma
+    if gamma.ndim and gamma.shape != (shape := as_tensor(target).shape):
         raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
-    if not tensor or gamma.is_cpu and not traced():
-        for bound in (v.item() for v in gamma.detach().aminmax()) if tensor else (gamma,):
-            number = isinstance(bound, Real)
-            if number and math.isfinite(bound) and bound >= 0: continue
-            way = '; for u growing with p use inverse_focal_loss' if number and bound < 0 else ''
-            raise ValueError(f'{name}: {bound!r}, want a finite number >= 0{way}')
-    return gamma.reshape(-1) if tensor and gamma.ndim else gamma
+    if gamma.is_cpu and not traced():
+        for bound in gamma.detach().aminmax(): _check_exponent(bound.item(), name)
+    return gamma.reshape(-1) if gamma.ndim else gamma
+
+def _check_exponent(value, name):
+    number = isinstance(value, Real)
+    if number and math.isfinite(value) and value >= 0: return
+    way_out = '; for u growing with p use inverse_focal_loss' if number and value < 0 else ''
+    raise ValueError(f'{name}: {value!r}, want a finite number >= 0{way_out}')
 
 def _is_zero(gamma): return not isinstance(gamma, Tensor) and gamma == 0
 
+# %% ../../nbs/20_losses/04_weighted.ipynb #ec53d96a
 def focal_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
     target,                      # (N,) or (N, d1, ...) class ids
@@ -68,11 +73,12 @@ def focal_loss(
     *, detach_weight:bool=False, # True: gradient-weighted form, FL-GRA
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Focal loss (1 - p_y)^gamma · CE; ValueError for gamma < 0, nan or inf [Lin 2017, Mukhoti 2020]."
+    "Focal loss (1 - p_y)^gamma · CE; ValueError for gamma < 0, nan or inf [Lin 2017; Mukhoti 2020]."
     gamma = _check_gamma(gamma, target)
     weight = None if _is_zero(gamma) else partial(focal_weight, gamma=gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
+# %% ../../nbs/20_losses/04_weighted.ipynb #0f448eeb
 def flsd_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
     target,                      # (N,) or (N, d1, ...) class ids
@@ -82,13 +88,17 @@ def flsd_loss(
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
     "Focal loss with a sample-dependent gamma, chosen by the probability of the label [Mukhoti 2020, FLSD-53]."
-    if len(gammas) != len(thresholds) + 1: raise ValueError(f'gammas: {len(gammas)} given, want {len(thresholds) + 1}, one more than thresholds')
-    if list(thresholds) != sorted(set(thresholds)): raise ValueError(f'thresholds: {tuple(thresholds)}, want increasing numbers')
+    want = len(thresholds) + 1
+    if len(gammas) != want: raise ValueError(f'gammas: {len(gammas)} given, want {want}, one more than thresholds')
+    increasing = sorted(set(thresholds))
+    if list(thresholds) != increasing: raise ValueError(f'thresholds: {tuple(thresholds)}, want increasing numbers')
     for gamma in gammas: _check_gamma(gamma, name='gammas')
     weight = partial(flsd_weight, thresholds=tuple(thresholds), gammas=tuple(gammas))
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #ec11a302
+_REVERSING_GAMMA = 3.59  # the least value of (1 + p)/(-p log p), at p = 0.28
+
 def inverse_focal_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
     target,                      # (N,) or (N, d1, ...) class ids
@@ -98,13 +108,15 @@ def inverse_focal_loss(
 )->Tensor:                       # 0-d, or the shape of `target`
     "Inverse focal loss (1 + p_y)^gamma · CE; warns for gamma > 3.59, where its gradient reverses [Wang 2021, Eq. 4]."
     gamma = _check_gamma(gamma, target)
-    if not detach_weight and not isinstance(gamma, Tensor) and gamma > 3.59: _warn_reversed(gamma)
+    known = not isinstance(gamma, Tensor)
+    if known and gamma > _REVERSING_GAMMA and not detach_weight: _warn_reversed(gamma)
     weight = None if _is_zero(gamma) else partial(inverse_focal_weight, gamma=gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
 def _warn_reversed(gamma):
     if torch.compiler.is_compiling(): return
-    warnings.warn(f'inverse_focal_loss: gamma {gamma} > 3.59 reverses the gradient of samples near p = 0.28', stacklevel=3)
+    bound = f'gamma {gamma} > {_REVERSING_GAMMA}'
+    warnings.warn(f'inverse_focal_loss: {bound} reverses the gradient of samples near p = 0.28', stacklevel=3)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #237f2776
 def dual_focal_loss(
@@ -119,10 +131,14 @@ def dual_focal_loss(
     gamma = _check_gamma(gamma, target)
     if second not in ('below', 'runner_up'): raise ValueError(f'second: {second!r}, want "below" or "runner_up"')
     pj_only = isinstance(detach_weight, str) and detach_weight == 'pj_only'
-    if not pj_only and not isinstance(detach_weight, (bool, np.bool_)): raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
-    weight = None if _is_zero(gamma) else partial(dual_focal_weight, gamma=gamma, second=second, detach_second=pj_only)
-    return weighted_cross_entropy(logits, target, weight, detach_weight=not pj_only and detach_weight, reduction=reduction)
+    if not pj_only and not isinstance(detach_weight, (bool, np.bool_)):
+        raise ValueError(f'detach_weight: {detach_weight!r}, want True, False or "pj_only"')
+    detach = not pj_only and detach_weight
+    weight = partial(dual_focal_weight, gamma=gamma, second=second, detach_second=pj_only)
+    if _is_zero(gamma): weight = None
+    return weighted_cross_entropy(logits, target, weight, detach_weight=detach, reduction=reduction)
 
+# %% ../../nbs/20_losses/04_weighted.ipynb #39542b92
 def bsce_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
     target,                      # (N,) or (N, d1, ...) class ids
@@ -136,7 +152,8 @@ def bsce_loss(
     gamma = _check_gamma(gamma, target)
     if not beta >= 1: raise ValueError(f'beta: {beta}, want the order of a norm, in [1, inf]')
     if form not in ('norm', 'sum'): raise ValueError(f'form: {form!r}, want "norm" or "sum"')
-    weight = None if _is_zero(gamma) and form == 'norm' else partial(bsce_weight, gamma=gamma, beta=beta, form=form)
+    weight = partial(bsce_weight, gamma=gamma, beta=beta, form=form)
+    if _is_zero(gamma) and form == 'norm': weight = None
     return weighted_cross_entropy(logits, target, weight, detach_weight=detach_weight, reduction=reduction)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #cba2b0f6
@@ -155,14 +172,16 @@ def consistency_loss(
     if noise not in ('normal', 'uniform'): raise ValueError(f'noise: {noise!r}, want "normal" or "uniform"')
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0 (the unit is a logit)')
-    weight = lambda lp: (1 - _label_share(lp, scale, draws, noise, generator)).pow(gamma)
+    def weight(lp): return (1 - _label_share(lp, scale, draws, noise, generator)).pow(gamma)
     return weighted_cross_entropy(logits, target, weight, detach_weight=True, reduction=reduction)
 
 def _label_share(lp, scale, draws, noise, generator):
     "Share of noisy copies of the logits in which the label is the largest."
-    z, count = lp.logits.detach(), 0.
+    logits, count = lp.logits.detach(), 0.
     for _ in range(draws):
-        draw = torch.empty_like(z)
-        noisy = z + scale*(draw.normal_(generator=generator) if noise == 'normal' else draw.uniform_(-1, 1, generator=generator))
-        count = count + (first_argmax(noisy) == lp.target).to(z.dtype)
+        draw = torch.empty_like(logits)
+        if noise == 'normal': draw.normal_(generator=generator)
+        else: draw.uniform_(-1, 1, generator=generator)
+        noisy = logits + scale*draw
+        count = count + (first_argmax(noisy) == lp.target).to(logits.dtype)
     return count/draws

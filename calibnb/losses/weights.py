@@ -17,39 +17,57 @@ from ..core.checks import at_least_float32
 from ..core.predictions import first_argmax
 
 # %% ../../nbs/20_losses/01_weights.ipynb #18c650a7
+def _at_label(
+    rows:Tensor,    # (N, K)
+    target:Tensor,  # (N,) int64
+)->Tensor:          # (N,)
+    "The entry of each row that belongs to its label."
+    return rows.gather(1, target[:, None])[:, 0]
+
+def _above_zero(x):
+    "At least the smallest normal number, so that logarithms and negative powers stay finite."
+    return x.clamp_min(torch.finfo(x.dtype).tiny)
+
+# %% ../../nbs/20_losses/01_weights.ipynb #52f3efce
 class LogProbs:
-    "The predictions of a batch as an uncertainty weight sees them."
+    """The predictions of a batch, as every uncertainty weight sees them: a weight maps a `LogProbs` to (N,) numbers.
+
+    It offers `log_p_y`, `p_y`, `d_y` = 1 - p_y, `log_1m_p_y` and `brier`, each (N,), and `gap` = p - e_y, (N, K), for
+    p = softmax(logits) and the one-hot label e_y. All can be differentiated with respect to the logits, and none loses
+    digits where p_y rounds to 1, since 1 - p_y is the sum of the other probabilities and never a difference."""
     def __init__(self,
         logits:Tensor,  # (N, K) floating point
         target:Tensor,  # (N,) int64
     ):
         self.logits, self.target, self._label = at_least_float32(logits), target, target[:, None]
         self._probs = self.logits.softmax(1)
-        self._others = self._probs.scatter(1, self._label, 0.)
-        self.log_p_y = self.logits.log_softmax(1).gather(1, self._label)[:, 0]
+        self._others = self._probs.scatter(1, self._label, 0.)  # p, with 0 for the label
+        self.log_p_y = _at_label(self.logits.log_softmax(1), target)
+
+    def _sum_of_others(self):
+        "(N, 1) 1 - p_y."
+        return self._others.sum(1, keepdim=True)
 
     @property
     def p_y(self):
         "(N,) probability of the label."
-        return self._probs.gather(1, self._label)[:, 0]
+        return _at_label(self._probs, self.target)
     @property
     def d_y(self):
         "(N,) 1 - p_y, exact also where p_y rounds to 1; at least the smallest normal number."
-        return _above_zero(self._others.sum(1))
+        return _above_zero(self._sum_of_others()[:, 0])
     @property
     def log_1m_p_y(self):
-        "(N,) q = log(1 - p_y)."
+        "(N,) log(1 - p_y)."
         return self.d_y.log()
     @property
     def gap(self):
         "(N, K) p - e_y: the other probabilities, and p_y - 1 for the label; the gradient of the cross-entropy."
-        return self._others.scatter(1, self._label, -self._others.sum(1, keepdim=True))
+        return self._others.scatter(1, self._label, -self._sum_of_others())
     @property
     def brier(self):
         "(N,) Brier score: sum_k (p_k - e_k)^2."
         return self.gap.square().sum(1)
-
-def _above_zero(x): return x.clamp_min(torch.finfo(x.dtype).tiny)
 
 # %% ../../nbs/20_losses/01_weights.ipynb #33fa833c
 def focal_weight(
@@ -74,7 +92,8 @@ def gamma_of_bucket(
 )->Tensor:       # (N,)
     "FLSD's gamma: one for each interval of the label probability; an edge belongs to the upper interval."
     gamma = torch.full_like(p_y, gammas[0])
-    for edge, g in zip(thresholds, gammas[1:]): gamma = torch.where(p_y >= edge, g, gamma)
+    for edge, above in zip(thresholds, gammas[1:]):
+        gamma = torch.where(p_y >= edge, above, gamma)
     return gamma
 
 # %% ../../nbs/20_losses/01_weights.ipynb #312150ad
@@ -90,18 +109,19 @@ def dual_focal_weight(
     lp:LogProbs,
     gamma=5.0,
     second:str='below',        # 'below': largest p_k < p_y; 'runner_up': largest p_k, k != y
-    detach_second:bool=False,  # no gradient through p_j, as the reference code of Lin 2025 has it
+    detach_second:bool=False,  # no gradient through p_j, as in the authors' code [Lin 2025]
 )->Tensor:                     # (N,) in [0, 1] for 'below', [0, 2^gamma] for 'runner_up'
     "u = (1 - p_y + p_j)^gamma [Tao 2023; Lin 2025, Eq. 5]."
-    label, z = lp._label, lp.logits.detach()
-    nearest, distance = _second(z, label, second)
+    nearest, distance = _second(lp.logits.detach(), lp._label, second)
     p_j = lp._probs.gather(1, nearest).masked_fill(distance == math.inf, 0.)[:, 0]
-    return (lp.d_y + (p_j.detach() if detach_second else p_j)).pow(gamma)
+    if detach_second: p_j = p_j.detach()
+    return (lp.d_y + p_j).pow(gamma)
 
-def _second(z, label, second):
+def _second(logits, label, second):
     "Which class (N, 1) is p_j, and how far its logit lies below that of the label; infinitely far if there is none."
-    behind = z.gather(1, label) - z
-    behind = F.threshold_(behind, 0., math.inf) if second == 'below' else behind.scatter_(1, label, math.inf)
+    behind = logits.gather(1, label) - logits
+    if second == 'below': behind = F.threshold_(behind, 0., math.inf)
+    else: behind = behind.scatter_(1, label, math.inf)
     nearest = first_argmax(behind.neg_())[:, None]
     return nearest, -behind.gather(1, nearest)
 
@@ -113,12 +133,16 @@ def bsce_weight(
     form:str='norm',   # 'norm': (sum |p-e|^beta)^(gamma/beta); 'sum': sum |p-e|^gamma
 )->Tensor:             # (N,)
     "Generalised Brier score of each sample [Lin 2025, Eq. 11]."
-    if form == 'sum': return _above_zero(lp.gap.abs()).pow(gamma[:, None] if isinstance(gamma, Tensor) and gamma.ndim else gamma).sum(1)
+    if form == 'sum':
+        per_sample = isinstance(gamma, Tensor) and gamma.ndim
+        exponent = gamma[:, None] if per_sample else gamma
+        return _above_zero(lp.gap.abs()).pow(exponent).sum(1)
     if beta == 1: return (2*lp.d_y).pow(gamma)
     if beta == math.inf: return lp.d_y.pow(gamma)  # no other probability exceeds their sum
     if beta == 2: return _above_zero(lp.brier).pow(gamma/2)
-    largest = lp.d_y  # no power of a number in [0, 1] that is close to 1 underflows
-    return largest.pow(gamma)*_above_zero(lp.gap.abs()/largest[:, None]).pow(beta).sum(1).pow(gamma/beta)
+    largest = lp.d_y  # the norm is computed in units of it, so that no power underflows
+    relative = _above_zero(lp.gap.abs()/largest[:, None])
+    return largest.pow(gamma)*relative.pow(beta).sum(1).pow(gamma/beta)
 
 # %% ../../nbs/20_losses/01_weights.ipynb #1b2ef73e
 def reduce(
@@ -134,4 +158,5 @@ def reduce(
 
 def check_reduction(reduction):
     "ValueError unless `reduction` is one that torch's losses know."
-    if reduction not in ('mean', 'sum', 'none'): raise ValueError(f'reduction: {reduction!r}, want "mean", "sum" or "none"')
+    if reduction not in ('mean', 'sum', 'none'):
+        raise ValueError(f'reduction: {reduction!r}, want "mean", "sum" or "none"')

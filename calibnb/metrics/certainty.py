@@ -23,6 +23,15 @@ from calibnb.metrics.errors import (
 )
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
+_RAISED_BY_NOISE = ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece
+
+def _warn_if_binned(metric):
+    "Warns the caller's caller; sees through `functools.partial`."
+    while isinstance(metric, partial): metric = metric.func
+    if metric in _RAISED_BY_NOISE:
+        warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
+                      'truth; ece_ci and debiased_ece_ci do not', stacklevel=3)
+
 def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
     probs,             # (N, K) rows summing to 1
@@ -34,24 +43,30 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a binned error, which has a better one in `ece_ci`."
     check_level(level)
-    named = metric
-    while isinstance(named, partial): named = named.func
-    if named in (ece, mce, average_ce, ada_ece, classwise_ece, ace, debiased_ece, smooth_ece):
-        warnings.warn(f'bootstrap_ci: the bootstrap interval of {named.__name__} lies too high and can miss the truth; ece_ci and debiased_ece_ci do not', stacklevel=2)
+    _warn_if_binned(metric)
     probs, target = _checked(probs, target, True)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
         values = [as_tensor(metric(probs[r], target[r], **options)) for r in rows]
-    if values[0].ndim: raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; ask for one n_bins, or a mean over classes')
+    if values[0].ndim:
+        raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; '
+                         'ask for one n_bins, or a mean over classes')
     return percentiles(torch.stack(values), level)
+
+# %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
+def _class_tables(probs, target, n_bins, closed):
+    "A table of equal-width bins for each class: its column against `target == k`."
+    columns = enumerate(probs.T.contiguous())
+    sums = [bin_sums(bin_ids(p, n_bins, closed), p, target == k, n_bins) for k, p in columns]
+    return [width_table(s) for s in sums]
 
 def ece_ci(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
     n_bins:int=15,
-    *, scheme:str='width', # 'width': of `ece`; 'mass': of `ada_ece`; 'classwise': of `classwise_ece`; 'smooth': of `smooth_ece`
+    *, scheme:str='width', # 'width' for ece, 'mass' for ada_ece, 'classwise' or 'smooth' for those
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
@@ -60,15 +75,18 @@ def ece_ci(
     "Interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
-    if scheme == 'smooth': return norm_interval(**smooth_noise(*_top_label(probs, target, validate), seed=seed), level=level)
+    if scheme == 'smooth':
+        noise = smooth_noise(*_top_label(probs, target, validate), seed=seed)
+        return norm_interval(**noise, level=level)
     if scheme == 'classwise':
-        probs, target = _checked(probs, target, validate)
-        columns = [(bin_ids(p, n_bins, closed), p, target == k) for k, p in enumerate(probs.T.contiguous())]
-        tables = [width_table(bin_sums(*c, n_bins)) for c in columns]
-    else: tables = [reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)]
-    gap, acc, count, weight = (torch.cat([getattr(t, name) for t in tables]) for name in ('gap', 'acc', 'count', 'weight'))
+        tables = _class_tables(*_checked(probs, target, validate), n_bins, closed)
+    else:
+        tables = [reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)]
+    columns = ('gap', 'acc', 'count', 'weight')
+    gap, acc, count, weight = (torch.cat([getattr(t, name) for t in tables]) for name in columns)
     return gap_interval(gap, acc, count, weight/len(tables), level, seed=seed)
 
+# %% ../../nbs/10_metrics/07_certainty.ipynb #62479806
 def debiased_ece_ci(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids

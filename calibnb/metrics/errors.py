@@ -8,12 +8,13 @@ __all__ = ['top_label_sums', 'reliability_bins', 'ece', 'mce', 'average_ce', 'ec
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #dcb60fb3
 import math
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import as_tensor, check_bool, check_logits, check_positive, check_probs
+from ..core.checks import check_bool, check_logits, check_positive, check_probs
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
     ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece,
@@ -25,26 +26,27 @@ from calibnb.metrics.smoothing import (
 from .scores import _checked, _top_label, _hits
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #65b3d367
+def _top_pieces(scores, target, confidence=lambda rows, top: top, size=2**20):
+    "Confidences and hits, piece by piece."
+    for rows, labels in chunks(scores, target, size):
+        top = rows.amax(1)
+        conf = confidence(rows, top)
+        yield conf, _hits(rows, labels, top, conf)
+
 def top_label_sums(
     scores:Tensor,    # (N, K) probabilities, or whatever `confidence` takes
     target:Tensor,    # (N,) int64
     n_bins:list[int], # one or more numbers of equal-width bins
     closed:str='right',
     confidence=lambda rows, top: top, # rows (n, K) and their maxima (n,) to confidences
-)->list[Tensor]:      # (3, M) sums a number of bins, as `bin_sums`
+)->list[Tensor]:      # (3, M) sums for each number of bins, as `bin_sums`
     "The sums behind equal-width tables, in one pass over chunks of rows that stay in the cache."
     sums = [torch.zeros(3, M, dtype=torch.float64, device='cpu') for M in n_bins]
     for conf, hit in _top_pieces(scores, target, confidence):
         for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M)
     return sums
 
-def _top_pieces(scores, target, confidence=lambda rows, top: top, size=2**20):
-    "Confidence and whether it was right, piece by piece."
-    for rows, labels in chunks(scores, target, size):
-        top = rows.amax(1)
-        conf = confidence(rows, top)
-        yield conf, _hits(rows, labels, top, conf)
-
+# %% ../../nbs/10_metrics/06_errors.ipynb #5dfd27eb
 def reliability_bins(
     probs,                # (N, K) rows summing to 1
     target,               # (N,) class ids
@@ -62,22 +64,23 @@ def reliability_bins(
     return width_table(top_label_sums(*_checked(probs, target, validate), [n_bins], closed)[0])
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #c170d8c0
-def _over_bins(tables, of, n_bins):
-    "`of` each table: one number, or as many as there are numbers of bins."
-    values = torch.stack([of(table) for table in tables])
-    return values if np.ndim(n_bins) else values[0]
-
 def _listed(n_bins):
-    "`n_bins` as a checked list."
+    "One number of bins or several, as a checked list."
     numbers = list(n_bins) if np.ndim(n_bins) else [n_bins]
     for M in numbers: check_bins(M)
     if not numbers: raise ValueError('n_bins: an empty list, want at least one number of bins')
     return numbers
 
 def _width_tables(probs, target, n_bins, closed, validate):
+    "A checked table of equal-width bins for each number of bins."
     numbers = _listed(n_bins)
     check_closed(closed)
     return [width_table(s) for s in top_label_sums(*_checked(probs, target, validate), numbers, closed)]
+
+def _over_tables(tables, error, n_bins):
+    "`error` of each table: one number, or as many as there are numbers of bins."
+    values = torch.stack([error(table) for table in tables])
+    return values if np.ndim(n_bins) else values[0]
 
 def ece(
     probs,               # (N, K) rows summing to 1
@@ -89,8 +92,10 @@ def ece(
 )->Tensor:               # 0-d float64 in [0, 1], or one for each of `n_bins`
     "Expected calibration error: weighted mean over bins of |accuracy - confidence| [Naeini 2015]."
     check_norm(norm)
-    return _over_bins(_width_tables(probs, target, n_bins, closed, validate), lambda table: table_norm(table, norm), n_bins)
+    tables = _width_tables(probs, target, n_bins, closed, validate)
+    return _over_tables(tables, partial(table_norm, norm=norm), n_bins)
 
+# %% ../../nbs/10_metrics/06_errors.ipynb #4e3f2359
 def mce(
     probs,               # (N, K) rows summing to 1
     target,              # (N,) class ids
@@ -104,7 +109,7 @@ def mce(
     def largest(table):
         gaps = table.gap.abs()[table.count >= min_count]
         return gaps.amax() if len(gaps) else table.gap.new_tensor(math.nan)
-    return _over_bins(_width_tables(probs, target, n_bins, closed, validate), largest, n_bins)
+    return _over_tables(_width_tables(probs, target, n_bins, closed, validate), largest, n_bins)
 
 def average_ce(
     probs,               # (N, K) rows summing to 1
@@ -130,7 +135,7 @@ def ece_from_logits(
     numbers = _listed(n_bins)
     logits, target = check_logits(logits, target, values=True)
     tables = [width_table(s) for s in top_label_sums(logits.detach(), target, numbers, closed, top_probability)]
-    return _over_bins(tables, lambda table: table_norm(table, norm), n_bins)
+    return _over_tables(tables, partial(table_norm, norm=norm), n_bins)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6add4956
 def debiased_ece(
@@ -141,10 +146,12 @@ def debiased_ece(
     closed:str='right',
     validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
-    "Root of the mean squared calibration error, less its expected noise acc (1-acc)/(n-1) a bin [Kumar 2019]; at least 0."
+    "Root of the mean squared gap, less its expected noise acc (1-acc)/(n-1) in each bin [Kumar 2019]; at least 0."
     table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
-    return (table.weight*(table.gap.square() - table.noise/table.count).nan_to_num(0.)).sum().clamp_min(0).sqrt()
+    unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
+    return (table.weight*unbiased).sum().clamp_min(0).sqrt()
 
+# %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932
 def noise_floor(
     probs,               # (N, K) rows summing to 1
     n_bins:int=15,
@@ -160,23 +167,29 @@ def noise_floor(
     conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    gap = lambda: (torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf).double() - conf
-    return sum(torch.bincount(ids, weights=gap(), minlength=n_bins).abs().sum() for _ in range(draws))/(draws*len(conf))
+    total = 0
+    for _ in range(draws):
+        hit = torch.rand(len(conf), generator=draw, dtype=torch.float64, device='cpu') < conf
+        total = total + torch.bincount(ids, weights=hit.double() - conf, minlength=n_bins).abs().sum()
+    return total/(draws*len(conf))
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #7ded04be
+def _scalar(value): return torch.tensor(value, dtype=torch.float64, device='cpu')
+
 def smooth_ece(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
     *, sigma:float|None=None, # width of the Gaussian in units of confidence, at least 1e-4; None: as wide as the error
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]
-    "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok and Nakkiran 2024]; O(N)."
+    "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok 2024]; O(N)."
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else cells_for(sigma)
-    pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)
-    means = cosine_means(((c, h.double().sub_(c)) for c, h in pieces), cells)
-    return torch.tensor(smooth_error_norm(means, sigma), dtype=torch.float64, device='cpu')
+    pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)  # small: each needs several arrays of its size
+    means = cosine_means(((conf, hit.double().sub_(conf)) for conf, hit in pieces), cells)
+    return _scalar(smooth_error_norm(means, sigma))
 
+# %% ../../nbs/10_metrics/06_errors.ipynb #bed45924
 def sece(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
@@ -184,28 +197,31 @@ def sece(
     *, self_term:bool=True,# False: leave-one-out; nan for one sample
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]
-    "Mean distance from each confidence to the accuracy around it, by Gaussian kernel regression [γ-Net, Eq. 12]; O(N²)."
+    "Mean |accuracy around it - confidence|, by Gaussian kernel regression [Meta-regularization, Eq. 12]; O(N²)."
     check_positive(bandwidth=bandwidth)
     check_bool(self_term=self_term)
     conf, hit = _top_label(probs, target, validate)
     return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
 
+# %% ../../nbs/10_metrics/06_errors.ipynb #72446788
 def kde_ece(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
-    bandwidth=None,        # of the kernel; None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': likeliest, for 'beta'
-    *, kernel:str='beta',  # 'beta': leave-one-out [Popordanoska 2022], O(N²); 'triweight': two densities on a grid [Zhang 2020], O(N)
+    bandwidth=None,        # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': the likeliest, for 'beta'
+    *, kernel:str='beta',  # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,            # power of the gap
     validate:bool=True,
 )->Tensor:                 # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     "Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p."
     if kernel not in ('beta', 'triweight'): raise ValueError(f'kernel: {kernel!r}, want "beta" or "triweight"')
     check_positive(p=p)
-    if bandwidth is not None and not (bandwidth == 'loo' and kernel == 'beta'): check_positive(bandwidth=bandwidth)
+    likeliest = kernel == 'beta' and bandwidth == 'loo'
+    if bandwidth is not None and not likeliest: check_positive(bandwidth=bandwidth)
     conf, hit = _top_label(probs, target, validate)
-    if kernel == 'triweight': return torch.tensor(triweight_error(conf, hit, bandwidth, p), dtype=torch.float64, device='cpu')
-    if bandwidth == 'loo': bandwidth = beta_bandwidth(conf)
-    return (beta_regression(conf, hit, .02 if bandwidth is None else bandwidth) - conf).abs().pow(p).mean().cpu()
+    if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
+    if likeliest: bandwidth = beta_bandwidth(conf)
+    elif bandwidth is None: bandwidth = .02
+    return (beta_regression(conf, hit, bandwidth) - conf).abs().pow(p).mean().cpu()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #383e47e0
 def ada_ece(
@@ -217,7 +233,9 @@ def ada_ece(
     validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
     "Adaptive ECE: as `ece`, over bins with equally many samples [Mukhoti 2020, AdaECE]."
-    if method == 'split': return table_norm(reliability_bins(probs, target, n_bins, scheme='mass', ties=ties, validate=validate), 'l1')
+    if method == 'split':
+        table = reliability_bins(probs, target, n_bins, scheme='mass', ties=ties, validate=validate)
+        return table_norm(table, 'l1')
     if method != 'interp': raise ValueError(f'method: {method!r}, want "split" or "interp"')
     check_bins(n_bins)
     conf, hit = _top_label(probs, target, validate)
@@ -235,7 +253,8 @@ def classwise_ece(
     "Mean over classes of the ECE of each column against `target == k` [Kull 2019]."
     check_bins(n_bins)
     if reduction not in ('mean', 'none'): raise ValueError(f'reduction: {reduction!r}, want "mean" or "none"')
-    each = class_gaps(*_checked(probs, target, validate), n_bins, closed).abs().sum(1)/len(as_tensor(target).reshape(-1))
+    probs, target = _checked(probs, target, validate)
+    each = class_gaps(probs, target, n_bins, closed).abs().sum(1)/len(target)
     return each if reduction == 'none' else each.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
@@ -245,10 +264,11 @@ def ace(
     n_bins:int=15,       # ranges of equal mass for each class
     *, validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
-    "Adaptive calibration error of Nixon 2019: mean over classes and ranges of equal mass of |frequency - mean probability|."
+    "Adaptive calibration error: mean |frequency - probability| over ranges of equal mass of all classes [Nixon 2019]."
     check_bins(n_bins)
     probs, target = _checked(probs, target, validate)
     p, order = probs.double().sort(dim=0, stable=True)
     hit = (target[order] == torch.arange(probs.shape[1], device=probs.device)).double()
-    gaps = [(h - q).mean(0).abs() for h, q in zip(hit.tensor_split(n_bins), p.tensor_split(n_bins)) if len(h)]
+    ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
+    gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
     return torch.stack(gaps).mean().cpu()

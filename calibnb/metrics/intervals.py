@@ -35,7 +35,9 @@ def percentiles(
 )->tuple[float, float]:
     "The ends between which the middle `level` of the values lies."
     values, tail = values.double(), (1 - level)/2
-    return values.nanquantile(tail, interpolation='lower').item(), values.nanquantile(1 - tail, interpolation='higher').item()
+    lower = values.nanquantile(tail, interpolation='lower')
+    upper = values.nanquantile(1 - tail, interpolation='higher')
+    return lower.item(), upper.item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #c21080e6
 def bootstrap_mean(
@@ -44,10 +46,11 @@ def bootstrap_mean(
     level:float=.95,   # of the interval, in (0, 1)
     seed:int=0,
 )->tuple[float, float]: # lower and upper end
-    "Percentile bootstrap interval of the mean of per-sample values."
+    "Percentile bootstrap interval of the mean of per-sample values [Efron 1993]."
     check_level(level)
     values = torch.as_tensor(values, dtype=torch.float64, device=getattr(values, 'device', 'cpu'))
-    means = torch.stack([values[rows.to(values.device)].mean() for rows in resamples(len(values), n_boot, seed)])
+    rows = resamples(len(values), n_boot, seed)
+    means = torch.stack([values[r.to(values.device)].mean() for r in rows])
     return percentiles(means, level)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #f1f1f869
@@ -59,13 +62,19 @@ def norm_interval(
     many:float,      # how many of the gaps are independent
     level:float=.95,
 )->tuple[float, float]: # lower and upper end
-    "Interval of sum(weight*|gap|) when the gaps are known up to noise."
+    "Interval of sum(weight*|gap|) when the gaps are known up to noise; the threshold is that of [Donoho 1994]."
     check_level(level)
-    norm = lambda g: (weight*g.abs()).sum(-1)
-    real = torch.where(gap.abs() > math.sqrt(2*math.log(2*many))*error, gap, 0.)
-    seen, low, high, tail = norm(gap), norm(real + noise) - norm(real), norm(gap + noise), (1 - level)/2
-    return (seen - low.quantile(1 - tail)).clamp_min(0).item(), (seen + high.mean() - high.quantile(tail)).clamp_max(1).item()
+    tail = (1 - level)/2
+    def norm(g): return (weight*g.abs()).sum(-1)
+    threshold = math.sqrt(2*math.log(2*many))*error
+    real = torch.where(gap.abs() > threshold, gap, 0.)
+    too_high = norm(real + noise) - norm(real)  # by how much an estimate exceeds the truth, if small gaps are noise
+    simulated = norm(gap + noise)               # estimates, if all gaps are real
+    lower = norm(gap) - too_high.quantile(1 - tail)
+    upper = norm(gap) + simulated.mean() - simulated.quantile(tail)
+    return lower.clamp_min(0).item(), upper.clamp_max(1).item()
 
+# %% ../../nbs/10_metrics/03_intervals.ipynb #4c6d422d
 def gap_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -79,9 +88,10 @@ def gap_interval(
     check_level(level)
     full = count > 0
     gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
-    share = (acc*count + .5)/(count + 1)  # away from 0 and 1: a bin of one sample has noise too
+    share = (acc*count + .5)/(count + 1)
     error = (share*(1 - share)/count).sqrt()
-    noise = torch.randn(draws, len(gap), generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu')*error
+    draw = torch.Generator().manual_seed(seed)
+    noise = torch.randn(draws, len(gap), generator=draw, dtype=torch.float64, device='cpu')*error
     return norm_interval(gap, noise, error, weight, len(gap), level)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c79a258
@@ -90,15 +100,17 @@ def squared_interval(
     noise:Tensor,    # (M,) variance of hit - conf in the bin; 0 where one sample shows none
     count:Tensor,    # (M,) samples
     level:float=.95,
-)->tuple[float, float]: # lower and upper end of the root
-    "Analytic interval of the debiased root mean square gap; nan if more than a tenth of the samples are alone in their bin."
+)->tuple[float, float]: # lower and upper end of the root; nan if more than a tenth of the samples are alone in a bin
+    "Analytic interval of the debiased root mean square gap [Kumar 2019]."
     check_level(level)
     if 10*count[count == 1].sum() > count.sum(): return math.nan, math.nan
-    gap, noise, n = gap[count > 0], noise[count > 0], count[count > 0].double()
+    full = count > 0
+    gap, noise, n = gap[full], noise[full], count[full].double()
     weight, N = n/n.sum(), n.sum()
-    value = (weight*(gap.square() - noise/n)).sum()
-    mean, real = (weight*gap.square()).sum(), gap.square() - noise/n
-    by_sample = (weight*((gap.square() - mean).square() + 4*real*noise)).sum().clamp_min(0)/N  # of 2 gap (hit - conf) - gap^2
+    real = gap.square() - noise/n  # without bias
+    value = (weight*real).sum()
+    mean = (weight*gap.square()).sum()
+    by_sample = (weight*((gap.square() - mean).square() + 4*real*noise)).sum().clamp_min(0)/N
     by_pairs = (2*weight.square()*noise.square()/(n*(n - 1).clamp_min(1))).sum()
     spread = NormalDist().inv_cdf((1 + level)/2)*(by_sample + by_pairs).sqrt()
     return (value - spread).clamp_min(0).sqrt().item(), (value + spread).clamp_min(0).sqrt().item()
@@ -109,10 +121,13 @@ def proportion_interval(
     count:Tensor,  # (M,) trials
     level:float=.95,
 )->tuple[Tensor, Tensor]: # lower and upper ends, nan where there are no trials
-    "Exact intervals of proportions [Clopper and Pearson 1934]."
+    "Exact intervals of proportions [Clopper 1934]."
     from scipy.stats import beta
     check_level(level)
     k, n, tail = right.double().numpy(), count.double().numpy(), (1 - level)/2
-    lo, hi = (torch.from_numpy(beta.ppf(q, a, b)) for q, a, b in ((tail, k, n - k + 1), (1 - tail, k + 1, n - k)))
-    lo[right == 0], hi[right == count], none = 0., 1., count == 0
+    lo = torch.from_numpy(beta.ppf(tail, k, n - k + 1))
+    hi = torch.from_numpy(beta.ppf(1 - tail, k + 1, n - k))
+    lo[right == 0] = 0.
+    hi[right == count] = 1.
+    none = count == 0
     return lo.masked_fill(none, math.nan), hi.masked_fill(none, math.nan)

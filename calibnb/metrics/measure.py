@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 class Measure(BaseModel):
     "One number of a result, with what it needs to be read."
     model_config = ConfigDict(extra='forbid')
-    value: float|None
+    value: float|None                          # None where it is not finite
     n: int                                     # samples
     bins: int|None = None                      # of a binned metric
     interval: tuple[float, float]|None = None  # 95 %
@@ -26,6 +26,7 @@ class Measure(BaseModel):
         "Could a calibrated model show this error, at 5 %?"
         return self.value <= self.floor_high
 
+# %% ../../nbs/10_metrics/04_measure.ipynb #20b8ac9c
 def measure(value, n, bins=None, interval=None, floor=None, floor_high=None):
     "A `Measure`; a value or an interval that is not finite becomes None."
     value = float(value)

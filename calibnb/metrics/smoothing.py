@@ -16,92 +16,113 @@ from torch import Tensor
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #852d44fc
 def cells_for(sigma):
-    "A grid fine enough for a Gaussian of width `sigma`; ValueError for one below 1e-4."
+    "The number of cells of a grid fine enough for a Gaussian of width `sigma`; ValueError for one below 1e-4."
     if sigma < 1e-4: raise ValueError(f'sigma: {sigma}, want at least 1e-4 (the unit is confidence)')
-    return max(2**12, 2**math.ceil(math.log2(4/sigma)))
+    return max(2**12, 2**math.ceil(math.log2(4/sigma)))  # at least four cells a width, and a power of 2
 
 def cosine_means(
     pieces,          # pairs of tensors: confidences in [0, 1], and errors hit - conf
-    cells:int=2**12, # of the grid
+    cells:int=2**12, # of the grid: enough for widths from 1e-3, see `cells_for`
 )->Tensor:           # (cells + 1,) float64 a_k, on the device of the confidences
-    "mean(error cos(pi k conf)) over all pieces, on a grid."
+    "mean(error cos(pi k conf)) over all pieces, by linear binning on a grid."
     left, right, n = 0., 0., 0
     for conf, error in pieces:
-        place, e = conf.double()*cells, error.double()
-        whole = place.floor().clamp_(max=cells - 1)
-        cell, beyond = whole.int(), place.sub_(whole).mul_(e)
-        share = torch.bincount(cell, weights=beyond, minlength=cells)
-        left, right, n = left + torch.bincount(cell, weights=e, minlength=cells) - share, right + share, n + len(conf)
-    mass = F.pad(left, (0, 1)) + F.pad(right, (1, 0))
-    mass[0] *= 2  # an end is its own mirror image
-    mass[-1] *= 2
-    return torch.fft.hfft(mass, 2*cells)[:cells + 1]/(2*n)  # of an even sequence: a sum of cosines
+        place, error = conf.double()*cells, error.double()
+        floor = place.floor().clamp_(max=cells - 1)
+        cell = floor.int()
+        share = torch.bincount(cell, weights=place.sub_(floor).mul_(error), minlength=cells)  # of the upper neighbours
+        left = left + torch.bincount(cell, weights=error, minlength=cells) - share
+        right = right + share
+        n += len(conf)
+    return _cosine_means_on_grid(F.pad(left, (0, 1)) + F.pad(right, (1, 0)), n)
 
+def _cosine_means_on_grid(mass, n):
+    "(..., cells + 1) sums of errors on the points of the grid, overwritten, to means over n samples."
+    cells = mass.shape[-1] - 1
+    mass[..., [0, -1]] *= 2  # an end is its own mirror image
+    return torch.fft.hfft(mass, 2*cells)[..., :cells + 1]/(2*n)  # of an even sequence: a sum of cosines
+
+# %% ../../nbs/10_metrics/02_smoothing.ipynb #813c4788
 def smoothed_error(
     means:Tensor,  # (..., cells + 1) of `cosine_means`
     sigma:float,   # width of the Gaussian, in units of confidence, > 0
 )->Tensor:         # (..., points + 1) f_sigma at equal steps from 0 to 1
     "The errors of all samples, smeared out by a mirrored Gaussian."
-    points = min(means.shape[-1] - 1, max(64, 2**math.ceil(math.log2(16/sigma))))
+    wanted = max(64, 2**math.ceil(math.log2(16/sigma)))  # 64: smooth enough to draw
+    points = min(means.shape[-1] - 1, wanted)
     k = torch.arange(points + 1, dtype=torch.float64, device=means.device)
     decay = k.square_().mul_(-(math.pi*sigma)**2/2).exp_()
     return torch.fft.irfft(decay*means[..., :points + 1], 2*points)[..., :points + 1].mul_(2*points)
 
+# %% ../../nbs/10_metrics/02_smoothing.ipynb #62856b77
 def _absolute_integral(f):
-    "By the trapezoid rule on the pieces of one sign."
+    "Integral of |f| from 0 to 1 by the trapezoid rule; between two points of opposite sign, over the two triangles."
     size, a, b = f.abs(), f[:-1], f[1:]
-    lost = (-a*b).clamp_min_(0)/(size[:-1] + size[1:]).clamp_min_(1e-300)  # the corner cut off where a line changes its sign
+    tiny = 1e-300  # for 0/0 where both points are 0
+    lost = (-a*b).clamp_min_(0)/(size[:-1] + size[1:]).clamp_min_(tiny)  # what a trapezoid has more than two triangles
     return ((size.sum() - (size[0] + size[-1])/2) - lost.sum())/len(a)
 
 def smooth_error_norm(
-    means:Tensor,        # (cells + 1,) of `cosine_means`
+    means:Tensor,           # (cells + 1,) of `cosine_means`
     sigma:float|None=None,  # width; None: the fixed point, where the error equals the width
 )->float:
-    "smECE at a width, or at the width that it equals [Błasiok and Nakkiran 2024, Definition 3]."
-    of = lru_cache(lambda s: _absolute_integral(smoothed_error(means, s)).item())
-    if sigma is not None: return of(sigma)
+    "smECE at a width, or at the width that it equals [Błasiok 2024, Definition 3]."
+    error = lru_cache(lambda width: _absolute_integral(smoothed_error(means, width)).item())
+    if sigma is not None: return error(sigma)
+    return _fixed_point(error, at_least=abs(means[0].item()))  # never below the mean error
+
+def _fixed_point(f, at_least):
+    "Where a falling f(x) equals x: Brent's method between a lower bound and what f finds there."
     from scipy.optimize import brentq
-    low = max(abs(means[0].item()), 1e-6)  # never below the mean error
-    high = of(low)                         # nor above what less smoothing finds
-    return brentq(lambda s: of(s) - s, low, high, xtol=1e-7) if of(low) > low and of(high) < high else high
+    low = max(at_least, 1e-6)
+    high = f(low)
+    crosses = f(low) > low and f(high) < high
+    return brentq(lambda x: f(x) - x, low, high, xtol=1e-7) if crosses else high
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #2027f8d9
 def smooth_noise(
-    conf:Tensor,    # (N,) in [0, 1]
-    hit:Tensor,     # (N,) bool
+    conf:Tensor,      # (N,) in [0, 1]
+    hit:Tensor,       # (N,) bool
     draws:int=300,
     seed:int=0,
-    cells:int=2**12,
-)->dict:            # gap, noise, error, weight, many: for `intervals.norm_interval`
-    "The smeared error at the width that it equals, and functions of what noise does to it; weights of an integral from 0 to 1."
-    conf, e = conf.double().cpu(), hit.double().cpu() - conf.double().cpu()
+    cells:int=2**12,  # of the grid
+)->dict:              # gap, noise, error, weight, many: for `intervals.norm_interval`
+    "The smeared error at the width that it equals, what noise does to it, and the weights of an integral from 0 to 1."
+    conf = conf.double().cpu()
+    e = hit.double().cpu() - conf
     means = cosine_means([(conf, e)], cells)
-    sigma = max(smooth_error_norm(means), 1e-4)
-    spread = torch.bincount((conf*cells).round().int(), weights=e.square(), minlength=cells + 1).sqrt_()
-    mass = torch.randn(draws, cells + 1, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu').mul_(spread)
-    mass[:, [0, -1]] *= 2  # as in `cosine_means`
-    gap, noise = smoothed_error(means, sigma), smoothed_error(torch.fft.hfft(mass, 2*cells)[:, :cells + 1]/(2*len(conf)), sigma)
+    sigma = max(smooth_error_norm(means), 1e-4)  # the least width that `cells_for` takes
+    size = torch.bincount((conf*cells).round().int(), weights=e.square(), minlength=cells + 1).sqrt_()
+    draw = torch.Generator().manual_seed(seed)
+    mass = torch.randn(draws, cells + 1, generator=draw, dtype=torch.float64, device='cpu').mul_(size)
+    gap = smoothed_error(means, sigma)
+    noise = smoothed_error(_cosine_means_on_grid(mass, len(conf)), sigma)
     weight = torch.ones_like(gap)/(len(gap) - 1)
-    weight[[0, -1]] /= 2
+    weight[[0, -1]] /= 2  # the trapezoid rule
     return dict(gap=gap, noise=noise, error=noise.std(0), weight=weight, many=max(1., 1/(2*sigma)))
 
+# %% ../../nbs/10_metrics/02_smoothing.ipynb #fee68334
 def smooth_curve(
     conf:Tensor,               # (N,) in [0, 1]
     hit:Tensor,                # (N,) bool
     sigma:float=.05,           # width of the Gaussian, in units of confidence
-)->tuple[Tensor, Tensor, Tensor]: # (P,) confidence, accuracy around it (nan where there are hardly any samples), density
-    "Accuracy as a smooth function of confidence, and the density of confidences: what a smooth reliability diagram shows."
-    conf, e = conf.double().cpu(), hit.double().cpu() - conf.double().cpu()
-    means, ones = cosine_means([(conf, e)]), cosine_means([(conf, torch.ones_like(e))])
-    error, density = smoothed_error(means, sigma), smoothed_error(ones, sigma).clamp_min(0)
+)->tuple[Tensor, Tensor, Tensor]: # (P,) confidence, accuracy around it (nan where hardly any samples are), density
+    "Accuracy as a smooth function of confidence, and the density of confidences: a smooth reliability diagram."
+    conf = conf.double().cpu()
+    e = hit.double().cpu() - conf
+    error = smoothed_error(cosine_means([(conf, e)]), sigma)
+    density = smoothed_error(cosine_means([(conf, torch.ones_like(e))]), sigma).clamp_min(0)
     x = torch.linspace(0, 1, len(error), dtype=torch.float64, device='cpu')
-    seen = (density*len(conf)*sigma > 4) & (x >= conf.amin()) & (x <= conf.amax())  # about that many samples within half a width on either side
-    return x, torch.where(seen, (x + error/density.clamp_min(1e-300)).clamp(0, 1), math.nan), density
+    crowded = density*len(conf)*sigma > 4  # about four samples within half a width on either side
+    seen = crowded & (x >= conf.amin()) & (x <= conf.amax())
+    acc = (x + error/density.clamp_min(1e-300)).clamp(0, 1)
+    return x, torch.where(seen, acc, math.nan), density
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #cc7ed258
-def _parts(conf, chunk=2000):
-    "Row numbers, in pieces whose kernels against all samples fit in memory."
-    return torch.arange(len(conf), device=conf.device).split(max(1, min(chunk, 2**24//len(conf))))
+def _row_parts(conf, chunk=2000):
+    "Row numbers in parts whose kernel against all samples has at most 2**24 numbers, 128 MiB."
+    rows = max(1, min(chunk, 2**24//len(conf)))
+    return torch.arange(len(conf), device=conf.device).split(rows)
 
 def _without_self(log_kernel, rows): return log_kernel.scatter(1, rows[:, None], -math.inf)
 
@@ -122,15 +143,19 @@ def gaussian_regression(
     self_term:bool=True,  # False: the sample itself does not count
     chunk:int=2000,       # rows of the N x N kernel at a time
 )->Tensor:                # (N,) float64
-    "Mean of `hit` around each confidence, with Gaussian weights [γ-Net, Eq. 12]."
+    "Mean of `hit` around each confidence, with Gaussian weights [Meta-regularization, Eq. 12]."
     conf, hit = conf.double(), hit.double()
-    return torch.cat([gaussian_log_kernel(conf, r, bandwidth, self_term).softmax(1) @ hit for r in _parts(conf, chunk)])
+    def part(rows): return gaussian_log_kernel(conf, rows, bandwidth, self_term).softmax(1) @ hit
+    return torch.cat([part(rows) for rows in _row_parts(conf, chunk)])
 
-def _beta_terms(conf, bandwidth):
-    c = conf.double().clamp(1e-7, 1 - 1e-7)
+# %% ../../nbs/10_metrics/02_smoothing.ipynb #e6923bb4
+def _beta_factors(conf, bandwidth):
+    "(N, 3) of the points and (3, N) of the kernels; their product is the log-density of each kernel at each point."
+    c = conf.double().clamp(1e-7, 1 - 1e-7)  # both logarithms are finite
     a, b = c/bandwidth, (1 - c)/bandwidth
     scale = torch.lgamma(a + b + 2) - torch.lgamma(a + 1) - torch.lgamma(b + 1)
-    return torch.stack([c.log(), (-c).log1p(), torch.ones_like(c)], 1), torch.stack([a, b, scale])
+    points = torch.stack([c.log(), (-c).log1p(), torch.ones_like(c)], 1)
+    return points, torch.stack([a, b, scale])
 
 def beta_regression(
     conf:Tensor,      # (N,)
@@ -139,21 +164,31 @@ def beta_regression(
     chunk:int=2000,   # rows of the N x N kernel at a time
 )->Tensor:            # (N,) float64; nan for a single sample
     "Mean of the others' `hit` around each confidence, with beta weights [Popordanoska 2022]."
-    at, around = _beta_terms(conf, bandwidth)
-    return torch.cat([_without_self(at[r] @ around, r).softmax(1) @ hit.double() for r in _parts(conf, chunk)])
+    points, kernels = _beta_factors(conf, bandwidth)
+    def part(rows): return _without_self(points[rows] @ kernels, rows).softmax(1) @ hit.double()
+    return torch.cat([part(rows) for rows in _row_parts(conf, chunk)])
 
+# %% ../../nbs/10_metrics/02_smoothing.ipynb #96b61358
 def beta_bandwidth(
     conf:Tensor,  # (N,)
 )->float:         # of 20 candidates from 1e-5 to 1
     "The bandwidth of the beta kernel with the largest leave-one-out likelihood of the confidences."
     kind = dict(dtype=torch.float32, device='cpu')
-    grid = torch.cat([torch.logspace(-5, -1, 15, **kind), torch.linspace(.2, 1, 5, **kind)]).tolist()
-    def likelihood(b):
-        at, around = _beta_terms(conf, b)
-        return sum(_without_self(at[r] @ around, r).logsumexp(1).sum() for r in _parts(conf)).item()
-    return max(grid, key=likelihood)
+    candidates = torch.cat([torch.logspace(-5, -1, 15, **kind), torch.linspace(.2, 1, 5, **kind)]).tolist()
+    def likelihood(bandwidth):
+        points, kernels = _beta_factors(conf, bandwidth)
+        parts = _row_parts(conf)
+        return sum(_without_self(points[rows] @ kernels, rows).logsumexp(1).sum() for rows in parts).item()
+    return max(candidates, key=likelihood)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #13299afb
+def _triweight_spectrum(x, half):
+    "Cosine transform of a triweight kernel of half-width `half` at 0, with its mirror images, on the grid x."
+    reach = 2*math.ceil(half/2)
+    images = range(-reach, reach + 1, 2)  # mirrored at 0 and at 1, the kernel has the period 2
+    bell = sum((1 - ((x + image)/half).square()).clamp_min(0).pow(3) for image in images)
+    return torch.fft.rfft(torch.cat([bell, bell[1:-1].flip(0)])).real
+
 def triweight_error(
     conf:Tensor,            # (N,)
     hit:Tensor,             # (N,) in [0, 1]
@@ -166,13 +201,11 @@ def triweight_error(
     if bandwidth is None: bandwidth = conf.std().item()*(2*N)**-.2 if N > 1 else 0.
     x = torch.arange(cells + 1, dtype=torch.float64, device=conf.device)/cells
     half = max(3*bandwidth, 1.5/cells)  # a triweight on [-1, 1] has the variance 1/9; at least one cell on each side
-    reach = 2*math.ceil(half/2)
-    bell = sum((1 - ((x + image)/half).square()).clamp_min(0).pow(3) for image in range(-reach, reach + 1, 2))  # of period 2
-    bell = torch.fft.rfft(torch.cat([bell, bell[1:-1].flip(0)])).real
+    bell = _triweight_spectrum(x, half)
     def density(weight):
         means = cosine_means([(conf, weight)], cells)*N
         return (torch.fft.irfft(means*bell, 2*cells)[:cells + 1]).clamp_min(0)
-    all_, right = density(torch.ones_like(conf)), density(hit)
-    seen = all_ > 1e-6*all_.amax()
-    gap = (x - (right/all_.clamp_min(1e-300)).clamp_max(1)).abs().pow(p)
-    return ((gap*all_)[seen].sum()/all_[seen].sum()).item()
+    everyone, right = density(torch.ones_like(conf)), density(hit)
+    seen = everyone > 1e-6*everyone.amax()  # elsewhere the ratio is rounding
+    gap = (x - (right/everyone.clamp_min(1e-300)).clamp_max(1)).abs().pow(p)
+    return ((gap*everyone)[seen].sum()/everyone[seen].sum()).item()

@@ -15,24 +15,12 @@ from .errors import top_label_sums
 from ..core.checks import check_probs, check_target
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #f661dcd2
-class _Sums(Metric):
-    "Float64 sums that add up over batches and processes."
+class _AllOrNothing(Metric):
+    "A metric that is left as it was by a batch that it refuses, and that says why a device cannot hold it."
     full_state_update, is_differentiable, higher_is_better = False, False, False
-    def __init__(self, shape, validate=True, **kwargs):
-        with torch.device('cpu'): super().__init__(**kwargs)  # where the state is, until it is moved
-        self.validate = validate
-        self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
-        self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
-
-    def update(self, probs, target):
-        "Take in a batch: probabilities and class ids."
-        check_target(target)
-        probs, target = check_probs(probs, target, self.validate)
-        more = self.batch(probs, target).to(self.sums.device)
-        self.sums, self.n = self.sums + more, self.n + len(target)  # in place fails for a state of inference mode
 
     def forward(self, probs, target):
-        "The metric of a batch, which is taken in too; one that is refused leaves all as it was."
+        "The metric of a batch, which is taken in too; a batch that is refused leaves everything as it was."
         before = dict(vars(self))
         try: return super().forward(probs, target)
         except Exception:
@@ -46,11 +34,37 @@ class _Sums(Metric):
             raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; '
                             f'leave the metric on the CPU and call update with probs.cpu() ({e})') from None
 
+# %% ../../nbs/10_metrics/08_streaming.ipynb #22ee20f8
+class _Sums(_AllOrNothing):
+    """Float64 sums that add up over batches and processes.
+
+    A subclass calls `super().__init__(shape)` with the shape of the sums, and gives
+    `batch(probs, target)`, the sums of a checked batch, and `result()`, the metric from `self.sums` and `self.n`."""
+    def __init__(self, shape, validate=True, **kwargs):
+        with torch.device('cpu'): super().__init__(**kwargs)  # where the state is, until it is moved
+        self.validate = validate
+        self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
+        self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
+
+    def batch(self, probs, target):
+        raise NotImplementedError(f'{type(self).__name__}.batch(probs, target): the sums of a batch')
+    def result(self):
+        raise NotImplementedError(f'{type(self).__name__}.result(): the metric, from self.sums and self.n')
+
+    def update(self, probs, target):
+        "Take in a batch: probabilities and class ids."
+        check_target(target)
+        probs, target = check_probs(probs, target, self.validate)
+        more = self.batch(probs, target).to(self.sums.device)
+        self.sums, self.n = self.sums + more, self.n + len(target)  # in place fails for a state of inference mode
+
     def compute(self):
         "The metric of all batches so far; a RuntimeError when there were none."
-        if self.n == 0: raise RuntimeError(f'{type(self).__name__}.compute: no samples yet, call update(probs, target) first')
+        if self.n == 0:
+            raise RuntimeError(f'{type(self).__name__}.compute: no samples yet, call update(probs, target) first')
         return self.result()
 
+# %% ../../nbs/10_metrics/08_streaming.ipynb #9fb335f2
 class ECE(_Sums):
     "`metrics.ece` over batches; `norm='max'` gives the MCE."
     def __init__(self, n_bins=15, *, norm='l1', closed='right', **kwargs):
@@ -67,7 +81,8 @@ class ECE(_Sums):
 
 class MCE(ECE):
     "`metrics.mce` over batches."
-    def __init__(self, n_bins=15, *, closed='right', **kwargs): super().__init__(n_bins, norm='max', closed=closed, **kwargs)
+    def __init__(self, n_bins=15, *, closed='right', **kwargs):
+        super().__init__(n_bins, norm='max', closed=closed, **kwargs)
 
 class ClasswiseECE(_Sums):
     "`metrics.classwise_ece` over batches."
@@ -77,13 +92,14 @@ class ClasswiseECE(_Sums):
         super().__init__((num_classes, n_bins), **kwargs)
         self.n_bins, self.closed = n_bins, closed
     def batch(self, probs, target):
-        if probs.shape[1] != len(self.sums): raise ValueError(f'probs: {probs.shape[1]} columns, want num_classes = {len(self.sums)}')
+        K = len(self.sums)
+        if probs.shape[1] != K: raise ValueError(f'probs: {probs.shape[1]} columns, want num_classes = {K}')
         return bins.class_gaps(probs, target, self.n_bins, self.closed)
     def result(self): return (self.sums.abs().sum(1)/self.n).mean()
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #7e6db181
 class _Mean(_Sums):
-    "Mean of a metric that is itself a mean over samples."
+    "Mean of a metric that is itself a mean over samples; a subclass sets `metric`, of (probs, target, *, validate)."
     def __init__(self, **kwargs): super().__init__((), **kwargs)
     def batch(self, probs, target): return type(self).metric(probs, target, validate=False)*len(target)
     def result(self): return self.sums/self.n

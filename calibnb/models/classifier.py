@@ -11,17 +11,35 @@ from torch import nn, Tensor
 
 # %% ../../nbs/55_models/01_classifier.ipynb #991e0262
 class Classifier(nn.Module):
-    "A network in two parts: `features(x) -> (B, d)` and the linear `head`."
-    head:nn.Linear
-    def features(self, x:Tensor)->Tensor: raise NotImplementedError
-    def forward(self, x:Tensor)->Tensor: return self.head(self.features(x))  # (B, K) logits
+    """A network in two parts. A subclass sets `head`, its last linear layer, and defines `features`, the inputs of
+    that layer. Where parts of a sample have labels too, it also defines `supervised`."""
+    head:nn.Linear  # (d, K)
+
+    def features(self, x:Tensor)->Tensor: # (B, d)
+        "What the head reads."
+        raise NotImplementedError(f'{type(self).__name__}: has no features; want features(x) -> (B, d)')
+
+    def forward(self, x:Tensor)->Tensor:  # (B, K) logits
+        return self.head(self.features(x))
+
     def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]:
         "Logits and labels to train with: those of the samples, and of their parts where parts have labels, too."
         return self(x), y
 
+# %% ../../nbs/55_models/01_classifier.ipynb #87b3c116
 def _check_image(name, in_shape, least=8):
+    "ValueError unless inputs of this shape are images of at least `least` pixels each way."
     if len(in_shape) != 3 or min(in_shape[1:]) < least:
-        raise ValueError(f'in_shape: {tuple(in_shape)}, want (channels, height, width) with at least {least}x{least} pixels; a {name} needs images')
+        raise ValueError(f'in_shape: {tuple(in_shape)}, want (channels, height, width) with at least '
+                         f'{least}x{least} pixels; a {name} needs images')
+
+def _conv(c_in, c_out, size, stride=1):
+    "A convolution that keeps the size of the image, but for its stride."
+    return nn.Conv2d(c_in, c_out, size, stride, padding=size//2, bias=False)
+
+def _conv_bn(c_in, c_out, size, stride=1):
+    "Layers: a convolution and a batch norm, which makes its bias needless."
+    return [_conv(c_in, c_out, size, stride), nn.BatchNorm2d(c_out)]
 
 class MLP(Classifier):
     "Fully connected network with ReLU."
@@ -31,12 +49,13 @@ class MLP(Classifier):
         hidden:tuple=(256, 256), # width of each hidden layer
     ):
         super().__init__()
-        width = [torch.Size(in_shape).numel(), *hidden]
-        layers = [m for a, b in zip(width, width[1:]) for m in (nn.Linear(a, b), nn.ReLU())]
+        widths = [torch.Size(in_shape).numel(), *hidden]
+        layers = [layer for a, b in zip(widths, widths[1:]) for layer in (nn.Linear(a, b), nn.ReLU())]
         self.body = nn.Sequential(nn.Flatten(), *layers)
-        self.head = nn.Linear(width[-1], num_classes)
+        self.head = nn.Linear(widths[-1], num_classes)
     def features(self, x): return self.body(x)
 
+# %% ../../nbs/55_models/01_classifier.ipynb #37bafda1
 class SmallCNN(Classifier):
     "Three convolutions with batch norm, each but the last followed by 2x2 pooling, then a global mean."
     def __init__(self,
@@ -46,9 +65,9 @@ class SmallCNN(Classifier):
     ):
         super().__init__()
         _check_image('small_cnn', in_shape, 4)
-        block = lambda a, b: [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
-        w = width
-        self.body = nn.Sequential(*block(in_shape[0], w), nn.MaxPool2d(2), *block(w, 2*w), nn.MaxPool2d(2),
-                                  *block(2*w, 4*w), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(4*w, num_classes)
+        self.body = nn.Sequential(
+            *_conv_bn(in_shape[0], width, 3), nn.ReLU(), nn.MaxPool2d(2),
+            *_conv_bn(width, 2*width, 3), nn.ReLU(), nn.MaxPool2d(2),
+            *_conv_bn(2*width, 4*width, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.head = nn.Linear(4*width, num_classes)
     def features(self, x): return self.body(x)

@@ -11,11 +11,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.options import pick
-from .classifier import Classifier, _check_image
+from .classifier import Classifier, _check_image, _conv, _conv_bn
 
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
-def _conv(a, b, size, stride=1): return nn.Conv2d(a, b, size, stride, padding=size//2, bias=False)
-
 class _PadShortcut(nn.Module):
     "Every second pixel, and channels of zeros: a shortcut without parameters."
     def __init__(self, more):
@@ -24,24 +22,28 @@ class _PadShortcut(nn.Module):
     def forward(self, x): return F.pad(x[:, :, ::2, ::2], self.pad)
 
 class _Residual(nn.Module):
-    "A body and a shortcut around it, from a to b channels."
-    def __init__(self, body, a, b, stride, shortcut):
+    "A body and a shortcut around it."
+    def __init__(self, body, c_in, c_out, stride, shortcut):
         super().__init__()
         self.body = body
-        if a == b and stride == 1: self.shortcut = nn.Identity()
-        elif shortcut == 'pad': self.shortcut = _PadShortcut(b - a)
-        else: self.shortcut = nn.Sequential(_conv(a, b, 1, stride), nn.BatchNorm2d(b))
+        if c_in == c_out and stride == 1: self.shortcut = nn.Identity()
+        elif shortcut == 'pad': self.shortcut = _PadShortcut(c_out - c_in)
+        else: self.shortcut = nn.Sequential(*_conv_bn(c_in, c_out, 1, stride))
     def forward(self, x): return F.relu(self.body(x) + self.shortcut(x))
 
-def _basic(a, width, stride, shortcut):
-    body = nn.Sequential(_conv(a, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(), _conv(width, width, 3), nn.BatchNorm2d(width))
-    return _Residual(body, a, width, stride, shortcut), width
+def _basic(c_in, width, stride, shortcut):
+    "A block of two 3x3 convolutions, and the number of its output channels."
+    body = nn.Sequential(*_conv_bn(c_in, width, 3, stride), nn.ReLU(), *_conv_bn(width, width, 3))
+    return _Residual(body, c_in, width, stride, shortcut), width
 
-def _bottleneck(a, width, stride, shortcut):
-    body = nn.Sequential(_conv(a, width, 1), nn.BatchNorm2d(width), nn.ReLU(), _conv(width, width, 3, stride), nn.BatchNorm2d(width), nn.ReLU(),
-                         _conv(width, 4*width, 1), nn.BatchNorm2d(4*width))
-    return _Residual(body, a, 4*width, stride, shortcut), 4*width
+def _bottleneck(c_in, width, stride, shortcut):
+    "A block whose 3x3 convolution has a quarter of the channels, and the number of its output channels."
+    c_out = 4*width
+    body = nn.Sequential(*_conv_bn(c_in, width, 1), nn.ReLU(), *_conv_bn(width, width, 3, stride), nn.ReLU(),
+                         *_conv_bn(width, c_out, 1))
+    return _Residual(body, c_in, c_out, stride, shortcut), c_out
 
+# %% ../../nbs/55_models/02_convnets.ipynb #bdf2f09f
 class ResNet(Classifier):
     "Residual network for small images [He 2016]."
     def __init__(self,
@@ -55,29 +57,32 @@ class ResNet(Classifier):
         super().__init__()
         _check_image('resnet', in_shape)
         pick('shortcut', shortcut, ('conv', 'pad'))
-        layers, a = [_conv(in_shape[0], width, 3), nn.BatchNorm2d(width), nn.ReLU()], width
+        block = _bottleneck if bottleneck else _basic
+        layers, channels = [*_conv_bn(in_shape[0], width, 3), nn.ReLU()], width
         for stage, n in enumerate(blocks):
             for i in range(n):
-                block, a = (_bottleneck if bottleneck else _basic)(a, width*2**stage, 2 if stage and i == 0 else 1, shortcut)
-                layers.append(block)
+                stride = 2 if stage > 0 and i == 0 else 1
+                layer, channels = block(channels, width*2**stage, stride, shortcut)
+                layers.append(layer)
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(a, num_classes)
+        self.head = nn.Linear(channels, num_classes)
     def features(self, x): return self.body(x)
 
 # %% ../../nbs/55_models/02_convnets.ipynb #f2bc5724
 class _PreActivation(nn.Module):
     "Batch norm and ReLU come before each of two convolutions."
-    def __init__(self, a, b, stride, dropout):
+    def __init__(self, c_in, c_out, stride, dropout):
         super().__init__()
-        self.first = nn.Sequential(nn.BatchNorm2d(a), nn.ReLU())
-        self.body = nn.Sequential(_conv(a, b, 3, stride), nn.BatchNorm2d(b), nn.ReLU(), nn.Dropout(dropout), _conv(b, b, 3))
-        self.shortcut = None if a == b and stride == 1 else _conv(a, b, 1, stride)
+        self.first = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU())
+        self.body = nn.Sequential(*_conv_bn(c_in, c_out, 3, stride), nn.ReLU(), nn.Dropout(dropout),
+                                  _conv(c_out, c_out, 3))
+        self.shortcut = None if c_in == c_out and stride == 1 else _conv(c_in, c_out, 1, stride)
     def forward(self, x):
         h = self.first(x)
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "Wide residual network [Zagoruyko and Komodakis 2016]; `depth` counted as in Mukhoti 2020, so that WRN-26-10 has four blocks a stage."
+    "Wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so that WRN-26-10 has four blocks a stage."
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)
@@ -88,22 +93,24 @@ class WideResNet(Classifier):
         super().__init__()
         _check_image('wide_resnet', in_shape)
         if depth < 8 or (depth - 2) % 6: raise ValueError(f'depth: {depth}, want 6n + 2, e.g. 26')
-        layers, a = [_conv(in_shape[0], 16, 3)], 16
+        layers, channels = [_conv(in_shape[0], 16, 3)], 16
         for stage in range(3):
             for i in range((depth - 2)//6):
-                layers.append(_PreActivation(a, 16*width*2**stage, 2 if stage and i == 0 else 1, dropout))
-                a = 16*width*2**stage
-        self.body = nn.Sequential(*layers, nn.BatchNorm2d(a), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(a, num_classes)
+                c_out, stride = 16*width*2**stage, 2 if stage > 0 and i == 0 else 1
+                layers.append(_PreActivation(channels, c_out, stride, dropout))
+                channels = c_out
+        ending = nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        self.body = nn.Sequential(*layers, *ending)
+        self.head = nn.Linear(channels, num_classes)
     def features(self, x): return self.body(x)
-
 
 # %% ../../nbs/55_models/02_convnets.ipynb #b57cdcb9
 class _DenseLayer(nn.Module):
     "Its output is put beside its input."
-    def __init__(self, a, growth):
+    def __init__(self, c_in, growth):
         super().__init__()
-        self.body = nn.Sequential(nn.BatchNorm2d(a), nn.ReLU(), _conv(a, 4*growth, 1), nn.BatchNorm2d(4*growth), nn.ReLU(), _conv(4*growth, growth, 3))
+        self.body = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU(), *_conv_bn(c_in, 4*growth, 1), nn.ReLU(),
+                                  _conv(4*growth, growth, 3))
     def forward(self, x): return torch.cat([self.body(x), x], 1)
 
 class DenseNet(Classifier):
@@ -116,21 +123,24 @@ class DenseNet(Classifier):
     ):
         super().__init__()
         _check_image('densenet', in_shape)
-        a = 2*growth
-        layers = [_conv(in_shape[0], a, 3)]
+        channels = 2*growth
+        layers = [_conv(in_shape[0], channels, 3)]
         for i, n in enumerate(blocks):
             for _ in range(n):
-                layers.append(_DenseLayer(a, growth))
-                a += growth
+                layers.append(_DenseLayer(channels, growth))
+                channels += growth
             if i + 1 < len(blocks):
-                layers += [nn.BatchNorm2d(a), nn.ReLU(), _conv(a, a//2, 1), nn.AvgPool2d(2)]
-                a //= 2
-        self.body = nn.Sequential(*layers, nn.BatchNorm2d(a), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(a, num_classes)
+                halving = nn.BatchNorm2d(channels), nn.ReLU(), _conv(channels, channels//2, 1), nn.AvgPool2d(2)
+                layers += halving
+                channels //= 2
+        ending = nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        self.body = nn.Sequential(*layers, *ending)
+        self.head = nn.Linear(channels, num_classes)
     def features(self, x): return self.body(x)
 
+# %% ../../nbs/55_models/02_convnets.ipynb #bf53f76e
 class VGG(Classifier):
-    "Thirteen convolutions with batch norm, pooled five times, and one linear layer [Simonyan and Zisserman 2015, configuration D]."
+    "Thirteen convolutions with batch norm, pooled five times, and one linear layer [Simonyan 2015, configuration D]."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) with at least 32x32 pixels
@@ -138,10 +148,13 @@ class VGG(Classifier):
     ):
         super().__init__()
         _check_image('vgg16', in_shape, 2**list(channels).count(0))
-        layers, a = [], in_shape[0]
-        for b in channels:
-            layers += [_conv(a, b, 3), nn.BatchNorm2d(b), nn.ReLU()] if b else [nn.MaxPool2d(2)]
-            a = b or a
+        layers, c_in = [], in_shape[0]
+        for c_out in channels:
+            if c_out == 0:
+                layers.append(nn.MaxPool2d(2))
+            else:
+                layers += [*_conv_bn(c_in, c_out, 3), nn.ReLU()]
+                c_in = c_out
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        self.head = nn.Linear(a, num_classes)
+        self.head = nn.Linear(c_in, num_classes)
     def features(self, x): return self.body(x)

@@ -13,7 +13,7 @@ import torch
 from torch import nn, Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..core.options import bind_options, pick
+from ..core.options import Registry, pick
 from ..core.checks import as_tensor, at_least_float32, check_bool, check_logits
 from ..core.runtime import seeded
 from .classifier import Classifier, _check_image, MLP, SmallCNN
@@ -32,22 +32,36 @@ class Torchvision(Classifier):
         super().__init__()
         import torchvision
         _check_image(f'torchvision {net}', in_shape, 32)
-        self.body = torchvision.models.get_model(pick('net', net, ('resnet18', 'resnet50', 'vit_b_16')), weights=None)
+        pick('net', net, ('resnet18', 'resnet50', 'vit_b_16'))
+        self.body = torchvision.models.get_model(net, weights=None)
         if weights is not None: self._load(weights)
-        place, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
-        self.head = nn.Linear(getattr(place, name).in_features, num_classes)
-        setattr(place, name, nn.Identity())
+        owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
+        self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
+        setattr(owner, name, nn.Identity())
     def features(self, x): return self.body(x)
 
     def _load(self, path):
         try: self.body.load_state_dict(torch.load(path, map_location='cpu', weights_only=True))
-        except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e: raise ValueError(f'weights: {path} does not hold the weights of this network ({str(e).splitlines()[0]})') from None
+        except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:
+            reason = str(e).splitlines()[0]
+            raise ValueError(f'weights: {path} does not hold the weights of this network ({reason})') from None
 
 # %% ../../nbs/55_models/04_named.ipynb #3065971f
-models = {'mlp': MLP, 'small_cnn': SmallCNN, 'resnet18': ResNet, 'resnet50': partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True),
-          'resnet32': partial(ResNet, blocks=(5, 5, 5), width=16, shortcut='pad'), 'resnet110': partial(ResNet, blocks=(18, 18, 18), width=16, shortcut='pad'),
-          'wide_resnet': WideResNet, 'densenet121': DenseNet, 'vgg16': VGG, 'text_cnn': TextCNN, 'tree_lstm': TreeLSTM,
-          'torchvision_resnet50': Torchvision, 'vit_b_16': partial(Torchvision, net='vit_b_16')}
+models = Registry('model', {
+    'mlp': MLP,
+    'small_cnn': SmallCNN,
+    'resnet18': ResNet,
+    'resnet50': partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True),
+    'resnet32': partial(ResNet, blocks=(5, 5, 5), width=16, shortcut='pad'),
+    'resnet110': partial(ResNet, blocks=(18, 18, 18), width=16, shortcut='pad'),
+    'wide_resnet': WideResNet,
+    'densenet121': DenseNet,
+    'vgg16': VGG,
+    'text_cnn': TextCNN,
+    'tree_lstm': TreeLSTM,
+    'torchvision_resnet50': Torchvision,
+    'vit_b_16': partial(Torchvision, net='vit_b_16'),
+}, skip=('num_classes', 'in_shape'))
 
 def list_models()->list[str]:
     "Names that `make_model` knows."
@@ -58,13 +72,15 @@ def model_options(
     **options,  # those you set
 )->dict:        # every option of the model
     "All options of a model, defaults filled in; an unknown name or option is a ValueError."
-    return bind_options(f'model {name}', pick('model', name, models), options, skip=('num_classes', 'in_shape'))
+    return models.options(name, options)
 
+# %% ../../nbs/55_models/04_named.ipynb #a9917c57
 class _Float32(TorchFunctionMode):
-    "New tensors of no stated dtype are float32, in this thread; a default dtype is one of all threads."
+    "New tensors of no stated dtype are float32, in this thread; torch's default dtype would be that of all threads."
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs, plain = kwargs or {}, func in (torch.empty, torch.zeros, torch.ones)
-        if plain and kwargs.get('dtype') is None: kwargs = kwargs | dict(dtype=torch.float32)
+        kwargs = kwargs or {}
+        makes_tensor = func in (torch.empty, torch.zeros, torch.ones)
+        if makes_tensor and kwargs.get('dtype') is None: kwargs = kwargs | dict(dtype=torch.float32)
         return func(*args, **kwargs)
 
 def make_model(
@@ -75,8 +91,7 @@ def make_model(
     **options,        # of the model, as `model_options` lists them
 )->Classifier:
     "A freshly initialised network, float32 on the CPU whatever torch's defaults are."
-    options = model_options(name, **options)
-    with seeded(seed), torch.device('cpu'), _Float32(): return models[name](num_classes, in_shape, **options)
+    with seeded(seed), torch.device('cpu'), _Float32(): return models.make(name, num_classes, in_shape, **options)
 
 # %% ../../nbs/55_models/04_named.ipynb #fab92d60
 def head_gradient_norm(
@@ -86,11 +101,12 @@ def head_gradient_norm(
     features,       # (N, D) inputs of the last linear layer
     *, bias:bool=False, # whether the layer's bias counts
 )->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
-    "Norm of each sample's gradient with respect to the last linear layer, in closed form; not for losses that couple samples."
+    "Norm of each sample's gradient at the last linear layer, in closed form; not for losses that couple samples."
     check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())
-    if features.ndim != 2 or len(features) != len(logits): raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')
+    if features.ndim != 2 or len(features) != len(logits):
+        raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')
     with torch.enable_grad():
         z = at_least_float32(logits.detach()).requires_grad_()
         grad, = torch.autograd.grad(loss(z, target), z)

@@ -6,13 +6,19 @@
 __all__ = ['TextCNN', 'TreeLSTM']
 
 # %% ../../nbs/55_models/03_sequences.ipynb #50b34eb5
+from collections import defaultdict
+from typing import NamedTuple
+
 import torch
-from torch import nn
+from torch import nn, Tensor
 
 from ..data.trees import HEIGHT, LABEL, LEFT, RIGHT, WORD
 from .classifier import Classifier
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a333bb41
+def _conv_relu(c_in, c_out):
+    return [nn.Conv1d(c_in, c_out, 5, padding=2), nn.ReLU()]
+
 class TextCNN(Classifier):
     "Convolutions over token ids, pooled in between, and the largest answer of each channel [Wang 2021]."
     def __init__(self,
@@ -23,17 +29,99 @@ class TextCNN(Classifier):
         width:int=128,         # channels
     ):
         super().__init__()
-        if len(in_shape) != 1 or in_shape[0] < 16: raise ValueError(f'in_shape: {tuple(in_shape)}, want (length,) of at least 16 tokens; a text_cnn reads token ids')
-        conv = lambda a: [nn.Conv1d(a, width, 5, padding=2), nn.ReLU()]
+        if len(in_shape) != 1 or in_shape[0] < 16:
+            raise ValueError(f'in_shape: {tuple(in_shape)}, want (length,) of at least 16 tokens; '
+                             'a text_cnn reads token ids')
         self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
-        self.body = nn.Sequential(*conv(dim), *conv(width), nn.MaxPool1d(4), *conv(width), *conv(width), nn.MaxPool1d(4), *conv(width), *conv(width),
-                                  nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(width, width), nn.ReLU())
+        self.body = nn.Sequential(
+            *_conv_relu(dim, width), *_conv_relu(width, width), nn.MaxPool1d(4),
+            *_conv_relu(width, width), *_conv_relu(width, width), nn.MaxPool1d(4),
+            *_conv_relu(width, width), *_conv_relu(width, width), nn.AdaptiveMaxPool1d(1), nn.Flatten(),
+            nn.Linear(width, width), nn.ReLU())
         self.head = nn.Linear(width, num_classes)
-    def features(self, x): return self.body(self.embedding(x.long()).transpose(1, 2))  # (B, L, dim) -> (B, dim, L)
 
+    def features(self, x):
+        embedded = self.embedding(x.long())          # (B, L, dim)
+        return self.body(embedded.transpose(1, 2))   # (B, dim, L) -> (B, width)
+
+# %% ../../nbs/55_models/03_sequences.ipynb #84d7bd1f
+class _TreeCell(Classifier):
+    "States of leaves, and of inner nodes from those of their children [Tai 2015, section 3.2]."
+    def __init__(self, vocabulary, dim, dropout):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, dim, padding_idx=0)
+        self.dropout = nn.Dropout(dropout)
+        self.leaf = nn.Linear(dim, 2*dim)
+        self.compose = nn.Linear(2*dim, 5*dim)
+
+    def _leaves(self, words):
+        "(n, 2d) states of words."
+        o, c = self.leaf(self.dropout(self.embedding(words))).chunk(2, 1)
+        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
+
+    def _up(self, children):
+        "(n, 2d) states of nodes from those of their children, left and right."
+        (h_left, c_left), (h_right, c_right) = (state.chunk(2, 1) for state in children)
+        i, o, u, f_left, f_right = self.compose(torch.cat([h_left, h_right], 1)).chunk(5, 1)
+        c = i.sigmoid()*u.tanh() + (f_left + 1).sigmoid()*c_left + (f_right + 1).sigmoid()*c_right
+        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
+
+# %% ../../nbs/55_models/03_sequences.ipynb #1d628e12
+class _Levels(NamedTuple):
+    "Nodes of a batch of trees, level by level. A place is a row of the flattened batch."
+    nodes: Tensor   # (B*T, 5) tables one below the other
+    offset: Tensor  # (B*T,) place of the first node of the same tree
+    order: Tensor   # (M,) places of the nodes, by their height and then by that of the parent
+    rank: Tensor    # (B*T,) position of each node by the height of the parent and then by its own
+    count: Tensor   # (T, T) nodes by their height (rows) and that of the parent (columns; 0: a root), on the CPU
+
+def _inverse(places, n):
+    "(n,) position of each place in `places`; undefined for the others."
+    position = torch.arange(len(places), device=places.device)
+    return torch.empty(n, dtype=torch.long, device=places.device).scatter_(0, places, position)
+
+def _levels(x):
+    "The order in which the states of a batch (B, T, 5) are computed."
+    B, T = x.shape[:2]                                         # T is more than any height
+    nodes = x.long().flatten(0, 1)
+    offset = torch.arange(B, device=x.device).repeat_interleave(T)*T
+    height, inner = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
+    left, right = ((offset + nodes[:, side])[inner] for side in (LEFT, RIGHT))
+    above = torch.zeros_like(height)                           # height of the parent, 0 for a root
+    above[left] = above[right] = height[inner]
+    padded = height < 0
+    order = (height*T + above).masked_fill(padded, -1).argsort(stable=True)
+    by_parent = (above*T + height).masked_fill(padded, -1).argsort(stable=True)
+    padding, *count = torch.bincount((height*T + above + 1).clamp_min(0), minlength=1 + T*T).tolist()
+    count = torch.tensor(count, dtype=torch.int64, device='cpu').view(T, T)
+    return _Levels(nodes, offset, order[padding:], _inverse(by_parent, B*T) - padding, count)
+
+def _roots(x):
+    "Places of the roots, each the last node of its tree."
+    return (x[:, :, HEIGHT] >= 0).sum(1) - 1 + torch.arange(len(x), device=x.device)*x.shape[1]
+
+# %% ../../nbs/55_models/03_sequences.ipynb #a37ab8b7
+def _node_states(cell, x):
+    "h of every node, (M, d), and the place of each in the flattened batch (B, T, 5)."
+    nodes, offset, order, rank, count = _levels(x)
+    states, handed_up = [], defaultdict(list)                  # the latter by the height of the parents
+    start, handed = 0, count[:, 0].sum().item()                # roots are handed to nobody
+    for height in range(int(count.sum(1).count_nonzero())):
+        level = order[start:start + count[height].sum().item()]
+        start += len(level)
+        if height == 0: state = cell._leaves(nodes[level, WORD])
+        else:
+            pool = torch.cat(handed_up.pop(height))
+            children = (nodes[level, side] + offset[level] for side in (LEFT, RIGHT))
+            state = cell._up([pool[rank[child] - handed] for child in children])
+            handed += len(pool)
+        states.append(state[:, :state.shape[1]//2])
+        for parent, part in enumerate(state.split(count[height].tolist())):
+            if parent > 0 and len(part): handed_up[parent].append(part)
+    return torch.cat(states), order
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
-class TreeLSTM(Classifier):
+class TreeLSTM(_TreeCell):
     "Binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2]."
     def __init__(self,
         num_classes:int,       # K
@@ -42,65 +130,21 @@ class TreeLSTM(Classifier):
         dim:int=150,           # of the embedding and of the state
         dropout:float=.5,      # of embeddings, and of the features
     ):
-        super().__init__()
-        if len(in_shape) != 2 or in_shape[1] != 5: raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, as those of the data set sst')
-        self.embedding, self.dropout = nn.Embedding(vocabulary, dim, padding_idx=0), nn.Dropout(dropout)
-        self.leaf, self.compose = nn.Linear(dim, 2*dim), nn.Linear(2*dim, 5*dim)
+        if len(in_shape) != 2 or in_shape[1] != 5:
+            raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, '
+                             'as those of the data set sst')
+        super().__init__(vocabulary, dim, dropout)
         self.head = nn.Linear(dim, num_classes)
         nn.init.normal_(self.embedding.weight, std=.1)
 
-    def _up(self, children):
-        "(h, c) of nodes from those of their children, (n, 2d) left and right."
-        left, right = (s.chunk(2, 1) for s in children)
-        i, o, u, f, g = self.compose(torch.cat([left[0], right[0]], 1)).chunk(5, 1)
-        c = i.sigmoid()*u.tanh() + (f + 1).sigmoid()*left[1] + (g + 1).sigmoid()*right[1]
-        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
-
-    def _leaves(self, words):
-        o, c = self.leaf(self.dropout(self.embedding(words))).chunk(2, 1)
-        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
-
-    def _states(self, x):
-        "h of every node, (M, d), and the place of each in the flattened batch."
-        nodes = x.long().flatten(0, 1)
-        first = torch.arange(len(x), device=x.device).repeat_interleave(x.shape[1])*x.shape[1]
-        height, inner = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
-        left, right = ((first + nodes[:, side])[inner] for side in (LEFT, RIGHT))
-        above = torch.zeros_like(height)                                 # height of the parent, 0 for a root
-        above[left] = above[right] = height[inner]
-        H = x.shape[1]                                                   # more than any height
-        order, by_parent = ((k[0]*H + k[1]).masked_fill(height < 0, -1).argsort(stable=True) for k in ((height, above), (above, height)))
-        count = torch.bincount((height*H + above + 1).clamp_min(0), minlength=1 + H*H).tolist()
-        padding, count = count[0], torch.tensor(count[1:], dtype=torch.int64, device='cpu').view(H, H)
-        order, rank = order[padding:], torch.empty_like(order).scatter_(0, by_parent, torch.arange(len(order), device=x.device) - padding)
-        states, handed, start, begin = [], {}, 0, count[:, 0].sum().item()
-        for h in range(int(count.sum(1).count_nonzero())):
-            rows = order[start:start + count[h].sum().item()]
-            start += len(rows)
-            if h == 0: state = self._leaves(nodes[rows, WORD])
-            else:
-                pool = torch.cat(handed.pop(h))
-                state = self._up([pool[rank[nodes[rows, side] + first[rows]] - begin] for side in (LEFT, RIGHT)])
-                begin += len(pool)
-            states.append(state[:, :state.shape[1]//2])
-            for above_h, part in enumerate(state.split(count[h].tolist())):
-                if above_h and len(part): handed.setdefault(above_h, []).append(part)
-        return torch.cat(states), order
-
     def features(self, x):                                               # (B, T, 5) -> (B, d)
-        h, place = self._states(x)
-        row = torch.empty(len(x)*x.shape[1], dtype=torch.long, device=x.device).scatter_(0, place, torch.arange(len(place), device=x.device))
+        h, order = _node_states(self, x)
+        row = _inverse(order, len(x)*x.shape[1])
         return self.dropout(h[row[_roots(x)]])
 
     def supervised(self, x, y):
         "Every node with a label is a sample; those of the roots are y."
-        h, place = self._states(x)
-        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[place]
+        h, order = _node_states(self, x)
+        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]
         known = (label >= 0).nonzero()[:, 0]
         return self.head(self.dropout(h[known])), label[known]
-
-def _roots(x):
-    "Places of the roots in the flattened batch."
-    return (x[:, :, HEIGHT] >= 0).sum(1) - 1 + torch.arange(len(x), device=x.device)*x.shape[1]
-
-

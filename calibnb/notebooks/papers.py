@@ -15,10 +15,14 @@ from ..runs.folder import checkout
 # %% ../../nbs/75_notebooks/05_papers.ipynb #e704a9ff
 @cache
 def _all():
+    "The rows of the file, values as numbers."
     home = checkout()
     path = home/'nbs'/'papers.csv' if home else None
-    if path is None or not path.is_file(): raise FileNotFoundError('nbs/papers.csv is not there; the numbers of the papers come with a clone of calibnb, install from one (pip install -e)')
-    with open(path, newline='', encoding='utf-8') as file: return [dict(r, value=float(r['value'])) for r in csv.DictReader(file)]
+    if path is None or not path.is_file():
+        raise FileNotFoundError('nbs/papers.csv is not there; the numbers of the papers come with a clone of calibnb, '
+                                'install from one (pip install -e)')
+    with open(path, newline='', encoding='utf-8') as file:
+        return [dict(row, value=float(row['value'])) for row in csv.DictReader(file)]
 
 def paper_numbers(
     paper:str|None=None,  # short name; None: all papers
@@ -26,16 +30,18 @@ def paper_numbers(
 ):                        # pandas DataFrame: paper, place, data, model, method, metric, value, note
     "The papers' numbers, as printed."
     import pandas as pd
-    rows = _all()
+    rows, columns = _all(), list(_all()[0])
     for column, wanted in (dict(paper=paper) | where).items():
         if wanted is None: continue
-        if column not in rows[0]: raise ValueError(f'{column}: no column of the papers\' numbers, want one of {", ".join(rows[0])}')
+        if column not in columns:
+            raise ValueError(f"{column}: no column of the papers' numbers, want one of {', '.join(columns)}")
         wanted = [wanted] if isinstance(wanted, str) else list(wanted)
-        known = dict.fromkeys(r[column] for r in _all())
-        for w in wanted: pick(column, w, known)
-        rows = [r for r in rows if r[column] in wanted]
-    return pd.DataFrame(rows, columns=list(_all()[0]))
+        known = dict.fromkeys(row[column] for row in _all())
+        for value in wanted: pick(column, value, known)
+        rows = [row for row in rows if row[column] in wanted]
+    return pd.DataFrame(rows, columns=columns)
 
+# %% ../../nbs/75_notebooks/05_papers.ipynb #57292df1
 def paper_table(
     paper:str,     # short name
     columns=('data', 'metric'), # what names a column of the table
@@ -43,9 +49,10 @@ def paper_table(
 ):                 # pandas DataFrame, a row a method
     "A table of the paper: methods below one another, in its order."
     frame = paper_numbers(paper, **where)
-    many = [c for c in columns if frame[c].nunique() > 1] or list(columns[-1:])
-    table = frame.pivot_table(index='method', columns=many, values='value', sort=False)
-    order = dict.fromkeys(tuple(r) if len(many) > 1 else r[0] for r in frame[many].itertuples(index=False))
+    differing = [c for c in columns if frame[c].nunique() > 1] or list(columns[-1:])
+    table = frame.pivot_table(index='method', columns=differing, values='value', sort=False)
+    points = frame[differing].itertuples(index=False)
+    order = dict.fromkeys(tuple(point) if len(differing) > 1 else point[0] for point in points)
     table = table[list(order)].loc[list(dict.fromkeys(frame.method))]
     table.index.name = paper
     return table

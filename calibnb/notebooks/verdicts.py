@@ -14,15 +14,18 @@ from .experiment import HOLDS, FAILS, NOISY
 def judge(
     margins,  # numbers > 0 where the claim is right, one for each seed; nan where it could not be measured
 )->str:
-    "'holds' if every margin is positive, 'does not hold here' if none is; if mixed, or fewer than two, 'too noisy to say'."
-    right = [m > 0 for m in map(float, margins) if m == m]
+    "'holds' if every margin is positive, 'does not hold here' if none is; if mixed, or under two, 'too noisy to say'."
+    measured = [m for m in map(float, margins) if m == m]  # nan is not equal to itself
+    right = [m > 0 for m in measured]
     if len(right) < 2: return NOISY
-    return HOLDS if all(right) else NOISY if any(right) else FAILS
+    if all(right): return HOLDS
+    return NOISY if any(right) else FAILS
 
 def settled(right)->str:
     "The verdict on a claim that is simply right or wrong in this run."
     return HOLDS if right else FAILS
 
+# %% ../../nbs/75_notebooks/02_verdicts.ipynb #5b68f104
 def spread(
     values,        # numbers, one a seed
     digits:int=2,
@@ -30,4 +33,5 @@ def spread(
 )->str:
     "Mean ± standard deviation, as text; the number alone if there is one."
     values = [scale*float(v) for v in values]
-    return f'{statistics.fmean(values):.{digits}f}' + (f' ± {statistics.stdev(values):.{digits}f}' if len(values) > 1 else '')
+    mean = f'{statistics.fmean(values):.{digits}f}'
+    return f'{mean} ± {statistics.stdev(values):.{digits}f}' if len(values) > 1 else mean

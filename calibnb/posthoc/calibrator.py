@@ -18,22 +18,52 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from ..core.atomic import atomic_write
-from ..core.options import bind_options, pick
+from ..core.options import Registry, pick
 from ..core.checks import as_tensor, at_least_float32, check_logits, check_unlabelled
 from ..core.predictions import first_argmax
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #8ff94dc2
-class _Applied(BaseEstimator):
-    "What a fitted calibrator can be asked for."
-    keeps_prediction = True  # is the predicted class always that of the network?
+def _rows(logits):
+    "How many rows of logits to take at a time: a million numbers."
+    return max(1, 2**20//logits.shape[1])
 
+class _Rules(BaseEstimator):
+    "What a calibrator must give, and what it may say about itself."
+    keeps_prediction = True  # is the predicted class always that of the network?
+    fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
+
+    def _fit(self, logits, target):
+        "Set the attributes of `fitted` from checked (N, K) logits and (N,) class ids."
+        raise NotImplementedError(f'{type(self).__name__}: want _fit(logits, target) that sets what `fitted` names')
+
+    def _logits(self, z):
+        "Calibrated logits of (N, K) float64 logits."
+        raise NotImplementedError(f'{type(self).__name__}: want _logits(z), or both _probs(z) and _log_probs(z)')
+
+    def _probs(self, z): return self._logits(z).softmax(1)
+    def _log_probs(self, z): return self._logits(z).log_softmax(1)
+
+    def _ready(self, logits):
+        "Logits as (N, K), once the calibrator is fitted and the number of classes is right."
+        if not hasattr(self, 'n_classes_'):
+            raise NotFittedError(f'{type(self).__name__}: not fitted; '
+                                 'call .fit(logits, target) on validation data first')
+        flat = check_unlabelled(logits).detach()
+        if flat.shape[1] != self.n_classes_:
+            raise ValueError(f'logits: {flat.shape[1]} classes, want {self.n_classes_}, '
+                             f'with which {type(self).__name__} was fitted')
+        return flat
+
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #81897d85
+class _Applied(_Rules):
+    "What a fitted calibrator can be asked for."
     def transform(self,
         logits,  # (N, K) or (N, K, d1, ...)
     ):           # probabilities, like the logits: shape, dtype (float32 at least), tensor or array
         "Calibrated probabilities; NotFittedError before `fit`, ValueError for another number of classes."
         flat = self._ready(logits)
-        dtype, rows = at_least_float32(flat).dtype, max(1, 2**20//flat.shape[1])
-        probs = torch.cat([self._probs(z.double()).to(dtype) for z in flat.split(rows)])
+        dtype = at_least_float32(flat).dtype
+        probs = torch.cat([self._probs(z.double()).to(dtype) for z in flat.split(_rows(flat))])
         shape = np.shape(logits)
         probs = probs.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
         return probs if isinstance(logits, Tensor) else probs.numpy()
@@ -55,37 +85,31 @@ class _Applied(BaseEstimator):
     )->Tensor:   # (N,) float64, inf where the label has probability 0
         "Negative log-likelihood of each label after calibration, by logarithms throughout, so that nothing underflows."
         z, target = self._ready(logits).double(), check_logits(logits, target)[1]
-        rows = zip(z.split(max(1, 2**20//z.shape[1])), target.split(max(1, 2**20//z.shape[1])))
+        rows = zip(z.split(_rows(z)), target.split(_rows(z)))
         return torch.cat([F.nll_loss(self._log_probs(part), y, reduction='none') for part, y in rows])
-
-    def _probs(self, z): return self._logits(z).softmax(1)
-    def _log_probs(self, z): return self._logits(z).log_softmax(1)
 
     def fit_transform(self, logits, target):
         "`fit`, then `transform` of the same logits."
         return self.fit(logits, target).transform(logits)
 
-    def _ready(self, logits):
-        if not hasattr(self, 'n_classes_'):
-            raise NotFittedError(f'{type(self).__name__}: not fitted; call .fit(logits, target) on validation data first')
-        flat = check_unlabelled(logits).detach()
-        if flat.shape[1] != self.n_classes_:
-            raise ValueError(f'logits: {flat.shape[1]} classes, want {self.n_classes_}, with which {type(self).__name__} was fitted')
-        return flat
-
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #976c411c
-CALIBRATORS = {}  # name -> class, from simple to complex; '+' for a composition of two
-
+CALIBRATORS = Registry('calibrator')  # name -> class, from simple to complex; '+' for a composition of two
 class Calibrator(_Applied):
     """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
 
-    One of your own gives `_fit(logits, target)`, which sets the attributes that `fitted` names, and `_logits(z)`, or
-    `_probs(z)` and `_log_probs(z)`, of float64 rows. `class Mine(Calibrator, name='mine')` makes it known by name."""
-    fitted = ()              # names of what `fit` finds
-    eps_ = 0.                # weight of the uniform in the probabilities whose logarithms it was fitted on, see `Predictions.from_probs`
+    A calibrator of your own gives
+    - `_fit(logits, target)`, which sets attributes that end in an underscore, from checked (N, K) logits;
+    - `fitted`, the names of these attributes: a tensor, a number, or a list of dictionaries of tensors each;
+    - `_logits(z)`, the calibrated logits of float64 rows, or else both `_probs(z)` and `_log_probs(z)`;
+    - `keeps_prediction = False`, if the class with the largest probability may change;
+    - `__init__` with named options that it stores under their names, as estimators of scikit-learn do.
+
+    `class Mine(Calibrator, name='mine')` makes it known by name; without a name it cannot be saved."""
+    eps_ = 0. # weight of the uniform in the probabilities that it was fitted on, see `Predictions.from_probs`
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
+        cls._name = name  # stays when a notebook's cell defines the class again, under the same name
         if name: CALIBRATORS[name] = cls
 
     def fit(self,
@@ -100,83 +124,110 @@ class Calibrator(_Applied):
 
     def save(self, path):
         "Write options and what was fitted to one safetensors file, whole or not at all."
-        if not hasattr(self, 'n_classes_'): raise NotFittedError(f'{type(self).__name__}: not fitted, so there is nothing to save')
+        kind = type(self).__name__
+        if not hasattr(self, 'n_classes_'): raise NotFittedError(f'{kind}: not fitted, so there is nothing to save')
         _write(self, path)
 
     @staticmethod
     def load(path)->'Calibrator':
-        "The calibrator that `save` wrote, of whatever class; nothing in the file is executed. ValueError for any other file."
+        "The calibrator that `save` wrote, of whatever class; it executes nothing. ValueError for any other file."
         return _read(path)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #dfe16a91
+def _state(calibrator):
+    "What was fitted, by name: tensors, and numbers."
+    tensors, numbers = {}, {}
+    for name in 'n_classes_', 'eps_', *calibrator.fitted:
+        value = getattr(calibrator, name)
+        if isinstance(value, Calibrator):
+            part_tensors, part_numbers = _state(value)
+            tensors |= {f'{name}/{k}': v for k, v in part_tensors.items()}
+            numbers |= {f'{name}/{k}': v for k, v in part_numbers.items()}
+        elif isinstance(value, (int, float)): numbers[name] = value
+        else: tensors |= {k: t.cpu().contiguous() for k, t in _named_tensors(name, value)}
+    return tensors, numbers
+
+def _named_tensors(name, value):
+    "A fitted tensor, or the tensors of a list of dictionaries, each with a name for the file."
+    if isinstance(value, Tensor): return [(name, value)]
+    if not isinstance(value, list): return []
+    return [(f'{name}.{i}.{k}', t) for i, part in enumerate(value) for k, t in part.items()]
+
+def _set_state(calibrator, tensors, numbers):
+    "The inverse of `_state`."
+    parts = calibrator.parts() if hasattr(calibrator, 'parts') else {}
+    for name, part in parts.items():
+        _set_state(part, _below(name, tensors), _below(name, numbers))
+        setattr(calibrator, name, part)
+    own_tensors = {k: t for k, t in tensors.items() if '/' not in k}
+    own_numbers = {k: v for k, v in numbers.items() if '/' not in k}
+    for name, value in (own_numbers | _nested(own_tensors)).items(): setattr(calibrator, name, value)
+
+def _below(name, items):
+    "Those of a part, without the prefix."
+    return {k.removeprefix(f'{name}/'): v for k, v in items.items() if k.startswith(f'{name}/')}
+
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #c0afe773
+def _nested(tensors):
+    "What `_named_tensors` took apart: names with dots become lists of dictionaries again."
+    found = {}
+    for name in sorted(tensors, key=_with_numbers):
+        first, *rest = name.split('.')
+        if not rest:
+            found[first] = tensors[name]
+            continue
+        parts, place = found.setdefault(first, []), int(rest[0])
+        if len(parts) == place: parts.append({})
+        parts[-1][rest[1]] = tensors[name]
+    return found
+
+def _with_numbers(name):
+    "A key that sorts part 2 before part 10."
+    return [int(word) if word.isdigit() else word for word in name.split('.')]
+
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
 _FORMAT = 'calibnb-calibrator/1'
 
 def _write(calibrator, path):
     tensors, numbers = _state(calibrator)
     head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers)
-    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=dict(format=_FORMAT, head=json.dumps(head, default=_plain)))
-
-def _read(path):
-    try:
-        with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
-    if meta.get('format') != _FORMAT: raise ValueError(f'path: {path} holds no calibrator; want a file that Calibrator.save wrote')
-    try:
-        head = json.loads(meta['head'])
-        found = make_calibrator(head['calibrator'], **head['options'])
-        _set_state(found, tensors, head['numbers'])
-        K = found.n_classes_
-        probs = found.transform(8*torch.eye(K, dtype=torch.float64, device='cpu'))
-        right = probs.shape == (K, K) and probs.isfinite().all() and (probs >= 0).all() and getattr(found, 'temperature_', 1.) > 0
-    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError) as e: raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {str(e).splitlines()[0]})') from None
-    if not right: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
-    return found
-
-def _state(calibrator):
-    "What was fitted, by name: tensors, and numbers; those of a part of a composition begin with the part's name and a slash."
-    tensors, numbers = {}, {}
-    for name in 'n_classes_', 'eps_', *calibrator.fitted:
-        value = getattr(calibrator, name)
-        if isinstance(value, Calibrator):
-            for mine, its in zip((tensors, numbers), _state(value)): mine.update({f'{name}/{k}': v for k, v in its.items()})
-        elif isinstance(value, (int, float)): numbers[name] = value
-        else: tensors |= {k: t.cpu().contiguous() for k, t in _named_tensors(name, value)}
-    return tensors, numbers
-
-def _set_state(calibrator, tensors, numbers):
-    "The inverse of `_state`."
-    def of(prefix, items): return {k.removeprefix(prefix): v for k, v in items.items() if k.startswith(prefix)}
-    for name, part in (calibrator.parts() if hasattr(calibrator, 'parts') else {}).items():
-        _set_state(part, of(f'{name}/', tensors), of(f'{name}/', numbers))
-        setattr(calibrator, name, part)
-    own = [{k: v for k, v in items.items() if '/' not in k} for items in (tensors, numbers)]
-    for name, value in (own[1] | _nested(own[0])).items(): setattr(calibrator, name, value)
+    metadata = dict(format=_FORMAT, head=json.dumps(head, default=_plain))
+    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 
 def _plain(value):
     "Options as JSON has them: NumPy's numbers and any sequence."
     return value.item() if isinstance(value, np.generic) else list(value)
 
-def _named_tensors(name, value):
-    "A fitted tensor, or the tensors of a list of dictionaries, each with a name for the file."
-    if isinstance(value, Tensor): return [(name, value)]
-    return [(f'{name}.{i}.{k}', t) for i, part in enumerate(value) for k, t in part.items()] if isinstance(value, list) else []
+def _read(path):
+    try:
+        with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
+    except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
+    if meta.get('format') != _FORMAT:
+        raise ValueError(f'path: {path} holds no calibrator; want a file that Calibrator.save wrote')
+    try:
+        calibrator = _rebuilt(json.loads(meta['head']), tensors)
+        good = _gives_probabilities(calibrator)
+    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError) as e:
+        reason = str(e).splitlines()[0]
+        raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {reason})') from None
+    if not good: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
+    return calibrator
 
-def _nested(tensors):
-    "What `_named_tensors` took apart."
-    found = {}
-    for name, t in sorted(tensors.items(), key=lambda item: [int(p) if p.isdigit() else p for p in item[0].split('.')]):
-        first, *rest = name.split('.')
-        if not rest: found[first] = t
-        else:
-            parts = found.setdefault(first, [])
-            if len(parts) == int(rest[0]): parts.append({})
-            parts[-1][rest[1]] = t
-    return found
+def _rebuilt(head, tensors):
+    calibrator = make_calibrator(head['calibrator'], **head['options'])
+    _set_state(calibrator, tensors, head['numbers'])
+    return calibrator
+
+def _gives_probabilities(calibrator):
+    "Whether confident logits of each class become finite probabilities, and a temperature is positive."
+    K = calibrator.n_classes_
+    probs = calibrator.transform(8*torch.eye(K, dtype=torch.float64, device='cpu'))
+    good = probs.shape == (K, K) and probs.isfinite().all() and (probs >= 0).all()
+    return good and getattr(calibrator, 'temperature_', 1.) > 0
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e7c15eef
 def _name_of(calibrator):
-    for name, kind in CALIBRATORS.items():
-        if kind is type(calibrator): return name
+    if calibrator._name: return calibrator._name
     own = type(calibrator).__name__
     raise ValueError(f'calibrator: {own} is not one of ours, so a file of it could not be read; '
                      f'give it a name, `class {own}(Calibrator, name={own.lower()!r})`')
@@ -192,5 +243,5 @@ def make_calibrator(
     "A calibrator by name; an unknown name or option is a ValueError."
     first, plus, then = name.partition('+')
     if plus and name != '+': name, options = '+', dict(first=first, then=then) | options
-    kind = CALIBRATORS[name] if name == '+' else CALIBRATORS[pick('calibrator', name, list_calibrators())]
-    return kind(**bind_options(f'calibrator {name}', kind, options))
+    elif name != '+': pick('calibrator', name, list_calibrators())
+    return CALIBRATORS.make(name, **options)

@@ -10,7 +10,8 @@ from ..core.options import pick
 from .calibrator import CALIBRATORS, Calibrator, make_calibrator
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
-COMPOSABLE, ON_TOP = ('temperature', 'ets', 'vector', 'matrix', 'dirichlet'), ('histogram', 'isotonic', 'platt', 'bbq')
+COMPOSABLE = 'temperature', 'ets', 'vector', 'matrix', 'dirichlet'  # may come first
+ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq'
 
 class Composed(Calibrator, name='+'):
     "A calibrator of all classes, then a function of the confidence that it leaves: `first_` and `then_`."

@@ -13,39 +13,48 @@ import torch.nn.functional as F
 
 from ..core.options import pick
 from ..core.predictions import first_argmax
-from .score_maps import bbq_map, histogram_map, isotonic_map, line, logistic, platt_map, step
+from calibnb.posthoc.score_maps import (
+    bbq_map, histogram_map, isotonic_map, line, logistic, _mapped_odds, platt_map, step
+)
 from .calibrator import Calibrator
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
-class _ConfidenceMap(Calibrator):
+def _others(z, top):
+    "Log-probabilities of the classes other than `top` among themselves; minus infinity for `top`."
+    return z.scatter(1, top[:, None], -math.inf).log_softmax(1)
+
+def _normalised(log_p):
+    "Rows whose probabilities sum to 1; uniform where all of them are 0."
+    total = log_p.logsumexp(1, keepdim=True)
+    return torch.where(total.isneginf(), -math.log(log_p.shape[1]), log_p - total)
+
+# %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #9285892d
+class _Maps(Calibrator):
+    """Functions of a score, in `maps_`: one of the score of the prediction, or with `mode='each'` one for each class.
+
+    A subclass gives `_fit_map(score, hit)`, the function as a dictionary of tensors, `_apply(map, score)`, its values,
+    and an `__init__` that stores `mode`. If its score is not a probability, it replaces `_scores`, `_value` and
+    `_log_value` too."""
     fitted = 'maps_',
-    def _fit(self, logits, target):
-        pick('mode', self.mode, ('top', 'each'))
-        z, top = logits.double(), first_argmax(logits)
-        if self.mode == 'top': self.maps_ = [self._fit_map(self._scores(z, top), top == target)]
-        else: self.maps_ = [self._fit_map(s.contiguous(), target == k) for k, s in enumerate(self._scores(z).unbind(1))]
+    def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: want _fit_map(score, hit)')
+    def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: want _apply(map, score)')
 
     @property
     def keeps_prediction(self): return self.mode == 'top'
+
+    def _fit(self, logits, target):
+        pick('mode', self.mode, ('top', 'each'))
+        z, top = logits.double(), first_argmax(logits)
+        if self.mode == 'top':
+            self.maps_ = [self._fit_map(self._scores(z, top), top == target)]
+            return
+        columns = enumerate(self._scores(z).unbind(1))
+        self.maps_ = [self._fit_map(score.contiguous(), target == k) for k, score in columns]
 
     def _scores(self, z, k=None):
         "The score of each class, or of class k of each row: here its probability."
         p = z.softmax(1)
         return p if k is None else p.gather(1, k[:, None])[:, 0]
-
-    def _probs(self, z):
-        if self.mode == 'each': return self._log_probs(z).exp()
-        top = first_argmax(z)
-        value, rest = self._value(self.maps_[0], self._scores(z, top))
-        return (_others(z, top).exp()*rest[:, None]).scatter(1, top[:, None], value[:, None])
-
-    def _log_probs(self, z):
-        if self.mode == 'each':
-            found = [self._log_value(m, s)[0] for m, s in zip(self.maps_, self._scores(z).unbind(1))]
-            return _normalised(torch.stack(found, 1))
-        top = first_argmax(z)
-        value, rest = self._log_value(self.maps_[0], self._scores(z, top))
-        return (_others(z, top) + rest[:, None]).scatter(1, top[:, None], value[:, None])
 
     def _value(self, m, score):
         "The calibrated probability of a class, and that of the others together."
@@ -57,18 +66,26 @@ class _ConfidenceMap(Calibrator):
         value = self._apply(m, score)
         return value.log(), torch.log1p(-value)
 
-def _others(z, top):
-    "Log-probabilities of the classes other than `top` among themselves; minus infinity for `top`."
-    return z.scatter(1, top[:, None], -math.inf).log_softmax(1)
+# %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #c268fe33
+class _ConfidenceMap(_Maps):
+    "Rows of probabilities from `maps_`."
+    def _probs(self, z):
+        if self.mode == 'each': return self._log_probs(z).exp()
+        top = first_argmax(z)
+        value, rest = self._value(self.maps_[0], self._scores(z, top))
+        return (_others(z, top).exp()*rest[:, None]).scatter(1, top[:, None], value[:, None])
 
-def _normalised(log_p):
-    "Rows whose probabilities sum to 1; uniform where all of them are 0."
-    total = log_p.logsumexp(1, keepdim=True)
-    return torch.where(total.isneginf(), -math.log(log_p.shape[1]), log_p - total)
+    def _log_probs(self, z):
+        if self.mode == 'each':
+            columns = zip(self.maps_, self._scores(z).unbind(1))
+            return _normalised(torch.stack([self._log_value(m, score)[0] for m, score in columns], 1))
+        top = first_argmax(z)
+        value, rest = self._log_value(self.maps_[0], self._scores(z, top))
+        return (_others(z, top) + rest[:, None]).scatter(1, top[:, None], value[:, None])
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #22228a7c
 class HistogramBinning(_ConfidenceMap, name='histogram'):
-    "Share of right predictions in the bin of the confidence [Zadrozny and Elkan 2001]; `maps_[0]` holds edges, count and values."
+    "Share of right predictions in the bin of the confidence [Zadrozny 2001]; `maps_[0]` holds edges, count and values."
     _apply = staticmethod(step)
     def __init__(self,
         n_bins:int=15,
@@ -81,10 +98,10 @@ class HistogramBinning(_ConfidenceMap, name='histogram'):
     def _fit_map(self, score, hit): return histogram_map(score, hit, self.n_bins, self.scheme, self.empty, self.smooth)
 
 class Isotonic(_ConfidenceMap, name='isotonic'):
-    "The rising function with the least squared error [Zadrozny and Elkan 2002]; `maps_[0]` holds its knots x and y."
+    "The rising function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."
     _apply = staticmethod(line)
     def __init__(self,
-        mode:str='top',  # as in `HistogramBinning`
+        mode:str='top',   # as in `HistogramBinning`
         smooth:bool=True, # a hit and a miss more at either end, never 0 or 1; False: the textbook form
     ): self.mode, self.smooth = mode, smooth
 
@@ -100,24 +117,28 @@ class Platt(_ConfidenceMap, name='platt'):
     ): self.targets, self.mode = targets, mode
 
     def _scores(self, z, k=None):
+        "The log-odds of each class, or of class k of each row; log(1 - p) of the top class is that of the others."
         logp, top = z.log_softmax(1), first_argmax(z)[:, None]
-        others = logp.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)  # log(1 - p) of the top class
-        odds = (logp - torch.log1p(-logp.exp().clamp_max(1 - 1e-16))).scatter(1, top, logp.gather(1, top) - others)
+        others = logp.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
+        odds = logp - torch.log1p(-logp.exp().clamp_max(1 - 1e-16))  # the clamp is for the top class, replaced below
+        odds = odds.scatter(1, top, logp.gather(1, top) - others)
         return odds if k is None else odds.gather(1, k[:, None])[:, 0]
 
     def _fit_map(self, odds, hit): return platt_map(odds, hit, self.targets)
 
     def _value(self, m, odds):
-        x = m['slope'].to(odds)*odds + m['intercept'].to(odds)
+        x = _mapped_odds(m, odds)
         return x.sigmoid(), (-x).sigmoid()  # 1 - sigmoid(x) would round to 0
 
     def _log_value(self, m, odds):
-        x = m['slope'].to(odds)*odds + m['intercept'].to(odds)
+        x = _mapped_odds(m, odds)
         return F.logsigmoid(x), F.logsigmoid(-x)
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #ea3f7222
 class BBQ(_ConfidenceMap, name='bbq'):
-    "Bayesian mean of histograms with different numbers of bins [Naeini 2015]; `maps_[0]` holds edges, values and the log scores."
+    """Bayesian mean of histograms with different numbers of bins [Naeini 2015].
+
+    `maps_[0]` holds edges, values and the log scores of the histograms."""
     _apply = staticmethod(step)
     def __init__(self,
         bin_numbers=None,  # list of numbers of bins; None: from N^(1/3)/10 to 10 N^(1/3)

@@ -14,12 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
+from torch import Tensor
 
 from ..core.options import pick
 from ..core.checks import at_least_float32, check_logits
 from ..metrics.bins import check_bins
 from calibnb.posthoc.temperature import (
-    ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in
+    ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in,
+    _quiet_nll_temperature
 )
 from .calibrator import Calibrator
 
@@ -29,23 +31,28 @@ class TemperatureScaling(Calibrator, name='temperature'):
     fitted = 'temperature_',
     def __init__(self,
         criterion:str='nll',   # what is made small: 'nll' or 'ece'
-        search:str|None=None,  # 'continuous' (NLL only), 'pool' (.01 to 10 by .01), 'grid' (.1 to 10 by .1); None: continuous for the NLL, else pool
+        search:str|None=None,  # 'continuous' (NLL only), 'pool' (.01 to 10), 'grid' (.1 to 10); None: the first allowed
         n_bins:int=15,         # of the ECE
     ): self.criterion, self.search, self.n_bins = criterion, search, n_bins
 
     @classmethod
     def reference(cls):
-        "As the tables of Mukhoti 2020 and Lin 2024 have it: least ECE on the grid."
+        "As in the tables of [Mukhoti 2020] and [Lin 2025]: least ECE on the grid."
         return cls('ece', 'grid')
 
     def _fit(self, logits, target):
         pick('criterion', self.criterion, ('nll', 'ece'))
         check_bins(self.n_bins)
-        search = self.search or ('continuous' if self.criterion == 'nll' else 'pool')
-        if self.criterion == 'ece':
-            if search == 'continuous': raise ValueError('search: "continuous", but the ECE jumps with the temperature; want "pool" or "grid"')
-            self.temperature_ = ece_temperature_in(logits, target, search, self.n_bins)[0]
-        else: self.temperature_ = nll_temperature(logits, target) if search == 'continuous' else nll_temperature_in(logits, target, search)
+        search = self._search()
+        if self.criterion == 'ece': self.temperature_ = ece_temperature_in(logits, target, search, self.n_bins)[0]
+        elif search == 'continuous': self.temperature_ = nll_temperature(logits, target)
+        else: self.temperature_ = nll_temperature_in(logits, target, search)
+
+    def _search(self):
+        if self.criterion == 'nll': return self.search or 'continuous'
+        if self.search == 'continuous':
+            raise ValueError('search: "continuous", but the ECE jumps with the temperature; want "pool" or "grid"')
+        return self.search or 'pool'
 
     def _logits(self, z): return z/self.temperature_
 
@@ -61,7 +68,7 @@ def oracle_ece(
     n_bins:int=15,
     search:str='pool',  # 'pool' or 'grid'
 )->OracleECE:
-    "The least ECE that a temperature of the list reaches on this very set [Wang 2021, 5.1]."
+    "The least ECE that a temperature of the list reaches on this very set [Wang 2021, section 5.1]."
     check_bins(n_bins)
     logits, target = check_logits(logits, target, values=True)
     T, ece = ece_temperature_in(logits.detach(), target, search, n_bins)
@@ -69,48 +76,34 @@ def oracle_ece(
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5f18dc41
 class EnsembleTemperatureScaling(Calibrator, name='ets'):
-    "w1 softmax(logits/T) + w2 softmax(logits) + w3/K, with `temperature_` = T and `weights_` = (w1, w2, w3) [Zhang 2020, ETS]."
+    "w1 softmax(logits/T) + w2 softmax(logits) + w3/K, with T in `temperature_` and w in `weights_` [Zhang 2020, ETS]."
     fitted = 'temperature_', 'weights_'
     def _fit(self, logits, target): self.temperature_, self.weights_ = ensemble_temperature(logits, target)
     def _logits(self, z): return mixture_log_probs(z, self.temperature_, self.weights_.log())
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #7aba698b
-class _LinearMap(Calibrator):
+class _LinearNLL(Calibrator):
+    "A linear map of inputs made from logits, here by a matrix, and its NLL. A subclass may replace any of the methods."
     keeps_prediction = False
     fitted = 'weight_', 'bias_'
     def _inputs(self, z): return z
     def _map(self, x, weight, bias): return x @ weight.T + bias
+    def _outer(self, grad, rows): return grad.T @ rows
+    def _start(self, K): return torch.eye(K, dtype=torch.float64, device='cpu')
     def _logits(self, z): return self._map(self._inputs(z), self.weight_.to(z), self.bias_.to(z))
 
-    def _fit(self, logits, target):
-        from scipy.optimize import minimize
-        x, (N, K) = self._inputs(at_least_float32(logits)).double(), logits.shape
-        mean = x.mean(0)
-        scale = (x - mean).square().mean().sqrt().item() or 1.
-        x, mean = ((x - mean)/scale).to(at_least_float32(logits).dtype), (mean/scale).cpu()  # of size 1 around 0 the search is short
-        with warnings.catch_warnings():
-            warnings.simplefilter('ignore')  # a temperature at its bound is a start like any other
-            T = nll_temperature(logits.double()/scale, target)
-        start, penalty = self._start(K)/T, self._penalty(N, K, T*scale)
-        def split(flat): return torch.from_numpy(flat[:-K]).reshape(start.shape), torch.from_numpy(flat[-K:])
-        def unscaled(weight, centre): return weight/scale, centre - self._map(mean, weight, 0)
-        def objective(flat):
-            weight, centre = split(flat)
-            value, d_weight, d_centre = self._nll(x, target, weight.to(x), centre.to(x))
-            extra, e_weight, e_bias = penalty(*unscaled(weight, centre))
-            d_weight += e_weight/scale - self._outer(e_bias[None], mean[None])
-            return value + extra, torch.cat([d_weight.reshape(-1), d_centre + e_bias]).numpy()
-        options = dict(maxiter=300, ftol=1e-10 if x.dtype == torch.float64 else 1e-8, gtol=1e-7, maxcor=20)
-        with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
-            found = minimize(objective, torch.cat([start.reshape(-1), self._map(mean, start, 0)]).numpy(), jac=True, method='L-BFGS-B', options=options)
-        if np.abs(found.jac).max() > 1e-3: warnings.warn(f'{type(self).__name__}: no minimum after {found.nit} steps; are some classes separable, or too rare for {found.x.size} parameters?', stacklevel=3)
-        self.weight_, self.bias_ = (part.clone() for part in unscaled(*split(found.x)))
+    def _penalty(self, N, K, T):
+        "A function (weight, bias) -> penalty and its two derivatives; there is none here."
+        def nothing(weight, bias): return 0., torch.zeros_like(weight), torch.zeros_like(bias)
+        return nothing
 
     def _nll(self, x, target, weight, bias):
         "Mean NLL and its derivatives with respect to weight and bias, summed in pieces that stay in the cache."
-        N, K = len(x), x.shape[1]
-        value, (d_weight, d_bias) = 0., (torch.zeros(v.shape, dtype=torch.float64, device='cpu') for v in (weight, bias))
-        for rows, y in zip(x.split(max(1, 2**18//K)), target.split(max(1, 2**18//K))):
+        N, K = x.shape
+        piece = max(1, 2**18//K)
+        value = 0.
+        d_weight, d_bias = (torch.zeros(v.shape, dtype=torch.float64, device='cpu') for v in (weight, bias))
+        for rows, y in zip(x.split(piece), target.split(piece)):
             logp = self._map(rows, weight, bias).log_softmax(1)
             value -= logp.gather(1, y[:, None]).double().sum().item()
             grad = logp.exp_()
@@ -119,9 +112,65 @@ class _LinearMap(Calibrator):
             d_bias += grad.sum(0).cpu()
         return value/N, d_weight/N, d_bias/N
 
-    def _penalty(self, N, K, T): return lambda weight, bias: (0., torch.zeros_like(weight), torch.zeros_like(bias))
-    def _outer(self, grad, rows): return grad.T @ rows
-    def _start(self, K): return torch.eye(K, dtype=torch.float64, device='cpu')
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #e2e79bb0
+class _Standardised(NamedTuple):
+    "Inputs of size 1 around 0, where the search is short; they were scale*(x + mean)."
+    x: Tensor     # (N, K)
+    mean: Tensor  # (K,) float64 on the CPU, in units of scale
+    scale: float
+
+def _standardise(inputs, dtype):
+    inputs = inputs.double()
+    mean = inputs.mean(0)
+    scale = (inputs - mean).square().mean().sqrt().item() or 1.
+    return _Standardised(((inputs - mean)/scale).to(dtype), (mean/scale).cpu(), scale)
+
+class _Objective:
+    "NLL plus penalty of a linear map of standardised inputs, and its gradient, as a function of one flat array."
+    def __init__(self, linear, inputs, target, penalty, shape):
+        self.linear, self.inputs, self.target, self.penalty, self.shape = linear, inputs, target, penalty, shape
+
+    def flat(self, weight):
+        "The array of the map with this weight, in units of 1/scale, and no offset."
+        return torch.cat([weight.reshape(-1), self.linear._map(self.inputs.mean, weight, 0)]).numpy()
+
+    def _parts(self, flat):
+        "Weight, and offset at the mean of the inputs."
+        K = len(self.inputs.mean)
+        return torch.from_numpy(flat[:-K]).reshape(self.shape), torch.from_numpy(flat[-K:])
+
+    def original(self, flat):
+        "Weight and offset for the inputs as they were."
+        weight, centre = self._parts(flat)
+        return weight/self.inputs.scale, centre - self.linear._map(self.inputs.mean, weight, 0)
+
+    def __call__(self, flat):
+        x, mean, scale = self.inputs
+        weight, centre = self._parts(flat)
+        value, d_weight, d_centre = self.linear._nll(x, self.target, weight.to(x), centre.to(x))
+        extra, e_weight, e_bias = self.penalty(*self.original(flat))
+        d_weight += e_weight/scale - self.linear._outer(e_bias[None], mean[None])
+        return value + extra, torch.cat([d_weight.reshape(-1), d_centre + e_bias]).numpy()
+
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #7cbf4301
+class _LinearMap(_LinearNLL):
+    "A linear map, fitted by L-BFGS from the best temperature."
+    def _fit(self, logits, target):
+        from scipy.optimize import minimize
+        N, K = logits.shape
+        float_logits = at_least_float32(logits)
+        inputs = _standardise(self._inputs(float_logits), float_logits.dtype)
+        T = _quiet_nll_temperature(logits.double()/inputs.scale, target)
+        start = self._start(K)/T
+        objective = _Objective(self, inputs, target, self._penalty(N, K, T*inputs.scale), start.shape)
+        ftol = 1e-10 if inputs.x.dtype == torch.float64 else 1e-8
+        options = dict(maxiter=300, ftol=ftol, gtol=1e-7, maxcor=20)
+        with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
+            found = minimize(objective, objective.flat(start), jac=True, method='L-BFGS-B', options=options)
+        if np.abs(found.jac).max() > 1e-3:  # still far from flat: gtol asks for 1e-7
+            warnings.warn(f'{type(self).__name__}: no minimum after {found.nit} steps; are some classes separable, '
+                          f'or too rare for {found.x.size} parameters?', stacklevel=3)
+        self.weight_, self.bias_ = (part.clone() for part in objective.original(found.x))
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #9a396bfc
 class VectorScaling(_LinearMap, name='vector'):
@@ -130,23 +179,26 @@ class VectorScaling(_LinearMap, name='vector'):
     def _outer(self, grad, rows): return (grad*rows).sum(0)
     def _start(self, K): return torch.ones(K, dtype=torch.float64, device='cpu')
 
+_OFF_DIAGONAL = .3  # what the prior expects off the diagonal, of what is on it
+
 class MatrixScaling(_LinearMap, name='matrix'):
-    "softmax(W logits + b) with `weight_` (K, K) and `bias_` (K,), held near the diagonal by ODIR [Guo 2017, Kull 2019]."
+    "softmax(W logits + b) with `weight_` (K, K) and `bias_` (K,), held near the diagonal [Guo 2017; Kull 2019]."
     def __init__(self,
-        lam:float|None=None, # strength of the penalty on what is off the diagonal; None: T²K²(K - 1)/(.18 N), T the best temperature
-        mu:float|None=None,  # strength of the penalty on the offsets; None: K/(2 N)
+        lam:float|None=None, # strength of the penalty ODIR; None: T²K²(K - 1)/(.18 N), T the best temperature
+        mu:float|None=None,  # strength of its part for the offsets; None: K/(2 N)
     ): self.lam, self.mu = lam, mu
 
     def _penalty(self, N, K, T):
-        lam, mu = T*T*K*K*(K - 1)/(2*.3**2*N) if self.lam is None else self.lam, K/(2*N) if self.mu is None else self.mu
+        lam = T*T*K*K*(K - 1)/(2*_OFF_DIAGONAL**2*N) if self.lam is None else self.lam
+        mu = K/(2*N) if self.mu is None else self.mu
         for name, v in ('lam', lam), ('mu', mu):
             if not 0 <= v < math.inf: raise ValueError(f'{name}: {v!r}, want a number of at least 0')
-        def of(weight, bias):
+        def odir(weight, bias):
             off = weight - weight.diag().diag()
             value = lam*off.square().sum()/(K*K - K) + mu*bias.square().mean()
             return value.item(), 2*lam*off/(K*K - K), 2*mu*bias/K
-        return of
+        return odir
 
 class Dirichlet(MatrixScaling, name='dirichlet'):
-    "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K) and `bias_` (K,) and the penalty ODIR [Kull 2019]."
+    "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the penalty ODIR [Kull 2019]."
     def _inputs(self, z): return z.log_softmax(1)

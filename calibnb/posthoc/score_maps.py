@@ -22,7 +22,8 @@ def step(
     score:Tensor,  # (N,) float64 in [0, 1]
 )->Tensor:         # (N,); where a value is nan, the score itself; nan for nan
     "The value of the bin of each score."
-    value = m['values'].to(score)[torch.bucketize(score.contiguous(), m['edges'].to(score)[1:-1])]
+    inner = m['edges'].to(score)[1:-1]
+    value = m['values'].to(score)[torch.bucketize(score.contiguous(), inner)]
     return torch.where(value.isnan() | score.isnan(), score, value)
 
 def _refuse(bad, name, values, want):
@@ -33,15 +34,18 @@ def _refuse(bad, name, values, want):
 
 def _check_probabilities(score): _refuse(~((score >= 0) & (score <= 1)), 'score', score, 'numbers in [0, 1]')
 
+# %% ../../nbs/30_posthoc/02_score_maps.ipynb #5bdf642a
 def _sorted(score, hit):
     "Scores in rising order, and how many of the first 0, 1, ... N samples are hits; on the CPU."
     s, order = score.cpu().sort(stable=True)
     return s, F.pad(hit.cpu()[order].double().cumsum(0), (1, 0))
 
 def _mass_edges(s, n_bins):
-    "0, the mid-points between neighbouring parts of the sorted scores, as `tensor_split` makes them, and 1; equal edges are merged."
-    part, (q, r) = torch.arange(1, min(n_bins, len(s)), device='cpu'), divmod(len(s), min(n_bins, len(s)))
-    first = part*q + part.clamp_max(r)
+    "0, the mid-points between neighbouring parts of the sorted scores, split as by `tensor_split`, and 1; all differ."
+    parts = min(n_bins, len(s))
+    size, larger = divmod(len(s), parts)  # the first few parts have one sample more
+    part = torch.arange(1, parts, device='cpu')
+    first = part*size + part.clamp_max(larger)  # sample of each part
     return torch.cat([s.new_zeros(1), (s[first - 1] + s[first])/2, s.new_ones(1)]).unique()
 
 def _counts(s, hits, edges):
@@ -59,24 +63,30 @@ def histogram_map(
     empty:str='midpoint', # value of a bin without samples: 'midpoint', 'identity' (the score) or 'zero'
     smooth:bool=False,    # (hits + 1)/(samples + 2) instead of hits/samples
 )->dict:                  # edges, count, values: for `step`
-    "Share of hits in each bin; smoothed it is never 0 or 1 [Laplace's rule of succession]."
+    "Share of hits in each bin; smoothed, by Laplace's rule of succession, it is never 0 or 1."
     check_bins(n_bins)
     _check_probabilities(score)
     pick('scheme', scheme, ('width', 'mass'))
     s, hits = _sorted(score, hit)
-    edges = _mass_edges(s, n_bins) if scheme == 'mass' else torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins
+    if scheme == 'mass': edges = _mass_edges(s, n_bins)
+    else: edges = torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins
     count, right = _counts(s, hits, edges)
-    fill = dict(midpoint=(edges[1:] + edges[:-1])/2, identity=torch.full_like(right, math.nan), zero=torch.zeros_like(right))
     share = (right + 1)/(count + 2) if smooth else right/count
-    values = torch.where(count > 0, share, fill[pick('empty', empty, tuple(fill))])
+    values = torch.where(count > 0, share, _of_empty_bins(edges, empty))
     return dict(edges=edges, count=count.long(), values=values)
+
+def _of_empty_bins(edges, empty):
+    "What a bin without samples gives; nan stands for the score itself."
+    midpoint = (edges[1:] + edges[:-1])/2
+    known = dict(midpoint=midpoint, identity=torch.full_like(midpoint, math.nan), zero=torch.zeros_like(midpoint))
+    return known[pick('empty', empty, tuple(known))]
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #57548584
 def isotonic_map(
-    score:Tensor,  # (N,)
-    hit:Tensor,    # (N,) bool
+    score:Tensor,      # (N,)
+    hit:Tensor,        # (N,) bool
     smooth:bool=False, # add a hit and a miss at either end
-)->dict:           # knots x and values y: for `line`
+)->dict:               # knots x and values y: for `line`
     "Isotonic regression of hits on scores; smoothed it is never 0 or 1."
     _refuse(~score.isfinite(), 'score', score, 'finite numbers')
     from sklearn.isotonic import IsotonicRegression
@@ -97,25 +107,33 @@ def platt_map(
     hit:Tensor,          # (N,) bool
     targets:str='platt', # 'platt': (N+ + 1)/(N+ + 2) and 1/(N- + 2); 'hard': 1 and 0
 )->dict:                 # slope, intercept: for `logistic`
-    "The logistic function of the log-odds with the least NLL."
+    "The logistic function of the log-odds with the least NLL, by BFGS."
     from scipy.optimize import minimize
     pick('targets', targets, ('platt', 'hard'))
     _refuse(~odds.isfinite(), 'odds', odds, 'finite numbers')
-    right, n = hit.sum().item(), len(hit)
-    high, low = ((right + 1)/(right + 2), 1/(n - right + 2)) if targets == 'platt' else (1., 0.)
-    t, scale = torch.full_like(odds, low, dtype=torch.float64).masked_fill_(hit, high), odds.abs().mean().clamp_min(1e-12)
+    low, high = _platt_targets(hit) if targets == 'platt' else (0., 1.)
+    t = torch.full_like(odds, low, dtype=torch.float64).masked_fill_(hit, high)
+    scale = odds.abs().mean().clamp_min(1e-12)  # log-odds of size 1 make the search short; all may be 0
     s = odds/scale
-    def objective(ab):
+    def nll(ab):
         x = ab[0]*s + ab[1]
         error = x.sigmoid() - t
         return (F.softplus(x) - t*x).mean().item(), np.array([(error*s).mean().item(), error.mean().item()])
-    a, b = minimize(objective, np.array([scale.item(), 0.]), jac=True, method='BFGS', options=dict(gtol=1e-7)).x
-    number = lambda v: torch.tensor(v, dtype=torch.float64, device='cpu')
+    a, b = minimize(nll, np.array([scale.item(), 0.]), jac=True, method='BFGS', options=dict(gtol=1e-7)).x
+    def number(v): return torch.tensor(v, dtype=torch.float64, device='cpu')
     return dict(slope=number(a/scale.item()), intercept=number(b))
+
+def _platt_targets(hit):
+    right, n = hit.sum().item(), len(hit)
+    return 1/(n - right + 2), (right + 1)/(right + 2)
 
 def logistic(m:dict, odds:Tensor)->Tensor:
     "sigmoid(slope*odds + intercept)."
-    return (m['slope'].to(odds)*odds + m['intercept'].to(odds)).sigmoid()
+    return _mapped_odds(m, odds).sigmoid()
+
+def _mapped_odds(m, odds):
+    "slope*odds + intercept: the calibrated log-odds."
+    return m['slope'].to(odds)*odds + m['intercept'].to(odds)
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #66c7e0dc
 def bbq_map(
@@ -125,14 +143,22 @@ def bbq_map(
 )->dict:           # edges, values: for `step`; bin_numbers and log_scores of the histograms
     "Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
     _check_probabilities(score)
-    N, (s, hits) = len(score), _sorted(score, hit)
-    if numbers is not None and not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
-    if numbers is None: numbers = range(max(1, round(N**(1/3)/10)), max(1, min(N, round(10*N**(1/3)))) + 1)
+    if numbers is None: numbers = _bbq_numbers(len(score))
+    if not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
+    s, hits = _sorted(score, hit)
     models = [_bbq_model(s, hits, B) for B in numbers]
-    scores = torch.stack([evidence for evidence, _ in models])
+    log_scores = torch.stack([log_score for log_score, _ in models])
     edges = torch.cat([m['edges'] for _, m in models]).unique()
-    values = sum(w*step(m, edges[1:]) for w, (_, m) in zip(scores.softmax(0), models))  # a bin is (lo, hi], so hi stands for it
-    return dict(edges=edges, values=values, bin_numbers=torch.tensor(list(numbers), dtype=torch.int64, device='cpu'), log_scores=scores)
+    weighted = zip(log_scores.softmax(0), models)
+    values = sum(w*step(m, edges[1:]) for w, (_, m) in weighted)  # a bin is (lo, hi], so hi stands for it
+    bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
+    return dict(edges=edges, values=values, bin_numbers=bin_numbers, log_scores=log_scores)
+
+def _bbq_numbers(N):
+    "The paper's range of numbers of bins for N samples."
+    root = N**(1/3)
+    most = max(1, min(N, round(10*root)))
+    return range(max(1, round(root/10)), most + 1)
 
 def _bbq_model(s, hits, B):
     "Log score and step function of a histogram with B bins."
@@ -140,6 +166,9 @@ def _bbq_model(s, hits, B):
     edges = _mass_edges(s, B)
     n, right = _counts(s, hits, edges)
     strength = 2/B
-    a, b = strength*(edges[1:] + edges[:-1])/2, strength*((1 - edges[1:]) + (1 - edges[:-1]))/2  # b > 0 also where the mid-point rounds to 1
-    evidence = math.lgamma(strength) - torch.lgamma(n + strength) + torch.lgamma(right + a) - torch.lgamma(a) + torch.lgamma(n - right + b) - torch.lgamma(b)
+    a = strength*(edges[1:] + edges[:-1])/2
+    b = strength*((1 - edges[1:]) + (1 - edges[:-1]))/2  # above 0 also where the mid-point rounds to 1
+    evidence = math.lgamma(strength) - torch.lgamma(n + strength)
+    evidence = evidence + torch.lgamma(right + a) - torch.lgamma(a)
+    evidence = evidence + torch.lgamma(n - right + b) - torch.lgamma(b)
     return evidence.sum(), dict(edges=edges, values=(right + a)/(n + strength))

@@ -21,64 +21,101 @@ from ..core.predictions import exp_, first_argmax
 from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172
+_PIECE = 2**18  # logits at a time: a megabyte in float32, which stays in the cache
+
 def _slope_of_nll(logits, target, b):
     "Mean of E[z] - z_y, and mean variance of z, under softmax(b z)."
     slope, curve = 0., 0.
-    for z, y in chunks(logits, target, 2**18):
+    for z, y in chunks(logits, target, _PIECE):
         d = at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
         p = exp_(d*b)
-        total, first = p.sum(1), p.mul_(d).sum(1)
-        second, mean = p.mul_(d).sum(1), (first/total).double()
+        total = p.sum(1)
+        first = p.mul_(d).sum(1)   # times total, E[d]
+        second = p.mul_(d).sum(1)  # times total, E[d²]
+        mean = (first/total).double()
         slope += (mean - d.gather(1, y[:, None])[:, 0]).sum().item()
         curve += ((second/total).double() - mean.square()).clamp_min(0).sum().item()
     return slope/len(target), curve/len(target)
 
-def _root(f, b, lo, hi, tol):
-    "Root of the increasing f, by Newton's method in log b from b; lo or hi, where the root would be beyond it."
-    left, right = lo/2, 2*hi
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #7f80a222
+def _increasing_root(
+    f,          # b -> value and slope; the value increases with b
+    b:float,    # where to begin
+    lo:float,   # the root is sought in [lo, hi]
+    hi:float,
+    tol:float,  # stop when log b changes by less
+)->float:       # lo or hi, where the root would be beyond it
+    "Root of an increasing function: Newton's method in log b, bisection in log b where it leaves the bracket."
+    left, right = lo/2, 2*hi  # outside, so that lo and hi themselves may be tried
     while True:
         value, slope = f(b)
-        if value == 0 < slope or value > 0 and b == lo or value <= 0 and b == hi: return b
-        left, right = (left, b) if value > 0 else (b, right)
-        step = value/(b*slope) if slope > 0 else math.inf if value > 0 else -math.inf  # flat where probabilities round to 1
-        new = min(hi, max(lo, b*math.exp(-max(-20., min(20., step)))))
+        at_root = value == 0 and slope > 0
+        beyond_lo = value > 0 and b == lo
+        beyond_hi = value <= 0 and b == hi
+        if at_root or beyond_lo or beyond_hi: return b
+        if value > 0: right = b
+        else: left = b
+        new = b*math.exp(-_newton_step(value, slope, b))
+        new = min(hi, max(lo, new))
         if not left < new < right: new = math.sqrt(left*right)
         if abs(math.log(new/b)) < tol: return new
         b = new
+
+def _newton_step(value, slope, b, most=20.):
+    "The step in log b, at most a factor of e^20; where the function is flat, as large towards the root."
+    if slope > 0: return max(-most, min(most, value/(b*slope)))
+    return most if value > 0 else -most
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
+_FEW = 4096  # rows, at least, of the first search
 
 def nll_temperature(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,) int64
     bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
 )->float:           # > 0
-    "The temperature with the least NLL; warns when it is one of the bounds. ValueError for nan or inf, and when no temperature changes anything [Guo 2017]."
-    ends = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not ends: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+    """The temperature with the least NLL; warns when it is one of the bounds [Guo 2017].
+
+    ValueError for nan or inf, and when no temperature changes anything."""
+    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
+    if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     _check_varied(logits)
     low, high = logits.aminmax()
-    if high - low > 1e37: logits = logits.double()  # differences overflow float32
+    if high - low > 1e37: logits = logits.double()  # differences overflow float32, or come close
     lo, hi = 1/bounds[1], 1/bounds[0]
-    few = slice(None, None, max(1, len(logits)//4096))
-    start = _root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, 1e-2)
-    T = 1/_root(lambda b: _slope_of_nll(logits, target, b), start, lo, hi, 1e-5)
+    few = slice(None, None, max(1, len(logits)//_FEW))
+    start = _increasing_root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, tol=1e-2)
+    T = 1/_increasing_root(lambda b: _slope_of_nll(logits, target, b), start, lo, hi, tol=1e-5)
     _warn_at_bound(T, *bounds)
     return T
 
 def _check_varied(logits):
     check_unlabelled(logits)
     if not (logits != logits[:, :1]).any():
-        raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; is this the output of the network?')
+        raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; '
+                         'is this the output of the network?')
 
 def _warn_at_bound(T, lo, hi):
-    if T <= lo*(1 + 1e-9): warnings.warn(f'temperature: {lo:g}, the least there is; does every label have the largest logit? Fit on data with errors', stacklevel=4)
-    if T >= hi*(1 - 1e-9): warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? They fit no better than chance', stacklevel=4)
+    if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
+        warnings.warn(f'temperature: {lo:g}, the least there is; does every label have the largest logit? '
+                      'Fit on data with errors', stacklevel=4)
+    if T >= hi*(1 - 1e-9):
+        warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? '
+                      'They fit no better than chance', stacklevel=4)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #4b5c926f
-_counted = lambda n: torch.arange(1, n + 1, dtype=torch.float64, device='cpu')
+def _counted(n): return torch.arange(1, n + 1, dtype=torch.float64, device='cpu')
+
 temperature_lists = {'pool': _counted(1000)/100, 'grid': _counted(100)/10}
 
+_PIECE64 = 2**17  # float64 logits at a time, a megabyte
+
 def _nll_at(logits, target, T):
-    return sum((-(z.double()/T).log_softmax(1).gather(1, y[:, None])).sum().item() for z, y in chunks(logits, target, 2**17))/len(target)
+    total = 0
+    for z, y in chunks(logits, target, _PIECE64):
+        log_p = (z.double()/T).log_softmax(1)
+        total += (-log_p.gather(1, y[:, None])).sum().item()
+    return total/len(target)
 
 def nll_temperature_in(
     logits:Tensor,        # (N, K)
@@ -88,8 +125,9 @@ def nll_temperature_in(
     "The temperature of a list with the least NLL: what trying them all would find."
     known = pick('search', search, temperature_lists)
     best = nll_temperature(logits, target, (known[0].item(), known[-1].item()))
-    at = int(torch.searchsorted(known, known.new_tensor(best)))
-    return min(known[max(0, at - 2):at + 2].tolist(), key=lambda T: _nll_at(logits, target, T))
+    place = int(torch.searchsorted(known, known.new_tensor(best)))
+    near = known[max(0, place - 2):place + 2].tolist()  # two on either side
+    return min(near, key=lambda T: _nll_at(logits, target, T))
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #c2f99673
 def ece_by_temperature(
@@ -98,59 +136,86 @@ def ece_by_temperature(
     temperatures:Tensor,  # (S,)
     n_bins:int=15,
 )->Tensor:                # (S,) float64 on the CPU
-    "ECE of softmax(logits/T) for each temperature, in float64; ValueError for nan, inf, or a temperature that is not positive."
+    "ECE of softmax(logits/T) for each temperature, in float64; ValueError for nan, inf and temperatures <= 0."
     check_unlabelled(logits)
     check_bins(n_bins)
-    if (bad := ~((temperatures > 0) & (temperatures < math.inf))).any():
-        at = bad.nonzero()[0, 0].item()
-        raise ValueError(f'temperatures: {temperatures[at].item():g} at place {at}, want positive numbers')
-    hit, sums = first_argmax(logits) == target, torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
-    for z, h in chunks(logits, hit, 2**17):
+    _check_temperatures(temperatures)
+    hit = first_argmax(logits) == target
+    sums = torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
+    for z, h in chunks(logits, hit, _PIECE64):
         d = z.double() - z.amax(1, keepdim=True)
         for T, out in zip(temperatures.tolist(), sums):
             conf = (d/T).exp_().sum(1).reciprocal_()
-            out += bin_sums(bin_ids(conf, n_bins), conf, h, n_bins)[1:].diff(dim=0)[0]
+            _, right, of_conf = bin_sums(bin_ids(conf, n_bins), conf, h, n_bins)
+            out += of_conf - right
     return sums.abs_().sum(1)/len(target)
 
+def _check_temperatures(temperatures):
+    bad = ~((temperatures > 0) & (temperatures < math.inf))
+    if not bad.any(): return
+    place = bad.nonzero()[0, 0].item()
+    raise ValueError(f'temperatures: {temperatures[place].item():g} at place {place}, want positive numbers')
+
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #d7c71ba3
+class _Octave(NamedTuple):
+    "Temperatures with 1/T within a factor of 2, and how to interpolate sums of exponentials for them."
+    at: Tensor      # (S,) places in the list of temperatures
+    nodes: Tensor   # (m,) values of b = 1/T at which the sums are computed
+    matrix: Tensor  # (S, m) float32, from the sums at the nodes to the sums at the temperatures
+
 def _octaves(temperatures, points=10):
-    "Per octave: its place in the list, nodes b (m,), and the matrix (S, m) from sums at the nodes to sums at the temperatures."
+    "The temperatures, octave by octave."
     b = 1/temperatures.double()
-    octave, found = (b/b.amin()).log2().floor(), []
-    for o in octave.unique().tolist():
-        at = (octave == o).nonzero()[:, 0]
-        lo, hi = b[at].amin(), b[at].amax()
-        if len(at) <= points: found.append((at, b[at], torch.eye(len(at), dtype=torch.float32, device='cpu')))
-        else:
-            x = np.polynomial.chebyshev.chebpts1(points)
-            basis = lambda x: np.polynomial.chebyshev.chebvander(x, points - 1)
-            matrix = basis(((2*b[at] - lo - hi)/(hi - lo)).numpy()) @ np.linalg.inv(basis(x))
-            found.append((at, (lo + hi)/2 + (hi - lo)/2*torch.from_numpy(x), torch.from_numpy(matrix).float()))
-    return found
+    octave = (b/b.amin()).log2().floor()
+    return [_interpolated((octave == o).nonzero()[:, 0], b, points) for o in octave.unique().tolist()]
+
+def _interpolated(at, b, points):
+    "Polynomials through Chebyshev points; for so few temperatures, the temperatures themselves."
+    b = b[at]
+    if len(at) <= points: return _Octave(at, b, torch.eye(len(at), dtype=torch.float32, device='cpu'))
+    lo, hi = b.amin(), b.amax()
+    x = np.polynomial.chebyshev.chebpts1(points)  # in [-1, 1]
+    def basis(x): return np.polynomial.chebyshev.chebvander(x, points - 1)
+    matrix = basis(((2*b - lo - hi)/(hi - lo)).numpy()) @ np.linalg.inv(basis(x))
+    nodes = (lo + hi)/2 + (hi - lo)/2*torch.from_numpy(x)
+    return _Octave(at, nodes, torch.from_numpy(matrix).float())
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #cfa69b19
+_CONF_TOL = 4e-6        # of a confidence in float32
+_POLYNOMIAL_TOL = 1e-8  # of each class, for the interpolation
 
 def _ece_bounds(logits, target, temperatures, n_bins):
     "Two numbers for each temperature, between which the ECE lies."
-    tol = max(4e-6, 1e-8*logits.shape[1])  # of a confidence: float32, and the polynomial for each class
+    tol = max(_CONF_TOL, _POLYNOMIAL_TOL*logits.shape[1])
     hit, S = first_argmax(logits) == target, len(temperatures)
     sums = torch.zeros(S, n_bins, dtype=torch.float64, device='cpu')
     close = torch.zeros(S, dtype=torch.float32, device='cpu')
-    octaves = [(at, b.tolist(), matrix.to(logits.device)) for at, b, matrix in _octaves(temperatures)]
-    for z, h in chunks(logits, hit, 2**18):
+    octaves = [(o.at, o.nodes.tolist(), o.matrix.to(logits.device)) for o in _octaves(temperatures)]
+    for z, h in chunks(logits, hit, _PIECE):
         z = at_least_float32(z)
         d = (z - z.amax(1, keepdim=True)).float().mul_(math.log2(math.e))  # powers of 2 are faster
-        work, h = torch.empty_like(d), h.float()                           # one buffer: fresh memory costs more than the arithmetic
+        work, h = torch.empty_like(d), h.float()  # one buffer: fresh memory costs more than the arithmetic
         for at, nodes, matrix in octaves:
             at_nodes = torch.stack([torch.mul(d, b, out=work).exp2_().sum(1) for b in nodes])
-            for which, rows in zip(at.split(16), matrix.split(16)):
-                conf = (rows @ at_nodes).reciprocal_()
-                place = conf*n_bins
-                close[which] += ((place - place.round()).abs_() < tol*n_bins).sum(1).cpu()
-                ids = place.ceil_().clamp_(1, n_bins).sub_(1).add_(n_bins*torch.arange(len(which), device=d.device)[:, None]).int()
-                total = torch.bincount(ids.reshape(-1), weights=(h - conf).double().reshape(-1), minlength=n_bins*len(which))
-                sums[which] += total.reshape(-1, n_bins).cpu()
+            for places, rows in zip(at.split(_TOGETHER), matrix.split(_TOGETHER)):
+                near, gaps = _rough_bins((rows @ at_nodes).reciprocal_(), h, n_bins, tol)
+                close[places] += near
+                sums[places] += gaps
     value, slack = sums.abs_().sum(1)/len(target), tol + 2*close.double()/len(target)
     return value - slack, value + slack
 
+_TOGETHER = 16  # temperatures at a time: their confidences stay in the cache
+
+def _rough_bins(conf, hit, n_bins, tol):
+    "For each row of confidences, how many are within `tol` of an edge, and the sum of hit - conf in each bin."
+    place = conf*n_bins
+    near = ((place - place.round()).abs_() < tol*n_bins).sum(1)
+    row = torch.arange(len(conf), device=conf.device)[:, None]
+    ids = place.ceil_().clamp_(1, n_bins).sub_(1).add_(n_bins*row).int().reshape(-1)
+    gaps = torch.bincount(ids, weights=(hit - conf).double().reshape(-1), minlength=n_bins*len(conf))
+    return near.cpu(), gaps.reshape(-1, n_bins).cpu()
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #e0a79100
 def ece_temperature_in(
     logits:Tensor,        # (N, K)
     target:Tensor,        # (N,) int64
@@ -162,10 +227,10 @@ def ece_temperature_in(
     check_bins(n_bins)
     known = pick('search', search, temperature_lists)
     low, high = _ece_bounds(logits, target, known, n_bins)
-    known = known[low <= high.amin()]
-    values = ece_by_temperature(logits, target, known, n_bins)
-    T, ece = known[values.argmin()].item(), values.amin().item()
-    _warn_at_bound(T, temperature_lists[search][0].item(), temperature_lists[search][-1].item())
+    candidates = known[low <= high.amin()]
+    values = ece_by_temperature(logits, target, candidates, n_bins)
+    T, ece = candidates[values.argmin()].item(), values.amin().item()
+    _warn_at_bound(T, known[0].item(), known[-1].item())
     return T, ece
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #ad4dffcd
@@ -184,38 +249,52 @@ def mixture_log_probs(
     parts = (logits/temperature).log_softmax(1), logits.log_softmax(1), uniform.expand_as(logits)
     return torch.stack([part + w for part, w in zip(parts, log_weights.to(logits))]).logsumexp(0)
 
-def ensemble_temperature(
-    logits:Tensor,  # (N, K)
-    target:Tensor,  # (N,) int64
-)->EnsembleTemperature:
-    "The mixture with the least NLL, by L-BFGS over log T and the weights; a pass over the data a step [Zhang 2020]."
-    from scipy.optimize import minimize
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # a temperature at its bound is a start like any other
-        start = 1/nll_temperature(logits, target)
-    plain = torch.cat([_label_log_probs(z, y, 1.)[0] for z, y in chunks(logits, target, 2**18)])
-    uniform = torch.full_like(plain, -math.log(logits.shape[1]))
-
-    def objective(x):
-        log_b, log_w = x[0], torch.tensor([*x[1:], 0.], dtype=torch.float64, device='cpu').log_softmax(0)
-        found = [_label_log_probs(z, y, math.exp(log_b)) for z, y in chunks(logits, target, 2**18)]
-        scaled, slope = (torch.cat(part) for part in zip(*found))
-        joint = torch.stack([scaled, plain, uniform]) + log_w[:, None].to(plain)
-        value = joint.logsumexp(0)
-        share = (joint - value).exp()  # of each part in the probability of the label
-        by_weight = (log_w.exp() - share.mean(1).cpu())[:2]
-        by_log_b = -(share[0]*slope).mean().item()*math.exp(log_b)
-        return -value.mean().item(), np.array([by_log_b, *by_weight.tolist()])
-
-    bounds = [(math.log(.01), math.log(100.)), (-20., 20.), (-20., 20.)]
-    found = minimize(objective, np.array([math.log(start), 3., 0.]), jac=True, method='L-BFGS-B', bounds=bounds,
-                     options=dict(ftol=1e-12, gtol=1e-7, maxiter=200)).x
-    weights = torch.tensor([*found[1:], 0.], dtype=torch.float64, device='cpu').softmax(0)
-    return EnsembleTemperature(math.exp(-found[0]), weights)
-
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #cf4eac21
 def _label_log_probs(z, y, b):
     "Log-probability of the label under softmax(b z), and its derivative with respect to b: z_y - E[z]."
     d = z.double() - z.double().amax(1, keepdim=True)
     p = exp_(d*b)
     total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0]
     return b*d_y - total.log(), d_y - p.mul_(d).sum(1)/total
+
+def _log_weights(free):
+    "Logarithms of three weights that sum to 1, from the two that are free; the third is the unit."
+    return torch.tensor([*free, 0.], dtype=torch.float64, device='cpu').log_softmax(0)
+
+def _mixture_nll(logits, target):
+    "The mean NLL of the mixture and its gradient, as a function of -log T and two free weights."
+    plain = torch.cat([_label_log_probs(z, y, 1.)[0] for z, y in chunks(logits, target, _PIECE)])
+    uniform = torch.full_like(plain, -math.log(logits.shape[1]))
+
+    def nll(x):
+        b, log_w = math.exp(x[0]), _log_weights(x[1:])
+        found = [_label_log_probs(z, y, b) for z, y in chunks(logits, target, _PIECE)]
+        scaled, slope = (torch.cat(part) for part in zip(*found))
+        joint = torch.stack([scaled, plain, uniform]) + log_w[:, None].to(plain)
+        log_p_y = joint.logsumexp(0)
+        share = (joint - log_p_y).exp()  # of each part in the probability of the label
+        by_weight = (log_w.exp() - share.mean(1).cpu())[:2]
+        by_log_b = -(share[0]*slope).mean().item()*b
+        return -log_p_y.mean().item(), np.array([by_log_b, *by_weight.tolist()])
+    return nll
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #9a1306ec
+def _quiet_nll_temperature(logits, target):
+    "`nll_temperature` as the start of another search: a temperature at its bound is a start like any other."
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        return nll_temperature(logits, target)
+
+def ensemble_temperature(
+    logits:Tensor,  # (N, K)
+    target:Tensor,  # (N,) int64
+)->EnsembleTemperature:
+    "The mixture with the least NLL, by L-BFGS over log T and the weights; a pass over the data a step [Zhang 2020]."
+    from scipy.optimize import minimize
+    b = 1/_quiet_nll_temperature(logits, target)
+    start = np.array([math.log(b), 3., 0.])  # weights e^3 : 1 : 1, so nine tenths of it is the scaled part
+    bounds = [(math.log(.01), math.log(100.)), (-20., 20.), (-20., 20.)]
+    options = dict(ftol=1e-12, gtol=1e-7, maxiter=200)
+    found = minimize(_mixture_nll(logits, target), start, jac=True, method='L-BFGS-B', bounds=bounds, options=options).x
+    weights = torch.tensor([*found[1:], 0.], dtype=torch.float64, device='cpu').softmax(0)
+    return EnsembleTemperature(math.exp(-found[0]), weights)

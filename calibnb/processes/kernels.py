@@ -19,21 +19,27 @@ from .pool import end_with_parent, fork_server, forkserver
 # %% ../../nbs/05_processes/03_kernels.ipynb #6c30fb00
 KERNEL_MODULES = 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas'
 
+def _adopt(env, cwd):
+    "Take over an environment and a folder, including what torch and matplotlib read when they were imported."
+    os.environ.clear()
+    os.environ.update(env)
+    if cwd: os.chdir(cwd)
+    threads = env.get('OMP_NUM_THREADS', '')
+    if 'torch' in sys.modules and threads.isdigit(): sys.modules['torch'].set_num_threads(int(threads))
+    backend = env.get('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
+    if 'matplotlib' in sys.modules: sys.modules['matplotlib'].rcParams['backend'] = backend
+
 def _serve(pipe):
     "Wait to be told which kernel to be, and be it."
     end_with_parent(signal.SIGKILL)
     try: argv, env, cwd = pipe.recv()
-    except (EOFError, OSError): return                      # nobody is there to tell
-    os.setsid()                                             # signals for those who asked are not for the kernel
+    except (EOFError, OSError): return  # nobody is there to tell
+    os.setsid()                         # signals for the parent's group are not for the kernel
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.clear()
-    os.environ.update(env)
-    if cwd: os.chdir(cwd)
-    if 'torch' in sys.modules and (threads := env.get('OMP_NUM_THREADS', '')).isdigit(): sys.modules['torch'].set_num_threads(int(threads))   # read when it was imported, which is over
-    if 'matplotlib' in sys.modules: sys.modules['matplotlib'].rcParams['backend'] = env.get('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
+    _adopt(env, cwd)
     sys.argv = ['ipykernel_launcher', *argv]
     from ipykernel.kernelapp import IPKernelApp
-    IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])   # ends with it
+    IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])  # ends with its parent
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #7a883021
 _spare = []   # (process, pipe) of kernels to be
@@ -46,20 +52,20 @@ def _begin(context):
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,))
     process.start()
-    Finalize(None, _end, args=(process,), exitpriority=10)   # who ends does not wait for it
+    Finalize(None, _end, args=(process,), exitpriority=10)  # whoever ends does not wait for it
     theirs.close()
     return process, ours
 
 @contextmanager
 def spare_kernel():
-    "Copy this process, to be its next kernel: for one that the fork server has made, which has none of its own, to call before it opens or locks anything."
+    "Copy this process, to be its next kernel; for processes of the fork server, before they open or lock anything."
     if forkserver: _spare.append(_begin(multiprocessing.get_context('fork')))
     try: yield
     finally:
-        while _spare: _spare.pop()[0].kill()                # not needed after all
+        while _spare: _spare.pop()[0].kill()  # not needed after all
 
 class _Process:
-    "A forked process, as jupyter_client knows those of subprocess."
+    "A forked process with the methods of `subprocess.Popen` that jupyter_client calls."
     stdin = stdout = stderr = None
     def __init__(self, *order):
         self.process, pipe = _spare.pop() if _spare else _begin(fork_server(KERNEL_MODULES))
@@ -74,9 +80,10 @@ class _Process:
     def kill(self): self.send_signal(signal.SIGKILL)
     def terminate(self): self.send_signal(signal.SIGTERM)
 
+# %% ../../nbs/05_processes/03_kernels.ipynb #cb656a4a
 @cache
 def forked_kernels():
-    "A class of kernel managers, for papermill's or nbclient's `kernel_manager_class`; None where processes cannot be copied."
+    "A `kernel_manager_class` for papermill or nbclient; None where processes cannot be copied."
     if forkserver is None: return None
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_client.provisioning import LocalProvisioner
@@ -84,7 +91,8 @@ def forked_kernels():
     class ForkedProvisioner(LocalProvisioner):
         "Copies a process instead of starting one."
         async def launch_kernel(self, cmd, **kwargs):
-            self.process = _Process(cmd[cmd.index('ipykernel_launcher') + 1:], kwargs['env'], kwargs.get('cwd'))
+            argv = cmd[cmd.index('ipykernel_launcher') + 1:]
+            self.process = _Process(argv, kwargs['env'], kwargs.get('cwd'))
             self.pid = self.process.pid
             return self.connection_info
 
@@ -92,6 +100,7 @@ def forked_kernels():
         "A kernel that is copied; one that is not ipykernel's is started as usual."
         async def _async_pre_start_kernel(self, **kwargs):
             if self.provisioner is None and 'ipykernel_launcher' in self.kernel_spec.argv:
-                self.provisioner = ForkedProvisioner(kernel_id=self.kernel_id or '', kernel_spec=self.kernel_spec, parent=self)
+                name = dict(kernel_id=self.kernel_id or '', kernel_spec=self.kernel_spec)
+                self.provisioner = ForkedProvisioner(**name, parent=self)
             return await super()._async_pre_start_kernel(**kwargs)
     return ForkedKernelManager

@@ -13,26 +13,36 @@ from .folder import find_runs
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #bd046672
 def collect(
-    root=None,            # of all runs; `runs_root()` when None
+    root=None,                # of all runs; `runs_root()` when None
     experiment:str|None=None, # only this one
-):                        # pandas DataFrame, a row a training run
+):                            # pandas DataFrame, a row a training run
     "Settings, state and results of every training under `root`."
     import pandas as pd
-    folders = [f for f in find_runs(root) if experiment in (None, f.path.parent.name)]
-    return pd.DataFrame([row for f in folders if (row := _row(f))])
+    folders = [folder for folder in find_runs(root) if experiment in (None, folder.path.parent.name)]
+    return pd.DataFrame([row for row in map(_row, folders) if row])
 
 def _row(folder):
+    "Settings, state and results of a training; None for other runs."
     info = folder.info
     if info.get('kind') != 'train': return None
-    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=folder.state, reason=folder.status.get('reason'))
-    for key, value in info['settings'].items():
-        if isinstance(value, dict): row |= {f'{key}.{k}': v for k, v in value.items()}
-        elif key != 'experiment': row[key] = value
-    if meta := info['settings'].get('meta'): row['loss'] = f'{meta["learn"]}-{meta["outer"]}'
-    result = folder.result if row['state'] == 'done' else None
-    for split, measures in (result.metrics if result else {}).items():
-        row |= {f'{split}.{name}': math.inf if m.value is None else m.value for name, m in measures.items()}
+    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=folder.state,
+               reason=folder.status.get('reason'))
+    row |= _setting_columns(info['settings'])
+    if row['state'] == 'done': row |= _metric_columns(folder.result)
     return row
+
+def _setting_columns(settings):
+    columns = {}
+    for key, value in settings.items():
+        if isinstance(value, dict): columns |= {f'{key}.{k}': v for k, v in value.items()}
+        elif key != 'experiment': columns[key] = value
+    if meta := settings.get('meta'): columns['loss'] = f'{meta["learn"]}-{meta["outer"]}'
+    return columns
+
+def _metric_columns(result):
+    "'split.metric' -> value; None in the file is infinite here."
+    return {f'{split}.{name}': math.inf if measure.value is None else measure.value
+            for split, measures in (result.metrics if result else {}).items() for name, measure in measures.items()}
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #813e4472
 def compare(
@@ -46,30 +56,55 @@ def compare(
 ):                        # DataFrame with index (setting, metric): mean, sd, n, p, mark
     "Mean ± sd over seeds, and Welch's t-test against the baseline."
     import pandas as pd
-    from scipy.stats import ttest_ind
-    names = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
-    for name in (by, *names): pick('column', name, list(frame.columns))
-    seed = next((c for c in ('seed', 'recipe.seed') if c in frame.columns), None)
-    if seed and frame.duplicated([by, seed]).any():
-        setting = frame[by][frame.duplicated([by, seed])].iloc[0]
-        raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not name a setting; make a column that does (loss and its options, data, model)')
+    metrics = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
+    for name in (by, *metrics): pick('column', name, list(frame.columns))
+    _check_one_row_a_seed(frame, by)
     groups = dict(list(frame.groupby(by, sort=False)))
     base = pick('baseline', baseline, groups)
-    def row(setting, group, metric):
-        values, others = (g[metric].dropna().astype(float) for g in (group, base))
-        tested = setting != baseline and min(len(values), len(others)) > 1 and min(values.std(), others.std()) > 1e-12*abs(values.mean())   # equal to the last digit: nothing to test with
-        p = ttest_ind(values, others, equal_var=False).pvalue if tested else math.nan
-        worse = (values.mean() > others.mean()) != (metric in higher)
-        return {by: setting, 'metric': metric, 'mean': values.mean(), 'sd': values.std(ddof=1), 'n': len(values), 'p': p, 'mark': ('●' if worse else '○') if p < level and metric not in unmarked else ''}
-    return pd.DataFrame([row(s, g, m) for s, g in groups.items() for m in names]).set_index([by, 'metric'])
+    rows = []
+    for setting, group in groups.items():
+        for metric in metrics:
+            values, others = (g[metric].dropna().astype(float) for g in (group, base))
+            p = math.nan if setting == baseline else _welch_p(values, others)
+            worse = (values.mean() > others.mean()) != (metric in higher)
+            mark = '●' if worse else '○'
+            if not p < level or metric in unmarked: mark = ''
+            rows.append({by: setting, 'metric': metric, 'mean': values.mean(), 'sd': values.std(ddof=1),
+                         'n': len(values), 'p': p, 'mark': mark})
+    return pd.DataFrame(rows).set_index([by, 'metric'])
 
+# %% ../../nbs/70_runs/07_comparison.ipynb #4f79b228
+def _check_one_row_a_seed(frame, by):
+    seed = next((c for c in ('seed', 'recipe.seed') if c in frame.columns), None)
+    if not seed: return
+    repeated = frame.duplicated([by, seed])
+    if repeated.any():
+        setting = frame[by][repeated].iloc[0]
+        raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not name a setting; '
+                         'make a column that does (loss and its options, data, model)')
+
+_EQUAL = 1e-12  # spread relative to the mean: below it, values are equal but for rounding, and nothing can be tested
+
+def _welch_p(values, others):
+    "p of Welch's two-sample t-test; nan where it cannot be made."
+    from scipy.stats import ttest_ind
+    enough = min(len(values), len(others)) > 1
+    if not enough or not min(values.std(), others.std()) > _EQUAL*abs(values.mean()): return math.nan
+    return ttest_ind(values, others, equal_var=False).pvalue
+
+# %% ../../nbs/70_runs/07_comparison.ipynb #dc3ad9fb
 def comparison_table(
     compared,          # from `compare`
     scale:dict={},     # metric -> factor, e.g. 100 for percent
     digits:int=2,
 ):                     # DataFrame of text, a row a setting, a column a metric
     "'mean ± sd mark', to be shown."
-    text = [f'{scale.get(m, 1)*r["mean"]:.{digits}f}' + (f' ± {scale.get(m, 1)*r["sd"]:.{digits}f}' if r['n'] > 1 else '') + (f' {r["mark"]}' if r['mark'] else '')
-            for (_, m), r in compared.iterrows()]
     by = compared.index.names[0]
-    return compared.assign(text=text).reset_index().pivot(index=by, columns='metric', values='text').reindex(index=compared.index.unique(by), columns=compared.index.unique('metric'))
+    text = [_cell(row, scale.get(metric, 1), digits) for (_, metric), row in compared.iterrows()]
+    table = compared.assign(text=text).reset_index().pivot(index=by, columns='metric', values='text')
+    return table.reindex(index=compared.index.unique(by), columns=compared.index.unique('metric'))
+
+def _cell(row, factor, digits):
+    text = f'{factor*row["mean"]:.{digits}f}'
+    if row['n'] > 1: text += f' ± {factor*row["sd"]:.{digits}f}'
+    return f'{text} {row["mark"]}' if row['mark'] else text

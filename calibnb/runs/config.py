@@ -21,12 +21,53 @@ from ..train.recorders import recorders
 from ..meta.trainer import MetaRecipe
 from .folder import run_path
 
-# %% ../../nbs/70_runs/02_config.ipynb #2272ad76
-def _as_json(name, args):
-    "Options as they will be read back from a file: tuples become lists, an infinite number the text 'inf'."
-    try: return json.loads(json.dumps({k: 'inf' if v == math.inf else v for k, v in args.items()}, allow_nan=False))
-    except (TypeError, ValueError) as e: raise ValueError(f'{name}: {args} cannot be written to a run file ({e})') from None
+# %% ../../nbs/70_runs/02_config.ipynb #f79e820c
+_OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # each part has `<part>_args`
 
+def _complete_args(part, name, args):
+    "All options of a part, as they will be read back from a file."
+    if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
+    return _as_json(f'{part}_args', _OPTIONS_OF[part](name, **args))
+
+def _as_json(name, args):
+    "Options as JSON has them: tuples become lists, an infinite number the text 'inf'."
+    finite = {k: 'inf' if v == math.inf else v for k, v in args.items()}
+    try: return json.loads(json.dumps(finite, allow_nan=False))
+    except (TypeError, ValueError) as e:
+        raise ValueError(f'{name}: {args} cannot be written to a run file ({e})') from None
+
+# %% ../../nbs/70_runs/02_config.ipynb #862d020f
+def _refuse_misplaced(
+    given,  # what a RunConfig was made from
+    names,  # part -> its name, given or by default
+    known,  # names of the fields of a RunConfig
+):
+    "ValueError for an option of the recipe or of a part that was given beside it."
+    for name in given.keys() & Recipe.model_fields.keys():
+        raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
+                         f'in a sweep it is recipe.{name}')
+    for name in given.keys() - known:
+        for part, part_name in names.items():
+            try: options = _OPTIONS_OF[part](part_name)
+            except ValueError: continue  # the part itself is wrong, which is told later
+            if name in options:
+                here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
+                raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
+
+# %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
+def _check_loss(name, args, meta):
+    "ValueError for what no loss takes, what cannot be trained with, and a loss beside one that learns."
+    try: loss = make_loss(name, **args)  # refuses values that it does not take
+    except TypeError as e: raise ValueError(f'loss_args: {args} ({e})') from None
+    if meta is not None and name != 'ce':
+        raise ValueError(f'loss: {name!r} beside meta, which brings the loss that learns; leave loss out')
+    if meta is not None and args != _complete_args('loss', 'ce', {}):
+        raise ValueError(f'loss_args: {args} beside meta, which brings the loss that learns; leave them out '
+                         '(for a sum, Recipe(scale_by_batch=True))')
+    if loss.options['reduction'] == 'none':
+        raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
+
+# %% ../../nbs/70_runs/02_config.ipynb #2272ad76
 class RunConfig(BaseModel):
     "What to train: validated, complete, and the name of its folder."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
@@ -39,7 +80,7 @@ class RunConfig(BaseModel):
     loss: str = 'ce'
     loss_args: dict = {}
     recipe: Recipe = Recipe.quick()
-    meta: MetaRecipe|None = None      # what the loss learns, and how: γ-Net, learned smoothing or L2; then `loss` is left alone
+    meta: MetaRecipe|None = None      # what the loss learns, and how: γ-Net, learned smoothing or L2; leave `loss` out
     recorders: tuple[str, ...] = ()
 
     @field_validator('recorders')
@@ -47,38 +88,13 @@ class RunConfig(BaseModel):
     def _known_recorders(cls, names):
         for name in names: pick('recorder', name, recorders)
         return names
-
     @model_validator(mode='before')
     @classmethod
-    def _complete_options(cls, given):
-        given = dict(given)
-        for name in given.keys() & Recipe.model_fields.keys():
-            raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
-                             f'in a sweep it is recipe.{name}')
-        for name in given.keys() - cls.model_fields.keys():
-            for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
-                try: known = options(given.get(part, cls.model_fields[part].default))
-                except ValueError: continue
-                if name in known:
-                    here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
-                    raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
-        for part, options in ('data', data_options), ('model', model_options), ('loss', loss_options):
-            name = given.get(part, cls.model_fields[part].default)
-            args = given.get(f'{part}_args', {})
-            if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
-            given[f'{part}_args'] = _as_json(f'{part}_args', options(name, **args))
-        try: loss = make_loss(given.get('loss', 'ce'), **given['loss_args'])   # refuses values that no loss takes
-        except TypeError as e: raise ValueError(f'loss_args: {given["loss_args"]} ({e})') from None
-        if given.get('meta') is not None and given.get('loss', 'ce') != 'ce': raise ValueError(f'loss: {given["loss"]!r} beside meta, which brings the loss that learns; leave loss out')
-        if given.get('meta') is not None and given['loss_args'] != _as_json('loss_args', loss_options('ce')): raise ValueError(f'loss_args: {given["loss_args"]} beside meta, which brings the loss that learns; leave them out (for a sum, Recipe(scale_by_batch=True))')
-        if loss.options['reduction'] == 'none': raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
-        return given
-
+    def _complete_options(cls, given): return _completed(dict(given), cls.model_fields)
     @model_validator(mode='after')
     def _consistent(self):
         if self.meta: self.meta.check_recipe(self.recipe)
         return self
-
     @property
     def seed(self): return self.recipe.seed
     @property
@@ -91,3 +107,13 @@ class RunConfig(BaseModel):
         settings = self.model_dump(mode='json', exclude={'experiment'})
         return dict(settings, seed=settings['recipe'].pop('seed'))
     def path(self, root=None)->Path: return run_path(self.experiment, self.settings, root)
+
+# %% ../../nbs/70_runs/02_config.ipynb #92adfdfe
+def _completed(given, fields):
+    "What a RunConfig was made from, with all options of its parts; ValueError for what no training can be."
+    names = {part: given.get(part, fields[part].default) for part in _OPTIONS_OF}
+    _refuse_misplaced(given, names, fields.keys())
+    for part, name in names.items():
+        given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
+    _check_loss(names['loss'], given['loss_args'], given.get('meta'))
+    return given

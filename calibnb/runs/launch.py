@@ -17,34 +17,46 @@ from ..core.runtime import pick_device
 from ..train.checkpoint import Stopped, catch_sigterm
 from .folder import RunError, runs_root
 
+# %% ../../nbs/70_runs/03_launch.ipynb #42aef718
+def _follow(command, output, show, env):
+    "Exit code of a command that prints to the file `output`; after a SIGTERM it is stopped, and Stopped is raised."
+    with open(output, 'w', encoding='utf-8') as out, open(output, encoding='utf-8') as seen, catch_sigterm() as signals:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
+        try:
+            while process.poll() is None and not signals:
+                time.sleep(.2)  # seconds between looks at its output
+                for line in seen:
+                    if show and line.startswith('training:'): print(line, end='', flush=True)
+        finally: _stop(process)
+    if signals: raise Stopped
+    return process.returncode
+
+def _stop(process):
+    if process.poll() is not None: return
+    process.terminate()
+    try: process.wait(timeout=60)  # it saves its state first
+    except subprocess.TimeoutExpired: process.kill()
+
 # %% ../../nbs/70_runs/03_launch.ipynb #1a0c4000
 def _launch(config, folder, root, device, processes, show, tensorboard):
     "Train with torchrun; a RunError with the run's own reason when it fails."
     pick_device(device)
-    if ':' in device: raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; CUDA_VISIBLE_DEVICES says which GPUs')
+    if ':' in device:
+        raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; '
+                         'CUDA_VISIBLE_DEVICES says which GPUs')
     folder.path.mkdir(parents=True, exist_ok=True)
+    output = folder/'processes.txt'
     with tempfile.TemporaryDirectory() as d:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
-        command = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}', '-m', 'calibnb.train', str(file), '--root', str(Path(root or runs_root()).resolve()), '--device', device]
-        code = _follow(command, folder/'processes.txt', show, dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard))))
-    if code and folder.state != 'done': raise RunError(f'{processes} processes ended with code {code}: {folder.status.get("reason", "no reason given")}; see {folder/"processes.txt"}')
+        env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)))
+        code = _follow(_torchrun(file, root, device, processes), output, show, env)
+    if code and folder.state != 'done':
+        reason = folder.status.get('reason', 'no reason given')
+        raise RunError(f'{processes} processes ended with code {code}: {reason}; see {output}')
 
-def _follow(command, path, show, env):
-    "Exit code of a command; what it prints goes to a file, its progress to the reader too. Interrupted or told to stop, it is told to stop and given time to save."
-    with open(path, 'w', encoding='utf-8') as out, open(path, encoding='utf-8') as seen, catch_sigterm() as told:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
-        try:
-            while process.poll() is None and not told:
-                time.sleep(.2)
-                for line in seen:
-                    if show and line.startswith('training:'): print(line, end='', flush=True)
-        finally: _end(process)
-    if told: raise Stopped
-    return process.returncode
-
-def _end(process):
-    if process.poll() is not None: return
-    process.terminate()
-    try: process.wait(timeout=60)
-    except subprocess.TimeoutExpired: process.kill()
+def _torchrun(file, root, device, processes):
+    "The command: this Python starts `processes` times `calibnb.train`."
+    root = Path(root or runs_root()).resolve()
+    launcher = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}']
+    return [*launcher, '-m', 'calibnb.train', str(file), '--root', str(root), '--device', device]

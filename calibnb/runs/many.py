@@ -27,51 +27,67 @@ from .run import Run, get_run
 
 # %% ../../nbs/70_runs/06_many.ipynb #d88c0564
 def get_runs(
-    configs,         # RunConfigs
-    root=None,
+    configs,              # RunConfigs
+    root=None,            # of all runs; `runs_root()` when None
     *, workers:int|str=1, # processes to train them side by side; 'auto': one a core, and one in all on a GPU
     device:str='auto',
-    **kwargs,        # of `get_run`
+    **kwargs,             # of `get_run`
 )->list[Run]:
     "`get_run` for each, in order, with one progress bar over the epochs of those that have to be trained."
-    configs, here = list(configs), pick_device(device).type
-    todo = list({c.path(root): c for c in configs if RunFolder(c.path(root)).state != 'done'}.values())
-    workers = min(len(todo), 1 if workers == 'auto' and here != 'cpu' else worker_count(workers))
-    with progress_bar(sum(c.recipe.epochs for c in todo), f'{len(todo)} runs') as bar:
-        kwargs = dict(device=device) | {'progress': bar.update} | kwargs
-        if workers > 1:
-            jobs = [(c, Path(root or runs_root()).resolve(), {k: v for k, v in kwargs.items() if k != 'progress'}) for c in todo]
-            for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=['calibnb.runs', *_FIRST]):
-                if ended.error: raise ended.error
-        return [get_run(c, root, **kwargs) for c in configs]
+    configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
+    missing = list({c.path(root): c for c in configs if RunFolder(c.path(root)).state != 'done'}.values())
+    workers = 1 if workers == 'auto' and on_gpu else worker_count(workers)
+    with progress_bar(sum(c.recipe.epochs for c in missing), f'{len(missing)} runs') as bar:
+        options = dict(device=device, progress=bar.update) | kwargs
+        if min(workers, len(missing)) > 1: _train_side_by_side(missing, root, workers, options, bar)
+        return [get_run(c, root, **options) for c in configs]
 
-_FIRST = 'torch._dynamo', 'sklearn.datasets'   # what a training imports when it first comes to it, three seconds of them
+_PRELOAD = 'calibnb.runs', 'torch._dynamo', 'sklearn.datasets'  # a training imports the last two late, in three seconds
 
-def _train_there(config, root, kwargs, tell): get_run(config, root, progress=tell, **kwargs)
+def _train_side_by_side(configs, root, workers, options, bar):
+    root = Path(root or runs_root()).resolve()
+    options = {k: v for k, v in options.items() if k != 'progress'}  # the bar stays here, workers report to it
+    jobs = [(config, root, options) for config in configs]
+    workers = min(workers, len(jobs))
+    for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=[*_PRELOAD]):
+        if ended.error: raise ended.error
 
-# %% ../../nbs/70_runs/06_many.ipynb #8a12000a
+def _train_there(config, root, options, tell): get_run(config, root, progress=tell, **options)
+
+# %% ../../nbs/70_runs/06_many.ipynb #565c89b7
 @cache
-def _seconds_a_sample(model, args, shape, K, batch_size, device):
-    "Of forward and backward, the best of three; a large network on a CPU with fewer samples than a batch, which takes as long for each."
-    net = make_model(model, K, shape, **{k: v for k, v in json.loads(args).items() if k != 'weights'}).to(device)
+def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
+    "Of forward and backward, the best of three; `args` of the model as JSON."
+    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
+    net = make_model(model, num_classes, shape, **options).to(device)
     def seconds(n):
-        x, y = torch.randn(n, *shape, dtype=torch.float32, device=device), torch.arange(n, device=device) % K
+        x = torch.randn(n, *shape, dtype=torch.float32, device=device)
+        y = torch.arange(n, device=device) % num_classes
         start = time.perf_counter()
         F.cross_entropy(net(x), y).backward()
         if device.type == 'cuda': torch.cuda.synchronize()
         return time.perf_counter() - start
-    seconds(min(batch_size, 8))                                          # warms up
-    n = batch_size if device.type == 'cuda' or seconds(min(batch_size, 8)) < .1 else min(batch_size, 16)
+    few, some = min(batch_size, 8), min(batch_size, 16)
+    seconds(few)  # warms up
+    slow = device.type != 'cuda' and seconds(few) >= .1  # then a sample takes as long in a small batch as in any
+    n = some if slow else batch_size
     return min(seconds(n) for _ in range(3))/n
 
+# %% ../../nbs/70_runs/06_many.ipynb #8a12000a
+_META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training, relative to a plain one
+
 def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
-    "About how long a training takes, without evaluation; None where that cannot be said without the data, or for texts and trees."
-    try: shape, K, n = data_size(config.data, **config.data_args)
+    "About how long a training takes, without evaluation; None for texts and trees, and where the data would be needed."
+    try: shape, num_classes, n = data_size(config.data, **config.data_args)
     except FileNotFoundError: return None
     if config.data in ('20newsgroups', 'sst'): return None
-    more = {None: 1., 'head': 1.3, 'full': 3.3}[config.meta.scope if config.meta else None]
-    return more*n*config.recipe.epochs*_seconds_a_sample(config.model, json.dumps(config.model_args), tuple(shape), K, config.recipe.batch_size, pick_device(device))
+    cost = _META_COST[config.meta.scope if config.meta else None]
+    recipe, device = config.recipe, pick_device(device)
+    args = json.dumps(config.model_args)
+    sample = _seconds_a_sample(config.model, args, tuple(shape), num_classes, recipe.batch_size, device)
+    return cost*n*recipe.epochs*sample
 
+# %% ../../nbs/70_runs/06_many.ipynb #fe3913f2
 def plan_table(
     configs,               # RunConfigs
     estimate:bool=False,   # add the hours that each would take on this machine
@@ -79,7 +95,25 @@ def plan_table(
 ):                         # pandas DataFrame, a row a run
     "What would be trained, what is there already, and how long it takes."
     import pandas as pd
-    def row(c):
-        told = dict(data=c.data, model=c.model, loss=c.loss_name, loss_args={k: v for k, v in c.loss_args.items() if v != loss_options(c.loss)[k]} if c.meta is None else dict(scope=c.meta.scope), mixup=c.recipe.mixup, seed=c.seed, epochs=c.recipe.epochs, batch_size=c.recipe.batch_size, state=RunFolder(c.path(root)).state)
-        return told | (dict(hours=0. if told['state'] == 'done' else (math.nan if (s := estimate_seconds(c, device)) is None else s/3600)) if estimate else {})
-    return pd.DataFrame([row(c) for c in configs])
+    configs = list(configs)
+    rows = [_plan_row(config, root) for config in configs]
+    if estimate:
+        for row, config in zip(rows, configs): row['hours'] = _hours(config, row['state'], device)
+    return pd.DataFrame(rows)
+
+def _plan_row(config, root):
+    recipe = config.recipe
+    return dict(data=config.data, model=config.model, loss=config.loss_name, loss_args=_loss_args(config),
+                mixup=recipe.mixup, seed=config.seed, epochs=recipe.epochs, batch_size=recipe.batch_size,
+                state=RunFolder(config.path(root)).state)
+
+def _loss_args(config):
+    "Options of the loss that are not at their defaults; of a loss that learns, the scope."
+    if config.meta: return dict(scope=config.meta.scope)
+    defaults = loss_options(config.loss)
+    return {k: v for k, v in config.loss_args.items() if v != defaults[k]}
+
+def _hours(config, state, device):
+    if state == 'done': return 0.
+    seconds = estimate_seconds(config, device)
+    return math.nan if seconds is None else seconds/3600

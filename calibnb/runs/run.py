@@ -19,11 +19,11 @@ from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
-from ..processes.parallel import rank, shared, world_size
+from ..processes.parallel import rank, broadcast, world_size
 from ..metrics.measure import measure
 from ..losses.modules import make_loss
 from ..evaluate.measures import Scored, measure_all
-from ..data.sets import data_print, load_data
+from ..data.sets import data_fingerprint, load_data
 from ..models.named import make_model
 from ..train.history import History
 from ..train.recorders import make_recorder
@@ -38,13 +38,15 @@ class Run:
     "A finished training, read from its folder when asked."
     def __init__(self, path):
         self.folder = RunFolder(path)
-        if self.folder.state != 'done':
-            reason = self.folder.status.get('reason', '')
-            raise ValueError(f'path: {path} is not a finished run, its state is {self.folder.state}{": " if reason else ""}{reason}')
-
+        state, reason = self.folder.state, self.folder.status.get('reason', '')
+        if state != 'done':
+            why = f': {reason}' if reason else ''
+            raise ValueError(f'path: {path} is not a finished run, its state is {state}{why}')
     @property
     def path(self): return self.folder.path
-    def __repr__(self): return f'Run({self.config.experiment}, {self.config.data}, {self.config.model}, {self.config.loss_name}, seed {self.config.seed})'
+    def __repr__(self):
+        config = self.config
+        return f'Run({config.experiment}, {config.data}, {config.model}, {config.loss_name}, seed {config.seed})'
     @cached_property
     def config(self): return RunConfig.model_validate(self.folder.info['settings'])
     @cached_property
@@ -53,91 +55,126 @@ class Run:
     def metrics(self)->dict:
         "Metrics of the epoch that was kept: `run.metrics['test']['ece'].value`, with n, bins and interval."
         return self.folder.result.metrics
-    def recorded(self, recorder:str)->dict:
-        "What a recorder knows of single samples: name -> tensor."
-        return load_file(self.path/'recorded'/f'{pick("recorder", recorder, self.config.recorders)}.safetensors')
-    def model(self):
-        "The trained network, on the CPU and in evaluation mode, with the weights that were kept."
-        path = self.path/'model.safetensors'
-        with safe_open(path, 'pt') as f: shape = json.loads(f.metadata()['shape'])
-        options = {k: v for k, v in self.config.model_args.items() if k != 'weights'}  # those it began with are not needed
-        model = make_model(self.config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
-        model.load_state_dict(load_file(path))
-        return model.eval()
     @cached_property
     def rows(self)->dict:
         "How the set was split: split -> rows of the original set, where it has any."
         return load_file(self.path/'splits.safetensors')
-    def learned_loss(self):
-        "What the loss learned (GammaNet, LearnedSmoothing or LearnedL2), as of the epoch that was kept; of features GammaNet makes gamma."
-        if not self.config.meta: raise ValueError(f'learned_loss: {self} has a loss that does not learn; RunConfig(meta=...) has one that does')
-        inner = self.config.meta.make_inner(self.model().head)
-        inner.load_state_dict(load_file(self.path/'loss.safetensors'))
-        return inner.eval()
+    def recorded(self, recorder:str)->dict:
+        "What a recorder knows of single samples: name -> tensor."
+        return load_file(self.path/'recorded'/f'{pick("recorder", recorder, self.config.recorders)}.safetensors')
     def predictions(self, split:str='test')->Predictions:
         "Logits and labels of 'val' or 'test'."
         return Predictions.load(self.path/'predictions'/f'{pick("split", split, ("val", "test"))}.safetensors')
+    def model(self):
+        "The trained network, on the CPU and in evaluation mode, with the weights that were kept."
+        return _load_model(self.path/'model.safetensors', self.config)
+    def learned_loss(self):
+        "What the loss learned by the epoch that was kept: LearnedSmoothing, LearnedL2 or GammaNet (features -> gamma)."
+        return _load_learned_loss(self)
 
-# %% ../../nbs/70_runs/04_run.ipynb #a2d8c43b
+# %% ../../nbs/70_runs/04_run.ipynb #b7da9754
+def _load_model(path, config):
+    with safe_open(path, 'pt') as file: shape = json.loads(file.metadata()['shape'])
+    options = {k: v for k, v in config.model_args.items() if k != 'weights'}  # pretrained weights would be overwritten
+    model = make_model(config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
+    model.load_state_dict(load_file(path))
+    return model.eval()
+
+def _load_learned_loss(run):
+    if not run.config.meta:
+        raise ValueError(f'learned_loss: {run} has a loss that does not learn; RunConfig(meta=...) has one that does')
+    inner = run.config.meta.make_inner(run.model().head)
+    inner.load_state_dict(load_file(run.path/'loss.safetensors'))
+    return inner.eval()
+
+# %% ../../nbs/70_runs/04_run.ipynb #6cc99198
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
-    return measure_all(Scored.of(preds), bins) | {'mce': measure(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)}
-
-def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
-    "Train on every process; the first one writes."
-    splits = load_data(config.data, seed=config.seed if config.data_seed is None else config.data_seed, **config.data_args)
-    model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
-    if config.meta: trainer = MetaTrainer(model, config.meta, config.recipe, device)
-    else: trainer = Trainer(model, make_loss(config.loss, **config.loss_args), config.recipe, device)
-    always = ['meta_progress', *(['gamma_stats'] if config.meta.learn == 'gamma' else [])] if config.meta else []
-    watching = {name: make_recorder(name) for name in dict.fromkeys([*always, *config.recorders])}
-    if rank() == 0:
-        _write_tensors(folder/'splits.safetensors', {k: s.rows for k, s in splits.parts.items() if s.rows is not None})
-        if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
-    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', rank() == 0 and progress, tensorboard=folder/'tensorboard' if tensorboard else None)
-    preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
-    if rank() == 0 and trainer.kept.epoch: folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
-    if trainer.stepper.inner is not None: _write_tensors(folder/'loss.safetensors', {k: v.cpu() for k, v in trainer.stepper.inner.state_dict().items()})
-    if rank() == 0: _write(folder, history, watching, preds, model, splits)
-
-def _write_tensors(path, tensors):
-    with atomic_write(path) as tmp: save_file({k: v.contiguous() for k, v in tensors.items()}, tmp)
+    mce = measure(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
+    return measure_all(Scored.of(preds), bins) | {'mce': mce}
 
 def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."
     shape = json.dumps(dict(num_classes=splits.num_classes, in_shape=splits.in_shape))
-    with atomic_write(folder/'model.safetensors') as tmp: save_file({k: v.cpu().contiguous() for k, v in model.state_dict().items()}, tmp, metadata=dict(shape=shape))
+    _write_tensors(folder/'model.safetensors', model.state_dict(), metadata=dict(shape=shape))
     history.save(folder/'history.csv')
     for name, recorder in watching.items():
-        if arrays := getattr(recorder, 'arrays', None): _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
-    for name, p in preds.items(): p.save(folder/'predictions'/f'{name}.safetensors')
+        arrays = getattr(recorder, 'arrays', None)
+        if arrays: _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
+    for name, split in preds.items(): split.save(folder/'predictions'/f'{name}.safetensors')
     folder.record(Result(metrics={'test': _measure_all(preds['test'])}, findings=[]))
 
-def _same_data(run):
-    "The run, unless the files it was trained on are others now."
-    if (then := run.folder.info.get('data_print')) != (now := data_print(run.config.data)):
-        raise ValueError(f'data: {run.config.data} has changed since {run.path} was made ({then}, now {now}); remove that folder to train anew, or keep the new data under another name')
-    return run
+def _write_tensors(path, tensors, metadata=None):
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 
+# %% ../../nbs/70_runs/04_run.ipynb #a2d8c43b
+def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
+    "Train on every process; the first one writes."
+    seed = config.seed if config.data_seed is None else config.data_seed
+    splits = load_data(config.data, seed=seed, **config.data_args)
+    model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
+    trainer, watching = _make_trainer(config, model, device), _make_recorders(config)
+    if rank() == 0: _write_begun(folder, splits)
+    history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', rank() == 0 and progress,
+                          tensorboard=folder/'tensorboard' if tensorboard else None)
+    preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
+    if rank() == 0 and trainer.kept.epoch:
+        folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
+    learned = trainer.stepper.inner
+    if learned is not None: _write_tensors(folder/'loss.safetensors', learned.state_dict())
+    if rank() == 0: _write(folder, history, watching, preds, model, splits)
+
+def _make_trainer(config, model, device):
+    if config.meta: return MetaTrainer(model, config.meta, config.recipe, device)
+    return Trainer(model, make_loss(config.loss, **config.loss_args), config.recipe, device)
+
+def _make_recorders(config):
+    "Name -> recorder: those asked for, after those that a loss that learns always has."
+    names = list(config.recorders)
+    if config.meta: names = ['meta_progress', *(['gamma_stats'] if config.meta.learn == 'gamma' else []), *names]
+    return {name: make_recorder(name) for name in dict.fromkeys(names)}
+
+def _write_begun(folder, splits):
+    rows = {name: split.rows for name, split in splits.parts.items() if split.rows is not None}
+    _write_tensors(folder/'splits.safetensors', rows)
+    if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
+
+# %% ../../nbs/70_runs/04_run.ipynb #e32a1fc0
 def get_run(
     config:RunConfig,
-    root=None,       # of all runs; `runs_root()` when None
-    *, device:str='auto', # where to train; it does not name the folder
-    progress=True,   # a bar for long trainings, or a function called with the number of epochs done since the last call
-    processes:int=1, # that train together, each on a GPU of its own where there are enough
+    root=None,                  # of all runs; `runs_root()` when None
+    *, device:str='auto',       # where to train; it does not name the folder
+    progress=True,              # a bar for long trainings, or a function of the epochs done since the last call
+    processes:int=1,            # that train together, each on a GPU of its own where there are enough
     tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
     "The run of a configuration: loaded where it exists, trained where it does not."
     if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
-    if type(processes) is not int or processes < 1: raise ValueError(f'processes: {processes!r}, want a whole number from 1')
+    if type(processes) is not int or processes < 1:
+        raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     folder = RunFolder(config.path(root))
-    if shared(folder.state == 'done'): return _same_data(Run(folder.path))
-    if config.meta and processes > 1: raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
-    if processes > 1 and world_size() == 1: _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
+    if broadcast(folder.state == 'done'): return _same_data(Run(folder.path))
+    if config.meta and processes > 1:
+        raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
+    if processes > 1 and world_size() == 1:
+        _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
     with ExitStack() as stack:
         if rank() == 0: stack.enter_context(folder.locked())
-        if shared(folder.state != 'done'):                        # else another worker has just made it
-            settings = config.model_dump(mode='json')
-            if rank() == 0: stack.enter_context(folder.running('train', settings, device=str(pick_device(device)), processes=world_size(), data_print=data_print(config.data)))
+        if broadcast(folder.state != 'done'):  # else another worker, or `_launch`, has just made it
+            if rank() == 0: stack.enter_context(_running(folder, config, device))
             _train(config, folder, device, progress, tensorboard)
-    return Run(shared(folder.path))
+    return Run(broadcast(folder.path))
+
+def _running(folder, config, device):
+    "The block in which the run is made; at its end it is done or failed."
+    more = dict(device=str(pick_device(device)), processes=world_size(), data_print=data_fingerprint(config.data))
+    return folder.running('train', config.model_dump(mode='json'), **more)
+
+def _same_data(run):
+    "The run, unless the files it was trained on have changed."
+    before, now = run.folder.info.get('data_print'), data_fingerprint(run.config.data)
+    if before != now:
+        raise ValueError(f'data: {run.config.data} has changed since {run.path} was made ({before}, now {now}); '
+                         'remove that folder to train anew, or keep the new data under another name')
+    return run

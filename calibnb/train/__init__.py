@@ -5,27 +5,30 @@
 # %% auto #0
 __all__ = ['Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar', 'ProgressLines',
            'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
-           'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'make_recorder', 'check_task',
-           'flip_labels', 'few_threads', 'Evaluator', 'ordered', 'Stepper', 'mean_loss', 'average_buffers',
-           'explain_memory', 'KeptEpoch', 'Trainer']
+           'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'make_recorder', 'Recorder',
+           'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale', 'Stepper',
+           'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session', 'training_session',
+           'Trainer']
 
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
 from .recipe import AUGMENTATIONS, KEEP, OPTIMIZERS, Presets, Recipe, SCHEDULES
 from .history import EventFiles, History, progress_bar, ProgressLines
 from calibnb.train.recorders import (
-    CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, LearnedEpoch, make_recorder,
-    MetaProgress, NLLBreakdown, OptimalECE, WeightNorm
+    CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, KeptEpoch, LearnedEpoch,
+    make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
 )
 from .task import check_task, flip_labels
-from .evaluator import Evaluator, few_threads, ordered
-from .stepper import average_buffers, explain_memory, mean_loss, Stepper
-from .trainer import KeptEpoch, Trainer
+from .evaluator import Evaluator, one_thread, ordered
+from .stepper import average_buffers, explain_memory, GradientScale, mean_loss, Stepper
+from .session import Progress, Session, training_session
+from .trainer import Trainer
 
 # %% ../../nbs/60_train/00_train.ipynb #d07cfbf1
 _all_ = [
     'Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar',
     'ProgressLines', 'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
     'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'make_recorder',
-    'check_task', 'flip_labels', 'few_threads', 'Evaluator', 'ordered', 'Stepper', 'mean_loss', 'average_buffers',
-    'explain_memory', 'KeptEpoch', 'Trainer'
+    'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale',
+    'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session', 'training_session',
+    'Trainer'
 ]

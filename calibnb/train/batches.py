@@ -19,32 +19,43 @@ from ..core.options import pick
 from .recipe import AUGMENTATIONS
 
 # %% ../../nbs/60_train/02_batches.ipynb #4acc0c8e
+def _spans(n, batch_size):
+    "First and last position of each batch. A last batch of one joins the one before: batch norm cannot take it."
+    edges = [*range(0, n, batch_size), n]
+    rest = edges[-1] - edges[-2]
+    if rest == 1 and batch_size > 1 and len(edges) > 2: del edges[-2]
+    return list(zip(edges, edges[1:]))
+
+# %% ../../nbs/60_train/02_batches.ipynb #3a113f28
 class EpochPlan:
-    "The batches of one epoch."
+    "The batches of one epoch: `spans` into `rows`, the samples in a random order."
     def __init__(self,
-        n:int,                     # samples
+        n:int,                      # samples
         batch_size:int,
-        generator:torch.Generator, # of the CPU
-        augment=(),                # of 'crop' (pad with black, cut out at random) and 'flip' (mirror every second one)
-        mixup:float=0.,            # parameter of the Beta distribution of the mixing weight; 0: none [Zhang 2018]
-        padding:int=4,             # pixels on each side, for 'crop'
+        generator:torch.Generator,  # on the CPU
+        augment=(),                 # 'crop': pad with black and cut out at random; 'flip': mirror with probability 1/2
+        mixup:float=0.,             # parameter of the Beta distribution of the mixing weight; 0: none [Zhang 2018]
+        padding:int=4,              # pixels on each side, for 'crop'
     ):
         for name in augment: pick('augment', name, AUGMENTATIONS)
-        self.padding, rows = padding, torch.randperm(n, generator=generator, device='cpu')
-        edges = list(range(0, n, batch_size)) + [n]
-        if len(edges) > 2 and edges[-1] - edges[-2] == 1 < batch_size: del edges[-2]  # batch norm cannot take a batch of one
-        self.spans = list(zip(edges, edges[1:]))
-        shift = torch.randint(0, 2*padding + 1, (n, 2), generator=generator, device='cpu') if 'crop' in augment else None
-        flip = torch.rand(n, generator=generator, dtype=torch.float32, device='cpu') < .5 if 'flip' in augment else None
-        self.parts, self.mix = dict(rows=rows, shift=shift, flip=flip), None
-        if mixup:
-            draw = np.random.default_rng(torch.randint(2**62, (), generator=generator, device='cpu').item())
-            partner = torch.cat([a + torch.randperm(b - a, generator=generator, device='cpu') for a, b in self.spans])
-            self.mix, self.parts['partner'] = draw.beta(mixup, mixup, len(self.spans)).tolist(), partner
+        self.padding, self.mix = padding, None
+        drawn = dict(generator=generator, device='cpu')
+        rows = torch.randperm(n, **drawn)
+        self.spans = _spans(n, batch_size)
+        shift = torch.randint(0, 2*padding + 1, (n, 2), **drawn) if 'crop' in augment else None
+        flip = torch.rand(n, dtype=torch.float32, **drawn) < .5 if 'flip' in augment else None
+        self.parts = dict(rows=rows, shift=shift, flip=flip)
+        if mixup: self._draw_mixup(mixup, drawn)
+
+    def _draw_mixup(self, mixup, drawn):
+        "For each batch a weight from Beta(mixup, mixup), for each sample a partner from its own batch."
+        seed = torch.randint(2**62, (), **drawn).item()
+        self.mix = np.random.default_rng(seed).beta(mixup, mixup, len(self.spans)).tolist()
+        self.parts['partner'] = torch.cat([a + torch.randperm(b - a, **drawn) for a, b in self.spans])
 
     def __len__(self): return len(self.spans)
     def to(self, device):
-        "Move all that was drawn, at once."
+        "Move everything that was drawn, once for the whole epoch."
         self.parts = {k: v if v is None else v.to(device) for k, v in self.parts.items()}
         return self
     def __getattr__(self, name):
@@ -62,12 +73,12 @@ def crop_and_flip(
     if shift is None and flip is None: return x
     B, C, H, W = x.shape
     if shift is None: shift, padding = torch.zeros(B, 2, dtype=torch.long, device=x.device), 0
-    row = torch.arange(H, device=x.device) + shift[:, :1]                      # (B, H)
+    row = torch.arange(H, device=x.device) + shift[:, :1]                          # (B, H)
     col = torch.arange(W, device=x.device).expand(B, W)
     if flip is not None: col = torch.where(flip[:, None], W - 1 - col, col)
-    at = row[:, :, None]*(W + 2*padding) + (col + shift[:, 1:])[:, None, :]    # (B, H, W)
-    padded = F.pad(x, (padding,)*4).flatten(2)
-    return padded.gather(2, at.view(B, 1, H*W).expand(B, C, H*W)).view(B, C, H, W)
+    pixel = row[:, :, None]*(W + 2*padding) + (col + shift[:, 1:])[:, None, :]     # (B, H, W)
+    padded = F.pad(x, (padding,)*4).flatten(2)                                     # (B, C, H'*W')
+    return padded.gather(2, pixel.view(B, 1, H*W).expand(B, C, H*W)).view(B, C, H, W)
 
 # %% ../../nbs/60_train/02_batches.ipynb #8288c142
 def in_turn(
@@ -76,7 +87,7 @@ def in_turn(
     ahead:int=3,
 ):
     "fetch(item) for each item, in order, computed in a thread of its own, a few ahead."
-    items, waiting = iter(items), deque()
+    waiting = deque()
     with ThreadPoolExecutor(1) as thread:
         try:
             for item in items:
@@ -86,6 +97,7 @@ def in_turn(
         finally:
             for future in waiting: future.cancel()
 
+# %% ../../nbs/60_train/02_batches.ipynb #d4751cdc
 @dataclass(frozen=True)
 class Batch:
     "What one process computes of one batch."
@@ -93,9 +105,37 @@ class Batch:
     y:Tensor               # (B,)
     other:Tensor|None      # (B,) labels of what was mixed in
     lam:float              # weight of y; 1 without mixup
-    n:int                  # samples of the whole batch, on all processes
+    n:int                  # samples of the whole batch, over all processes
     copies:int             # processes that compute the same samples: 1, or all when the batch is too small to share
 
+def _share(span, rank, size):
+    "Positions in the plan that this process computes, and how many processes compute the same."
+    first, last = span
+    if last - first < 2*size: return slice(first, last), size
+    return slice(first + rank, last, size), 1
+
+class _Loader:
+    "Rows of a split, gathered where it lies and made ready on the device."
+    def __init__(self, split, plan, device):
+        self.split, self.plan, self.device = split, plan, device
+        self.resident = split.x.device == device
+        self.pinned = not self.resident and device.type == 'cuda'
+
+    def gather(self, positions):
+        "Inputs and labels of these positions in the plan, in pinned memory if they still have to travel."
+        rows = self.plan.rows[positions]
+        parts = self.split.x[rows], self.split.y[rows.to(self.split.y.device)]
+        if not self.pinned: return parts
+        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a thread begins on device 0
+
+    def ready(self, x, y, where):
+        "On the device, augmented as the plan says for these positions, ready for the network."
+        x, y = (t.to(self.device, non_blocking=True) for t in (x, y))
+        shift, flip = (None if p is None else p[where].to(self.device, non_blocking=True)
+                       for p in (self.plan.shift, self.plan.flip))
+        return self.split.ready(crop_and_flip(x, shift, flip, self.plan.padding)), y
+
+# %% ../../nbs/60_train/02_batches.ipynb #c75f28b9
 def batches(
     split,                 # a `data.Split`
     plan:EpochPlan,
@@ -105,31 +145,23 @@ def batches(
     size:int=1,            # number of processes
 ):
     "The batches of an epoch from `start` on, on the device."
-    device = torch.device(device)
-    resident, cuda = split.x.device == device, device.type == 'cuda'
-    if resident: plan = plan.to(device)
-    def place(t):
-        if resident or not cuda: return t
-        with torch.cuda.device(device): return t.pin_memory()  # a thread begins on device 0
-    def take(at): return place(split.x[plan.rows[at]]), place(split.y[plan.rows[at].to(split.y.device)])
+    loader = _Loader(split, plan, torch.device(device))
+    if loader.resident: plan.to(device)
     def fetch(step):
-        a, b = plan.spans[step]
-        copies = size if b - a < 2*size else 1
-        at = slice(a, b) if size == 1 or copies > 1 else slice(a + rank, b, size)
-        return at, copies, take(at), take(plan.partner[at]) if plan.mix else None
-    def arrive(x, y, at):
-        x, y = (t.to(device, non_blocking=True) for t in (x, y))
-        if plan.shift is None and plan.flip is None: return split.ready(x), y
-        shift, flip = (None if p is None else p[at].to(device, non_blocking=True) for p in (plan.shift, plan.flip))
-        return split.ready(crop_and_flip(x, shift, flip, plan.padding)), y
+        where, copies = _share(plan.spans[step], rank, size)
+        partner = loader.gather(plan.partner[where]) if plan.mix else None
+        return where, copies, loader.gather(where), partner
     steps = range(start, len(plan))
-    for step, (at, copies, own, partner) in zip(steps, map(fetch, steps) if resident else in_turn(fetch, steps)):
-        (x, y), other, lam = arrive(*own, at), None, 1.
+    fetched = map(fetch, steps) if loader.resident else in_turn(fetch, steps)
+    for step, (where, copies, own, partner) in zip(steps, fetched):
+        x, y = loader.ready(*own, where)
+        other, lam = None, 1.
         if partner:
             lam = plan.mix[step]
-            x2, other = arrive(*partner, plan.partner[at])
-            x = lam*x + (1 - lam)*x2
-        yield Batch(x, y, other, lam, plan.spans[step][1] - plan.spans[step][0], copies)
+            mixed_in, other = loader.ready(*partner, plan.partner[where])
+            x = lam*x + (1 - lam)*mixed_in
+        first, last = plan.spans[step]
+        yield Batch(x, y, other, lam, last - first, copies)
 
 # %% ../../nbs/60_train/02_batches.ipynb #8ac292b2
 def place_split(

@@ -56,22 +56,29 @@ def progress_bar(
     show:bool=True,
 ):
     "A progress bar in a terminal, lines elsewhere; silent for short work. Call its `update`."
-    if sys.stderr.isatty(): return tqdm(total=total, desc=desc, unit=unit, disable=not show, leave=False, delay=1, ncols=88)
-    return ProgressLines(total, desc, unit, show)
+    if not sys.stderr.isatty(): return ProgressLines(total, desc, unit, show)
+    return tqdm(total=total, desc=desc, unit=unit, disable=not show, leave=False, delay=1, ncols=88)
 
 class ProgressLines:
-    "Progress where no terminal is watching: a line every ten seconds, and none for work that is over before."
+    "Progress where no terminal shows a bar: a line every ten seconds, and none for work that ends before."
+    pause_s = 10
     def __init__(self, total, desc, unit, show):
         self.total, self.desc, self.unit, self.show = total, desc, unit, show
         self.n, self.start = 0, time.monotonic()
-        self.told = self.start
+        self.last_line = self.start
+
     def __enter__(self): return self
     def __exit__(self, *args): pass
+
     def update(self, n=1):
-        self.n, now = self.n + n, time.monotonic()
-        if not self.show or now - self.told < 10: return
-        self.told, rate = now, self.n/(now - self.start)
-        print(f'{self.desc}: {self.n} of {self.total} {self.unit}s, {now - self.start:.0f} s, about {(self.total - self.n)/rate:.0f} s to go', flush=True)
+        self.n += n
+        now = time.monotonic()
+        if not self.show or now - self.last_line < self.pause_s: return
+        self.last_line = now
+        took_s = now - self.start
+        left_s = (self.total - self.n)*took_s/self.n
+        done = f'{self.n} of {self.total} {self.unit}s'
+        print(f'{self.desc}: {done}, {took_s:.0f} s, about {left_s:.0f} s to go', flush=True)
 
 # %% ../../nbs/60_train/04_history.ipynb #64a54910
 class EventFiles:
@@ -80,12 +87,16 @@ class EventFiles:
         folder,  # for `tensorboard --logdir`
     ):
         try: from torch.utils.tensorboard import SummaryWriter
-        except ImportError: raise ValueError("tensorboard: it is not installed; pip install 'calibnb[tensorboard]'") from None
+        except ImportError:
+            raise ValueError("tensorboard: it is not installed; pip install 'calibnb[tensorboard]'") from None
         self.writer = SummaryWriter(str(folder), purge_step=1)  # voids what earlier files hold from epoch 1 on
+
     def __call__(self, row:dict):
         "Write a row of the history."
         for name, value in row.items():
-            if name != 'epoch': self.writer.add_scalar(re.sub('^(train|val|test)_', r'\1/', name), value, row['epoch'])
+            tag = re.sub('^(train|val|test)_', r'\1/', name)
+            if name != 'epoch': self.writer.add_scalar(tag, value, row['epoch'])
         self.writer.flush()
+
     def __enter__(self): return self
     def __exit__(self, *args): self.writer.close()

@@ -18,14 +18,15 @@ from .recipe import Recipe
 
 # %% ../../nbs/60_train/06_task.ipynb #c7c3d83d
 def _loss_reduction(loss):
-    "'mean' or 'sum', whatever a loss does with its batch; nothing else can be trained with."
-    if not callable(loss) or isinstance(loss, type): raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
+    "'mean' or 'sum': what a loss does with its batch. ValueError for anything else: it cannot be trained with."
+    if not callable(loss) or isinstance(loss, type):
+        raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
     reduction = _stated_reduction(loss)
     if reduction in ('mean', 'sum'): return reduction
     raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
 
 def _stated_reduction(loss):
-    "The option `reduction` of a module, of a partial, or a function's default; a mean where none of them tells."
+    "The option `reduction` of a module, of a partial, or a function's default; a mean where none of them says."
     if isinstance(loss, partial): return loss.keywords.get('reduction') or _stated_reduction(loss.func)
     stated = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', None))
     if stated is not None: return stated
@@ -34,38 +35,63 @@ def _stated_reduction(loss):
     return 'mean' if default is Parameter.empty else default
 
 def _one_number(loss):
-    "A loss as it is; ValueError unless it is a tensor of one number."
-    if isinstance(loss, Tensor) and loss.numel() == 1: return loss
+    "The loss itself; ValueError unless it is a tensor of one number."
     if not isinstance(loss, Tensor): raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
+    if loss.numel() == 1: return loss
     raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
 
+# %% ../../nbs/60_train/06_task.ipynb #a669942c
+def _check_augmentation(splits, recipe):
+    x = splits.train.x
+    if recipe.augment and len(x.shape) != 4:
+        raise ValueError(f'augment: {recipe.augment}, but an input of {splits.name} has shape {splits.in_shape}; '
+                         'crop and flip are for images (C, H, W)')
+    if 'crop' in recipe.augment and x.dtype != torch.uint8:
+        raise ValueError(f'augment: crop, but images of {splits.name} are {x.dtype}, so the black of its margin '
+                         'is not known; give uint8 images, or flip only')
+    if recipe.mixup and x.dtype not in (torch.uint8, torch.float32):
+        raise ValueError(f'mixup: {recipe.mixup}, but inputs of {splits.name} are {x.dtype}, which cannot be mixed')
+
+def _check_words(splits, model):
+    words = getattr(model, 'embedding', None)
+    if not isinstance(words, nn.Embedding): return
+    ids = [s.x[..., WORD] if len(s.x.shape) == 3 else s.x for s in splits.parts.values()]  # trees have three dimensions
+    highest = max(int(x.max()) for x in ids)
+    if highest < words.num_embeddings: return
+    raise ValueError(f'inputs: word id {highest}, but the embedding of the model has {words.num_embeddings} rows; '
+                     f'make the model with vocabulary={highest + 1} or the data with vocabulary={words.num_embeddings}')
+
+def _check_labels(splits, model):
+    K = getattr(getattr(model, 'head', None), 'out_features', None)
+    if K is None: return
+    for name, split in splits.parts.items():
+        if split.y.is_floating_point():
+            raise ValueError(f'{name}: labels are {split.y.dtype}, want whole numbers (int64)')
+        wrong = ((split.y < 0) | (split.y >= K)).nonzero()
+        if not len(wrong): continue
+        i = wrong[0, 0].item()
+        raise ValueError(f'{name}: label {split.y[i].item()} (sample {i}), but the head has {K} outputs, 0 to {K - 1}; '
+                         f'make the model with num_classes={splits.num_classes}, or mend the labels')
+
+# %% ../../nbs/60_train/06_task.ipynb #bff6c025
 def check_task(
     splits:Splits,
     model:nn.Module,
     recipe:Recipe,
 ):
-    "ValueError for a label that the head has no output for, a word that the embedding does not have, and for what only images can have."
-    x = splits.train.x
-    if recipe.augment and len(x.shape) != 4: raise ValueError(f'augment: {recipe.augment}, but an input of {splits.name} has shape {splits.in_shape}; crop and flip are for images (C, H, W)')
-    if 'crop' in recipe.augment and x.dtype != torch.uint8: raise ValueError(f'augment: crop, but images of {splits.name} are {x.dtype}, so the black of its margin is not known; give uint8 images, or flip only')
-    if recipe.mixup and x.dtype not in (torch.uint8, torch.float32): raise ValueError(f'mixup: {recipe.mixup}, but inputs of {splits.name} are {x.dtype}, which cannot be mixed')
-    if isinstance(words := getattr(model, 'embedding', None), nn.Embedding):
-        top = max(int((s.x[..., WORD] if len(s.x.shape) == 3 else s.x).max()) for s in splits.parts.values())
-        if top >= words.num_embeddings: raise ValueError(f'inputs: word id {top}, but the embedding of the model has {words.num_embeddings} rows; make the model with vocabulary={top + 1} or the data with vocabulary={words.num_embeddings}')
-    if not hasattr(getattr(model, 'head', None), 'out_features'): return
-    K = model.head.out_features
-    for name, split in splits.parts.items():
-        if split.y.is_floating_point(): raise ValueError(f'{name}: labels are {split.y.dtype}, want whole numbers (int64)')
-        bad = ((split.y < 0) | (split.y >= K)).nonzero()
-        if len(bad): raise ValueError(f'{name}: label {split.y[bad[0, 0]].item()} (sample {bad[0, 0].item()}), but the head has {K} outputs, 0 to {K - 1}; make the model with num_classes={splits.num_classes}, or mend the labels')
+    "ValueError for augmentations that the inputs cannot have, words without an embedding and labels without an output."
+    _check_augmentation(splits, recipe)
+    _check_words(splits, model)
+    _check_labels(splits, model)
 
+# %% ../../nbs/60_train/06_task.ipynb #951eec17
 def flip_labels(
     y:Tensor,          # (N,) class ids
     num_classes:int,   # K
     share:float,       # of the labels to be replaced
     seed:int,
 )->Tensor:             # (N,)
-    "Labels of which some, drawn once, are replaced by one of the other classes, each as likely."
+    "Labels of which a share, drawn once, is replaced by one of the other classes, each equally likely."
     draw = torch.Generator().manual_seed(seed)
     flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
     other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes

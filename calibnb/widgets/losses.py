@@ -8,59 +8,108 @@ __all__ = ['loss_explorer']
 # %% ../../nbs/80_widgets/03_losses.ipynb #9f64fd59
 import warnings
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 
 from ..core.options import pick
 from ..losses.modules import make_loss
-from .explorer import _ipywidgets, _figure, Explorer
+from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import grey, loss_label, loss_style
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #c3291922
-_strengths = {'label_smoothing': ('eps', .05, .5), 'focal': ('gamma', 3., 10.), 'inverse_focal': ('gamma', 1., 10.), 'dual_focal': ('gamma', 5., 10.), 'bsce': ('gamma', 2., 10.),
-              'lp_norm': ('alpha', .05, 1.), 'entropy': ('alpha', .1, 2.), 'focal_gra': ('gamma', 3., 10.), 'dual_focal_gra': ('gamma', 5., 10.), 'bsce_gra': ('gamma', 2., 10.)}   # option, default, largest
+class _Strength(NamedTuple):
+    "The option of a loss that says how far it is from cross-entropy."
+    option: str
+    default: float
+    most: float     # the end of its slider
+
+_strengths = {
+    'label_smoothing': _Strength('eps', .05, .5),
+    'focal': _Strength('gamma', 3., 10.),
+    'inverse_focal': _Strength('gamma', 1., 10.),
+    'dual_focal': _Strength('gamma', 5., 10.),
+    'bsce': _Strength('gamma', 2., 10.),
+    'lp_norm': _Strength('alpha', .05, 1.),
+    'entropy': _Strength('alpha', .1, 2.),
+    'focal_gra': _Strength('gamma', 3., 10.),
+    'dual_focal_gra': _Strength('gamma', 5., 10.),
+    'bsce_gra': _Strength('gamma', 2., 10.),
+}
 _greek = dict(gamma='γ', eps='ε', alpha='α')
-_along_p = 'ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm', 'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra'
+_along_p = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm',
+            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that take samples one by one
+
+def _options(name, strength):
+    "Keyword arguments that give a loss its strength, if it has one."
+    return {_strengths[name].option: strength} if name in _strengths else {}
 
 def _loss_and_gradient(name, options, p, K):
-    "Of each probability of the label: the loss in nats and its derivative by the logit of the label."
-    logits = torch.cat([p.log()[:, None], ((1 - p)/(K - 1)).log()[:, None].expand(-1, K - 1)], 1).requires_grad_()
+    "At each probability of the label: the loss in nats and its derivative by the logit of the label."
+    rest = ((1 - p)/(K - 1)).log()[:, None].expand(-1, K - 1)
+    logits = torch.cat([p.log()[:, None], rest], 1).requires_grad_()
+    target = torch.zeros(len(p), dtype=torch.long, device='cpu')
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')                                        # of exponents that reverse the gradient: to be seen here
-        loss = make_loss(name, reduction='none', **options)(logits, torch.zeros(len(p), dtype=torch.long, device='cpu'))
+        warnings.simplefilter('ignore')  # exponents that reverse the gradient are shown on purpose
+        loss = make_loss(name, reduction='none', **options)(logits, target)
     return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0][:, 0].clone()
 
-def loss_explorer(
-    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # to begin with
-)->Explorer:
-    "Loss, weight and gradient factor against the probability of the label, for any of the losses that take samples one by one, with their strength (gamma, eps, alpha) and the number of classes."
-    w = _ipywidgets()
-    losses = (losses,) if isinstance(losses, str) else tuple(losses)
-    for name in losses: pick('loss', name, _along_p)
-    p = torch.linspace(.001, .999, 400, dtype=torch.float64, device='cpu')
-    curve = lru_cache(256)(lambda name, strength, K: _loss_and_gradient(name, {_strengths[name][0]: strength} if name in _strengths else {}, p, K))
+# %% ../../nbs/80_widgets/03_losses.ipynb #1a1309dd
+def _loss_controls(losses):
+    "Which losses, of how many classes, and a slider for each strength."
+    w, names = _ipywidgets(), [(loss_label(name), name) for name in _along_p]
+    controls = dict(losses=w.SelectMultiple(options=names, value=losses, rows=7, description='losses'),
+                    classes=w.IntSlider(2, 2, 100, description='classes'))
+    for name, (option, default, most) in _strengths.items():
+        least = 0 if option == 'gamma' else most/100
+        controls[name] = w.FloatSlider(default, min=least, max=most, step=most/100,
+                                       description=f'{loss_label(name)} {_greek[option]}')
+    return controls
 
-    def stage(**_):
+# %% ../../nbs/80_widgets/03_losses.ipynb #817b07af
+_P = .001, .999, 400  # probabilities of the label: first, last, and how many
+_MIDDLE = 200         # the one at which the text reads the gradient, next to 1/2
+
+class _LossView(View):
+    "Loss, weight and gradient factor against the probability of the label."
+    def __init__(self, losses):
+        self.losses, self.p = losses, torch.linspace(*_P, dtype=torch.float64, device='cpu')
+        self.curve = lru_cache(256)(self._curve)
+
+    def _curve(self, name, strength, K):
+        return _loss_and_gradient(name, _options(name, strength), self.p, K)
+
+    def controls(self): return _loss_controls(self.losses)
+    def shown(self, values):
+        return ['losses', 'classes', *(name for name in values['losses'] if name in _strengths)]
+
+    def stage(self, **_):
         fig = _figure(10.6, 3.9)
         axes = fig.subplots(1, 3, gridspec_kw=dict(left=.04, right=.985, bottom=.135, top=.915, wspace=.17))
-        for ax, title, ends in zip(axes, ('loss (nats)', 'weight u = loss/CE', "factor on CE's gradient"), ((0, 5), (0, 4), (-1, 4))):
+        limits = {'loss (nats)': (0, 5), 'weight u = loss/CE': (0, 4), "factor on CE's gradient": (-1, 4)}
+        for ax, (title, ends) in zip(axes, limits.items()):
             ax.set(title=title, xlabel='probability of the label', xlim=(0, 1), ylim=ends)
         for ax in axes[1:]: ax.axhline(1, color=grey, lw=.8, ls=':')
         axes[2].axhline(0, color='k', lw=.8)
         return fig
-    def fill(fig, losses, classes, **strengths):
-        ce, slope = curve('ce', None, classes)
+
+    def fill(self, fig, losses, classes, **strengths):
+        ce, slope = self.curve('ce', None, classes)
         told = []
         for name in losses:
             strength = strengths.get(name)
-            loss, gradient = curve(name, strength, classes)
-            style = loss_style(name, **({_strengths[name][0]: strength} if name in _strengths else {}))
-            for ax, y in zip(fig.axes, (loss, loss/ce, gradient/slope)): ax.plot(p, y, **style)
-            told.append(f'{style["label"]} {(gradient/slope)[200].item():.2f}')
+            loss, gradient = self.curve(name, strength, classes)
+            style, factor = loss_style(name, **_options(name, strength)), gradient/slope
+            for ax, y in zip(fig.axes, (loss, loss/ce, factor)): ax.plot(self.p, y, **style)
+            told.append(f'{style["label"]} {factor[_MIDDLE].item():.2f}')
         if losses: fig.axes[0].legend(ncols=1 + (len(losses) > 5))
-        return f'factor on the gradient at p = {p[200]:.2f}, {classes} classes: ' + ', '.join(told)
+        return f'factor on the gradient at p = {self.p[_MIDDLE]:.2f}, {classes} classes: ' + ', '.join(told)
 
-    controls = dict(losses=w.SelectMultiple(options=[(loss_label(name), name) for name in _along_p], value=losses, rows=7, description='losses'), classes=w.IntSlider(2, 2, 100, description='classes'))
-    for name, (option, value, most) in _strengths.items():
-        controls[name] = w.FloatSlider(value, min=0 if option == 'gamma' else most/100, max=most, step=most/100, description=f'{loss_label(name)} {_greek[option]}')
-    return Explorer(controls, stage, fill, shown=lambda values: ['losses', 'classes', *(name for name in values['losses'] if name in _strengths)])
+# %% ../../nbs/80_widgets/03_losses.ipynb #62bb2073
+def loss_explorer(
+    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # to begin with
+)->Explorer:
+    "Loss, weight and gradient factor against the probability of the label, by loss, strength and number of classes."
+    losses = (losses,) if isinstance(losses, str) else tuple(losses)
+    for name in losses: pick('loss', name, _along_p)
+    return _LossView(losses).explorer()

@@ -14,23 +14,82 @@ from ..metrics.bins import check_bins, mass_table, width_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
 from ..evaluate.measures import ece_text
-from .explorer import _ipywidgets, _figure, Explorer
+from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 
-# %% ../../nbs/80_widgets/02_reliability.ipynb #a8dc1613
+# %% ../../nbs/80_widgets/02_reliability.ipynb #f75cbfc3
+_schemes = {'equal width': width_bins, 'equal mass': mass_table}
+
 class _Tempered:
-    "Confidences and hits of predictions at any temperature, of the predicted class or of one class."
+    "Predictions at any temperature: confidences and hits of the predicted class, or of one class, and their diagram."
     def __init__(self, preds):
         logits = preds.logits.cpu().double()
         self.pred, self.target = preds.pred.cpu(), preds.target.cpu()
         self.below = logits - logits.amax(1, keepdim=True)
+        self.samples, self.diagram = lru_cache(4)(self._samples), lru_cache(64)(self._diagram)
 
     def __call__(self, T:float, of:int|None):
         e = (self.below/T).exp_()
-        share = 1/e.sum(1)
-        return (share, self.pred == self.target) if of is None else (e[:, of]*share, self.target == of)
+        largest = 1/e.sum(1)
+        if of is None: return largest, self.pred == self.target
+        return e[:, of]*largest, self.target == of
 
-_schemes = {'equal width': width_bins, 'equal mass': mass_table}
+    def _samples(self, T, of):
+        conf, hit = self(T, of)
+        return conf, hit, smooth_curve(conf, hit)
+
+    def _diagram(self, T, of, n_bins, scheme):
+        "What is drawn, and the ECE as text."
+        conf, hit, curve = self.samples(T, of)
+        table = _schemes[scheme](conf, hit, n_bins)
+        return dict(bins=table, curve=curve), ece_text(table)
+
+# %% ../../nbs/80_widgets/02_reliability.ipynb #a8dc1613
+class _ReliabilityView(View):
+    "Reliability diagrams as given and at a temperature."
+    def __init__(self, preds, fitted, names, n_bins):
+        self.tempered, self.n = _Tempered(preds), len(preds)
+        self.fitted, self.names, self.n_bins = fitted, names, n_bins
+
+    def controls(self):
+        w, decades = _ipywidgets(), math.log10(self.fitted)
+        classes = [('predicted class', None), *((name, k) for k, name in enumerate(self.names))]
+        return dict(
+            n_bins=w.IntSlider(self.n_bins, 1, max(100, self.n_bins), description='bins'),
+            scheme=w.Dropdown(options=list(_schemes), description='of'),
+            temperature=w.FloatLogSlider(self.fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)),
+                                         step=.005, description='temperature', readout_format='.3g'),
+            of=w.Dropdown(options=classes, description='probability of'))
+
+    def staged(self, of, **_): return of is None
+    def stage(self, of, **_):
+        words = ('confidence', 'accuracy') if of is None else ('probability of the class', 'share of the class')
+        fig = _figure(9.2, 4.6)
+        axes = fig.subplots(1, 2, gridspec_kw=dict(left=.07, right=.985, bottom=.26, top=.87, wspace=.14))
+        for i, ax in enumerate(axes): reliability_axes(ax, i == 0, words)
+        return fig
+
+    def fill(self, fig, n_bins, scheme, temperature, of):
+        before, ece = self.tempered.diagram(1., of, n_bins, scheme)
+        after, ece_T = self.tempered.diagram(temperature, of, n_bins, scheme)
+        left, right = fig.axes
+        fill_reliability_axes(left, left.child_axes[0], **before, title='as given', note=f'ECE {ece}')
+        fill_reliability_axes(right, right.child_axes[0], **after, title=f'temperature {temperature:.3g}',
+                              note=f'ECE {ece_T}')
+        what = 'predicted class' if of is None else f'class {self.names[of]}'
+        return (f'{what}, {n_bins} bins of {scheme}, n = {self.n:,}: ECE {ece} as given, '
+                f'{ece_T} at temperature {temperature:.3g}')
+
+# %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
+def _check_sets(preds, val, names):
+    "TypeError or ValueError unless the sets are predictions of the same classes, and each class has a name."
+    for name, given in dict(preds=preds, val=val).items():
+        left_out = name == 'val' and given is None
+        if not isinstance(given, Predictions) and not left_out:
+            raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
+    K = preds.num_classes
+    if names is not None and len(names) != K: raise ValueError(f'names: {len(names)} for {K} classes, want one each')
+    if val is not None and val.num_classes != K: raise ValueError(f'val: {val.num_classes} classes, preds has {K}')
 
 def reliability_explorer(
     preds:Predictions,          # to look at
@@ -38,38 +97,9 @@ def reliability_explorer(
     names=None,                 # of the classes
     n_bins:int=15,
 )->Explorer:
-    "Reliability diagrams as given and at a temperature, with the number and kind of bins, and for one class if wanted. ECE in percent with its 95 % interval."
+    "Reliability diagrams as given and at a temperature, by number and kind of bins, of all predictions or one class."
     check_bins(n_bins)
-    for name, given in dict(preds=preds, val=val).items():
-        if not isinstance(given, Predictions) and not (name == 'val' and given is None): raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
-    if names is not None and len(names) != preds.num_classes: raise ValueError(f'names: {len(names)} for {preds.num_classes} classes, want one each')
-    if val is not None and val.num_classes != preds.num_classes: raise ValueError(f'val: {val.num_classes} classes, preds has {preds.num_classes}')
-    w, at = _ipywidgets(), _Tempered(preds)
-    fitted = nll_temperature(val.logits, val.target) if val is not None else 1.
-    names, decades = [str(name) for name in (range(preds.num_classes) if names is None else names)], math.log10(fitted)
-
-    @lru_cache(4)
-    def samples(T, of): return (found := at(T, of)), smooth_curve(*found)
-    @lru_cache(64)
-    def panel(T, of, n_bins, scheme):
-        found, curve = samples(T, of)
-        table = _schemes[scheme](*found, n_bins)
-        return dict(bins=table, curve=curve), ece_text(table)
-
-    def stage(of, **_):
-        fig, words = _figure(9.2, 4.6), ('confidence', 'accuracy') if of is None else ('probability of the class', 'share of the class')
-        axes = fig.subplots(1, 2, gridspec_kw=dict(left=.07, right=.985, bottom=.26, top=.87, wspace=.14))
-        for i, ax in enumerate(axes): reliability_axes(ax, i == 0, words)
-        return fig
-    def fill(fig, n_bins, scheme, temperature, of):
-        (before, ece), (after, ece_T) = panel(1., of, n_bins, scheme), panel(temperature, of, n_bins, scheme)
-        for ax, args, number, title in zip(fig.axes, (before, after), (ece, ece_T), ('as given', f'temperature {temperature:.3g}')):
-            fill_reliability_axes(ax, ax.child_axes[0], **args, title=title, note=f'ECE {number}')
-        what = 'predicted class' if of is None else f'class {names[of]}'
-        return f'{what}, {n_bins} bins of {scheme}, n = {len(preds):,}: ECE {ece} as given, {ece_T} at temperature {temperature:.3g}'
-
-    return Explorer(dict(
-        n_bins=w.IntSlider(n_bins, 1, max(100, n_bins), description='bins'),
-        scheme=w.Dropdown(options=list(_schemes), description='of'),
-        temperature=w.FloatLogSlider(fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)), step=.005, description='temperature', readout_format='.3g'),
-        of=w.Dropdown(options=[('predicted class', None), *((name, k) for k, name in enumerate(names))], description='probability of')), stage, fill, staged=lambda of, **_: of is None)
+    _check_sets(preds, val, names)
+    fitted = 1. if val is None else nll_temperature(val.logits, val.target)
+    if names is None: names = range(preds.num_classes)
+    return _ReliabilityView(preds, fitted, [str(name) for name in names], n_bins).explorer()

@@ -18,60 +18,122 @@ from ..metrics.smoothing import smooth_curve
 from ..evaluate.measures import ece_text
 from ..runs.folder import find_runs
 from ..runs.run import Run
-from .explorer import _ipywidgets, _figure, Explorer
+from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import grey, loss_label, loss_style, reliability_diagram
 
+# %% ../../nbs/80_widgets/05_runs.ipynb #1fe4a34b
+def _finished(root):
+    "Name -> run for every training that is done."
+    folders = [f for f in find_runs(root) if f.info.get('kind') == 'train' and f.state == 'done']
+    if not folders:
+        raise ValueError(f'root: no finished training under {root or "the root of runs"}; '
+                         '`calibnb run nll_overfitting` makes some')
+    return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
+
+def _strength_of(config):
+    "The option that tells runs of one loss apart; learned exponents have none."
+    return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
+
+def _labels(runs):
+    "Short name of each run for a legend."
+    def plain(config): return f'{loss_label(config.loss_name, **_strength_of(config))} s{config.seed}'
+    found = {name: plain(run.config) for name, run in runs.items()}
+    twins = Counter(found.values())
+    return {name: f'{label} {name.split("/")[1][:4]}' if twins[label] > 1 else label for name, label in found.items()}
+
+def _choices(runs, labels):
+    "Pairs (what a list shows, name) for all runs."
+    def words(name, config):
+        experiment, folder = name.split('/')
+        return f'{experiment}: {labels[name]}, {config.data} {config.model} {folder[:8]}'
+    return [(words(name, run.config), name) for name, run in runs.items()]
+
+def _styles(runs, labels, chosen):
+    "Run -> how it is drawn among those that are chosen."
+    found, seen = {}, []
+    for name in chosen:
+        config = runs[name].config
+        style = loss_style(config.loss_name, **_strength_of(config))
+        pale = min(.75, .3*seen.count(style))
+        seen.append(style)
+        color = [c + pale*(1 - c) for c in to_rgb(style['color'])]
+        found[name] = style | dict(label=labels[name], color=color)
+    return found
+
+# %% ../../nbs/80_widgets/05_runs.ipynb #4732a775
+class _Trainings:
+    "Histories and reliability diagrams of runs, with their labels."
+    def __init__(self, runs):
+        self.runs, self.labels = runs, _labels(runs)
+        self.history, self.diagram = cache(self._history), lru_cache(64)(self._diagram)
+        self.epochs = max(run.config.recipe.epochs for run in runs.values())
+        self.columns = list(dict.fromkeys(c for run in runs.values() for c in run.history.columns if c != 'epoch'))
+
+    def _history(self, name): return self.runs[name].history.frame()
+
+    def _diagram(self, name, n_bins):
+        preds = self.runs[name].predictions('test')
+        table = width_bins(preds.conf, preds.hit, n_bins)
+        return dict(bins=table, curve=smooth_curve(preds.conf, preds.hit), note=f'ECE {ece_text(table)}')
+
+    def recorded(self, chosen, column):
+        "Those of the chosen runs whose history has the column."
+        return [name for name in chosen if column in self.history(name)]
+
+    def reading(self, name, column, epoch):
+        "The value of a run at an epoch, or at its last, as text."
+        values = self.history(name)[column].to_numpy()
+        last = len(values)
+        text = f'{self.labels[name]}: {values[min(epoch, last) - 1]:.4g}'
+        return f'{text} (its last, {last})' if last < epoch else text
+
 # %% ../../nbs/80_widgets/05_runs.ipynb #ba87cea0
+class _RunsView(View):
+    "Histories of runs, read at an epoch, and reliability diagrams of up to four of them on the test split."
+    def __init__(self, trainings, column):
+        self.trainings, self.column = trainings, column
+
+    def controls(self):
+        w, t = _ipywidgets(), self.trainings
+        return dict(
+            chosen=w.SelectMultiple(options=_choices(t.runs, t.labels), value=tuple(t.runs)[:3], rows=7,
+                                    description='runs', layout=w.Layout(width='44em')),
+            column=w.Dropdown(options=t.columns, value=self.column, description='show'),
+            epoch=w.IntSlider(t.epochs, 1, t.epochs, description='epoch'),
+            n_bins=w.IntSlider(15, 1, 100, description='bins'))
+
+    def staged(self, epoch, **others): return tuple(others.values())
+    def stage(self, chosen, column, n_bins, **_):
+        t, fig = self.trainings, _figure(10.6, 6.2)
+        top, styles = fig.add_axes([.07, .62, .68, .32]), _styles(t.runs, t.labels, chosen)
+        for name in t.recorded(chosen, column):
+            history = t.history(name)
+            top.plot(history['epoch'], history[column], **styles[name])
+        top.set(xlabel='epoch', title=column, xlim=top.get_xlim(), ylim=top.get_ylim())
+        for i, name in enumerate(chosen[:4]):
+            ax = fig.add_axes([.07 + .235*i, .16, .2, .29])
+            reliability_diagram(ax, **t.diagram(name, n_bins), title=t.labels[name], leftmost=i == 0)
+        return fig
+
+    def fill(self, fig, chosen, column, epoch, **_):
+        t, top = self.trainings, fig.axes[0]
+        told = {name: t.reading(name, column, epoch) for name in t.recorded(chosen, column)}
+        top.plot([epoch, epoch], [0, 1], color=grey, lw=.8, transform=top.get_xaxis_transform(),
+                 scalex=False, scaley=False)
+        styles = _styles(t.runs, t.labels, chosen)
+        lines = [Line2D([], [], **styles[name] | dict(label=text)) for name, text in told.items()]
+        if told:
+            top.legend(handles=lines, title=f'at epoch {epoch}', loc='upper left', bbox_to_anchor=(1.01, 1.05),
+                       fontsize=8)
+        nothing = 'not recorded by any of these' if chosen else 'choose a run'
+        return f'{column} at epoch {epoch}: ' + (', '.join(told.values()) or nothing)
+
+# %% ../../nbs/80_widgets/05_runs.ipynb #b4c4db0a
 def run_explorer(
     root=None,  # of all runs; `runs_root()` when None
     column:str='train_loss', # of the history, to begin with
 )->Explorer:
-    "Histories of finished trainings, laid over one another, read at an epoch; below, reliability diagrams of up to four of them on the test split."
-    w = _ipywidgets()
-    runs = {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in find_runs(root) if f.info.get('kind') == 'train' and f.state == 'done'}
-    if not runs: raise ValueError(f'root: no finished training under {root or "the root of runs"}; `calibnb run nll_overfitting` makes some')
-    plain = {name: f'{loss_label(run.config.loss_name, **_strength_of(run.config))} s{run.config.seed}' for name, run in runs.items()}
-    twins = Counter(plain.values())
-    def label(name): return plain[name] + (f' {name.split("/")[1][:4]}' if twins[plain[name]] > 1 else '')
-    names = [(f'{name.split("/")[0]}: {label(name)}, {runs[name].config.data} {runs[name].config.model} {name.split("/")[1][:8]}', name) for name in runs]
-    columns = list(dict.fromkeys(c for run in runs.values() for c in run.history.columns if c != 'epoch'))
-    pick('column', column, columns)
-    frame = cache(lambda name: runs[name].history.frame())
-
-    @lru_cache(64)
-    def diagram(name, n_bins):
-        preds = runs[name].predictions('test')
-        table = width_bins(preds.conf, preds.hit, n_bins)
-        return dict(bins=table, curve=smooth_curve(preds.conf, preds.hit), note=f'ECE {ece_text(table)}')
-
-    def look(name, chosen):
-        "Of a loss its colour, paler for each further run of it."
-        styles = [loss_style(runs[other].config.loss_name, **_strength_of(runs[other].config)) for other in chosen]
-        style = styles[chosen.index(name)]
-        pale = min(.75, .3*styles[:chosen.index(name)].count(style))
-        return style | dict(label=label(name), color=[c + pale*(1 - c) for c in to_rgb(style['color'])])
-    def stage(chosen, column, n_bins, **_):
-        fig = _figure(10.6, 6.2)
-        top = fig.add_axes([.07, .62, .68, .32])
-        for name in chosen:
-            if column in frame(name): top.plot(frame(name)['epoch'], frame(name)[column], **look(name, chosen))
-        top.set(xlabel='epoch', title=column, xlim=top.get_xlim(), ylim=top.get_ylim())
-        for i, name in enumerate(chosen[:4]):
-            reliability_diagram(fig.add_axes([.07 + .235*i, .16, .2, .29]), **diagram(name, n_bins), title=label(name), leftmost=i == 0)
-        return fig
-    def fill(fig, chosen, column, epoch, **_):
-        at = {name: frame(name)[column].to_numpy()[min(epoch, len(frame(name))) - 1] for name in chosen if column in frame(name)}
-        told = {name: f'{label(name)}: {value:.4g}' + (f' (its last, {len(frame(name))})' if len(frame(name)) < epoch else '') for name, value in at.items()}
-        fig.axes[0].plot([epoch, epoch], [0, 1], color=grey, lw=.8, transform=fig.axes[0].get_xaxis_transform(), scalex=False, scaley=False)
-        lines = [Line2D([], [], **look(name, chosen) | dict(label=text)) for name, text in told.items()]
-        if at: fig.axes[0].legend(handles=lines, title=f'at epoch {epoch}', loc='upper left', bbox_to_anchor=(1.01, 1.05), fontsize=8)
-        return f'{column} at epoch {epoch}: ' + (', '.join(told.values()) or ('not recorded by any of these' if chosen else 'choose a run'))
-
-    most = max(run.config.recipe.epochs for run in runs.values())
-    return Explorer(dict(
-        chosen=w.SelectMultiple(options=names, value=tuple(runs)[:3], rows=7, description='runs', layout=w.Layout(width='44em')),
-        column=w.Dropdown(options=columns, value=column, description='show'),
-        epoch=w.IntSlider(most, 1, most, description='epoch'),
-        n_bins=w.IntSlider(15, 1, 100, description='bins')), stage, fill, staged=lambda epoch, **rest: tuple(rest.values()))
-
-def _strength_of(config): return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
+    "Histories of finished trainings over one another, read at an epoch; below, how calibrated up to four of them are."
+    trainings = _Trainings(_finished(root))
+    pick('column', column, trainings.columns)
+    return _RunsView(trainings, column).explorer()

@@ -17,56 +17,97 @@ from torch import Tensor
 
 from ..core.options import pick
 from ..losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
-from .explorer import _ipywidgets, _figure, Explorer
+from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import grey, sequential
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #bcc838b8
-_weights = {'focal': focal_weight, 'dual focal': dual_focal_weight, 'BSCE': partial(bsce_weight, beta=2.)}
-_corners = np.array([[0, 0, 1], *[[math.cos(a)*8**.5/3, math.sin(a)*8**.5/3, -1/3] for a in (0, 2*math.pi/3, 4*math.pi/3)]])   # of a tetrahedron, the label's above
+_ABOVE_ZERO = 1e-9  # added to each entry before they are made to sum to 1 again
 
 def simplex_points(
     steps:int,  # between one corner and another
     K:int=4,
 )->Tensor:      # (P, K) float64
     "All probability vectors whose entries are multiples of 1/steps, without exact zeros."
-    counts = np.stack(np.meshgrid(*[np.arange(steps + 1)]*(K - 1), indexing='ij'), -1).reshape(-1, K - 1)
+    grid = np.meshgrid(*[np.arange(steps + 1)]*(K - 1), indexing='ij')
+    counts = np.stack(grid, -1).reshape(-1, K - 1)
     counts = counts[counts.sum(1) <= steps]
-    return torch.from_numpy((np.c_[counts, steps - counts.sum(1)]/steps + 1e-9)/(1 + K*1e-9))
+    last = steps - counts.sum(1)
+    return torch.from_numpy((np.c_[counts, last]/steps + _ABOVE_ZERO)/(1 + K*_ABOVE_ZERO))
+
+# %% ../../nbs/80_widgets/04_simplex.ipynb #2fcde026
+def _corner(turn):
+    "A corner below, at this angle around the axis through the uppermost."
+    return [math.cos(turn)*8**.5/3, math.sin(turn)*8**.5/3, -1/3]
+
+_corners = np.array([[0, 0, 1], *map(_corner, (0, 2*math.pi/3, 4*math.pi/3))])  # that of the label is the uppermost
 
 def _seen_from(turn, tilt):
-    "(3, 3) columns: to the right, up, towards the eye."
+    "(3, 3) columns: to the right, up, towards the eye. Angles in degrees."
     a, b = math.radians(turn), math.radians(tilt)
-    return np.array([[-math.sin(a), -math.cos(a)*math.sin(b), math.cos(a)*math.cos(b)], [math.cos(a), -math.sin(a)*math.sin(b), math.sin(a)*math.cos(b)], [0, math.cos(b), math.sin(b)]])
+    return np.array([
+        [-math.sin(a), -math.cos(a)*math.sin(b), math.cos(a)*math.cos(b)],
+        [math.cos(a), -math.sin(a)*math.sin(b), math.sin(a)*math.cos(b)],
+        [0, math.cos(b), math.sin(b)],
+    ])
 
+# %% ../../nbs/80_widgets/04_simplex.ipynb #5ce80670
+_weights = {'focal': focal_weight, 'dual focal': dual_focal_weight, 'BSCE': partial(bsce_weight, beta=2.)}
+
+def _draw_tetrahedron(ax, eye):
+    "Edges and the names of the corners."
+    ends = _corners @ eye
+    for a in range(4):
+        for b in range(a):
+            x, y, depth = ends[[a, b]].T
+            ax.plot(x, y, color=grey, lw=.8, zorder=3 if depth.mean() > 0 else 1)
+        name = f'$p_{a + 1}$ (label)' if a == 0 else f'$p_{a + 1}$'
+        ax.text(*1.09*ends[a, :2], name, ha='center', va='center', zorder=4)
+
+# %% ../../nbs/80_widgets/04_simplex.ipynb #1215ecea
+_NEARLY = 1e-6  # more than what `_ABOVE_ZERO` moves a probability, less than a step
+
+class _SimplexView(View):
+    "The weight of a loss over the predictions for four classes."
+    def __init__(self, weight, steps):
+        self.weight, self.p = weight, simplex_points(steps)
+        self.seen = LogProbs(self.p.log(), torch.zeros(len(self.p), dtype=torch.long, device='cpu'))
+        self.quarter = torch.isclose(self.p[:, 0], self.p.new_tensor(.25), atol=_NEARLY)
+
+    def controls(self):
+        w = _ipywidgets()
+        return dict(
+            weight=w.Dropdown(options=list(_weights), value=self.weight, description='weight of'),
+            gamma=w.FloatSlider(2., min=.1, max=10, step=.1, description='γ'),
+            turn=w.IntSlider(10, -180, 180, description='turn'),
+            tilt=w.IntSlider(15, -90, 90, description='tilt'),
+            least=w.FloatSlider(0., min=0., max=.9, step=.05, description='label from'))
+
+    def staged(self, weight, gamma, **_): return weight, gamma
+    def stage(self, weight, gamma, **_):
+        fig, most = _figure(6.4, 5.2), _weights[weight](self.seen, gamma).max().item()
+        ax = fig.add_axes([.02, .02, .8, .9], aspect='equal', xlim=(-1.12, 1.12), ylim=(-1.12, 1.12))
+        ax.axis('off')
+        bar = fig.add_axes([.85, .2, .03, .6])
+        fig.colorbar(ScalarMappable(Normalize(0, most), sequential), cax=bar, label='weight u')
+        return fig
+
+    def fill(self, fig, weight, gamma, turn, tilt, least):
+        u, eye, ax = _weights[weight](self.seen, gamma), _seen_from(turn, tilt), fig.axes[0]
+        keep, most, title = self.p[:, 0] >= least - _NEARLY, u.max().item(), f'{weight}, γ = {gamma:g}'
+        x, y, depth = (self.p[keep].numpy() @ _corners @ eye).T
+        order = np.argsort(depth)                                              # the nearest last
+        _draw_tetrahedron(ax, eye)
+        ax.scatter(x[order], y[order], c=u[keep][order], s=26 + 12*depth[order], cmap=sequential, vmin=0, vmax=most,
+                   edgecolor='white', lw=.3, zorder=2)
+        ax.set_title(title)
+        lo, hi = (end.item() for end in u[self.quarter].aminmax())
+        return f'{title}: u up to {most:.3g}; where the label has probability ¼, from {lo:.3g} to {hi:.3g}'
+
+# %% ../../nbs/80_widgets/04_simplex.ipynb #74165f62
 def simplex_explorer(
     weight:str='BSCE',  # 'focal', 'dual focal', 'BSCE'
     steps:int=12,       # along an edge, a multiple of 4
 )->Explorer:
     "The weight u over the predictions for four classes, to be turned."
     if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
-    w, p = _ipywidgets(), simplex_points(steps)
-    seen = LogProbs(p.log(), torch.zeros(len(p), dtype=torch.long, device='cpu'))
-    quarter = torch.isclose(p[:, 0], p.new_tensor(.25), atol=1e-6)
-
-    def stage(weight, gamma, **_):
-        fig = _figure(6.4, 5.2)
-        fig.add_axes([.02, .02, .8, .9], aspect='equal', xlim=(-1.12, 1.12), ylim=(-1.12, 1.12)).axis('off')
-        most = _weights[weight](seen, gamma).max().item()
-        fig.colorbar(ScalarMappable(Normalize(0, most), sequential), cax=fig.add_axes([.85, .2, .03, .6]), label='weight u')
-        return fig
-    def fill(fig, weight, gamma, turn, tilt, least):
-        u, eye, keep = _weights[weight](seen, gamma), _seen_from(turn, tilt), p[:, 0] >= least - 1e-6
-        x, y, depth = (p[keep].numpy() @ _corners @ eye).T
-        ends, order = _corners @ eye, np.argsort(depth)                        # the nearest last
-        for a in range(4):
-            for b in range(a): fig.axes[0].plot(*ends[[a, b], :2].T, color=grey, lw=.8, zorder=1 + (ends[[a, b], 2].mean() > 0)*2)
-            fig.axes[0].text(*1.09*ends[a, :2], f'$p_{a + 1}$' + ' (label)'*(a == 0), ha='center', va='center', zorder=4)
-        fig.axes[0].scatter(x[order], y[order], c=u[keep][order], s=26 + 12*depth[order], cmap=sequential, vmin=0, vmax=u.max().item(), edgecolor='white', lw=.3, zorder=2)
-        fig.axes[0].set_title(f'{weight}, γ = {gamma:g}')
-        return f'{weight}, γ = {gamma:g}: u up to {u.max().item():.3g}; where the label has probability ¼, from {u[quarter].min().item():.3g} to {u[quarter].max().item():.3g}'
-
-    return Explorer(dict(
-        weight=w.Dropdown(options=list(_weights), value=pick('weight', weight, list(_weights)), description='weight of'),
-        gamma=w.FloatSlider(2., min=.1, max=10, step=.1, description='γ'),
-        turn=w.IntSlider(10, -180, 180, description='turn'), tilt=w.IntSlider(15, -90, 90, description='tilt'),
-        least=w.FloatSlider(0., min=0., max=.9, step=.05, description='label from')), stage, fill, staged=lambda weight, gamma, **_: (weight, gamma))
+    return _SimplexView(pick('weight', weight, list(_weights)), steps).explorer()

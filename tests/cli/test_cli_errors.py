@@ -1,5 +1,7 @@
-"""Wrong usages of the command line, by the hundred: each ends with a code that is not 0, one line on stderr that names
-what is wrong, no traceback, and nothing written."""
+"""Wrong usages of the command line, by the hundred.
+
+Each ends with a code that is not 0, one line on stderr that names what is wrong, no traceback, and nothing written.
+"""
 
 import json
 import os
@@ -231,65 +233,63 @@ RUN = [
     ("train -p loss_args.gamma 2", "gamma"),
     ("train -p model_args.hidden x", "hidden: 'x'"),
 ]
+SPEC_ERRORS = {  # file of SPECS, or what else may be named -> what is said of it
+    "empty.yaml": "empty.yaml",
+    "list.yaml": "list.yaml",
+    "text.yaml": "text.yaml",
+    "tabs.yaml": "tabs.yaml",
+    "open.yaml": "open.yaml",
+    "two.yaml": "two.yaml",
+    "python.yaml": "python.yaml",
+    "unknown.yaml": "bses: not known",
+    "numbers.yaml": "base",
+    "flat.yaml": "base",
+    "cases.yaml": "cases",
+    "nocase.yaml": "cases",
+    "case.yaml": "cases",
+    "axis.yaml": "grid.seed",
+    "axes.yaml": "grid",
+    "void.yaml": "seed: [] holds no value",
+    "range.yaml": "grid.seed",
+    "preset.yaml": "did you mean 'quick'",
+    "presets.yaml": "preset",
+    "both.yaml": "preset: belongs to trainings",
+    "loss.yaml": "focall",
+    "data.yaml": "cifar",
+    "model.yaml": "resnet",
+    "option.yaml": "gama",
+    "value.yaml": "gamma: -2",
+    "recipe.yaml": "recipe.lrr: not known",
+    "rate.yaml": "recipe.lr",
+    "lr.yaml": "recipe.lr",
+    "seed.yaml": "recipe.seed",
+    "words.yaml": "recipe.seed",
+    "big.yaml": "recipe.seed",
+    "recorder.yaml": "recorder",
+    "experiment.yaml": "experiment",
+    "deep.yaml": "loss.gamma",
+    "conflict.yaml": "seed is in base too",
+    "notebook.yaml": "did you mean 'train'",
+    "absent.yaml": "absent.ipynb is not there",
+    "parameter.yaml": "sede is not declared",
+    "long.yaml": "seed: '0:99999999999'",
+    "wide.yaml": "grid",
+    "still.yaml": "seed: '0:5:0'",
+    "meta.yaml": "meta.learn",
+    "losses.yaml": "loss: ['ce'] is not known",
+    "hidden.yaml": "hidden: 'x'",
+    "preset3.yaml": "recipe: 3",
+    "cosine.yaml": "recipe.schedule: 'cos' is not known",
+    "split.yaml": "data_seed",
+    "bad.json": "bad.json",
+    "binary.yaml": "binary.yaml",
+    "no.yaml": "no.yaml",
+    "nothing": "'nothing' is not known",
+    "folder.ipynb": "folder.ipynb is not there",
+    "trian": "did you mean 'train'",
+}
 SWEEP = [
-    *(
-        (name, told)
-        for name, told in {
-            "empty.yaml": "empty.yaml",
-            "list.yaml": "list.yaml",
-            "text.yaml": "text.yaml",
-            "tabs.yaml": "tabs.yaml",
-            "open.yaml": "open.yaml",
-            "two.yaml": "two.yaml",
-            "python.yaml": "python.yaml",
-            "unknown.yaml": "bses: not known",
-            "numbers.yaml": "base",
-            "flat.yaml": "base",
-            "cases.yaml": "cases",
-            "nocase.yaml": "cases",
-            "case.yaml": "cases",
-            "axis.yaml": "grid.seed",
-            "axes.yaml": "grid",
-            "void.yaml": "seed: [] holds no value",
-            "range.yaml": "grid.seed",
-            "preset.yaml": "did you mean 'quick'",
-            "presets.yaml": "preset",
-            "both.yaml": "preset: is of trainings",
-            "loss.yaml": "focall",
-            "data.yaml": "cifar",
-            "model.yaml": "resnet",
-            "option.yaml": "gama",
-            "value.yaml": "gamma: -2",
-            "recipe.yaml": "recipe.lrr: not known",
-            "rate.yaml": "recipe.lr",
-            "lr.yaml": "recipe.lr",
-            "seed.yaml": "recipe.seed",
-            "words.yaml": "recipe.seed",
-            "big.yaml": "recipe.seed",
-            "recorder.yaml": "recorder",
-            "experiment.yaml": "experiment",
-            "deep.yaml": "loss.gamma",
-            "conflict.yaml": "seed is in base too",
-            "notebook.yaml": "did you mean 'train'",
-            "absent.yaml": "absent.ipynb is not there",
-            "parameter.yaml": "sede is not declared",
-            "long.yaml": "seed: '0:99999999999'",
-            "wide.yaml": "grid",
-            "still.yaml": "seed: '0:5:0'",
-            "meta.yaml": "meta.learn",
-            "losses.yaml": "loss: ['ce'] is not known",
-            "hidden.yaml": "hidden: 'x'",
-            "preset3.yaml": "recipe: 3",
-            "cosine.yaml": "recipe.schedule: 'cos' is not known",
-            "split.yaml": "data_seed",
-            "bad.json": "bad.json",
-            "binary.yaml": "binary.yaml",
-            "no.yaml": "no.yaml",
-            "nothing": "'nothing' is not known",
-            "folder.ipynb": "folder.ipynb is not there",
-            "trian": "did you mean 'train'",
-        }.items()
-    ),
+    *SPEC_ERRORS.items(),
     ("fine.yaml --grid loss", "--grid loss"),
     ("fine.yaml --grid =3", "--grid =3"),
     ("fine.yaml --grid loss=", "--grid loss="),
@@ -398,12 +398,8 @@ APPLY = [
     ("calibrator.safetensors good.npz --logits --out folder.npz", "--out: folder.npz"),
     ("calibrator.safetensors good.npz --logits --out file/o.npz", "--out: file/o.npz"),
 ]
-WRONG = [
-    (f"{command} {rest}", told)
-    for command, cases in dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY).items()
-    for rest, told in cases
-]
-WRONG = GENERAL + WRONG
+COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY)
+WRONG = GENERAL + [(f"{command} {rest}", told) for command, cases in COMMANDS.items() for rest, told in cases]
 
 
 def words(line):
@@ -439,14 +435,14 @@ def test_there_are_many():
 @pytest.mark.parametrize(
     "command", ["run fine.ipynb", "sweep fine.yaml", "sweep train --grid seed=0:2", "audit good.npz --logits"]
 )
-def test_a_root_that_cannot_be_written_is_named_before_anything_starts(here, monkeypatch, capfd, command):
+@pytest.mark.parametrize("root", ["file", "file/runs"])
+def test_a_root_that_cannot_be_written_is_named_before_anything_starts(here, monkeypatch, capfd, command, root):
     monkeypatch.chdir(here)
-    for root in "file", "file/runs":
-        monkeypatch.setenv("CALIBNB_RUNS", str(here / root))
-        before = listing(here)
-        assert call(words(command)) == 2
-        out, err = capfd.readouterr()
-        assert err.count("\n") == 1 and f"CALIBNB_RUNS: {here / root}" in err and not out and listing(here) == before
+    monkeypatch.setenv("CALIBNB_RUNS", str(here / root))
+    before = listing(here)
+    assert call(words(command)) == 2
+    out, err = capfd.readouterr()
+    assert err.count("\n") == 1 and f"CALIBNB_RUNS: {here / root}" in err and not out and listing(here) == before
 
 
 @pytest.mark.parametrize(
@@ -465,12 +461,8 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
     assert call(["download", "cifar10"]) == 2
     err = capfd.readouterr().err
-    assert (
-        err.count("\n") == 1
-        and "cifar10 could not be fetched" in err
-        and str(tmp_path / "data") in err
-        and str(error).split("\n")[0] in err
-    )
+    assert err.count("\n") == 1 and "cifar10 could not be fetched" in err
+    assert str(tmp_path / "data") in err and str(error).split("\n")[0] in err
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "file"))
     assert call(["download", "cifar10"]) == 2 and capfd.readouterr().err.count("\n") == 1
@@ -478,15 +470,8 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
 
 def command(line, here, **kwargs):
     env = os.environ | dict(CALIBNB_RUNS=str(here / "runs"), PYTHONWARNINGS="default")
-    return subprocess.run(
-        [str(Path(sys.executable).parent / "calibnb"), *words(line)],
-        cwd=here,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        **kwargs,
-    )
+    program = [str(Path(sys.executable).parent / "calibnb"), *words(line)]
+    return subprocess.run(program, cwd=here, env=env, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -501,32 +486,24 @@ def test_so_does_the_command_itself(here, line, told):
 
 def test_a_reader_that_has_enough_is_no_error(here):
     "As in `calibnb list | head -1`, or of one that reads nothing."
-    line = f"{Path(sys.executable).parent / 'calibnb'} list | true"
-    ended = subprocess.run(
-        ["bash", "-c", line],
-        cwd=here,
-        env=os.environ | dict(CALIBNB_RUNS=str(here / "runs")),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    program = ["bash", "-c", f"{Path(sys.executable).parent / 'calibnb'} list | true"]
+    env = os.environ | dict(CALIBNB_RUNS=str(here / "runs"))
+    ended = subprocess.run(program, cwd=here, env=env, capture_output=True, text=True, timeout=120)
     assert not ended.stderr, ended.stderr
 
 
-def test_help_is_not_an_error(capsys):
-    for line in "--help", "run --help", "sweep --help", "--version":
-        with pytest.raises(SystemExit) as end:
-            cli.main(words(line))
-        assert end.value.code == 0 and not capsys.readouterr().err
+@pytest.mark.parametrize("line", ["--help", "run --help", "sweep --help", "--version"])
+def test_help_is_not_an_error(capsys, line):
+    with pytest.raises(SystemExit) as end:
+        cli.main(words(line))
+    assert end.value.code == 0 and not capsys.readouterr().err
 
 
 def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, capsys):
     "What is checked before lets through what is right."
     monkeypatch.chdir(here)
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
-    assert (
-        call(words(f"apply calibrator.safetensors good.npz --logits --out {tmp_path / 'new' / 'o.npz'}")) == 0
-        and (tmp_path / "new" / "o.npz").exists()
-    )
+    out = tmp_path / "new" / "o.npz"
+    assert call(words(f"apply calibrator.safetensors good.npz --logits --out {out}")) == 0 and out.exists()
     assert call(words("sweep fine.yaml --dry-run")) == 0 and "2 runs, 2 to be made" in capsys.readouterr().out
     assert json.loads((here / "fine.ipynb").read_text())["cells"]

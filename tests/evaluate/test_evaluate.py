@@ -13,6 +13,8 @@ from calibnb.evaluate import AS_GIVEN, Scored, evaluate, measure_all
 from calibnb.evaluate.measures import _classwise_floor
 from calibnb.posthoc import list_calibrators, make_calibrator
 
+TOP_LABEL = dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece)
+
 
 def overconfident(N=1200, K=4, scale=2., seed=0):
     draw = torch.Generator().manual_seed(seed)
@@ -28,24 +30,31 @@ def found():
 
 def test_every_row_is_what_the_metrics_say(found):
     preds, table = found
-    val = overconfident(seed=1)
+    val, target = overconfident(seed=1), preds.target
     assert list(table.rows) == [AS_GIVEN, *list_calibrators()]
     for row, measures in table.rows.items():
-        probs = preds.probs if row == AS_GIVEN else make_calibrator(row).fit(val.logits, val.target).transform(preds.logits.double())
-        keeps = row == AS_GIVEN or make_calibrator(row).keeps_prediction
-        assert math.isclose(measures["brier"].value, metrics.brier_score(probs, preds.target), abs_tol=1e-9)
-        assert math.isclose(measures["classwise_ece"].value, metrics.classwise_ece(probs, preds.target, validate=False), abs_tol=1e-9)
-        if (probs.argmax(1) == preds.pred).all() or not keeps:  # else the confidence is that of another class than the largest
-            for name, f in dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece).items():
-                assert math.isclose(measures[name].value, f(probs, preds.target, validate=False), abs_tol=1e-6), (row, name)
-            assert math.isclose(measures["ece_50"].value, metrics.ece(probs, preds.target, 50, validate=False), abs_tol=1e-9)
-        assert all(m.n == len(preds) for m in measures.values()) and measures["ece"].bins == 15 and measures["ece_50"].bins == 50
+        probs, keeps = preds.probs, True
+        if row != AS_GIVEN:
+            calibrator = make_calibrator(row)
+            keeps = calibrator.keeps_prediction
+            probs = calibrator.fit(val.logits, val.target).transform(preds.logits.double())
+        classwise = metrics.classwise_ece(probs, target, validate=False)
+        assert math.isclose(measures["brier"].value, metrics.brier_score(probs, target), abs_tol=1e-9)
+        assert math.isclose(measures["classwise_ece"].value, classwise, abs_tol=1e-9)
+        if (probs.argmax(1) == preds.pred).all() or not keeps:  # else the confidence is not the largest probability
+            for name, metric in TOP_LABEL.items():
+                value = metric(probs, target, validate=False)
+                assert math.isclose(measures[name].value, value, abs_tol=1e-6), (row, name)
+            ece_50 = metrics.ece(probs, target, 50, validate=False)
+            assert math.isclose(measures["ece_50"].value, ece_50, abs_tol=1e-9)
+        assert all(m.n == len(preds) for m in measures.values())
+        assert measures["ece"].bins == 15 and measures["ece_50"].bins == 50
         assert all(m.interval[0] <= m.value <= m.interval[1] for m in measures.values() if m.interval)
         assert all((m.floor is not None) == ("ece" in name) for name, m in measures.items())
 
 
 def test_a_kept_prediction_is_judged_by_its_own_confidence():
-    "Validation says: this prediction is right once in five times. Its confidence is .2 then, though another class now has more."
+    "Validation says that this prediction is right once in five: its confidence is .2, though another class has more."
     preds = Predictions(torch.tensor([[2., 1., 0.]]).repeat(10, 1), torch.tensor([0, 0] + [1]*8))
     scored = Scored.of(preds, make_calibrator("histogram", smooth=False).fit(preds.logits, preds.target))
     assert torch.allclose(scored.conf, torch.full((10,), .2, dtype=torch.float64)) and scored.hit.sum() == 2
@@ -81,11 +90,13 @@ def test_recommendation_and_marks(found):
 def test_a_winner_is_marked_only_beyond_chance():
     "A clear case, and one where only noise tells the rows apart."
     clear = evaluate(overconfident(4000, scale=4.), calibrators=["temperature"], n_boot=100, draws=2)
-    assert clear.best["nll"] == ["temperature"] == clear.best["ece"] == clear.best["brier"] and clear.text().count(" *") >= 5
+    assert all(clear.best[name] == ["temperature"] for name in ("nll", "ece", "brier"))
+    assert clear.text().count(" *") >= 5
     assert clear.best["error"] == [AS_GIVEN, "temperature"]  # the same predictions
     fair = evaluate(overconfident(1000, scale=1., seed=2), calibrators=["temperature"], n_boot=100, draws=2)
     assert fair.recommended == AS_GIVEN and "leave the probabilities as they are" in fair.advice()
-    assert all(set(fair.best[name]) == {AS_GIVEN, "temperature"} for name in ("error", "ece", "ada_ece", "smooth_ece", "classwise_ece"))
+    for name in "error", "ece", "ada_ece", "smooth_ece", "classwise_ece":
+        assert set(fair.best[name]) == {AS_GIVEN, "temperature"}
     for table in clear, fair:
         assert table.text().split("\n\n")[0].count(" *") == sum(len(rows) == 1 for rows in table.best.values())
 
@@ -143,8 +154,12 @@ def test_large_matrices_are_left_out_and_it_is_said():
 
 
 @pytest.mark.parametrize("args, message", [
-    (dict(val=overconfident(20, K=3)), "val: 3 classes, want 4"), (dict(folds=1), "folds: 1"), (dict(calibrators=["platts"]), "did you mean 'platt'"),
-    (dict(n_bins=0), "n_bins: 0"), (dict(more_bins=[-1]), "n_bins: -1")])
+    (dict(val=overconfident(20, K=3)), "val: 3 classes, want 4"),
+    (dict(folds=1), "folds: 1"),
+    (dict(calibrators=["platts"]), "did you mean 'platt'"),
+    (dict(n_bins=0), "n_bins: 0"),
+    (dict(more_bins=[-1]), "n_bins: -1"),
+])
 def test_wrong_arguments(args, message):
     with pytest.raises(ValueError, match=message):
         evaluate(overconfident(40), **dict(n_boot=2, draws=1) | args)
@@ -162,16 +177,19 @@ def test_noise_floors():
     floors = {name: m.floor for name, m in measure_all(Scored.of(preds), draws=200, n_boot=2).items()}
     draw = torch.Generator().manual_seed(7)
     labels = [torch.multinomial(preds.probs, 1, generator=draw)[:, 0] for _ in range(200)]
-    for name, f in dict(ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece, classwise_ece=metrics.classwise_ece).items():
-        brute = torch.stack([f(preds.probs, y, validate=False) for y in labels])
+    errors = dict(TOP_LABEL, classwise_ece=metrics.classwise_ece)
+    errors.pop("error")
+    for name, metric in errors.items():
+        brute = torch.stack([metric(preds.probs, y, validate=False) for y in labels])
         assert abs(brute.mean() - floors[name]) < 4*brute.std()/math.sqrt(200), name
     assert _classwise_floor(preds.probs, 15, 5, 0) == _classwise_floor(preds.probs, 15, 5, 0)
 
 
 def test_the_recommendation_does_not_depend_on_the_order_of_names():
-    preds = overconfident(800)
-    tables = [evaluate(preds, calibrators=names, n_boot=50, draws=1) for names in (["matrix", "vector", "temperature"], ["temperature", "vector", "matrix"])]
-    assert list(tables[0].rows) == list(tables[1].rows) and tables[0].recommended == tables[1].recommended == "temperature"
+    preds, names = overconfident(800), ["matrix", "vector", "temperature"]
+    first, second = (evaluate(preds, calibrators=order, n_boot=50, draws=1) for order in (names, names[::-1]))
+    assert list(first.rows) == list(second.rows)
+    assert {first.recommended, second.recommended} == {"temperature"}
 
 
 def test_without_calibrators_nothing_is_advised_or_marked():
@@ -184,14 +202,19 @@ def test_calibration_errors_are_told_apart_by_their_intervals_alone():
     from types import SimpleNamespace as Row
 
     from calibnb.evaluate.audit import _as_good
-    rows = {"a": dict(ece=Row(value=.02, interval=(.01, .03))), "b": dict(ece=Row(value=.035, interval=(.025, .045))), "c": dict(ece=Row(value=.05, interval=(.04, .06)))}
+    rows = {
+        "a": dict(ece=Row(value=.02, interval=(.01, .03))),
+        "b": dict(ece=Row(value=.035, interval=(.025, .045))),
+        "c": dict(ece=Row(value=.05, interval=(.04, .06))),
+    }
     assert _as_good(rows, {}, 2, 0) == dict(ece=["a", "b"])
 
 
 def test_calibrated_models_are_rarely_accused():
     "Of 100 calibrated sets at most 8 are called miscalibrated, where 2.5 are expected."
-    said = [evaluate(overconfident(300, scale=1., seed=s), calibrators=(), n_boot=2, draws=2).advice() for s in range(100)]
-    assert sum("no evidence of miscalibration" not in text for text in said) <= 8
+    sets = (overconfident(300, scale=1., seed=s) for s in range(100))
+    advice = [evaluate(preds, calibrators=(), n_boot=2, draws=2).advice() for preds in sets]
+    assert sum("no evidence of miscalibration" not in text for text in advice) <= 8
 
 
 def test_validation_on_the_same_samples_is_refused():
@@ -203,22 +226,28 @@ def test_validation_on_the_same_samples_is_refused():
 def test_what_is_doubtful_is_not_recommended():
     preds = overconfident(300, K=3)
     perfect = evaluate(Predictions(preds.logits, preds.pred), calibrators=["temperature"], n_boot=20, draws=2)
-    assert perfect.doubtful == ["temperature"] and perfect.recommended == AS_GIVEN and "could be fitted that can be relied on" in perfect.advice()
+    assert perfect.doubtful == ["temperature"] and perfect.recommended == AS_GIVEN
+    assert "No calibrator could be fitted reliably; see the notes." in perfect.advice()
     assert any(note.startswith("temperature: 0.01, the least there is") for note in perfect.notes)
-    one = evaluate(Predictions(preds.logits, torch.zeros_like(preds.target)), calibrators=["vector"], n_boot=20, draws=2)
-    assert one.recommended == AS_GIVEN and "All labels are of one class: a calibrator learns that and nothing else." in one.notes
+    same_class = Predictions(preds.logits, torch.zeros_like(preds.target))
+    one = evaluate(same_class, calibrators=["vector"], n_boot=20, draws=2)
+    assert one.recommended == AS_GIVEN
+    assert "All labels are of one class: a calibrator learns that and nothing else." in one.notes
 
 
 def test_calibrators_of_ones_own():
     preds = overconfident(400)
-    mine = {"HB 5": make_calibrator("histogram", n_bins=5), "T by ECE": make_calibrator("temperature", criterion="ece")}
+    mine = {
+        "HB 5": make_calibrator("histogram", n_bins=5),
+        "T by ECE": make_calibrator("temperature", criterion="ece"),
+    }
     table = evaluate(preds, overconfident(400, seed=1), calibrators=mine, n_boot=20, draws=2)
-    assert list(table.rows) == [AS_GIVEN, *mine] and len(table.fitted["HB 5"].maps_[0]["values"]) == 5 and not hasattr(mine["HB 5"], "n_classes_")
+    assert list(table.rows) == [AS_GIVEN, *mine]
+    assert len(table.fitted["HB 5"].maps_[0]["values"]) == 5 and not hasattr(mine["HB 5"], "n_classes_")
     assert "Use T by ECE with T = " in table.advice()
     assert list(evaluate(preds, calibrators="platt", n_boot=5, draws=1).rows) == [AS_GIVEN, "platt"]
-    for wrong, message in ([mine["HB 5"]], "want names, or a dictionary"), :
-        with pytest.raises(TypeError, match=message):
-            evaluate(preds, calibrators=wrong)
+    with pytest.raises(TypeError, match="want names, or a dictionary"):
+        evaluate(preds, calibrators=[mine["HB 5"]])
     with pytest.raises(TypeError, match="preds: a tuple, want Predictions"):
         evaluate((preds.logits, preds.target))
 
@@ -227,12 +256,14 @@ def test_changed_predictions_are_told():
     preds = overconfident(2000)
     shifted = Predictions(preds.logits + torch.tensor([4., 0., 0., 0.]), preds.target)
     table = evaluate(shifted, calibrators=["temperature", "vector"], n_boot=50, draws=2)
-    assert table.recommended == "vector" and "It changes " in table.advice() and "of the predictions; the error goes from" in table.advice()
+    assert table.recommended == "vector"
+    assert "It changes " in table.advice() and "of the predictions; the error goes from" in table.advice()
 
 
 def test_the_same_seed_gives_the_same_table():
-    tables = [evaluate(overconfident(200), calibrators=["temperature"], n_boot=20, draws=3, seed=4).frame() for _ in range(2)]
-    assert tables[0].equals(tables[1])
+    options = dict(calibrators=["temperature"], n_boot=20, draws=3, seed=4)
+    first, second = (evaluate(overconfident(200), **options).frame() for _ in range(2))
+    assert first.equals(second)
 
 
 def forest(seed=2):
@@ -287,16 +318,19 @@ def test_mixed_predictions_are_saved_whole(tmp_path):
 def test_validation_and_test_are_mixed_alike():
     probs, target = forest()
     probs = (probs + .01)/(1 + .01*probs.shape[1])
-    sets = [Predictions.from_probs(probs[rows], target[rows], eps) for rows, eps in ((slice(0, 150), .1), (slice(150, 300), .2))]
-    with pytest.raises(ValueError, match="val: its probabilities are mixed with the uniform at a weight of 0.2, and those of preds at 0.1"):
-        evaluate(*sets)
+    preds = Predictions.from_probs(probs[:150], target[:150], .1)
+    val = Predictions.from_probs(probs[150:300], target[150:300], .2)
+    message = "val: its probabilities are mixed with the uniform at a weight of 0.2, and those of preds at 0.1"
+    with pytest.raises(ValueError, match=message):
+        evaluate(preds, val)
 
 
 def bent(N=4000, seed=0):
     "Confidences that no temperature mends: too high in the middle of their range only."
     draw = torch.Generator().manual_seed(seed)
     level = torch.randint(4, (N,), generator=draw)
-    conf, acc = (torch.tensor(v, dtype=torch.float64)[level] for v in ((.5, .7, .85, .97), (.5, .72, .74, .99)))
+    levels = torch.tensor([[.5, .7, .85, .97], [.5, .72, .74, .99]], dtype=torch.float64)
+    conf, acc = levels[:, level]
     share = torch.tensor([.7, .2, .1], dtype=torch.float64)
     other = 1 + torch.multinomial(share, N, True, generator=draw)
     target = torch.where(torch.rand(N, generator=draw) < acc, 0, other)
@@ -306,25 +340,28 @@ def bent(N=4000, seed=0):
 def test_advice_says_what_is_left_and_what_mends_it():
     alone = evaluate(bent(), calibrators=["temperature"], n_boot=50, draws=20)
     assert not alone.fits(alone.recommended)
-    assert "That leaves an ECE" in alone.advice() and alone.advice().endswith("No calibrator here mends it.")
+    assert "That leaves an ECE" in alone.advice()
+    assert alone.advice().endswith("None of the calibrators tried removes it.")
     offered = evaluate(bent(), n_boot=50, draws=20)
     assert any("+" in row for row in offered.rows) and offered.fits(offered.recommended)
     assert "That leaves" not in offered.advice()
     priced = evaluate(bent(), calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
     assert priced.recommended == "temperature+isotonic"
-    assert "Use temperature scaling followed by isotonic regression: NLL" in priced.advice()
+    assert "Use temperature scaling followed by isotonic regression: the NLL goes from" in priced.advice()
 
 
 def test_few_samples_that_decide_are_told():
     "Three samples cost the network 20 nats each; without them it would have the lower NLL."
     from calibnb.evaluate import Evaluation
     n = 1000
-    pred, target = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+    pred = target = torch.zeros(n, dtype=torch.int64)
     probs = torch.tensor([[.9, .1]], dtype=torch.float64).expand(n, 2)
-    given = torch.full((n,), .1, dtype=torch.float64)
+    given, calibrated = (torch.full((n,), nll, dtype=torch.float64) for nll in (.1, .105))
     given[:3] = 20.
-    scored = {AS_GIVEN: Scored(probs, pred, target, given), "platt": Scored(probs, pred, target, torch.full((n,), .105, dtype=torch.float64))}
+    scored = {AS_GIVEN: Scored(probs, pred, target, given), "platt": Scored(probs, pred, target, calibrated)}
     rows = {row: measure_all(s, n_boot=10, draws=2) for row, s in scored.items()}
-    table = Evaluation("", rows, dict.fromkeys(rows[AS_GIVEN], ["platt"]), scored, {"platt": make_calibrator("platt")}, [], [])
+    best = dict.fromkeys(rows[AS_GIVEN], ["platt"])
+    table = Evaluation("", rows, best, scored, {"platt": make_calibrator("platt")}, [], [])
     assert table.deciding_samples("platt", AS_GIVEN) == 3 and table.deciding_samples(AS_GIVEN, "platt") is None
-    assert "Against as given, 3 samples decide: without them that has the lower NLL." in table.advice()
+    told = "This choice rests on 3 samples: without them, the probabilities as given would have the lower NLL."
+    assert told in table.advice()

@@ -1,4 +1,4 @@
-"Predictions from files, by hand and through `calibnb audit` and `calibnb apply`: right, refused in one line, never executed."
+"Predictions from files, by hand and through `calibnb audit` and `apply`: right, refused in one line, never executed."
 import pickle
 import subprocess
 import sys
@@ -32,7 +32,12 @@ def write(path, logits=LOGITS, target=TARGET, name="logits"):
     elif path.suffix == ".safetensors":
         save_file({name: logits, "y": target}, path)
     elif path.suffix == ".csv":
-        pd.DataFrame(logits.double().numpy(), columns=list("abcdefghij")[:logits.shape[1]]).assign(Target=target.numpy()).to_csv(path, index=False)
+        write_csv(path, logits, list("abcdefghij")[:logits.shape[1]], Target=target.numpy())
+    return path
+
+
+def write_csv(path, logits, columns, **others):
+    pd.DataFrame(logits.double().numpy(), columns=columns).assign(**others).to_csv(path, index=False)
     return path
 
 
@@ -98,7 +103,8 @@ def test_bombs_do_not_go_off(tmp_path, monkeypatch, capsys):
     assert (tmp_path/"exploded").exists()
 
 
-def bad_files(folder):
+def bad_arrays(folder):
+    "Files whose numbers are wrong, what each is read as, and a part of the message."
     nan = LOGITS.clone()
     nan[3, 1] = float("nan")
     yield write(folder/"nan.npz", nan), "logits", "row 3 holds nan or inf"
@@ -106,48 +112,67 @@ def bad_files(folder):
     yield write(folder/"labels.npz", LOGITS, TARGET + 1), "logits", "label 4 at row"
     yield write(folder/"flat.npz", LOGITS[:, 0]), "logits", "logits: shape (600,), want (N, K)"
     yield write(folder/"probs.npz", PROBS), "logits", "these are probabilities"
-    yield write(folder/"logits.npz", LOGITS, name="probs"), "probs", "want numbers in [0, 1]; logits need .softmax(1) first"
-    yield write(folder/"name.npz", LOGITS, name="z"), "logits", "0 entries called logits, want 1; names in it: 'z', 'target'"
+    reason = "want numbers in [0, 1]; logits need .softmax(1) first"
+    yield write(folder/"logits.npz", LOGITS, name="probs"), "probs", reason
+    reason = "0 entries called logits, want 1; names in it: 'z', 'target'"
+    yield write(folder/"name.npz", LOGITS, name="z"), "logits", reason
     yield write(folder/"empty.npz", LOGITS[:0], TARGET[:0]), "logits", "empty"
     yield write(folder/"half.csv", LOGITS, TARGET), "probs", "want numbers in [0, 1]"
-    yield folder/"absent.npz", "logits", "is not there"
-    for name, content in ("text.csv", "a,b,target\nx,1,0\n"), ("broken.npz", "no zip"), ("no.csv", ""):
-        (folder/name).write_text(content)
-    yield folder/"text.csv", "logits", "column 'a' holds text"
-    yield folder/"broken.npz", "logits", "cannot be read as npz"
-    yield folder/"no.csv", "logits", "cannot be read as csv"
-    pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
-    yield folder/"headerless.csv", "logits", "for a name; want a header"
-    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
-    yield folder/"index.csv", "logits", "no index (index=False)"
-    pd.DataFrame(LOGITS.numpy(), columns=["c3", "c2", "c1", "c0"]).assign(target=TARGET.numpy()).to_csv(folder/"turned.csv", index=False)
-    yield folder/"turned.csv", "logits", "not in the order of their numbers"
-    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy(), ID=range(600)).to_csv(folder/"id.csv", index=False)
-    yield folder/"id.csv", "logits", "column 'ID' is no class"
-    (folder/"junk.pt").write_bytes(b"no tensors here")
-    yield folder/"junk.pt", "logits", "file: "
     yield write(folder/"three.npz", LOGITS[:3], TARGET[:3]), "logits", "preds: 3 samples, too few"
     torch.save(dict(logits=LOGITS.to_sparse(), target=TARGET), folder/"sparse.pt")
     yield folder/"sparse.pt", "logits", "sparse tensor"
-    (folder/"x.parquet").write_text("")
-    yield folder/"x.parquet", "logits", "file format: '.parquet' is not known"
     np.savez(folder/"float.npz", logits=LOGITS.numpy(), target=TARGET.numpy() + .5)
     yield folder/"float.npz", "logits", "want integer class ids"
 
 
-def test_bad_files_end_in_one_line(tmp_path, capsys):
+def bad_formats(folder):
+    "Files that are absent, damaged or of an unknown format."
+    yield folder/"absent.npz", "logits", "is not there"
+    (folder/"broken.npz").write_text("no zip")
+    yield folder/"broken.npz", "logits", "cannot be read as npz"
+    (folder/"no.csv").write_text("")
+    yield folder/"no.csv", "logits", "cannot be read as csv"
+    (folder/"junk.pt").write_bytes(b"no tensors here")
+    yield folder/"junk.pt", "logits", "file: "
+    (folder/"x.parquet").write_text("")
+    yield folder/"x.parquet", "logits", "file format: '.parquet' is not known"
+
+
+def bad_headers(folder):
+    "Tables whose columns cannot be classes in order."
+    (folder/"text.csv").write_text("a,b,target\nx,1,0\n")
+    yield folder/"text.csv", "logits", "column 'a' holds text"
+    pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
+    yield folder/"headerless.csv", "logits", "for a name; want a header"
+    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
+    yield folder/"index.csv", "logits", "no index (index=False)"
+    turned = write_csv(folder/"turned.csv", LOGITS, ["c3", "c2", "c1", "c0"], target=TARGET.numpy())
+    yield turned, "logits", "not in the order of their numbers"
+    with_id = write_csv(folder/"id.csv", LOGITS, list("abcd"), target=TARGET.numpy(), ID=range(600))
+    yield with_id, "logits", "column 'ID' is no class"
+
+
+@pytest.mark.parametrize("bad_files", [bad_arrays, bad_formats, bad_headers])
+def test_bad_files_end_in_one_line(bad_files, tmp_path, capsys):
     for path, kind, reason in bad_files(tmp_path):
         assert cli.main(["audit", str(path), f"--{kind}"]) == 2, path
         err = capsys.readouterr().err
         assert reason in err and err.count("\n") == 1 and err.startswith("calibnb: ") and len(err) < 400, err
 
 
-def test_a_wrong_audit_is_refused_before_it_begins(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("args, message", [
+    (["--bins", "0"], "--bins: 0"),
+    (["--val", "b.npz"], "val: 3 classes, want 4"),
+    (["--val", "a.npz"], "the same samples as preds"),
+    (["--val-target", "b.npz"], "without --val"),
+])
+def test_a_wrong_audit_is_refused_before_it_begins(args, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    path, other = str(write(tmp_path/"a.npz")), str(write(tmp_path/"b.npz", LOGITS[:, :3], TARGET.clamp_max(2)))
-    for args, message in (["--bins", "0"], "--bins: 0"), (["--val", other], "val: 3 classes, want 4"), (["--val", path], "the same samples as preds"), (["--val-target", other], "without --val"):
-        assert cli.main(["audit", path, "--logits", *args]) == 2
-        assert message in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path/"a.npz")
+    write(tmp_path/"b.npz", LOGITS[:, :3], TARGET.clamp_max(2))
+    assert cli.main(["audit", "a.npz", "--logits", *args]) == 2
+    assert message in capsys.readouterr().err
     assert not (tmp_path/"runs").exists()
 
 
@@ -156,7 +181,8 @@ def test_labels_with_probability_zero_are_told(tmp_path, monkeypatch, capsys):
     sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
     assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
     out = capsys.readouterr()
-    assert "labels have probability 0, so the NLL as given is infinite; calibrators see them mixed" in out.out and not out.err
+    assert "labels have probability 0, so the NLL as given is infinite; calibrators see them mixed" in out.out
+    assert not out.err
 
 
 def test_what_the_file_holds_must_be_said(tmp_path, capsys):
@@ -173,31 +199,37 @@ def root(tmp_path_factory):
 def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     monkeypatch.setenv("CALIBNB_RUNS", str(root))
     monkeypatch.chdir(tmp_path)
-    path = write(tmp_path/"a.npz")
+    path, out = write(tmp_path/"a.npz"), tmp_path/"out"
     assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--title", "my model"]) == 0
     said = capsys.readouterr().out
     assert "Use temperature scaling with T = 2." in said or "Use temperature scaling with T = 1.9" in said
-    out = tmp_path/"out"
-    assert {p.name for p in out.iterdir()} == {"audit.ipynb", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
+    written = {"audit.ipynb", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
+    assert {p.name for p in out.iterdir()} == written
     assert {"measures.csv", "reliability_as_given.csv"} <= {p.name for p in (out/"tables").iterdir()}
     page = (out/"report.html").read_text()
-    assert page.count("data:image/png;base64") == 3 and "my model" in page and "http" not in page.split("<body>")[1].replace("http://www.w3.org", "")
-    assert "import " not in page and str(tmp_path) not in page.split("<body>")[0]
+    head, body = page.split("<body>")
+    assert page.count("data:image/png;base64") == 3 and "my model" in page
+    assert "http" not in body.replace("http://www.w3.org", "")
+    assert "import " not in page and str(tmp_path) not in head
     folder, = find_runs(root)
     assert folder.state == "done" and len(folder.result.findings) == 5
-    assert not [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", []) if o.get("name") == "stderr"]
+    outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    assert not [o for o in outputs if o.get("name") == "stderr"]
     calibrator = Calibrator.load(out/"calibrator.safetensors")
+    apply = ["apply", "out/calibrator.safetensors"]
     for suffix in ".npz", ".csv", ".safetensors", ".pt", ".npy":
-        assert cli.main(["apply", "out/calibrator.safetensors", str(path), "--logits", "--out", f"cal{suffix}"]) == 0
-        got = read_scores(f"cal{suffix}", "probs").exp()
-        assert suffix == ".npy" or torch.equal(read_scored(f"cal{suffix}", "probs")[1], read_scored(path, "logits")[1])
-        assert torch.allclose(got.float(), calibrator.transform(LOGITS), atol=1e-6)
+        assert cli.main([*apply, str(path), "--logits", "--out", f"cal{suffix}"]) == 0
+        got, labels = read_scored(f"cal{suffix}", "probs")
+        assert torch.allclose(got.exp().float(), calibrator.transform(LOGITS), atol=1e-6)
+        assert torch.equal(read_scores(f"cal{suffix}", "probs"), got)
+        assert suffix == ".npy" or torch.equal(labels, read_scored(path, "logits")[1])
     write(tmp_path/"three.npz", LOGITS[:, :3], TARGET.clamp_max(2))
-    assert cli.main(["apply", "out/calibrator.safetensors", "three.npz", "--logits", "--out", "x.npz"]) == 2
-    assert cli.main(["apply", "out/calibrator.safetensors", "a.npz", "--logits", "--out", "x"]) == 2
+    assert cli.main([*apply, "three.npz", "--logits", "--out", "x.npz"]) == 2
+    assert cli.main([*apply, "a.npz", "--logits", "--out", "x"]) == 2
     assert cli.main(["apply", "nothing.safetensors", "a.npz", "--logits", "--out", "x.npz"]) == 2
     err = capsys.readouterr().err
-    assert "3 classes, want 4" in err and "want a name that ends in" in err and "nothing.safetensors" in err and not (tmp_path/"x.npz").exists()
+    assert "3 classes, want 4" in err and "want a name that ends in" in err and "nothing.safetensors" in err
+    assert not (tmp_path/"x.npz").exists()
 
 
 def test_audit_with_validation_and_of_a_changed_file(tmp_path, monkeypatch, capsys, root):
@@ -214,7 +246,8 @@ def test_audit_with_validation_and_of_a_changed_file(tmp_path, monkeypatch, caps
     assert cli.main(args) == 0
     second = capsys.readouterr().out
     assert "leave the probabilities as they are" in second
-    assert not (tmp_path/"out"/"calibrator.safetensors").exists(), "a calibrator of the older audit would be taken for this one's"
+    stale = tmp_path/"out"/"calibrator.safetensors"
+    assert not stale.exists(), "a calibrator of the older audit would be taken for this one's"
 
 
 def test_the_command_itself(tmp_path):
@@ -228,20 +261,25 @@ def test_the_command_itself(tmp_path):
 def test_apply_mixes_as_the_audit_did(tmp_path, monkeypatch, capsys):
     "A forest's zeros: the calibrator's file knows the weight of the uniform, and `apply` uses it."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    monkeypatch.chdir(tmp_path)
     draw = torch.Generator().manual_seed(0)
     votes = torch.rand(400, 30, 3, generator=draw).argmax(2)
     probs = torch.nn.functional.one_hot(votes*(torch.rand(400, 30, generator=draw) < .3), 3).double().mean(1)
-    np.savez(tmp_path/"p.npz", probs=probs.numpy(), target=torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0].numpy())
-    assert cli.main(["audit", str(tmp_path/"p.npz"), "--probs", "--eps", ".01", "--to", str(tmp_path/"a")]) == 0
+    target = torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0]
+    np.savez("p.npz", probs=probs.numpy(), target=target.numpy())
+    assert cli.main(["audit", "p.npz", "--probs", "--eps", ".01", "--to", "a"]) == 0
     assert "mixed with the uniform at a weight of 0.01" in capsys.readouterr().out
-    calibrator = Calibrator.load(tmp_path/"a"/"calibrator.safetensors")
+    calibrator = Calibrator.load("a/calibrator.safetensors")
     assert calibrator.eps_ == .01
-    assert cli.main(["apply", str(tmp_path/"a"/"calibrator.safetensors"), str(tmp_path/"p.npz"), "--probs", "--out", str(tmp_path/"o.npz")]) == 0
+    assert cli.main(["apply", "a/calibrator.safetensors", "p.npz", "--probs", "--out", "o.npz"]) == 0
     want = calibrator.transform((.99*probs + .01/3).log())
-    assert np.allclose(np.load(tmp_path/"o.npz")["probs"], want.numpy(), atol=1e-12)
+    assert np.allclose(np.load("o.npz")["probs"], want.numpy(), atol=1e-12)
 
 
-@pytest.mark.parametrize("eps, kind, message", [("1", "--probs", "--eps: 1, want a weight in"), (".1", "--logits", "it is for --probs")])
+@pytest.mark.parametrize("eps, kind, message", [
+    ("1", "--probs", "--eps: 1, want a weight in"),
+    (".1", "--logits", "it is for --probs"),
+])
 def test_wrong_weights_of_the_uniform(eps, kind, message, tmp_path, capsys):
     path = write(tmp_path/"p.npz", PROBS, name="probs")
     assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2

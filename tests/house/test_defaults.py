@@ -27,7 +27,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "plots": "plots", "evaluate": "evaluate.measures evaluate.table evaluate.audit", "synth": "data.synth",
     "data": "data.splits data.toys data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named", "batches": "train.batches",
-    "recorders": "train.history train.recorders", "train": "train.task train.evaluator train.stepper train.trainer",
+    "recorders": "train.history train.recorders",
+    "train": "train.task train.evaluator train.stepper train.session train.trainer",
     "gamma_net": "meta.learned meta.hypergradients", "meta": "meta.trainer",
 }
 
@@ -328,11 +329,19 @@ TREES = torch.tensor([[[2, -1, -1, 0, 1], [3, -1, -1, 0, 0], [4, -1, -1, 0, -1],
                        [0, -1, -1, -1, -1]]], dtype=torch.int16, device="cpu")
 
 
+def inputs(name, shape):
+    if name == "tree_lstm":
+        return TREES
+    if name == "text_cnn":
+        return (TARGET[:, None] + TARGET[:16]) % 9  # word ids
+    return draw(8, *shape)
+
+
 def built(name):
     "A network, its logits, and it after a step of training."
     shape, options = SMALL[name]
     net = models.make_model(name, K, shape, seed=3, **options)
-    x = TREES if name == "tree_lstm" else (TARGET[:, None] + TARGET[:16]) % 9 if name == "text_cnn" else draw(8, *shape)
+    x = inputs(name, shape)
     y = TARGET[:len(x)]
     before, logits = {k: v.clone() for k, v in net.state_dict().items()}, net.eval()(x)
     torch.manual_seed(0)
@@ -479,22 +488,26 @@ ELSEWHERE = {
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
     "score_maps": {},
     "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL"},
-    "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction",
-                  "steps of gamma_net.hypergradient": "full_direction meta_gradient"},
-    "meta": {HELPERS: "LEARN OUTER InnerLoss", "a part of meta.MetaTrainer": "MetaStepper"},
+    "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction LearnedLoss",
+                  "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
+    "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",
+             "a part of meta.MetaTrainer": "MetaStepper"},
     "models": {HELPERS: "models Classifier list_models",
                LAYERS: "MLP SmallCNN ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
     "synth": {},
-    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_print download",
+    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "in_turn Batch"},
-    "train": {HELPERS: "check_task few_threads explain_memory ordered average_buffers",
-              "parts of train.Trainer": "Evaluator Stepper KeptEpoch"},
-    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView",
+    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory ordered average_buffers "
+                       "GradientScale",
+              "parts of train.Trainer": "Evaluator Stepper Progress Session training_session"},
+    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView Recorder Snapshots "
+                           "ready_recorders",
+                  "part of train.Trainer": "KeptEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores check_logits check_unlabelled check_probs exp_ bind_options seed_everything seeded "
-                      "pick_device autocast atomic_write"},
+                      "pick_device autocast atomic_write Registry"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
@@ -590,7 +603,9 @@ def leaves(x):
         return [len(x), *(leaf for v in x for leaf in leaves(v))]
     if type(x).__module__.startswith("calibnb") and hasattr(x, "__dict__"):
         return leaves(vars(x))
-    return [np.float64(x) if isinstance(x, float) else x if isinstance(x, (np.ndarray, np.generic)) else repr(x)]
+    if isinstance(x, float):
+        return [np.float64(x)]
+    return [x if isinstance(x, (np.ndarray, np.generic)) else repr(x)]
 
 
 def same(a, b, rounding):

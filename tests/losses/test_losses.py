@@ -17,11 +17,15 @@ from calibnb.losses import make_loss
 from calibnb.losses.weights import LogProbs
 
 NAMES = losses.list_losses()
-WRITTEN = [("focal", {}), ("flsd", dict(thresholds=(.2, .6), gammas=(5., 3., 1.))), ("inverse_focal", {}), ("dual_focal", {}),
-           ("dual_focal", dict(second="runner_up")), ("dual_focal", dict(detach_second=True)), ("bsce", {}), ("bsce", dict(beta=1.)),
-           ("bsce", dict(beta=float("inf")))]
+WRITTEN = [  # weights whose derivative is written down
+    ("focal", {}), ("flsd", dict(thresholds=(.2, .6), gammas=(5., 3., 1.))), ("inverse_focal", {}),
+    ("dual_focal", {}), ("dual_focal", dict(second="runner_up")), ("dual_focal", dict(detach_second=True)),
+    ("bsce", {}), ("bsce", dict(beta=1.)), ("bsce", dict(beta=float("inf"))),
+]
 BATCHWISE = {"mmce", "mmce_weighted", "dece", "sece"}  # a sample's value depends on the others
-DRAWN = {"consistency"}                              # a fresh noise at every call
+DRAWN = {"consistency"}                                # a fresh noise at every call
+DETERMINED = [name for name in NAMES if name not in DRAWN]
+UNDETACHED = [name for name in DETERMINED if not name.endswith("_gra")]  # those have a contract of their own
 WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
 EXTREMES = [(n, dict(gamma=g)) for n in NAMES if "gamma" in losses.loss_options(n) for g in (0., .3, 1., 3., 10.)]
 EXTREMES += [(n, {}) for n in NAMES if "gamma" not in losses.loss_options(n)]
@@ -32,7 +36,7 @@ def batch(N=7, K=5, seed=0, scale=2.):
     return scale*torch.randn(N, K, generator=draw, dtype=torch.float64), torch.randint(K, (N,), generator=draw)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if not n.endswith("_gra") and n not in DRAWN])  # those have contracts of their own
+@pytest.mark.parametrize("name", UNDETACHED)
 def test_gradcheck(name):
     logits, target = batch()
     loss = make_loss(name, reduction="none")
@@ -53,9 +57,9 @@ def test_detached_gradient_is_u_times_ce_gradient(name):
 @pytest.mark.parametrize("name, options", EXTREMES, ids=str)
 @pytest.mark.filterwarnings("ignore:inverse_focal_loss")
 def test_finite_at_the_extremes(name, options, dtype, size):
-    corners = torch.tensor([[size, -size, 0.], [-size, size, 0.], [size, size, -size], [0., 0., 0.], [size, size, size]], dtype=dtype)
+    corners = [[1., -1., 0.], [-1., 1., 0.], [1., 1., -1.], [0., 0., 0.], [1., 1., 1.]]
     for label in range(3):
-        logits = corners.clone().requires_grad_()
+        logits = (size*torch.tensor(corners, dtype=dtype)).requires_grad_()
         value = make_loss(name, **options, reduction="none")(logits, torch.full((5,), label))
         grad, = torch.autograd.grad(value.sum(), logits)
         assert value.isfinite().all() and grad.isfinite().all()
@@ -78,7 +82,7 @@ def moved_by_ulps(name, logits, target, ulps):
 
 
 @pytest.mark.parametrize("scale", [1., 5., 20.])
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN | {"sece", "dece"}])  # whose sigmoids are too steep for float32
+@pytest.mark.parametrize("name", [n for n in DETERMINED if n not in ("sece", "dece")])  # too steep for float32
 def test_float32_is_as_good_as_float32_can_be(name, scale):
     "Off by no more than a dozen roundings of the logits, of the sum and of the largest derivative explain."
     logits, target = batch(200, 10, scale=scale)
@@ -97,7 +101,7 @@ def test_half_precision_is_computed_in_float32(name):
         torch.testing.assert_close(out, make_loss(name)(logits.bfloat16().float(), target))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+@pytest.mark.parametrize("name", DETERMINED)
 def test_autocast_changes_nothing(name):
     logits, target = batch(64)
     logits = logits.float().requires_grad_()
@@ -111,7 +115,7 @@ def test_autocast_changes_nothing(name):
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6))
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+@pytest.mark.parametrize("name", DETERMINED)
 def test_invariances(name, seed, N, K):
     "The order of the batch, the names of the classes and a constant on a row of logits do not matter."
     logits, target = batch(N, K, seed)
@@ -141,22 +145,25 @@ def test_segmentation_shapes_and_reductions(name):
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6), gamma=st.floats(0, 10), scale=st.sampled_from([1., 10., 1000.]),
-       detach=st.booleans())
+@given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6), gamma=st.floats(0, 10),
+       scale=st.sampled_from([1., 10., 1000.]), detach=st.booleans())
 @pytest.mark.parametrize("name, options", WRITTEN, ids=str)
 def test_the_derivative_written_down_is_that_of_the_formula(name, options, seed, N, K, gamma, scale, detach):
     logits, target = batch(N, K, seed, scale)
     logits[0] = logits[0].round()  # ties, now and then
     gammas = torch.full((N,), gamma, dtype=torch.float64, requires_grad=True)
     weight = partial(getattr(weights, f"{name}_weight"), **options, **({} if name == "flsd" else dict(gamma=gammas)))
+    logits.requires_grad_()
     found = []
-    for values in weights.weighted_ce(logits.requires_grad_(), target, weight, detach), weights._plain(logits, target, weight, detach):
-        found.append((values.detach(), *torch.autograd.grad(values.sum(), (logits, gammas), allow_unused=True, materialize_grads=True)))
+    for road in weights.weighted_ce, weights._plain:
+        values = road(logits, target, weight, detach)
+        grads = torch.autograd.grad(values.sum(), (logits, gammas), allow_unused=True, materialize_grads=True)
+        found.append((values.detach(), *grads))
     for fast, plain in zip(*found):
         torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-12*max(1., plain.abs().max().item()))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN and not n.endswith("_gra")])
+@pytest.mark.parametrize("name", UNDETACHED)
 def test_second_derivatives(name):
     logits, target = batch()
     loss = make_loss(name, reduction="sum")
@@ -171,13 +178,14 @@ def test_backward_twice_gives_the_same():
         torch.testing.assert_close(first, second)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+@pytest.mark.parametrize("name", DETERMINED)
 def test_compiles_in_one_piece_to_the_same_numbers(name):
     logits, target = batch()
+    logits.requires_grad_()
     loss = make_loss(name)
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    found = [torch.autograd.grad(f(logits, target), logits)[0] for f in (compiled, loss) if logits.requires_grad_() is logits]
+    found = [torch.autograd.grad(f(logits, target), logits)[0] for f in (compiled, loss)]
     torch.testing.assert_close(*found, rtol=1e-6, atol=1e-9)
 
 
@@ -218,7 +226,7 @@ def test_a_loss_of_your_own_may_have_a_forward_of_its_own():
     assert losses.FocalLoss.forward.__doc__ == losses.LossModule.forward.__doc__
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in DRAWN])
+@pytest.mark.parametrize("name", DETERMINED)
 def test_transforms_of_torch_func(name):
     logits, target = batch()
     loss = make_loss(name, reduction="sum")
@@ -229,8 +237,9 @@ def test_transforms_of_torch_func(name):
         each = torch.func.vmap(torch.func.grad(lambda q, y: loss(q[None], y[None])))(logits, target)
         torch.testing.assert_close(each, want)
     none = make_loss(name, reduction="none")
-    one_by_one, at_once = (torch.autograd.functional.jacobian(lambda q: none(q, target), logits, vectorize=v) for v in (False, True))
-    torch.testing.assert_close(at_once, one_by_one)
+    def jacobian(vectorize):
+        return torch.autograd.functional.jacobian(lambda q: none(q, target), logits, vectorize=vectorize)
+    torch.testing.assert_close(jacobian(vectorize=True), jacobian(vectorize=False))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -252,8 +261,7 @@ def test_gamma_of_another_precision(fn):
 
 @pytest.mark.parametrize("width", [.001, .01, .02, .1, .4, 5.])
 def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
-    draw = torch.Generator().manual_seed(0)
-    logits, target = 3*torch.randn(120, 5, generator=draw, dtype=torch.float64), torch.randint(5, (120,), generator=draw)
+    logits, target = batch(120, scale=3.)
     logits[60:90] = logits[:30]  # equal confidences
     logits[90:100] = 0.
     def pairs(z, weighted):
@@ -269,7 +277,8 @@ def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
         z = logits.clone().requires_grad_()
         value, want = fn(z, target, width), pairs(z, weighted)
         torch.testing.assert_close(value, want, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(torch.autograd.grad(value, z)[0], torch.autograd.grad(want, z)[0], rtol=1e-8, atol=1e-11)
+        slope, want_slope = (torch.autograd.grad(v, z)[0] for v in (value, want))
+        torch.testing.assert_close(slope, want_slope, rtol=1e-8, atol=1e-11)
 
 
 @pytest.mark.parametrize("width", [.01, .4])
@@ -298,9 +307,15 @@ def test_masked_classes_and_large_norms():
     z = torch.full((2, 3), 80., requires_grad=True)
     value = losses.lp_norm_loss(z, torch.tensor([0, 1]), p=30.)
     assert value.isfinite() and torch.autograd.grad(value, z)[0].isfinite().all()
-    assert torch.autograd.grad(losses.lp_norm_loss(w := torch.zeros(2, 3, requires_grad=True), torch.tensor([0, 1]), p=3.), w)[0].isfinite().all()
+    origin = torch.zeros(2, 3, requires_grad=True)
+    value = losses.lp_norm_loss(origin, torch.tensor([0, 1]), p=3.)
+    assert torch.autograd.grad(value, origin)[0].isfinite().all()
+
+
+def test_consistency_of_a_tie():
+    "The first maximum is the prediction."
     tie = torch.zeros(1, 2)
-    assert losses.consistency_loss(tie, torch.tensor([0]), scale=0.) == 0  # the first maximum is the prediction
+    assert losses.consistency_loss(tie, torch.tensor([0]), scale=0.) == 0
     torch.testing.assert_close(losses.consistency_loss(tie, torch.tensor([1]), scale=0.), torch.tensor(2.).log())
 
 
@@ -374,8 +389,14 @@ def test_inverse_focal_warns_where_its_gradient_reverses():
         assert grad[0, 0].sign() == sign
 
 
-@pytest.mark.parametrize("gamma", [torch.tensor(-1.), torch.tensor([1., 2., -.5, 1., 1., 1., 1.]), torch.full((7,), float("inf")),
-                                   torch.tensor([1., 2., float("nan"), 1., 1., 1., 1.]), torch.ones(3)], ids=["0-d", "one of many", "inf", "nan", "shape"])
+BAD_GAMMAS = {
+    "0-d": torch.tensor(-1.), "one of many": torch.tensor([1., 2., -.5, 1., 1., 1., 1.]),
+    "inf": torch.full((7,), float("inf")), "nan": torch.tensor([1., 2., float("nan"), 1., 1., 1., 1.]),
+    "shape": torch.ones(3),
+}
+
+
+@pytest.mark.parametrize("gamma", BAD_GAMMAS.values(), ids=BAD_GAMMAS)
 def test_bad_gamma_tensors(gamma):
     with pytest.raises(ValueError, match="gamma: "):
         losses.focal_loss(*batch(), gamma)
@@ -392,7 +413,8 @@ ONE_SIDED = {
 @pytest.mark.parametrize("case", ONE_SIDED)
 @pytest.mark.parametrize("name", NAMES)
 def test_small_and_one_sided_batches(name, case):
-    logits, target = torch.tensor(ONE_SIDED[case][0], dtype=torch.float64, requires_grad=True), torch.tensor(ONE_SIDED[case][1])
+    rows, labels = ONE_SIDED[case]
+    logits, target = torch.tensor(rows, dtype=torch.float64, requires_grad=True), torch.tensor(labels)
     values = make_loss(name, reduction="none")(logits, target)
     grad, = torch.autograd.grad(values.sum(), logits)
     assert values.shape == target.shape and values.isfinite().all() and grad.isfinite().all()
@@ -415,16 +437,16 @@ def test_special_cases_coincide(seed, gamma, N, K):
     logits, target = batch(N, K, seed)
     ce = F.cross_entropy(logits, target, reduction="none")
     none = dict(reduction="none")
-    for same in (losses.focal_loss(logits, target, 0., **none), losses.inverse_focal_loss(logits, target, 0., **none),
-                 losses.label_smoothing_loss(logits, target, 0., **none), losses.lp_norm_loss(logits, target, 0., **none),
-                 losses.entropy_regularized_loss(logits, target, 0., **none), losses.dual_focal_loss(logits, target, 0., **none)):
-        torch.testing.assert_close(same, ce, rtol=1e-12, atol=1e-12)
+    for loss in (losses.focal_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.label_smoothing_loss,
+                 losses.lp_norm_loss, losses.entropy_regularized_loss):
+        torch.testing.assert_close(loss(logits, target, 0., **none), ce, rtol=1e-12, atol=1e-12)
     assert torch.equal(losses.focal_loss(logits, target, 0., **none), ce)
     focal = losses.focal_loss(logits, target, gamma, **none)
     torch.testing.assert_close(losses.bsce_loss(logits, target, gamma, beta=1., **none), 2**gamma*focal)
     smoothed = losses.label_smoothing_loss(logits, target, .1, **none)
     torch.testing.assert_close(smoothed, .9*ce - .1*logits.log_softmax(1).mean(1))
-    torch.testing.assert_close(losses.label_smoothing_loss(logits, target, .1*(K - 1)/K, mode="off_target", **none), smoothed)
+    elsewhere = losses.label_smoothing_loss(logits, target, .1*(K - 1)/K, mode="off_target", **none)
+    torch.testing.assert_close(elsewhere, smoothed)
     brier = (logits.softmax(1) - F.one_hot(target, K)).square().sum(1)
     torch.testing.assert_close(losses.bsce_loss(logits, target, **none), brier*ce)
     torch.testing.assert_close(losses.bsce_loss(logits, target, form="sum", **none), brier*ce)
@@ -437,11 +459,13 @@ def test_norms_of_gradients_are_powers_of_the_brier_score(seed, gamma, N, K):
     logits, target = batch(N, K, seed)
     probs, logits = logits.softmax(1), logits.requires_grad_()
     brier, p_y = (probs - F.one_hot(target, K)).square().sum(1), probs.gather(1, target[:, None])[:, 0]
-    norms = {name: torch.autograd.grad(make_loss(name, reduction="sum", **options)(logits, target), logits)[0].norm(dim=1)
-             for name, options in dict(ce={}, focal=dict(gamma=gamma), bsce_gra=dict(gamma=gamma)).items()}
-    torch.testing.assert_close(norms["ce"], brier.sqrt())
-    torch.testing.assert_close(norms["bsce_gra"], brier.pow((gamma + 1)/2))
-    torch.testing.assert_close(norms["focal"], losses.focal_gradient_factor(p_y, gamma).abs()*brier.sqrt())
+    def norm(name, **options):
+        value = make_loss(name, reduction="sum", **options)(logits, target)
+        return torch.autograd.grad(value, logits)[0].norm(dim=1)
+    torch.testing.assert_close(norm("ce"), brier.sqrt())
+    torch.testing.assert_close(norm("bsce_gra", gamma=gamma), brier.pow((gamma + 1)/2))
+    factor = losses.focal_gradient_factor(p_y, gamma).abs()
+    torch.testing.assert_close(norm("focal", gamma=gamma), factor*brier.sqrt())
 
 
 @settings(max_examples=50, deadline=None)
@@ -458,11 +482,11 @@ def test_focal_loss_bounds_cross_entropy_minus_entropy(seed, gamma, K, scale):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_limits_of_the_surrogates(seed):
-    draw = torch.Generator().manual_seed(seed)
-    logits, target = 3*torch.randn(200, 4, generator=draw, dtype=torch.float64), torch.randint(4, (200,), generator=draw)
+    logits, target = batch(200, 4, seed, scale=3.)
     probs = logits.softmax(1)
     conf, hit = probs.amax(1), (first_argmax(probs) == target).double()
-    off_edges = ((conf*15 - (conf*15).round()).abs() > 1e-2) & (probs.topk(2, 1)[0].diff(dim=1).abs()[:, 0] > 1e-3)
+    place, lead = conf*15, -probs.topk(2, 1)[0].diff(dim=1)[:, 0]
+    off_edges = ((place - place.round()).abs() > 1e-2) & (lead > 1e-3)
     z, y, p = logits[off_edges], target[off_edges], probs[off_edges]
     torch.testing.assert_close(surrogates.dece(z, y, t_a=1e6, t_b=1e-6), metrics.ece(p, y), rtol=0, atol=1e-4)
     wide = surrogates.sece(logits, target, bandwidth=1e4, accuracy="hard")
@@ -470,7 +494,7 @@ def test_limits_of_the_surrogates(seed):
     narrow = surrogates.sece(logits, target, bandwidth=1e-9, accuracy="hard")
     torch.testing.assert_close(narrow, (hit - conf).abs().mean())
     torch.testing.assert_close(surrogates.sece(logits, target, .05, accuracy="hard"), metrics.sece(probs, target, .05))
-    rows = torch.randperm(200, generator=draw)
+    rows = torch.randperm(200, generator=torch.Generator().manual_seed(seed))
     torch.testing.assert_close(surrogates.sece(logits[rows], target[rows]), surrogates.sece(logits, target))
 
 
@@ -481,13 +505,20 @@ def test_no_gradient_reaches_gamma_through_a_detached_weight():
     assert torch.autograd.grad(loss, gamma, allow_unused=True) == (None,)
 
 
-@pytest.mark.parametrize("call", [lambda z: losses.soft_target_loss(z, torch.full((7, 5), .2, dtype=torch.float64)),
-                                  lambda z: losses.mixup_loss(z, torch.arange(7) % 5, torch.arange(7) % 3, .3),
-                                  lambda z: surrogates.soft_accuracy(z, torch.arange(7) % 5, 5.),
-                                  lambda z: surrogates.mmce(z, torch.arange(7) % 5, sqrt=True),
-                                  lambda z: surrogates.soft_ece(z, torch.arange(7) % 5), lambda z: surrogates.soft_ece(z, torch.arange(7) % 5, 4, p=1.),
-                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, self_term=False, t_a=5.),
-                                  lambda z: surrogates.sece(z, torch.arange(7) % 5, .1, normalise=False, t_a=5., chunk=3)])
+LABELS = torch.arange(7) % 5
+OTHERS = {
+    "soft targets": lambda z: losses.soft_target_loss(z, torch.full((7, 5), .2, dtype=torch.float64)),
+    "mixup": lambda z: losses.mixup_loss(z, LABELS, torch.arange(7) % 3, .3),
+    "soft accuracy": lambda z: surrogates.soft_accuracy(z, LABELS, 5.),
+    "root of MMCE": lambda z: surrogates.mmce(z, LABELS, sqrt=True),
+    "soft ECE": lambda z: surrogates.soft_ece(z, LABELS),
+    "soft ECE, l1": lambda z: surrogates.soft_ece(z, LABELS, 4, p=1.),
+    "SECE, leave-one-out": lambda z: surrogates.sece(z, LABELS, .1, self_term=False, t_a=5.),
+    "SECE, as printed": lambda z: surrogates.sece(z, LABELS, .1, normalise=False, t_a=5., chunk=3),
+}
+
+
+@pytest.mark.parametrize("call", OTHERS.values(), ids=OTHERS)
 def test_gradcheck_of_the_others(call):
     assert torch.autograd.gradcheck(call, (batch()[0].requires_grad_(),))
 
@@ -515,12 +546,13 @@ def test_bad_input_is_refused(name, case):
             losses.soft_target_loss(logits, logits)
 
 
-@pytest.mark.parametrize("call", [lambda z, y: surrogates.dece(z, y, t_b=0.), lambda z, y: surrogates.soft_accuracy(z, y, t_a=-1.),
-                                  lambda z, y: surrogates.sece(z, y, bandwidth=float("nan")), lambda z, y: surrogates.soft_ece(z, y, temperature=0.),
-                                  lambda z, y: surrogates.mmce(z, y, width=0.)])
-def test_bad_widths_are_refused(call):
+@pytest.mark.parametrize("surrogate, options", [
+    (surrogates.dece, dict(t_b=0.)), (surrogates.soft_accuracy, dict(t_a=-1.)),
+    (surrogates.sece, dict(bandwidth=float("nan"))), (surrogates.soft_ece, dict(temperature=0.)),
+    (surrogates.mmce, dict(width=0.))])
+def test_bad_widths_are_refused(surrogate, options):
     with pytest.raises(ValueError, match="want "):
-        call(*batch())
+        surrogate(*batch(), **options)
 
 
 def test_a_learnable_gamma_is_a_parameter_of_the_module():
@@ -530,13 +562,15 @@ def test_a_learnable_gamma_is_a_parameter_of_the_module():
     loss(logits, target).backward()
     assert loss.gamma.grad.isfinite()
     each = losses.FocalLoss(gamma=torch.linspace(0, 3, 7))
-    torch.testing.assert_close(each(logits, target), losses.focal_loss(logits, target, np.linspace(0, 3, 7)), rtol=1e-6, atol=1e-6)
+    want = losses.focal_loss(logits, target, np.linspace(0, 3, 7))
+    torch.testing.assert_close(each(logits, target), want, rtol=1e-6, atol=1e-6)
 
 
 def test_numpy_numbers_are_numbers():
     logits, target = batch()
+    want = make_loss("focal", gamma=2.)(logits, target)
     for gamma in np.int64(2), np.float32(2):
-        torch.testing.assert_close(make_loss("focal", gamma=gamma)(logits, target), make_loss("focal", gamma=2.)(logits, target))
+        torch.testing.assert_close(make_loss("focal", gamma=gamma)(logits, target), want)
 
 
 @pytest.mark.parametrize("beta", [20., 80., 200., 1000.])
@@ -564,11 +598,22 @@ def test_an_unknown_option_names_the_loss_and_what_it_takes():
 
 
 def test_modules_know_their_options():
-    assert list(inspect.signature(losses.BSCELoss).parameters) == ["gamma", "beta", "form", "detach_weight", "reduction"]
-    assert list(inspect.signature(losses.BSCEGRALoss).parameters) == ["gamma", "beta", "form", "reduction"]
+    plain, gra = (list(inspect.signature(kind).parameters) for kind in (losses.BSCELoss, losses.BSCEGRALoss))
+    assert plain == ["gamma", "beta", "form", "detach_weight", "reduction"]
+    assert gra == ["gamma", "beta", "form", "reduction"]
     with pytest.raises(TypeError, match="gama"):
         losses.FocalLoss(gama=2.)
     assert losses.BSCELoss(2., beta=float("inf"))(*batch()).isfinite()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_modules_know_whether_they_couple_the_samples_of_a_batch(name):
+    assert make_loss(name).has_batch_penalty == (name in BATCHWISE)
+
+
+def test_the_base_of_the_modules_is_no_loss():
+    with pytest.raises(NotImplementedError, match=r"class MyLoss\(LossModule, fn=my_loss\)"):
+        losses.LossModule()
 
 
 def test_a_module_trains_like_cross_entropy():

@@ -11,7 +11,9 @@ import re, torch
 from calibnb import losses, metrics
 from calibnb.losses import surrogates
 torch.set_num_threads(1)
-peak = lambda: int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])/1024  # of this process alone, unlike ru_maxrss
+def peak():
+    "In MB; of this process alone, unlike ru_maxrss."
+    return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])/1024
 def gradient(fn, N, K):
     logits, target = torch.randn(N, K, requires_grad=True), torch.randint(K, (N,))
     fn(logits[:8], target[:8]).backward()

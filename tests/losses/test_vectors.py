@@ -22,12 +22,14 @@ THEORY = {case["id"]: case for case in vectors("theory")[0]}
 
 
 def build(case):
+    params = case["params"]
     if case["loss"] == "mixup_ce":
-        return lambda z, y: losses.mixup_loss(z, y, torch.tensor(case["params"]["labels_b"]), case["params"]["lam"], reduction="none")
+        target_b = torch.tensor(params["labels_b"])
+        return lambda z, y: losses.mixup_loss(z, y, target_b, params["lam"], reduction="none")
     if case["loss"] == "consistency":  # the file gives the shares that noise would have measured
-        u = (1 - torch.tensor(case["params"]["consistency_of_label"], dtype=torch.float64))**case["params"]["gamma"]
+        u = (1 - torch.tensor(params["consistency_of_label"], dtype=torch.float64))**params["gamma"]
         return lambda z, y: losses.weighted_cross_entropy(z, y, lambda lp: u, detach_weight=True, reduction="none")
-    name, options = NAMES.get(case["loss"], case["loss"]), {OPTIONS.get(k, k): v for k, v in case["params"].items()}
+    name, options = NAMES.get(case["loss"], case["loss"]), {OPTIONS.get(k, k): v for k, v in params.items()}
     if "detach_weight" in options:  # a detached form with a detail: the plain loss with that option
         name = name.removesuffix("_gra")
     return losses.make_loss(name, **options, reduction="none")
@@ -43,7 +45,10 @@ def test_loss(case):
     within(grad, case["grad"], case)
 
 
-SURROGATES = {"mmce": surrogates.mmce, "mmce_weighted": surrogates.mmce_weighted, "dece": surrogates.dece, "sece": surrogates.sece}
+SURROGATES = {
+    "mmce": surrogates.mmce, "mmce_weighted": surrogates.mmce_weighted,
+    "dece": surrogates.dece, "sece": surrogates.sece,
+}
 SURROGATE_OPTIONS = {"num_bins": "n_bins", "h": "bandwidth"}
 
 
@@ -78,7 +83,9 @@ BY_BINS = {
     "mce": metrics.mce, "adaece_split": metrics.ada_ece,
     "adaece_interp_reference": lambda p, y, m: metrics.ada_ece(p, y, m, method="interp"),
 }
-USED_ELSEWHERE = {"nll", "reliability_10", "kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05"}  # in tests of their own, below
+USED_ELSEWHERE = {  # in tests of their own, below
+    "nll", "reliability_10", "kde_ece_beta", "smooth_ece_sigma", "smooth_ece_fixed_point", "sece_metric_hard_h0.05",
+}
 DATA_CASES = [c for c in METRIC_CASES if c["id"] in METRIC_DATA]
 
 
@@ -114,14 +121,17 @@ def test_metrics_without_bins(case):
 def test_gradient_norm_of_the_last_layer():
     case = THEORY["grad_norm_last_layer"]
     logits, features = (torch.tensor(case[k], dtype=torch.float64) for k in ("logits", "features"))
+    target = torch.tensor(case["labels"])
     for name, want in case["expected"].items():
-        loss = losses.make_loss(NAMES.get(name, name), **{OPTIONS.get(k, k): v for k, v in want["params"].items()}, reduction="sum")
+        options = {OPTIONS.get(k, k): v for k, v in want["params"].items()}
+        loss = losses.make_loss(NAMES.get(name, name), **options, reduction="sum")
         for key, bias in ("weight_only", False), ("with_bias", True):
-            within(models.head_gradient_norm(loss, logits, torch.tensor(case["labels"]), features, bias=bias), want[key], case)
+            within(models.head_gradient_norm(loss, logits, target, features, bias=bias), want[key], case)
 
 
 def test_every_theory_case_is_used():
-    assert THEORY.keys() == {"gamma_from_p0", "g_weight", "binary_focal_argmin", "u_simplex", "gaussian_posterior", "grad_norm_last_layer"}
+    assert THEORY.keys() == {"gamma_from_p0", "g_weight", "binary_focal_argmin", "u_simplex", "gaussian_posterior",
+                             "grad_norm_last_layer"}
 
 
 def test_learned_epoch():

@@ -1,4 +1,4 @@
-"Gradients through a step of training: golden numbers, double backward on networks with batch norm, nothing left behind."
+"Gradients through a training step: golden numbers, double backward through batch norm, and nothing left behind."
 import copy
 from dataclasses import replace
 from functools import partial
@@ -10,32 +10,38 @@ from conftest import rounding, vectors, within
 from torch import nn
 from torch.func import functional_call
 
-from calibnb.train.batches import Batch
 from calibnb.data import Split, Splits, load_data
+from calibnb.losses import dece, focal_loss, sece
 from calibnb.meta import (
-    SMOOTHINGS, GammaNet, LearnedL2, LearnedSmoothing, focal_logit_gradient, hypergradient, untouched_statistics
+    SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
+    hypergradient, untouched_statistics
 )
-from calibnb.losses import focal_loss
-from calibnb.meta import Cycle, MetaRecipe, MetaTrainer
 from calibnb.models import make_model
-from calibnb.train import Recipe
-from calibnb.train import MetaProgress
 from calibnb.runs import RunConfig, collect, get_run
-from calibnb.losses import dece, sece
-from calibnb.train import Evaluator, Trainer
-
-CASES, DATA = vectors("meta")
-CASE = {c["id"]: c for c in CASES}
-HEAD = {k: torch.tensor(v, dtype=torch.int64 if k.startswith("y") else torch.float64) for k, v in DATA["head"].items()}
-OUTER = {"ce": F.cross_entropy, "sece": lambda z, y: sece(z, y, bandwidth=.1), "ce+0.5sece": lambda z, y: F.cross_entropy(z, y) + .5*sece(z, y, bandwidth=.1)}
+from calibnb.train import Evaluator, MetaProgress, Recipe, Trainer
+from calibnb.train.batches import Batch
 
 
 def array(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
+def narrow_sece(logits, target):
+    return sece(logits, target, bandwidth=.1)
+
+
+def ce_and_sece(logits, target):
+    return F.cross_entropy(logits, target) + .5*narrow_sece(logits, target)
+
+
+CASES, DATA = vectors("meta")
+CASE = {c["id"]: c for c in CASES}
+HEAD = {k: torch.tensor(v) if k.startswith("y") else array(v) for k, v in DATA["head"].items()}
+OUTER = {"ce": F.cross_entropy, "sece": narrow_sece, "ce+0.5sece": ce_and_sece}
+
+
 class Given(nn.Module):
-    "A gamma for each sample, as the golden numbers have it."
+    "A gamma for each sample, as in the golden numbers."
     def __init__(self, gamma):
         super().__init__()
         self.gamma = nn.Parameter(array(gamma))
@@ -57,18 +63,11 @@ class HeadOnly(nn.Module):
         return x
 
 
-class Layers(nn.Module):
-    "The golden numbers' Sequential, its last layer as the head."
-    def __init__(self, theta):
+class Network(nn.Module):
+    "A body that gives features, and a head."
+    def __init__(self, body, head):
         super().__init__()
-        theta = {k: array(v) for k, v in theta.items()}
-        wide, dim = theta["0.weight"].shape
-        norm = [nn.BatchNorm1d(wide)] if "1.weight" in theta else []
-        self.body = nn.Sequential(nn.Linear(dim, wide), *norm, nn.Tanh()).double()
-        last = str(2 + len(norm))
-        self.head = nn.Linear(*theta[f"{last}.weight"].shape[::-1]).double()
-        self.body.load_state_dict({k: v for k, v in theta.items() if not k.startswith(last)}, strict=False)
-        self.head.load_state_dict({k[2:]: v for k, v in theta.items() if k.startswith(last)})
+        self.body, self.head = body, head
 
     def features(self, x):
         return self.body(x)
@@ -77,11 +76,24 @@ class Layers(nn.Module):
         return self.head(self.features(x))
 
 
+def golden_network(theta):
+    "The Sequential of the golden numbers, its last layer as the head."
+    theta = {k: array(v) for k, v in theta.items()}
+    wide, dim = theta["0.weight"].shape
+    norm = [nn.BatchNorm1d(wide)] if "1.weight" in theta else []
+    last = str(2 + len(norm))
+    body = nn.Sequential(nn.Linear(dim, wide), *norm, nn.Tanh()).double()
+    head = nn.Linear(*theta[f"{last}.weight"].shape[::-1]).double()
+    body.load_state_dict({k: v for k, v in theta.items() if not k.startswith(last)}, strict=False)
+    head.load_state_dict({k[2:]: v for k, v in theta.items() if k.startswith(last)})
+    return Network(body, head)
+
+
 def head_batches():
     return (HEAD["x"], HEAD["y"]), (HEAD["x_val"], HEAD["y_val"])
 
 
-def test_forward():
+def test_gamma_net_gives_the_golden_exponents():
     case = CASE["gamma_net_forward"]
     net = GammaNet(4, 3, tau=case["tau"]).double()
     net.load_state_dict(dict(A=array(case["A"]), W=array(case["W"])))
@@ -91,113 +103,139 @@ def test_forward():
     assert (net(torch.randn(50, 4).double()) - 1).abs().max() < 1e-9
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c["id"].startswith("hypergrad_head")], ids=lambda c: c["id"])
-def test_head(case):
+HEAD_CASES = [c for c in CASES if c["id"].startswith("hypergrad_head")]
+
+
+@pytest.mark.parametrize("case", HEAD_CASES, ids=lambda c: c["id"])
+def test_the_golden_hypergradient_through_the_head(case):
     params, want = case["params"], case["expected"]
-    outer, lr, reduction = OUTER[params["outer"]], params["lr"], params["reduction"]
-    (d_gamma,), value = hypergradient(HeadOnly(), Given(want["gamma"]), *head_batches(), outer, lr, reduction=reduction)
+    step = dict(outer=OUTER[params["outer"]], lr=params["lr"], reduction=params["reduction"])
+    (d_gamma,), value = hypergradient(HeadOnly(), Given(want["gamma"]), *head_batches(), **step)
     within(d_gamma, want["dL_dgamma"], case)
     within(value, want["L_val"], case)
     net = GammaNet(4, 3, tau=params["tau"]).double()
     net.load_state_dict(dict(A=HEAD["A"], W=HEAD["W"]))
-    (d_A, d_W), _ = hypergradient(HeadOnly(), net, *head_batches(), outer, lr, reduction=reduction)
+    (d_A, d_W), _ = hypergradient(HeadOnly(), net, *head_batches(), **step)
     within(d_A, want["dL_dA"], case)
     within(d_W, want["dL_dW"], case)
 
 
-def test_learned_l2_and_smoothing():
-    case = CASE["hypergrad_learnable_l2"]
-    model = HeadOnly()
+def test_the_golden_hypergradient_of_a_learned_l2():
+    case, model = CASE["hypergrad_learnable_l2"], HeadOnly()
+    params = case["params"]
     decay = LearnedL2(model.head).double()
     decay.load_state_dict(dict(weight=array(case["omega_w"]), bias=array(case["omega_b"])))
-    (d_w, d_b), value = hypergradient(model, decay, *head_batches(), OUTER[case["params"]["outer"]], case["params"]["lr"])
-    for got, name in (d_w, "d_omega_w"), (d_b, "d_omega_b"), (value, "L_val"):
-        within(got, case["expected"][name], case)
-    case = CASE["hypergrad_scalar_smoothing"]
-    soft = LearnedSmoothing(3).double()
-    soft.eps.data.fill_(case["params"]["eps"])
-    (d_eps,), _ = hypergradient(HeadOnly(), soft, *head_batches(), OUTER[case["params"]["outer"]], case["params"]["lr"])
+    (d_w, d_b), value = hypergradient(model, decay, *head_batches(), OUTER[params["outer"]], params["lr"])
+    within(d_w, case["expected"]["d_omega_w"], case)
+    within(d_b, case["expected"]["d_omega_b"], case)
+    within(value, case["expected"]["L_val"], case)
+
+
+def test_the_golden_hypergradient_of_a_learned_smoothing():
+    case, soft = CASE["hypergrad_scalar_smoothing"], LearnedSmoothing(3).double()
+    params = case["params"]
+    soft.eps.data.fill_(params["eps"])
+    (d_eps,), _ = hypergradient(HeadOnly(), soft, *head_batches(), OUTER[params["outer"]], params["lr"])
     within(d_eps, case["expected"]["d_eps"], case)
 
 
 @pytest.mark.parametrize("name", ["hypergrad_full", "hypergrad_full_batchnorm"])
-def test_full(name):
+def test_the_golden_hypergradient_through_the_whole_network(name):
     case = CASE[name]
-    params = case["params"]
-    batches = ((array(case["x"]), torch.tensor(case["y"])), (array(case["x_val"]), torch.tensor(case["y_val"])))
-    (d_gamma,), value = hypergradient(Layers(case["theta"]), Given(case["gamma"]), *batches, OUTER[params["outer"]], params["lr"], scope="full", reduction=params["reduction"])
-    within(d_gamma, case["expected"]["dL_dgamma"], case)
-    within(value, case["expected"]["L_val"], case)
+    params, want = case["params"], case["expected"]
+    batch = array(case["x"]), torch.tensor(case["y"])
+    other = array(case["x_val"]), torch.tensor(case["y_val"])
+    (d_gamma,), value = hypergradient(
+        golden_network(case["theta"]), Given(case["gamma"]), batch, other, OUTER[params["outer"]], params["lr"],
+        scope="full", reduction=params["reduction"])
+    within(d_gamma, want["dL_dgamma"], case)
+    within(value, want["L_val"], case)
 
 
 def test_every_case_is_used():
-    assert {c["id"].split(":")[0] for c in CASES} == {"gamma_net_forward", "hypergrad_head", "hypergrad_learnable_l2", "hypergrad_scalar_smoothing", "hypergrad_full", "hypergrad_full_batchnorm"}
+    assert {c["id"].split(":")[0] for c in CASES} == {
+        "gamma_net_forward", "hypergrad_head", "hypergrad_learnable_l2", "hypergrad_scalar_smoothing",
+        "hypergrad_full", "hypergrad_full_batchnorm"
+    }
+
+
+# beside double backward
+
+def focal_of(inner):
+    "The losses of a batch with the exponents that `inner` gives: (logits, target, features) -> (B,)."
+    return lambda z, y, h: focal_loss(z, y, inner(h), reduction="none")
+
+
+def after_a_step(weights, loss, lr, scope):
+    "Weights after a step of gradient descent, as a function of what the loss has learned."
+    moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
+    grads = torch.autograd.grad(loss, list(moving.values()), create_graph=True)
+    return weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
 
 
 def by_double_backward(model, inner, loss, batch, other, outer, lr, scope, reduction):
+    "What `hypergradient` returns, by autograd through the step."
     (x, y), (x_val, y_val) = batch, other
     with untouched_statistics(model):
-        weights = dict(model.named_parameters())
         features = model.features(x)
         values = loss(model.head(features), y, features.detach())
-        moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
-        grads = torch.autograd.grad(values.mean() if reduction == "mean" else values.sum(), list(moving.values()), create_graph=True)
-        moved = weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
+        total = values.mean() if reduction == "mean" else values.sum()
+        moved = after_a_step(dict(model.named_parameters()), total, lr, scope)
         value = outer(functional_call(model, moved, (x_val,)), y_val)
     return torch.autograd.grad(value, list(inner.parameters())), value
+
+
+def assert_near(got, want, rtol=1e-8):
+    "Each gradient is near the other in norm, and not zero."
+    for a, b in zip(got, want):
+        assert (a - b).norm() <= rtol*b.norm() and b.norm() > 0
+
+
+def two_batches(*shape, classes):
+    "Sixteen samples to train on and 24 others, in float64."
+    return [(torch.randn(n, *shape).double(), torch.randint(classes, (n,))) for n in (16, 24)]
 
 
 @pytest.mark.parametrize("outer", ["sece", "dece"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("scope", ["head", "full"])
 @pytest.mark.parametrize("net", ["mlp", "small_cnn"])
-def test_as_double_backward(net, scope, reduction, outer):
-    "An MLP and a CNN, both with batch norm, in training mode; their state is as it was, and no gradient is left."
+def test_the_hypergradient_is_that_of_double_backward(net, scope, reduction, outer):
+    "With an MLP and a CNN that have batch norm, in training mode; their state stays, and no gradient is left."
     torch.manual_seed(1)
     model = make_model("small_cnn", 4, (2, 6, 6), width=3).double()
     if net == "mlp":
         model.body = nn.Sequential(nn.Flatten(), nn.Linear(72, 12), nn.BatchNorm1d(12), nn.Tanh())
         model = model.double()
-    batch, other = [(torch.randn(n, 2, 6, 6).double(), torch.randint(4, (n,))) for n in (16, 24)]
+    batch, other = two_batches(2, 6, 6, classes=4)
     inner = GammaNet(12, 4, gamma0=1.5, init="random", tau=.3).double()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    outer = dict(sece=lambda z, y: sece(z, y, bandwidth=.1), dece=dece)[outer]
-    loss = lambda z, y, h: focal_loss(z, y, inner(h), reduction="none")
+    outer = dict(sece=narrow_sece, dece=dece)[outer]
     lr = .3 if reduction == "mean" else .02
-    want, want_value = by_double_backward(model, inner, loss, batch, other, outer, lr, scope, reduction)
+    want, want_value = by_double_backward(model, inner, focal_of(inner), batch, other, outer, lr, scope, reduction)
     got, value = hypergradient(model, inner, batch, other, outer, lr, scope=scope, reduction=reduction)
     assert abs(value - want_value) < 1e-12
-    for a, b in zip(got, want):
-        assert (a - b).norm() <= 1e-8*b.norm() and b.norm() > 0
-    assert all(p.grad is None for p in model.parameters()) and all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert_near(got, want)
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])
 def test_dropout_is_that_of_the_step(scope):
     "The pass along v draws the masks that the training batch had."
-    class Dropping(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.body, self.head = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Dropout(.5)), nn.Linear(20, 3)
-
-        def features(self, x):
-            return self.body(x)
-
-        def forward(self, x):
-            return self.head(self.features(x))
     torch.manual_seed(2)
-    model, inner = Dropping().double(), GammaNet(20, 3, init="random", tau=.3).double()
-    batch, other = [(torch.randn(n, 3).double(), torch.randint(3, (n,))) for n in (16, 24)]
-    found = []
-    for f in by_double_backward, hypergradient:
-        torch.manual_seed(5)
-        if f is hypergradient:
-            found.append(f(model, inner, batch, other, F.cross_entropy, .3, scope=scope)[0])
-        else:
-            found.append(f(model, inner, lambda z, y, h: focal_loss(z, y, inner(h), reduction="none"), batch, other, F.cross_entropy, .3, scope, "mean")[0])
-    for a, b in zip(*found):
-        assert (a - b).norm() <= 1e-8*b.norm() and b.norm() > 0
+    body = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Dropout(.5))
+    model = Network(body, nn.Linear(20, 3)).double()
+    inner = GammaNet(20, 3, init="random", tau=.3).double()
+    batch, other = two_batches(3, classes=3)
+    torch.manual_seed(5)
+    want, _ = by_double_backward(model, inner, focal_of(inner), batch, other, F.cross_entropy, .3, scope, "mean")
+    torch.manual_seed(5)
+    got, _ = hypergradient(model, inner, batch, other, F.cross_entropy, .3, scope=scope)
+    assert_near(got, want)
 
+
+# what learns
 
 @pytest.mark.parametrize("dim, heads, gamma0", [(512, 10, 1.), (512, 100, .7), (64, 32, 3.), (8, 2, 1.)])
 def test_every_input_begins_with_gamma0(dim, heads, gamma0):
@@ -207,28 +245,35 @@ def test_every_input_begins_with_gamma0(dim, heads, gamma0):
     assert gamma.std() < rounding(1, torch.float32, gamma0)
 
 
-@pytest.mark.parametrize("options, message", [(dict(tau=0.), "tau: 0.0, want a positive number"), (dict(gamma0=0.), "gamma0"), (dict(init="xavier"), "init: 'xavier' is not known"),
-                                              (dict(positivity="square"), "positivity: 'square' is not known"), (dict(gamma_max=-1.), "gamma_max")])
-def test_wrong_options(options, message):
+@pytest.mark.parametrize("options, message", [
+    (dict(tau=0.), "tau: 0.0, want a positive number"),
+    (dict(gamma0=0.), "gamma0"),
+    (dict(init="xavier"), "init: 'xavier' is not known"),
+    (dict(positivity="square"), "positivity: 'square' is not known"),
+    (dict(gamma_max=-1.), "gamma_max"),
+])
+def test_a_wrong_option_of_gamma_net_is_named(options, message):
     with pytest.raises(ValueError, match=message):
         GammaNet(8, 2, **options)
 
 
 MARGINS = [0., 1., 20., 90., 200., 1e4]
+TOLERANCE = {torch.float32: dict(rtol=1e-4, atol=1e-6), torch.float64: dict(rtol=1e-9, atol=1e-12)}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("gamma", [0., .01, .5, 1., 3., 10.])
 def test_the_logit_gradient_is_that_of_focal_loss_at_every_margin(gamma, dtype):
-    "Finite, with its derivative in gamma; beside autograd of the loss in float64."
+    "It is finite, as is its derivative in gamma, and agrees with autograd of the loss in float64."
     z = torch.tensor([[m, 0., -1.] for m in MARGINS] + [[-m, 0., .5] for m in MARGINS], dtype=dtype)
-    y, exponent = torch.zeros(len(z), dtype=torch.long), torch.full((len(z),), gamma, dtype=dtype, requires_grad=True)
+    y = torch.zeros(len(z), dtype=torch.long)
+    exponent = torch.full((len(z),), gamma, dtype=dtype, requires_grad=True)
     got = focal_logit_gradient(z, y, exponent)
     slope, = torch.autograd.grad(got.sum(), exponent)
     exact = z.double().requires_grad_()
     want, = torch.autograd.grad(focal_loss(exact, y, gamma, reduction="sum"), exact)
     assert got.isfinite().all() and slope.isfinite().all()
-    assert torch.allclose(got.double(), want, rtol=1e-4 if dtype == torch.float32 else 1e-9, atol=1e-6 if dtype == torch.float32 else 1e-12)
+    assert torch.allclose(got.double(), want, **TOLERANCE[dtype])
     if gamma:
         net, features = GammaNet(2, 2, gamma0=gamma).double(), torch.zeros(len(z), 2).double()
         want = focal_loss(exact, y, net(features).detach(), reduction="none")  # gamma0, but for its rounding to float32
@@ -242,7 +287,8 @@ def test_smoothed_labels_stay_labels(kind):
         p.data.copy_(torch.linspace(-1, 1, p.numel()).roll(p.numel()//3).reshape(p.shape))
     soft.clamp()
     labels = soft(torch.arange(5), 5)
-    assert (labels >= 0).all() and torch.allclose(labels.sum(1), torch.ones(5), atol=1e-4) and (labels.diagonal() >= .5).all()
+    assert (labels >= 0).all() and torch.allclose(labels.sum(1), torch.ones(5), atol=1e-4)
+    assert (labels.diagonal() >= .5).all()
 
 
 # training with a loss that learns
@@ -257,75 +303,117 @@ def problem():
     return Splits("squares", 3, squares(64), squares(20, 1), squares(21, 2), squares(32, 3))
 
 
-def stepper(meta, splits, model="small_cnn", **recipe):
-    torch.manual_seed(0)
-    net = make_model(model, 3, splits.in_shape, seed=0, **(dict(width=4) if model == "small_cnn" else dict(hidden=[8])))
+def small_cnn():
+    return make_model("small_cnn", 3, (1, 8, 8), seed=0, width=4)
+
+
+def small_mlp():
+    return make_model("mlp", 3, (1, 8, 8), hidden=[8])
+
+
+def begun(net, splits, meta, **recipe):
+    "The stepper of a training that is about to begin."
     trainer = MetaTrainer(net, meta, Recipe(**dict(epochs=3, batch_size=16) | recipe), "cpu")
     trainer.recorders = []
     trainer._begin(splits, name_task=False)
     net.train()
-    return net, trainer.stepper
+    return trainer.stepper
 
 
-LEARNED = [MetaRecipe(), MetaRecipe(scope="full"), MetaRecipe(scope="full", jvp_by="difference"), MetaRecipe(outer="dece", ce_weight=1., cal_weight=.5), MetaRecipe.bohdal(),
-           MetaRecipe(learn="smoothing"), MetaRecipe(learn="smoothing", learn_args=dict(kind="vector"), scope="full"), MetaRecipe(learn_args=dict(heads=40)), MetaRecipe(learn_args=dict(init="scaled"))]
+def begun_cnn(splits, meta, **recipe):
+    "A small CNN and its stepper."
+    torch.manual_seed(0)
+    net = small_cnn()
+    return net, begun(net, splits, meta, **recipe)
 
 
-@pytest.mark.parametrize("meta", LEARNED, ids=lambda m: f"{m.learn}-{m.outer}-{m.scope}-{m.jvp_by}")
+def first_batch(splits):
+    return Batch(splits.train.x[:16], splits.train.y[:16], None, 1., 16, 1)
+
+
+def next_other(step):
+    "The batch that the stepper will take next from the other data."
+    place = step.others.state_dict()
+    other = step.others.next("cpu")
+    step.others.load_state_dict(place)
+    return other
+
+
+def named(meta):
+    return f"{meta.learn}-{meta.outer}-{meta.scope}-{meta.jvp_by}"
+
+
+LEARNED = [
+    MetaRecipe(),
+    MetaRecipe(scope="full"),
+    MetaRecipe(scope="full", jvp_by="difference"),
+    MetaRecipe(outer="dece", ce_weight=1., cal_weight=.5),
+    MetaRecipe.bohdal(),
+    MetaRecipe(learn="smoothing"),
+    MetaRecipe(learn="smoothing", learn_args=dict(kind="vector"), scope="full"),
+    MetaRecipe(learn_args=dict(heads=40)),
+    MetaRecipe(learn_args=dict(init="scaled")),
+]
+
+
+@pytest.mark.parametrize("meta", LEARNED, ids=named)
 def test_nothing_of_the_other_data_reaches_the_network(meta):
-    "Its labels permuted, its inputs replaced: the network's gradient and batch norm keep their bits, and are those of a plain step."
+    """Permuted labels and other inputs leave the bits of the network's gradient and of batch norm alone.
+
+    They are those of a plain step.
+    """
     splits, found = problem(), []
-    batch = Batch(splits.train.x[:16], splits.train.y[:16], None, 1., 16, 1)
+    batch = first_batch(splits)
     permuted = replace(splits, meta_val=Split(squares(32, 9).x, splits.meta_val.y.flip(0)))
     for data in splits, permuted:
-        net, step = stepper(meta, data)
+        net, step = begun_cnn(data, meta)
         step(batch, .1)
         found.append(([p.grad.clone() for p in net.parameters()], [b.clone() for b in net.buffers()]))
         assert step.watched[0] > 0, "nothing reaches the loss"
     assert all(torch.equal(a, b) for one, two in zip(*found) for a, b in zip(one, two))
-    plain = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4).train()
+    gradients, buffers = found[0]
+    plain = small_cnn().train()
     z = plain(batch.x)
-    gamma = 1. if meta.learn == "gamma" else 0.
     if meta.learn_args.get("init") != "scaled" and meta.learn_args.get("heads") != 40:
-        focal_loss(z, batch.y, gamma).backward()
-        assert all(torch.allclose(a.grad, b, atol=1e-5) for a, b in zip(plain.parameters(), found[0][0]))
-    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), found[0][1]))
+        focal_loss(z, batch.y, 1. if meta.learn == "gamma" else 0.).backward()
+        assert all(torch.allclose(a.grad, b, atol=1e-5) for a, b in zip(plain.parameters(), gradients))
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), buffers))
+
+
+@pytest.mark.parametrize("scope", ["head", "full"])
+def test_the_leak_changes_the_gradient_of_the_network(scope):
+    "By the derivative of the outer loss through the virtual step; the labels of the other data are in it."
+    splits, found = problem(), []
+    batch = first_batch(splits)
+    for meta in MetaRecipe.bohdal(scope=scope), MetaRecipe.bohdal_with_leak(scope=scope):
+        net, step = begun_cnn(splits, meta, clip=None)
+        with torch.no_grad():
+            for p in step.inner.parameters():
+                p.add_(.05)
+        before = {k: p.detach().clone().requires_grad_() for k, p in net.named_parameters()}
+        omega = [p.detach().clone() for p in step.inner.parameters()]
+        x_other, y_other = next_other(step)
+        step(batch, .1)
+        found.append({k: p.grad.clone() for k, p in net.named_parameters()})
+    with untouched_statistics(net):
+        decay = sum((w*before[k].square()).sum() for w, k in zip(omega, ("head.weight", "head.bias")))
+        loss = F.cross_entropy(functional_call(net, before, (batch.x,)), batch.y) + decay
+        moved = after_a_step(before, loss, .1, scope)
+        z = functional_call(net, moved, (x_other,))
+        value = F.cross_entropy(z, y_other) + .5*dece(z, y_other)
+        want = torch.autograd.grad(value, list(before.values()))
+    for k, w in zip(before, want):
+        assert torch.allclose(found[1][k] - found[0][k], w, atol=1e-5), k
+    assert max(w.abs().max() for w in want) > 1e-3
 
 
 def test_the_leak_is_there_only_by_its_name():
-    "With it, the labels of the other data change the network's gradient, by the derivative of the outer loss through the virtual step."
-    splits = problem()
-    batch = Batch(splits.train.x[:16], splits.train.y[:16], None, 1., 16, 1)
-    for scope in "head", "full":
-        found = []
-        for meta in MetaRecipe.bohdal(scope=scope), MetaRecipe.bohdal_with_leak(scope=scope):
-            net, step = stepper(meta, splits, clip=None)
-            with torch.no_grad():
-                for p in step.inner.parameters():
-                    p.add_(.05)
-            before, (x, y) = {k: p.detach().clone().requires_grad_() for k, p in net.named_parameters()}, (batch.x, batch.y)
-            inner = step.inner
-            omega = [p.detach().clone() for p in inner.parameters()]
-            place = step.others.state_dict()
-            step(batch, .1)
-            found.append({k: p.grad.clone() for k, p in net.named_parameters()})
-        step.others.load_state_dict(place)
-        x_other, y_other = step.others.next("cpu")
-        with untouched_statistics(net):
-            loss = F.cross_entropy(functional_call(net, before, (x,)), y) + sum((w*before[k].square()).sum() for w, k in zip(omega, ("head.weight", "head.bias")))
-            moving = {k: p for k, p in before.items() if scope == "full" or k.startswith("head")}
-            grads = torch.autograd.grad(loss, list(moving.values()), create_graph=True)
-            moved = before | {k: p - .1*g for (k, p), g in zip(moving.items(), grads)}
-            value = F.cross_entropy(functional_call(net, moved, (x_other,)), y_other) + .5*dece(functional_call(net, moved, (x_other,)), y_other)
-            want = torch.autograd.grad(value, list(before.values()))
-        for k, w in zip(before, want):
-            assert torch.allclose(found[1][k] - found[0][k], w, atol=1e-5), k
-        assert max(w.abs().max() for w in want) > 1e-3
-    assert MetaRecipe.bohdal_with_leak().with_leak and not any(m.with_leak for m in (MetaRecipe(), MetaRecipe.meta_regularization(), MetaRecipe.bohdal()))
+    assert MetaRecipe.bohdal_with_leak().with_leak
+    assert not any(m.with_leak for m in (MetaRecipe(), MetaRecipe.meta_regularization(), MetaRecipe.bohdal()))
 
 
 class Kept:
-    "A tensor that a graph has saved, as long as it has it."
+    "A tensor that a graph has saved, as long as the graph has it."
     now = peak = 0
 
     def __init__(self, tensor):
@@ -339,11 +427,11 @@ class Kept:
 
 @pytest.mark.parametrize("scope", ["head", "full"])
 def test_less_is_kept_than_for_double_backward(scope):
-    "Bytes that graphs hold at once, on a network of convolutions."
+    "Bytes that graphs hold at once, with a network of convolutions."
     torch.manual_seed(0)
     model, inner, peaks = make_model("small_cnn", 4, (3, 16, 16), width=8), GammaNet(32, 4), []
     batch, other = [(torch.randn(16, 3, 16, 16), torch.randint(4, (16,))) for _ in range(2)]
-    for f in hypergradient, partial(by_double_backward, loss=lambda z, y, h: focal_loss(z, y, inner(h), reduction="none"), reduction="mean"):
+    for f in hypergradient, partial(by_double_backward, loss=focal_of(inner), reduction="mean"):
         Kept.now = Kept.peak = 0
         with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
             f(model, inner, batch=batch, other=other, outer=F.cross_entropy, lr=.1, scope=scope)
@@ -355,7 +443,9 @@ def test_a_difference_is_near_in_float32():
     "On a deep network that has been trained a little, where a long step would leave what is straight."
     torch.manual_seed(0)
     model = make_model("resnet18", 4, (3, 16, 16), seed=0)
-    draw = lambda: (torch.randn(16, 3, 16, 16) + torch.arange(16)[:, None, None, None] % 4/4, torch.arange(16) % 4)
+
+    def draw():
+        return torch.randn(16, 3, 16, 16) + torch.arange(16)[:, None, None, None] % 4/4, torch.arange(16) % 4
     optimizer = torch.optim.SGD(model.parameters(), .05)
     for _ in range(6):
         x, y = draw()
@@ -363,70 +453,83 @@ def test_a_difference_is_near_in_float32():
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     batch, other, inner = draw(), draw(), GammaNet(512, 4)
-    near, exact = (hypergradient(model, inner, batch, other, F.cross_entropy, .1, scope="full", jvp_by=by)[0] for by in ("difference", "forward"))
+    near, exact = (hypergradient(model, inner, batch, other, F.cross_entropy, .1, scope="full", jvp_by=by)[0]
+                   for by in ("difference", "forward"))
     for a, b in zip(near, exact):
         assert (a - b).norm() < .02*b.norm()
 
 
-class Dropping(nn.Module):
-    "A network that draws, without a module for it."
+class Dropping(Network):
+    "A network that draws without a module for it."
     def __init__(self):
-        super().__init__()
-        self.body, self.head = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh()), nn.Linear(12, 3)
+        super().__init__(nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Tanh()), nn.Linear(12, 3))
 
     def features(self, x):
         return F.dropout(self.body(x), .4, self.training)
 
-    def forward(self, x):
-        return self.head(self.features(x))
+
+STEPS = [
+    MetaRecipe(learn_args=dict(init="random", tau=.5)),
+    MetaRecipe(learn_args=dict(init="random", tau=.5), scope="full"),
+    MetaRecipe(scope="full", jvp_by="difference", outer="dece"),
+    MetaRecipe.bohdal(),
+    MetaRecipe.bohdal(scope="full"),
+    MetaRecipe(learn="smoothing", learn_args=dict(kind="non_uniform"), scope="full"),
+    MetaRecipe(learn="smoothing", ce_weight=1.),
+]
 
 
-STEPS = [MetaRecipe(learn_args=dict(init="random", tau=.5)), MetaRecipe(learn_args=dict(init="random", tau=.5), scope="full"), MetaRecipe(scope="full", jvp_by="difference", outer="dece"),
-         MetaRecipe.bohdal(), MetaRecipe.bohdal(scope="full"), MetaRecipe(learn="smoothing", learn_args=dict(kind="non_uniform"), scope="full"), MetaRecipe(learn="smoothing", ce_weight=1.)]
+def inner_losses(meta, inner, z, y, h):
+    "The loss of each sample with what is learned held fixed, written out."
+    if meta.learn == "gamma":
+        return focal_loss(z, y, inner(h).detach(), reduction="none")
+    if meta.learn == "smoothing":
+        return -(inner(y, 3).detach()*F.log_softmax(z, 1)).sum(1)
+    return F.cross_entropy(z, y, reduction="none")
+
+
+def inner_penalty(meta, inner, head):
+    "The weight decay of the head with what is learned held fixed, written out."
+    if meta.learn != "l2":
+        return 0.
+    pairs = (inner.weight, head.weight), (inner.bias, head.bias)
+    return sum((w.detach()*p.square()).sum() for w, p in pairs)
 
 
 @pytest.mark.parametrize("scale_by_batch", [False, True])
 @pytest.mark.parametrize("net", ["small_cnn", "dropping"])
-@pytest.mark.parametrize("meta", STEPS, ids=lambda m: f"{m.learn}-{m.outer}-{m.scope}-{m.jvp_by}")
+@pytest.mark.parametrize("meta", STEPS, ids=named)
 def test_a_step_of_the_trainer_is_what_it_says(meta, net, scale_by_batch):
-    "Its gradient of the loss's parameters is `hypergradient`, the network's that of the whole inner loss, by autograd; what it reports is that loss and the outer one."
+    """The gradient of what is learned is `hypergradient`, the network's that of the whole inner loss, by autograd.
+
+    The step reports that loss and the outer one.
+    """
     splits, lr = problem(), .01 if scale_by_batch else .1
     torch.manual_seed(0)
-    model = Dropping() if net == "dropping" else make_model("small_cnn", 3, splits.in_shape, seed=0, width=4)
-    trainer = MetaTrainer(model, meta, Recipe(epochs=1, batch_size=16, momentum=.9, clip=1e9, scale_by_batch=scale_by_batch), "cpu")
-    trainer.recorders = []
-    trainer._begin(splits, name_task=False)
-    step = trainer.stepper
+    model = Dropping() if net == "dropping" else small_cnn()
+    step = begun(model, splits, meta, epochs=1, momentum=.9, clip=1e9, scale_by_batch=scale_by_batch)
     with torch.no_grad():
         for p in step.inner.parameters():
             p.add_(.02*torch.rand(p.shape) + (.05 if meta.learn != "gamma" else 0.))
-    model.train()
-    x, y = splits.train.x[:16], splits.train.y[:16]
-    place, inner, twin = step.others.state_dict(), copy.deepcopy(step.inner), copy.deepcopy(model)
-    other = step.others.next("cpu")
-    step.others.load_state_dict(place)
-    reduction = "sum" if scale_by_batch else "mean"
+    batch, inner, twin = first_batch(splits), copy.deepcopy(step.inner), copy.deepcopy(model)
+    x, y, other = batch.x, batch.y, next_other(step)
+    how = dict(scope=meta.scope, reduction="sum" if scale_by_batch else "mean", jvp_by=meta.jvp_by)
     torch.manual_seed(7)
-    want, outer_value = hypergradient(twin, inner, (x, y), other, meta.outer_loss, lr, scope=meta.scope, reduction=reduction, jvp_by=meta.jvp_by)
+    want, outer_value = hypergradient(twin, inner, (x, y), other, meta.outer_loss, lr, **how)
     torch.manual_seed(7)
-    reported, n = step(Batch(x, y, None, 1., 16, 1), lr)
+    reported, n = step(batch, lr)
+    rtol = 2e-2 if meta.jvp_by == "difference" else 1e-3
     for p, w in zip(step.inner.parameters(), want):
-        assert torch.allclose(p.grad, w, rtol=2e-2 if meta.jvp_by == "difference" else 1e-3, atol=1e-6*w.abs().max().item()) and w.norm() > 0
+        assert torch.allclose(p.grad, w, rtol=rtol, atol=1e-6*w.abs().max().item()) and w.norm() > 0
     assert step.watched[2] == 1 and step.watched[1].item() == pytest.approx(outer_value.item(), rel=1e-4)
     torch.manual_seed(7)
     h = twin.features(x)
-    z = twin.head(h)
-    if meta.learn == "gamma":
-        each = focal_loss(z, y, inner(h).detach(), reduction="none")
-    elif meta.learn == "smoothing":
-        each = -(inner(y, 3).detach()*F.log_softmax(z, 1)).sum(1)
-    else:
-        each = F.cross_entropy(z, y, reduction="none")
-    penalty = sum((w.detach()*p.square()).sum() for w, p in ((inner.weight, twin.head.weight), (inner.bias, twin.head.bias))) if meta.learn == "l2" else 0.
+    each, penalty = inner_losses(meta, inner, twin.head(h), y, h), inner_penalty(meta, inner, twin.head)
     (each.sum() + penalty if scale_by_batch else each.mean() + penalty).backward()
     for p, q in zip(model.parameters(), twin.parameters()):
         assert torch.allclose(p.grad, q.grad, rtol=1e-3, atol=1e-5)
-    assert n == 16 and reported.item() == pytest.approx((each.sum() + penalty*(1 if scale_by_batch else 16)).item(), rel=1e-4)
+    want_reported = each.sum() + penalty*(1 if scale_by_batch else 16)
+    assert n == 16 and reported.item() == pytest.approx(want_reported.item(), rel=1e-4)
 
 
 class Interrupted(Exception):
@@ -434,19 +537,20 @@ class Interrupted(Exception):
 
 
 @pytest.mark.parametrize("meta", [MetaRecipe(lr=1e-3), MetaRecipe.bohdal(scope="full")], ids=lambda m: m.learn)
-def test_interrupted_and_taken_up_it_ends_in_the_same_bits(tmp_path, monkeypatch, meta):
-    "Weights, the loss's parameters, both optimisers, the order of both data, the history."
+def test_an_interrupted_training_ends_in_the_same_bits(tmp_path, monkeypatch, meta):
+    "Weights, what the loss has learned, both optimisers, the order of both data, and the history."
     splits, original = problem(), Cycle.next
+
     def fit(stop_after=10**9, **kwargs):
         count = []
+
         def counting(self, device):
             count.append(1)
             if len(count) > stop_after:
                 raise Interrupted
             return original(self, device)
         monkeypatch.setattr(Cycle, "next", counting)
-        net = make_model("small_cnn", 3, splits.in_shape, seed=0, width=4)
-        trainer = MetaTrainer(net, meta, Recipe(epochs=4, batch_size=16, keep="val_nll"), "cpu")
+        trainer = MetaTrainer(small_cnn(), meta, Recipe(epochs=4, batch_size=16, keep="val_nll"), "cpu")
         return trainer, trainer.fit(splits, [MetaProgress()], **kwargs)
     whole, history = fit()
     for stop in 6, 3:
@@ -460,43 +564,7 @@ def test_interrupted_and_taken_up_it_ends_in_the_same_bits(tmp_path, monkeypatch
         MetaTrainer(whole.model, MetaRecipe(lr=.5), whole.recipe, "cpu").fit(splits, [MetaProgress()], tmp_path/"c.pt")
 
 
-def test_what_bilevel_training_cannot_do():
-    splits, net = problem(), make_model("mlp", 3, (1, 8, 8))
-    for recipe in dict(accumulate=2), dict(mixup=1.), dict(precision="fp16"), dict(compile=True):
-        with pytest.raises(ValueError, match="which bilevel training cannot do"):
-            MetaTrainer(net, recipe=Recipe(**recipe))
-    with pytest.raises(ValueError, match="squares has no meta_val"):
-        MetaTrainer(net, recipe=Recipe(epochs=1), device="cpu").fit(replace(splits, meta_val=None))
-    with pytest.raises(ValueError, match="has no `features` and linear `head`"):
-        MetaTrainer(nn.Linear(3, 3))
-    with pytest.raises(ValueError, match="TreeLSTM trains on more labels than samples"):
-        MetaTrainer(make_model("tree_lstm", 2, (9, 5)))
-    with pytest.raises(ValueError, match="want a MetaRecipe"):
-        MetaTrainer(net, Recipe())
-    with pytest.raises(ValueError, match="nothing is trained yet"):
-        MetaTrainer(net).gamma(splits.test)
-    with pytest.raises(ValueError, match="want a Split"):
-        trained(net, splits).gamma(splits.test.x)
-    with pytest.raises(ValueError, match="meta_val of squares has 1 samples"):
-        trained(net, replace(splits, meta_val=splits.meta_val[:1]))
-    with pytest.raises(ValueError, match=r"Dropping\(x\) is not head\(features\(x\)\)"):
-        wrong = Dropping()
-        wrong.forward = lambda x: .05*wrong.head(wrong.features(x))
-        trained(wrong, splits)
-    with pytest.raises(ValueError, match="has no bias"):
-        wrong = Dropping()
-        wrong.head = nn.Linear(12, 3, bias=False)
-        MetaTrainer(wrong)
-    with pytest.raises(ValueError, match="train: labels are torch.float32"):
-        trained(net, replace(splits, train=Split(splits.train.x, splits.train.y.float())))
-    with pytest.raises(FloatingPointError, match=r"lower lr .now 1e.20.* or what the loss learns ran away: lower lr of the MetaRecipe"):
-        trained(net, splits, lr=1e20)
-    for recorder, message in ("gradient_norms", "a loss that learns has no gradient of its own"), ("gamma_stats", "l2 is learned, which has no gamma"):
-        with pytest.raises(ValueError, match=message):
-            MetaTrainer(net, MetaRecipe.bohdal(), Recipe(epochs=1), "cpu").fit(splits, [recorder])
-    with pytest.raises(ValueError, match="Trainer has no loss that learns"):
-        Trainer(net, F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, ["meta_progress"])
-
+# errors
 
 def trained(net, splits, meta=MetaRecipe(), **recipe):
     trainer = MetaTrainer(net, meta, Recipe(**dict(epochs=1, batch_size=16) | recipe), "cpu")
@@ -504,22 +572,117 @@ def trained(net, splits, meta=MetaRecipe(), **recipe):
     return trainer
 
 
+def without_bias():
+    net = Dropping()
+    net.head = nn.Linear(12, 3, bias=False)
+    return net
+
+
+def not_head_of_features():
+    net = Dropping()
+    net.forward = lambda x: .05*net.head(net.features(x))
+    return net
+
+
+IMPOSSIBLE = [dict(accumulate=2), dict(mixup=1.), dict(precision="fp16"), dict(compile=True)]
+
+
+@pytest.mark.parametrize("options", IMPOSSIBLE, ids=str)
+def test_a_recipe_that_bilevel_training_cannot_do_is_refused(options):
+    with pytest.raises(ValueError, match="which bilevel training cannot do"):
+        MetaTrainer(make_model("mlp", 3, (1, 8, 8)), recipe=Recipe(**options))
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: nn.Linear(3, 3), "has no `features` and linear `head`"),
+    (lambda: make_model("tree_lstm", 2, (9, 5)), "TreeLSTM trains on more labels than samples"),
+    (without_bias, "has no bias"),
+], ids=["no head", "tree_lstm", "no bias"])
+def test_a_network_that_bilevel_training_cannot_train_is_refused(make, message):
+    net = make()
+    with pytest.raises(ValueError, match=message):
+        MetaTrainer(net)
+
+
+def test_a_network_that_is_not_the_head_of_its_features_is_refused():
+    with pytest.raises(ValueError, match=r"Dropping\(x\) is not head\(features\(x\)\)"):
+        trained(not_head_of_features(), problem())
+
+
+@pytest.mark.parametrize("change, message", [
+    (lambda s: replace(s, meta_val=None), "squares has no meta_val"),
+    (lambda s: replace(s, meta_val=s.meta_val[:1]), "meta_val of squares has 1 samples"),
+    (lambda s: replace(s, train=Split(s.train.x, s.train.y.float())), "train: labels are torch.float32"),
+], ids=["no meta_val", "one sample", "float labels"])
+def test_data_that_bilevel_training_cannot_use_are_refused(change, message):
+    splits = change(problem())
+    with pytest.raises(ValueError, match=message):
+        trained(make_model("mlp", 3, (1, 8, 8)), splits)
+
+
+def test_what_is_no_meta_recipe_is_refused():
+    with pytest.raises(ValueError, match="want a MetaRecipe"):
+        MetaTrainer(make_model("mlp", 3, (1, 8, 8)), Recipe())
+
+
+def test_gamma_is_of_a_split_after_training():
+    splits, net = problem(), make_model("mlp", 3, (1, 8, 8))
+    with pytest.raises(ValueError, match="nothing is trained yet"):
+        MetaTrainer(net).gamma(splits.test)
+    with pytest.raises(ValueError, match="want a Split"):
+        trained(net, splits).gamma(splits.test.x)
+
+
+def test_a_loss_that_is_not_finite_names_both_learning_rates():
+    message = r"lower lr .now 1e.20.* or what the loss learns ran away: lower lr of the MetaRecipe"
+    with pytest.raises(FloatingPointError, match=message):
+        trained(make_model("mlp", 3, (1, 8, 8)), problem(), lr=1e20)
+
+
+@pytest.mark.parametrize("recorder, message", [
+    ("gradient_norms", "a loss that learns has no gradient of its own"),
+    ("gamma_stats", "l2 is learned, which has no gamma"),
+])
+def test_a_recorder_that_cannot_watch_a_learned_l2_says_so(recorder, message):
+    trainer = MetaTrainer(make_model("mlp", 3, (1, 8, 8)), MetaRecipe.bohdal(), Recipe(epochs=1), "cpu")
+    with pytest.raises(ValueError, match=message):
+        trainer.fit(problem(), [recorder])
+
+
+def test_meta_progress_needs_a_loss_that_learns():
+    trainer = Trainer(make_model("mlp", 3, (1, 8, 8)), F.cross_entropy, Recipe(epochs=1), "cpu")
+    with pytest.raises(ValueError, match="Trainer has no loss that learns"):
+        trainer.fit(problem(), ["meta_progress"])
+
+
 @pytest.mark.parametrize("options, message", [
-    (dict(outer_args=dict(bandwith=.1)), "did you mean 'bandwidth'"), (dict(outer_args=dict(bandwidth=-1)), "bandwidth: -1"), (dict(outer_args=dict(t_a=float("inf"))), "want a finite number"),
-    (dict(outer_args=dict(accuracy="foo")), "accuracy: 'foo', want"), (dict(outer="dece", outer_args=dict(n_bins=0)), "n_bins: 0"), (dict(learn_args=dict(tau=-1)), "tau: -1"), (dict(learn_args=dict(heads=1)), "heads: 1, want at least 2"),
-    (dict(learn_args=dict(init="foo")), "init: 'foo' is not known"), (dict(learn="smoothing", learn_args=dict(kind="foo")), "kind: 'foo' is not known"), (dict(cal_weight=0), "leaves no outer loss"),
-    (dict(learn_args=dict(positivity="relu", init="scaled")), "only an absolute value can be scaled"), (dict(learn="l2", learn_args=dict(heads=3)), "'heads' is not known")])
-def test_a_wrong_meta_recipe(options, message):
+    (dict(outer_args=dict(bandwith=.1)), "did you mean 'bandwidth'"),
+    (dict(outer_args=dict(bandwidth=-1)), "bandwidth: -1"),
+    (dict(outer_args=dict(t_a=float("inf"))), "want a finite number"),
+    (dict(outer_args=dict(accuracy="foo")), "accuracy: 'foo', want"),
+    (dict(outer="dece", outer_args=dict(n_bins=0)), "n_bins: 0"),
+    (dict(learn_args=dict(tau=-1)), "tau: -1"),
+    (dict(learn_args=dict(heads=1)), "heads: 1, want at least 2"),
+    (dict(learn_args=dict(init="foo")), "init: 'foo' is not known"),
+    (dict(learn="smoothing", learn_args=dict(kind="foo")), "kind: 'foo' is not known"),
+    (dict(cal_weight=0), "leaves no outer loss"),
+    (dict(learn_args=dict(positivity="relu", init="scaled")), "only an absolute value can be scaled"),
+    (dict(learn="l2", learn_args=dict(heads=3)), "'heads' is not known"),
+])
+def test_a_wrong_meta_recipe_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
         MetaRecipe(**options)
 
 
+# what a training leaves
+
 def test_equal_settings_are_equal():
-    given = MetaRecipe(outer_args=dict(bandwidth=.01), learn_args=dict(tau=.01, gamma0=1))
-    assert given == MetaRecipe() == MetaRecipe.model_validate_json(given.model_dump_json()) and given.model_dump_json() == MetaRecipe().model_dump_json()
+    given, default = MetaRecipe(outer_args=dict(bandwidth=.01), learn_args=dict(tau=.01, gamma0=1)), MetaRecipe()
+    assert given == default and default == MetaRecipe.model_validate_json(given.model_dump_json())
+    assert given.model_dump_json() == default.model_dump_json()
 
 
-def test_frozen_weights_stay(tmp_path):
+def test_frozen_weights_stay():
     net = make_model("small_cnn", 3, (1, 8, 8), width=4)
     net.body[0].weight.requires_grad_(False)
     before = net.body[0].weight.clone()
@@ -527,36 +690,50 @@ def test_frozen_weights_stay(tmp_path):
     assert torch.equal(net.body[0].weight, before)
 
 
-def test_what_was_learned_is_of_the_epoch_that_was_kept(tmp_path, monkeypatch):
-    scores = iter([3., 1., 2., 4., 5.])
+def test_what_was_learned_is_of_the_epoch_that_was_kept(monkeypatch):
+    scores, splits = iter([3., 1., 2., 4., 5.]), problem()
     monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
-    net, splits = make_model("mlp", 3, (1, 8, 8), hidden=[8]), problem()
-    trainer = MetaTrainer(net, MetaRecipe(lr=1e-2), Recipe(epochs=5, batch_size=16, keep="val_nll"), "cpu")
-    history = trainer.fit(splits, ["gamma_stats"])
-    assert trainer.kept.epoch == 2 and trainer.gamma(splits.train).mean().item() == pytest.approx(history["gamma_mean"][1], rel=1e-5)
-    assert abs(history["gamma_mean"][1] - history["gamma_mean"][4]) > 1e-3
+    trainer = MetaTrainer(small_mlp(), MetaRecipe(lr=1e-2), Recipe(epochs=5, batch_size=16, keep="val_nll"), "cpu")
+    gamma_mean = trainer.fit(splits, ["gamma_stats"])["gamma_mean"]
+    assert trainer.kept.epoch == 2
+    assert trainer.gamma(splits.train).mean().item() == pytest.approx(gamma_mean[1], rel=1e-5)
+    assert abs(gamma_mean[1] - gamma_mean[4]) > 1e-3
 
 
 def test_other_data_for_the_loss_are_another_training(tmp_path):
-    splits, net = problem(), make_model("mlp", 3, (1, 8, 8), hidden=[8])
-    MetaTrainer(net, recipe=Recipe(epochs=2, batch_size=16), device="cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+    splits, net = problem(), small_mlp()
+
+    def fit(data):
+        recipe = Recipe(epochs=2, batch_size=16)
+        MetaTrainer(net, recipe=recipe, device="cpu").fit(data, checkpoint=tmp_path/"c.pt")
+    fit(splits)
     with pytest.raises(ValueError, match="was made with another meta_val"):
-        MetaTrainer(net, recipe=Recipe(epochs=2, batch_size=16), device="cpu").fit(replace(splits, meta_val=squares(32, 8)), checkpoint=tmp_path/"c.pt")
+        fit(replace(splits, meta_val=squares(32, 8)))
 
 
 def test_a_run_with_a_loss_that_learns(tmp_path):
-    "By name, from JSON, taken up, and its exponents in the history."
-    setting = RunConfig(data_args=dict(n_meta=100), model_args=dict(hidden=[16]), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(3), recorders=["nll_breakdown"])
+    "By name, from JSON, with its exponents in the history."
+    setting = RunConfig(
+        data_args=dict(n_meta=100), model_args=dict(hidden=[16]), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(3),
+        recorders=["nll_breakdown"])
     run = get_run(RunConfig.model_validate_json(setting.model_dump_json()), tmp_path)
-    assert run.learned_loss()(Evaluator(run.model(), device="cpu").features(load_data("digits", n_meta=100).train)).mean().item() == pytest.approx(run.history["gamma_mean"][-1], rel=1e-4)
+    features = Evaluator(run.model(), device="cpu").features(load_data("digits", n_meta=100).train)
+    assert run.learned_loss()(features).mean().item() == pytest.approx(run.history["gamma_mean"][-1], rel=1e-4)
     assert "gamma-sece" in repr(run) and set(collect(tmp_path).loss) == {"gamma-sece"}
     assert run.config == setting and run.history["gamma_std"][-1] > 0 and (run.history["hypergradient"] > 0).all()
     assert sorted(run.rows) == ["meta_val", "test", "train", "val"] and len(run.rows["meta_val"]) == 100
-    with pytest.raises(ValueError, match="beside meta, which brings the loss that learns; leave them out"):
-        RunConfig(loss_args=dict(reduction="sum"), meta=MetaRecipe())
-    with pytest.raises(ValueError, match="mixup is 0.2, which bilevel"):
-        RunConfig(meta=MetaRecipe(), recipe=Recipe(mixup=.2))
-    with pytest.raises(ValueError, match="loss: 'focal' beside meta"):
-        RunConfig(loss="focal", meta=MetaRecipe())
+
+
+@pytest.mark.parametrize("options, message", [
+    (dict(loss_args=dict(reduction="sum")), "beside meta, which brings the loss that learns; leave them out"),
+    (dict(recipe=Recipe(mixup=.2)), "mixup is 0.2, which bilevel"),
+    (dict(loss="focal"), "loss: 'focal' beside meta"),
+])
+def test_a_setting_that_does_not_go_with_meta_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        RunConfig(meta=MetaRecipe(), **options)
+
+
+def test_a_run_with_meta_needs_data_for_it(tmp_path):
     with pytest.raises(ValueError, match="digits has no meta_val"):
         get_run(RunConfig(meta=MetaRecipe(), recipe=Recipe.quick(1)), tmp_path)

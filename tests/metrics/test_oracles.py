@@ -35,15 +35,21 @@ def torchmetrics_error(probs, target, norm, n_bins=15):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("n_bins", [1, 10, 15, 100])
-def test_binned_errors_agree(seed, n_bins):
+@pytest.mark.parametrize("norm", ["l1", "l2", "max"])
+def test_binned_errors_agree_with_torchmetrics(seed, n_bins, norm):
     probs, target = random_data(seed)
-    for norm in "l1", "l2", "max":
-        ours, theirs = metrics.ece(probs, target, n_bins, norm=norm), torchmetrics_error(probs, target, norm, n_bins)
-        assert math.isclose(ours, theirs, abs_tol=rounding(len(probs), torch.float32))  # theirs sums in float32
-    arrays = probs.double().numpy(), target.numpy()
-    for ours, theirs in (metrics.ece, netcal.metrics.ECE), (metrics.mce, netcal.metrics.MCE), (metrics.average_ce, netcal.metrics.ACE):
-        if n_bins > 1:
-            assert math.isclose(ours(probs, target, n_bins), theirs(n_bins).measure(*arrays), abs_tol=1e-6)
+    ours, theirs = metrics.ece(probs, target, n_bins, norm=norm), torchmetrics_error(probs, target, norm, n_bins)
+    assert math.isclose(ours, theirs, abs_tol=rounding(len(probs), torch.float32))  # theirs sums in float32
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n_bins", [10, 15, 100])
+@pytest.mark.parametrize("name, peer", [("ece", "ECE"), ("mce", "MCE"), ("average_ce", "ACE")])
+def test_binned_errors_agree_with_netcal(seed, n_bins, name, peer):
+    probs, target = random_data(seed)
+    ours = getattr(metrics, name)(probs, target, n_bins)
+    theirs = getattr(netcal.metrics, peer)(n_bins).measure(probs.double().numpy(), target.numpy())
+    assert math.isclose(ours, theirs, abs_tol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -55,12 +61,14 @@ def test_smooth_ece_agrees_with_relplot(seed):
     probs, target = torch.tensor(np.c_[conf, 1 - conf]), torch.tensor(1 - hit.astype(int))
     assert math.isclose(metrics.smooth_ece(probs, target), relplot.smECE(conf, hit), abs_tol=5e-4)
     for sigma in .02, .05, .2:
-        assert math.isclose(metrics.smooth_ece(probs, target, sigma=sigma), relplot.smECE_sigma(conf, hit, sigma), abs_tol=5e-4)
+        ours, theirs = metrics.smooth_ece(probs, target, sigma=sigma), relplot.smECE_sigma(conf, hit, sigma)
+        assert math.isclose(ours, theirs, abs_tol=5e-4)
 
 
 def test_torchmetrics_puts_confidence_one_in_a_bin_of_its_own():
     "Three samples at confidence 1 with two right, one at .95: all belong to the last bin of ten."
-    probs, target = torch.tensor([[1., 0.], [1., 0.], [1., 0.], [.95, .05]], dtype=torch.float64), torch.tensor([0, 0, 1, 0])
+    probs = torch.tensor([[1., 0.], [1., 0.], [1., 0.], [.95, .05]], dtype=torch.float64)
+    target = torch.tensor([0, 0, 1, 0])
     assert math.isclose(metrics.ece(probs, target, 10), abs(3/4 - 3.95/4), abs_tol=1e-12)
     assert math.isclose(torchmetrics_error(probs, target, "l1", 10), 3/4*(1/3) + 1/4*.05, abs_tol=1e-6)
     assert math.isclose(torchmetrics_error(probs, target, "max", 10), 1/3, abs_tol=1e-6)

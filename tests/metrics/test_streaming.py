@@ -1,4 +1,4 @@
-"Streaming metrics on two processes: uneven shards, one of them empty-handed at the end, equal the metric of the whole."
+"Streaming metrics: batches and uneven shards on two processes add up to the whole, and refused ones change nothing."
 import json
 import subprocess
 import sys
@@ -21,8 +21,8 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 draw = torch.Generator().manual_seed(0)
 probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
-mine = MetricCollection(dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4), nll=streaming.NLL(),
-                             brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate()))
+mine = MetricCollection(dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4),
+                             nll=streaming.NLL(), brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate()))
 shard = slice(0, 350) if rank == 0 else slice(350, 501)
 for p, y in zip(probs[shard].split(64), target[shard].split(64)):
     mine.update(p, y)
@@ -36,12 +36,14 @@ dist.destroy_process_group()
 
 def test_two_processes_equal_the_whole(tmp_path):
     (tmp_path/"script.py").write_text(SCRIPT)
-    run = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2",
-           str(tmp_path/"script.py"), str(tmp_path/"out.json")]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=patience(120))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
+    program = [str(tmp_path/"script.py"), str(tmp_path/"out.json")]
+    done = subprocess.run([*torchrun, "--nproc-per-node", "2", *program], capture_output=True, text=True,
+                          timeout=patience(120))
     assert done.returncode == 0, done.stderr
     got, want = json.loads((tmp_path/"out.json").read_text())
-    assert got.keys() == want.keys() and all(abs(got[k] - want[k]) < 1e-12 for k in want)
+    assert got.keys() == want.keys()
+    assert all(abs(got[k] - want[k]) < 1e-12 for k in want)
 
 
 KINDS = [streaming.ECE, streaming.MCE, lambda **o: streaming.ClasswiseECE(3, **o), streaming.ErrorRate, streaming.NLL,
@@ -85,14 +87,16 @@ def test_a_device_without_float64_is_refused(kind, monkeypatch):
     metric, to = kind(), torch.Tensor.to
     def as_mps(t, *args, **kwargs):
         if t.dtype == torch.float64:
-            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64.")
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype as the MPS framework "
+                            "doesn't support float64.")
         return to(t, *args, **kwargs)
     metric.update(PROBS, TARGET)
     want = metric.compute()
     with monkeypatch.context() as m:
         m.setattr(torch.Tensor, "to", as_mps)
-        message = "its sums are float64, which this device does not have; leave the metric on the CPU and call update with"
-        with pytest.raises(TypeError, match=f"{type(metric).__name__}: {message} probs.cpu"):
+        message = ("its sums are float64, which this device does not have; "
+                   "leave the metric on the CPU and call update with probs.cpu")
+        with pytest.raises(TypeError, match=f"{type(metric).__name__}: {message}"):
             metric.to("cpu")
     metric.update(PROBS, TARGET)
     torch.testing.assert_close(metric.compute(), want)

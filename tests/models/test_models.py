@@ -7,9 +7,18 @@ import torch
 from calibnb.models import list_models, make_model, model_options
 from calibnb.data.trees import parse_tree, tree_tables
 
-PUBLISHED = {  # millions of parameters for ten classes, as the papers (or the reference code for 32x32 images) state them
-    "resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110": 1.73, "wide_resnet": 36.5, "densenet121": 6.96, "vgg16": 14.7}
-EXACT = {"resnet18": 11_173_962, "resnet50": 23_520_842, "resnet32": 464_154, "resnet110": 1_727_962, "densenet121": 6_956_298}
+# millions of parameters for ten classes, as the papers (or the reference code for 32x32 images) state them
+PUBLISHED = {"resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110": 1.73, "wide_resnet": 36.5,
+             "densenet121": 6.96, "vgg16": 14.7}
+EXACT = {"resnet18": 11_173_962, "resnet50": 23_520_842, "resnet32": 464_154, "resnet110": 1_727_962,
+         "densenet121": 6_956_298}
+NOT_FOR_SMALL_IMAGES = "mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50"
+SMALL = {  # options that make the larger networks quick to try
+    "wide_resnet": dict(depth=8, width=1),
+    "densenet121": dict(blocks=[2, 2], growth=4),
+    "resnet110": dict(blocks=[2, 2, 2]),
+    "resnet50": dict(blocks=[1, 1, 1, 1]),
+}
 
 
 def count(net):
@@ -23,11 +32,11 @@ def test_parameters_as_published(name):
     assert n == EXACT.get(name, n)
 
 
-@pytest.mark.parametrize("name", [n for n in list_models() if n not in ("mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50")])
+@pytest.mark.parametrize("name", [name for name in list_models() if name not in NOT_FOR_SMALL_IMAGES])
 @pytest.mark.parametrize("size", [32, 40])
 def test_features_and_head(name, size):
-    small = dict(wide_resnet=dict(depth=8, width=1), densenet121=dict(blocks=[2, 2], growth=4), resnet110=dict(blocks=[2, 2, 2]), resnet50=dict(blocks=[1, 1, 1, 1]))
-    net, x = make_model(name, 7, (3, size, size), **small.get(name, {})), torch.randn(4, 3, size, size)
+    net = make_model(name, 7, (3, size, size), **SMALL.get(name, {}))
+    x = torch.randn(4, 3, size, size)
     h = net.features(x)
     assert h.shape == (4, net.head.in_features) and net(x).shape == (4, 7)
     net(x).square().sum().backward()
@@ -99,38 +108,65 @@ def random_trees(n, draw, words=50):
     return [parse_tree(grow(draw.randrange(1, 25))) for _ in range(n)]
 
 
+CLASSES = [0, 0, -1, 1, 1]  # of the five labels of the treebank; -1: not a class
+
+
+def node_by_node(net, tree, i):
+    "The state of one node, composed from those of its children."
+    word, left, right, *_ = tree[i]
+    if word:
+        return net._leaves(torch.tensor([int(word[1:]) + 2]))
+    return net._up([node_by_node(net, tree, left), node_by_node(net, tree, right)])
+
+
+def labelled_nodes(net, tree, label):
+    "Logits and class of each node that has one; that of the root is `label`."
+    for i, node in enumerate(tree):
+        known = label if i == len(tree) - 1 else CLASSES[node[4]]
+        if known >= 0:
+            yield net.head(node_by_node(net, tree, i)[0, :6]), known
+
+
 def test_a_batch_of_trees_is_each_tree_node_by_node():
     "Single leaves, chains and bushes together; states of all nodes, and the gradient."
-    trees = random_trees(12, random.Random(0)) + [parse_tree("(1 w3)"), parse_tree("(0 (1 (1 (0 w1) (1 w2)) (1 w3)) (0 w4))")]
-    x = torch.from_numpy(tree_tables(trees, lambda w: int(w[1:]) + 2, [0, 0, -1, 1, 1], 60))
+    chain = parse_tree("(0 (1 (1 (0 w1) (1 w2)) (1 w3)) (0 w4))")
+    trees = [*random_trees(12, random.Random(0)), parse_tree("(1 w3)"), chain]
+    x = torch.from_numpy(tree_tables(trees, lambda w: int(w[1:]) + 2, CLASSES, 60))
     net = make_model("tree_lstm", 2, (60, 5), vocabulary=60, dim=6, dropout=0.).double()
-    def state(tree, at):
-        word, left, right, *_ = tree[at]
-        return net._leaves(torch.tensor([int(word[1:]) + 2])) if word else net._up([state(tree, left), state(tree, right)])
-    slow = torch.cat([net.head(state(t, len(t) - 1)[:, :6]) for t in trees])
+    slow = torch.cat([net.head(node_by_node(net, tree, len(tree) - 1)[:, :6]) for tree in trees])
     assert torch.allclose(net(x), slow, atol=1e-12)
-    y = torch.tensor([[0, 0, 1, 1, 1][t[-1][4]] for t in trees])
+    y = torch.tensor([[0, 0, 1, 1, 1][tree[-1][4]] for tree in trees])
     logits, target = net.supervised(x, y)
-    want = [(state(t, i)[0, :6], [0, 0, -1, 1, 1][n[4]] if i < len(t) - 1 else label) for t, label in zip(trees, y.tolist()) for i, n in enumerate(t)]
-    want = [(net.head(h), label) for h, label in want if label >= 0]
-    assert len(logits) == len(want) and target.bincount().tolist() == torch.tensor([c for _, c in want]).bincount().tolist()
-    losses = torch.nn.functional.cross_entropy(logits, target), torch.nn.functional.cross_entropy(torch.stack([z for z, _ in want]), torch.tensor([c for _, c in want]))
+    nodes = [node for tree, label in zip(trees, y.tolist()) for node in labelled_nodes(net, tree, label)]
+    slow_logits, slow_target = torch.stack([z for z, _ in nodes]), torch.tensor([label for _, label in nodes])
+    assert len(logits) == len(nodes) and target.bincount().tolist() == slow_target.bincount().tolist()
+    cross_entropy = torch.nn.functional.cross_entropy
+    losses = cross_entropy(logits, target), cross_entropy(slow_logits, slow_target)
     grads = [torch.autograd.grad(loss, list(net.parameters())) for loss in losses]
-    assert torch.allclose(*losses, atol=1e-12) and all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads))
+    assert torch.allclose(*losses, atol=1e-12)
+    assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(*grads))
+
+
+def test_a_tree_network_refuses_images():
     with pytest.raises(ValueError, match="reads tables of nodes"):
         make_model("tree_lstm", 2, (3, 32, 32))
 
 
 def test_seeds_and_options():
     a, b, c = (make_model("resnet32", 10, (1, 8, 8), seed=s) for s in (0, 0, 1))
-    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters())) and not torch.equal(a.head.weight, c.head.weight)
+    assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+    assert not torch.equal(a.head.weight, c.head.weight)
     assert model_options("resnet110")["blocks"] == (18, 18, 18) and model_options("resnet32")["shortcut"] == "pad"
     assert count(make_model("resnet32", 10, (3, 32, 32), shortcut="conv")) == 466_906
 
 
 @pytest.mark.parametrize("name, shape, options, message", [
-    ("resnet18", (16,), {}, "a resnet needs images"), ("vgg16", (3, 16, 16), {}, "at least 32x32"), ("wide_resnet", (3, 32, 32), dict(depth=28), "depth: 28, want 6n \\+ 2"),
-    ("resnet18", (3, 32, 32), dict(shortcut="x"), "shortcut: 'x' is not known"), ("resnet34", (3, 32, 32), {}, "model: 'resnet34' is not known")])
+    ("resnet18", (16,), {}, "a resnet needs images"),
+    ("vgg16", (3, 16, 16), {}, "at least 32x32"),
+    ("wide_resnet", (3, 32, 32), dict(depth=28), "depth: 28, want 6n \\+ 2"),
+    ("resnet18", (3, 32, 32), dict(shortcut="x"), "shortcut: 'x' is not known"),
+    ("resnet34", (3, 32, 32), {}, "model: 'resnet34' is not known"),
+])
 def test_wrong_options(name, shape, options, message):
     with pytest.raises(ValueError, match=message):
         make_model(name, 10, shape, **options)

@@ -1,4 +1,4 @@
-"Experiments through papermill: they run, they find their runs again, they refuse what is wrong, and say why they stopped."
+"Experiments through papermill: they run, find their runs again, refuse what is wrong, and say why they stopped."
 import csv
 import json
 import os
@@ -49,27 +49,42 @@ def test_toy_gaussian_findings(root, toy):
     with open(toy/"tables"/"correlations.csv", newline="") as f:
         table = {row[next(iter(row))]: row for row in csv.DictReader(f)}
     assert [float(table[n]["paper's best"]) for n in ("focal", "dual focal", "Brier")] == [.55, .638, .664]
-    best = []  # of focal loss, once more, from the predictions on disk
-    for run in (Run(f.path) for f in find_runs(root) if f.path.parent.name == "toy_gaussian" and f.info["kind"] == "train"):
-        if run.config.seed < 5:
-            preds, eta = run.predictions("test"), load_data("gaussians", seed=run.config.seed, **run.config.data_args).test.posterior
-            c, p_y = (eta - preds.probs).norm(dim=1), preds.probs.gather(1, preds.target[:, None])[:, 0]
-            best.append(max(np.corrcoef((1 - p_y)**g, c)[0, 1] for g in (.125, .25, .5, 1., 2., 3., 5.)))
+    best = [best_correlation(run) for run in trainings(root, "toy_gaussian") if run.config.seed < 5]
     assert table["focal"]["best, c norm"] == f"{np.mean(best):.3f} ± {np.std(best, ddof=1):.3f}" and len(best) == 5
 
 
-def test_nll_overfitting_findings(overfitting):
-    for start in ("CE has its best test NLL early", "the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights", "the minimiser"):
-        assert claim(overfitting, start) == HOLDS
-    assert claim(overfitting, "FL-3 ends with a lower ECE") == FAILS  # on digits focal loss overshoots, and the notebook says so
+def trainings(root, experiment):
+    return [Run(f.path) for f in find_runs(root) if f.path.parent.name == experiment and f.info["kind"] == "train"]
+
+
+def best_correlation(run):
+    "Of focal weights with the true calibration error, once more, from the predictions on disk."
+    preds = run.predictions("test")
+    true_probs = load_data("gaussians", seed=run.config.seed, **run.config.data_args).test.posterior
+    c, p_y = (true_probs - preds.probs).norm(dim=1), preds.probs.gather(1, preds.target[:, None])[:, 0]
+    return max(np.corrcoef((1 - p_y)**gamma, c)[0, 1] for gamma in (.125, .25, .5, 1., 2., 3., 5.))
+
+
+@pytest.mark.parametrize("start, verdict", [
+    ("CE has its best test NLL early", HOLDS),
+    ("the NLL of wrong test samples", HOLDS),
+    ("the entropy of wrong test samples", HOLDS),
+    ("CE ends with larger weights", HOLDS),
+    ("the minimiser", HOLDS),
+    ("FL-3 ends with a lower ECE", FAILS),  # on digits focal loss overshoots, and the notebook says so
+])
+def test_nll_overfitting_findings(overfitting, start, verdict):
+    assert claim(overfitting, start) == verdict
 
 
 def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
     "In the paper's own setting, whose data need not be there."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
-    assert cli.main(["run", "calibratability", "-p", "quick", "False", "-p", "data", "cifar100", "-p", "n_seeds", "5", "-p", "dry_run", "True"]) == 0
+    line = "run calibratability -p quick False -p data cifar100 -p n_seeds 5 -p dry_run True"
+    assert cli.main(line.split()) == 0
     out = capsys.readouterr().out
-    assert "70 runs planned, none made" in out and out.count("resnet32") == 70 and "{'gamma': 5.0}" in out and "350" in out
+    assert "70 runs planned, none made" in out and out.count("resnet32") == 70
+    assert "{'gamma': 5.0}" in out and "350" in out
     folder, = find_runs(tmp_path)
     assert folder.state == "done" and not folder.result.findings
     assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
@@ -89,17 +104,20 @@ def test_swapped_losses_turn_the_findings(root, tmp_path):
     cell.source = cell.source.replace("first, last = ", "last, first = ")
     nbformat.write(nb, tmp_path/"swapped.ipynb")
     folder = run_notebook(tmp_path/"swapped.ipynb", root=root)
-    for start in ("the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights"):
-        assert claim(folder, start) == FAILS
+    turned = "the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights"
+    assert [claim(folder, start) for start in turned] == [FAILS]*3
     assert claim(folder, "CE ends with a lower ECE") == HOLDS
 
 
 def test_a_second_time_nothing_is_trained_and_nothing_executed(root, overfitting):
-    trained = {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
+    def starts():
+        return {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
+
+    before = starts()
     again = run_notebook("nll_overfitting", root=root)
     assert again.path == overfitting.path and not again.fresh
-    assert run_notebook("nll_overfitting", root=root, again=True).fresh  # the notebook itself, on the trainings that exist
-    assert {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"} == trained
+    assert run_notebook("nll_overfitting", root=root, again=True).fresh  # the notebook, on the trainings that exist
+    assert starts() == before
 
 
 @pytest.mark.parametrize("name", ["toy_gaussian", "nll_overfitting"])
@@ -107,10 +125,12 @@ def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitti
     "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
     env = {**os.environ, "CALIBNB_RUNS": str(root)}
     few = ["-p", "n_seeds", "1"] + (["-p", "epochs", "20"] if name == "nll_overfitting" else [])
-    subprocess.run([PAPERMILL, str(EXPERIMENTS/f"{name}.ipynb"), "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"],
-                   cwd=tmp_path, env=env, check=True, timeout=patience(120), capture_output=True)
+    source = str(EXPERIMENTS/f"{name}.ipynb")
+    command = [PAPERMILL, source, "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=patience(120), capture_output=True)
     assert pictures(tmp_path/"out.ipynb") == dict(toy_gaussian=4, nll_overfitting=3)[name]
-    folder, = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.info["settings"]["seed"] == 3 and f.path.parent.name == name]
+    notebooks = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.path.parent.name == name]
+    folder, = [f for f in notebooks if f.info["settings"]["seed"] == 3]
     assert folder.state == "done" and list((folder/"figures").glob("*.png"))
 
 
@@ -151,7 +171,8 @@ def test_a_lost_tag_is_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("argv, message", [
-    (["run", "toy_gaussian", "-p", "sede", "3"], "sede is not declared in the parameters cell of toy_gaussian.ipynb; did you mean seed?"),
+    (["run", "toy_gaussian", "-p", "sede", "3"],
+     "sede is not declared in the parameters cell of toy_gaussian.ipynb; did you mean seed?"),
     (["run", "toy_gaussian", "-p", "seed", "three"], "seed: 'three' is a str, want int"),
     (["run", "toy_gaussian", "-p", "quick", "1"], "quick: 1 is a int, want bool"),
     (["run", "toy_gaussian", "-p", "seed", "-1"], "seed: -1, want 0 or more"),
@@ -167,8 +188,10 @@ def test_the_command_line_refuses(capsys, monkeypatch, tmp_path, argv, message):
 
 
 def notebook(path, *sources):
-    cells = [nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"])), *map(nbformat.v4.new_code_cell, sources)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=dict(kernelspec=dict(name="python3", display_name="python3", language="python"))), path)
+    parameters = nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    cells = [parameters, *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
     return path
 
 
@@ -191,7 +214,11 @@ def test_a_notebook_that_stops_is_failed_with_the_reason(tmp_path, source, reaso
 def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):
     "On a busy machine it may begin after minutes, and what a cell shows arrive seconds after the cell's end."
     execute, given = papermill.execute_notebook, {}
-    spy = lambda *args, **options: given.update(options) or execute(*args, **options)
+
+    def spy(*args, **options):
+        given.update(options)
+        return execute(*args, **options)
+
     monkeypatch.setattr("papermill.execute_notebook", spy)
     folder = run_notebook(notebook(tmp_path/"slow.ipynb", GOOD, LATE), root=tmp_path/"runs")
     shown, = nbformat.read(folder/"notebook.ipynb", 4).cells[-1].outputs
@@ -200,8 +227,9 @@ def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):
 
 def test_a_failing_cell_is_noted_under_plain_papermill(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    path = notebook(tmp_path/"stops.ipynb", "from calibnb.params import check_parameters\nsettings = check_parameters(globals())",
-                    "from calibnb.notebooks import Experiment\nexperiment = Experiment('stops', settings)", "open('/nowhere')")
+    check = "from calibnb.params import check_parameters\nsettings = check_parameters(globals())"
+    begin = "from calibnb.notebooks import Experiment\nexperiment = Experiment('stops', settings)"
+    path = notebook(tmp_path/"stops.ipynb", check, begin, "open('/nowhere')")
     assert refused(path, tmp_path).ename == "FileNotFoundError"
     folder, = find_runs(tmp_path/"runs")
     assert folder.state == "failed" and "FileNotFoundError" in folder.status["reason"]
@@ -266,5 +294,6 @@ def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path, monkeypatc
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path/"data"))
     with pytest.raises(NotebookError, match="cifar10 is not in .*run `calibnb download cifar10`"):
         run_notebook("nll_overfitting", dict(quick=False), root=tmp_path/"runs")
-    assert all(f.state == "failed" and "calibnb download cifar10" in f.status["reason"] for f in find_runs(tmp_path/"runs"))
-    assert "nll_overfitting" in {f.path.parent.name for f in find_runs(tmp_path/"runs")}
+    failed = find_runs(tmp_path/"runs")
+    assert all(f.state == "failed" and "calibnb download cifar10" in f.status["reason"] for f in failed)
+    assert "nll_overfitting" in {f.path.parent.name for f in failed}

@@ -9,7 +9,9 @@ from calibnb import cli
 from calibnb.runs.folder import find_runs
 from calibnb.notebooks import NotebookError, run_notebook
 
-OPEN = "import os, shutil, signal, sys\nfrom calibnb.notebooks import Experiment\nexperiment = Experiment('x', dict(seed=seed))"
+OPEN = """import os, shutil, signal, sys
+from calibnb.notebooks import Experiment
+experiment = Experiment('x', dict(seed=seed))"""
 CLOSE = "experiment.findings([])"
 REMOVE = "shutil.rmtree(os.environ['CALIBNB_NOTEBOOK_FOLDER'])"
 
@@ -110,10 +112,15 @@ def test_an_error_after_a_flood_is_told(tmp_path):
     assert [o.ename for o in outputs(folder) if o.output_type == "error"] == ["ValueError"]
 
 
+BAR = """from IPython.display import clear_output
+for i in range(80):
+    clear_output(wait=True)
+    print('x'*100_000, i, flush=True)"""
+
+
 def test_figures_and_what_replaces_itself_are_kept(tmp_path):
     "A progress bar writes over itself: what is seen at the end is short, however long it ran."
-    bar = "from IPython.display import clear_output\nfor i in range(80):\n    clear_output(wait=True)\n    print('x'*100_000, i, flush=True)"
-    path = notebook(tmp_path / "bar.ipynb", OPEN, bar, CLOSE)
+    path = notebook(tmp_path / "bar.ipynb", OPEN, BAR, CLOSE)
     folder = run_notebook(path, root=tmp_path / "runs")
     texts = "".join(o.get("text", "") for o in outputs(folder))
     assert texts.rstrip().endswith("79") and "is left out" not in texts

@@ -130,11 +130,8 @@ def test_other_types_are_refused_in_one_line(annotation):
     with pytest.raises(ValueError, match="^parameters cell: gamma: annotation ") as error:
         declared(f"seed: int = 0\ngamma: {annotation} = 1")
     told = str(error.value)
-    assert (
-        annotation in told
-        and "want one of bool, int, float, str, list, dict, tuple, None, Any, Optional, Union, Literal" in told
-        and "\n" not in told
-    )
+    assert annotation in told and "\n" not in told
+    assert "want one of bool, int, float, str, list, dict, tuple, None, Any, Optional, Union, Literal" in told
 
 
 @pytest.mark.parametrize(
@@ -178,18 +175,20 @@ def test_a_file_that_is_no_notebook_is_named(tmp_path, capsys, content):
     assert err.count("\n") == 1 and "damaged.ipynb" in err
 
 
-CHECK = "open(r'{hit}', 'w')\nfrom calibnb.params import check_parameters\nsettings = check_parameters(globals())\nif seed > 5: raise ValueError('seed: too large')"
+CHECK = """open(r'{hit}', 'w')
+from calibnb.params import check_parameters
+settings = check_parameters(globals())
+if seed > 5: raise ValueError('seed: too large')"""
 
 
-def test_planning_runs_no_cell_and_no_check_of_somebody_elses_notebook(tmp_path, monkeypatch):
+@pytest.mark.parametrize("check", ["theirs:check", "check_train", ["check_train"]], ids=str)
+def test_planning_runs_no_cell_and_no_check_of_somebody_elses_notebook(tmp_path, monkeypatch, check):
     hit = tmp_path / "hit"
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "theirs.py").write_text(f"open(r'{hit}', 'w')\ndef check(settings): open(r'{hit}', 'w')\n")
-    for check in "theirs:check", "check_train", ["check_train"]:
-        path = notebook(
-            tmp_path / "train.ipynb", "seed: int = 0", CHECK.replace("{hit}", str(hit)), calibnb=dict(check=check)
-        )
-        assert plan_notebook(path, dict(seed=9))[1] == dict(seed=9)
+    cell = CHECK.replace("{hit}", str(hit))
+    path = notebook(tmp_path / "train.ipynb", "seed: int = 0", cell, calibnb=dict(check=check))
+    assert plan_notebook(path, dict(seed=9))[1] == dict(seed=9)
     assert not hit.exists() and "theirs" not in sys.modules
 
 
@@ -272,12 +271,18 @@ WRONG = dict(
 
 
 @pytest.mark.parametrize("name", list_experiments())
-def test_wrong_values_are_refused_when_planned(name):
+def test_the_defaults_of_an_experiment_can_be_planned(name):
     plan_notebook(name)
-    for wrong, told in WRONG[name]:
-        with pytest.raises(ValueError) as error:
-            expand(dict(notebook=name, base=wrong))
-        assert told in str(error.value), (wrong, error.value)
+    assert WRONG[name]
+
+
+@pytest.mark.parametrize(
+    "name, wrong, told", [(name, wrong, told) for name, cases in WRONG.items() for wrong, told in cases]
+)
+def test_wrong_values_are_refused_when_planned(name, wrong, told):
+    with pytest.raises(ValueError) as error:
+        expand(dict(notebook=name, base=wrong))
+    assert told in str(error.value)
 
 
 @pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.ipynb")), ids=lambda p: p.stem)
@@ -285,45 +290,40 @@ def test_an_experiment_names_its_check_and_calls_it(path):
     nb = nbformat.read(path, 4)
     name = nb.metadata["calibnb"]["check"]
     assert name in checks.__all__ and name == f"check_{path.stem}"
-    cell = next(
-        c
-        for i, c in enumerate(nb.cells)
-        if c.cell_type == "code" and i > 0 and "check_parameters(globals())" in c.source
-    )
-    assert (
-        f"from calibnb.checks import {name}" in cell.source
-        and f"{name}(settings)" in cell.source
-        and "raise " not in cell.source
-    )
+    cell = next(c for c in nb.cells[1:] if c.cell_type == "code" and "check_parameters(globals())" in c.source)
+    assert f"from calibnb.checks import {name}" in cell.source
+    assert f"{name}(settings)" in cell.source and "raise " not in cell.source
+
+
+HEAVY = "torch", "numpy", "pandas", "matplotlib", "papermill"
 
 
 def test_the_check_of_a_study_is_light():
     "A wrong value is refused within a second: nothing heavy is imported for it."
-    code = "import sys, calibnb.checks; print(*(m for m in ('torch', 'numpy', 'pandas', 'matplotlib', 'papermill') if m in sys.modules))"
-    assert (
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60, cwd=ROOT
-        ).stdout.strip()
-        == ""
-    )
+    code = f"import sys, calibnb.checks; print(*(m for m in {HEAVY} if m in sys.modules))"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, cwd=ROOT)
+    assert ended.stdout.strip() == ""
 
 
-def test_a_running_notebook_refuses_by_the_same_check():
+@pytest.mark.parametrize("name", list_experiments())
+def test_a_running_notebook_refuses_by_the_same_check(name):
     "The very cell of an experiment, with a value that cannot be right."
-    for name in list_experiments():
-        nb = json.loads(Path(list_experiments()[name]).read_text())
-        code = ["".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "code"]
-        wrong, told = WRONG[name][0]
-        space = {n: default for n, (_, default) in declared(code[0]).items()} | wrong | dict(In=["", code[0]])
-        with pytest.raises(ValueError, match=told):
-            exec(code[1], space)
+    nb = json.loads(Path(list_experiments()[name]).read_text())
+    code = ["".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "code"]
+    wrong, told = WRONG[name][0]
+    space = {n: default for n, (_, default) in declared(code[0]).items()} | wrong | dict(In=["", code[0]])
+    with pytest.raises(ValueError, match=told):
+        exec(code[1], space)
 
 
-def test_an_experiment_is_checked_by_whatever_path_it_is_called(monkeypatch):
+@pytest.mark.parametrize(
+    "path", ["nbs/experiments/loss_geometry.ipynb", "nbs/../nbs/experiments/loss_geometry.ipynb"]
+)
+def test_an_experiment_is_checked_by_whatever_path_it_is_called(monkeypatch, path):
     monkeypatch.chdir(ROOT)
-    for path in "nbs/experiments/loss_geometry.ipynb", "nbs/../nbs/experiments/loss_geometry.ipynb":
-        with pytest.raises(ValueError, match="points: 3, want at least 100"):
-            plan_notebook(path, dict(points=3))
+    with pytest.raises(ValueError, match="points: 3, want at least 100"):
+        plan_notebook(path, dict(points=3))
 
 
 def test_a_dictionary_given_whole_and_by_its_entries():

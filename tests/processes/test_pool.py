@@ -71,13 +71,15 @@ def gone(pid):
 def test_every_job_ends_once_and_says_how():
     told = []
     ends = {o.index: o for o in in_processes(double, [(i,) for i in range(5)], 2, told=told.append)}
-    assert {i: o.value for i, o in ends.items()} == {i: 2 * i for i in range(5)} and sorted(told) == list(range(5))
+    assert {i: o.value for i, o in ends.items()} == {i: 2 * i for i in range(5)}
+    assert sorted(told) == list(range(5))
     assert all(o.error is None and o.seconds > 0 for o in ends.values())
 
 
 def test_errors_and_deaths_are_told_and_the_rest_goes_on():
     ends = list(in_processes(fail, [("no luck",), ("nor here",)], 2))
-    assert sorted(str(o.error) for o in ends) == ["no luck", "nor here"] and all(type(o.error) is ValueError and "in fail" in o.trace for o in ends)
+    assert sorted(str(o.error) for o in ends) == ["no luck", "nor here"]
+    assert all(type(o.error) is ValueError and "in fail" in o.trace for o in ends)
     ends = {o.index: o.error for o in in_processes(die, [(signal.SIGKILL,), (signal.SIGSEGV,)], 1)}
     assert all(type(e) is JobDied for e in ends.values())
     assert str(ends[0]) == "the process was ended by SIGKILL" and "SIGSEGV" in str(ends[1])
@@ -158,12 +160,24 @@ def test_who_stops_listening_stops_the_jobs(tmp_path):
     assert gone(pid)
 
 
+HERE = os.path.dirname(__file__)
+FIND_TESTS = """import os, pathlib, sys
+sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']  # this folder, and where conftest lies
+import test_pool
+"""
+
+
+def script(path, *lines):
+    "A program that finds this file and does `lines` as the main process; the command that runs it."
+    path.write_text(FIND_TESTS + "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
+    return [sys.executable, str(path), HERE]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_jobs_do_not_outlive_a_killed_master(tmp_path):
-    script = "import pathlib, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool\nif __name__ == '__main__': list(test_pool.in_processes(test_pool.sleep, [(3600, pathlib.Path(sys.argv[2]))], 1))"
-    file = tmp_path / "master.py"
-    file.write_text(script)
-    master = subprocess.Popen([sys.executable, str(file), os.path.dirname(__file__), str(tmp_path / "pid")])
+    command = script(tmp_path / "master.py", "jobs = [(3600, pathlib.Path(sys.argv[2]))]",
+                     "list(test_pool.in_processes(test_pool.sleep, jobs, 1))")
+    master = subprocess.Popen([*command, str(tmp_path / "pid")])
     try:
         pid = told_pid(tmp_path / "pid")
     finally:
@@ -173,12 +187,17 @@ def test_jobs_do_not_outlive_a_killed_master(tmp_path):
 
 
 def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
-    configs = [RunConfig(experiment="pool", loss=loss, recipe=Recipe.quick(2, seed=s)) for loss in ("ce", "brier") for s in (0, 1)]
-    here, there = get_runs(configs, tmp_path / "here", progress=False), get_runs(configs, tmp_path / "there", workers=2, progress=False)
+    configs = [RunConfig(experiment="pool", loss=loss, recipe=Recipe.quick(2, seed=seed))
+               for loss in ("ce", "brier") for seed in (0, 1)]
+    here = get_runs(configs, tmp_path / "here", progress=False)
+    there = get_runs(configs, tmp_path / "there", workers=2, progress=False)
     for a, b in zip(here, there):
-        assert torch.equal(a.predictions().logits, b.predictions().logits) and a.metrics == b.metrics
-        assert str(b.folder.info["pid"] if "pid" in b.folder.info else b.folder.status["pid"]) != str(os.getpid())
-    monkeypatch.setattr("calibnb.runs.many.in_processes", lambda *args, **options: pytest.fail("loaded, not trained again"))
+        assert torch.equal(a.predictions().logits, b.predictions().logits)
+        assert a.metrics == b.metrics
+        said = b.folder.info if "pid" in b.folder.info else b.folder.status
+        assert str(said["pid"]) != str(os.getpid())
+    again = "calibnb.runs.many.in_processes"
+    monkeypatch.setattr(again, lambda *args, **options: pytest.fail("loaded, not trained again"))
     get_runs(configs, tmp_path / "there", workers=2)
 
 
@@ -196,12 +215,12 @@ def add_up(n, tell):
 
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
-    script = "import os, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool; del os.environ['OMP_NUM_THREADS']\nif __name__ == '__main__': print(next(iter(test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets']))))"
-    file = tmp_path / "master.py"
-    file.write_text(script)
-    env = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}
-    command, wait = [sys.executable, str(file), os.path.dirname(__file__), str(patience(30))], patience(120)
-    run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=wait)
+    command = script(tmp_path / "master.py", "del os.environ['OMP_NUM_THREADS']  # which conftest has set",
+                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets'])",
+                     "jobs = test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, **options)",
+                     "print(next(jobs))")
+    env, wait = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}, patience(120)
+    run = subprocess.run([*command, str(patience(30))], env=env, capture_output=True, text=True, timeout=wait)
     assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
 
 
@@ -214,7 +233,7 @@ def test_number_of_workers(monkeypatch):
 
 
 def outlive(file, tell):
-    "Goes on after the one who asked for it is gone, and would have something to say."
+    "Goes on after its parent is gone, and would have something to say."
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     file.write_text(str(os.getpid()))
     while multiprocessing.parent_process().is_alive():
@@ -223,35 +242,30 @@ def outlive(file, tell):
     return "an answer"
 
 
-ALONE = """import multiprocessing, sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']  # and where conftest lies
-import test_pool
-if __name__ == '__main__':
-    from calibnb.processes.kernels import _serve
-    from calibnb.processes.pool import _job, fork_server
-    context = fork_server(["calibnb.processes.kernels"])
-    for target, args in (_job, (str.upper, ('a',), {}, 1)), (_serve, ()):
-        ours, theirs = context.Pipe(duplex=False) if target is _job else context.Pipe()
-        ours.close()
-        process = context.Process(target=target, args=(*args, theirs))
-        process.start()
-        process.join()
-        print(target.__name__, process.exitcode)
+ALONE = """from calibnb.processes.kernels import _serve
+from calibnb.processes.pool import _job, fork_server
+context = fork_server(["calibnb.processes.kernels"])
+for target, args in (_job, (str.upper, ('a',), {}, 1)), (_serve, ()):
+    ours, theirs = context.Pipe(duplex=False) if target is _job else context.Pipe()
+    ours.close()
+    process = context.Process(target=target, args=(*args, theirs))
+    process.start()
+    process.join()
+    print(target.__name__, process.exitcode)
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_who_is_left_alone_ends_without_a_word(tmp_path):
-    "Before it begins, and when it has something to tell."
-    script = tmp_path / "alone.py"
-    script.write_text(ALONE)
-    command = [sys.executable, str(script), os.path.dirname(__file__)]
+def test_a_process_without_a_parent_ends_before_it_begins(tmp_path):
+    command = script(tmp_path / "alone.py", *ALONE.splitlines())
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.stdout.split() == ["_job", "0", "_serve", "0"] and not ended.stderr, ended.stderr
-    script.write_text(
-        "import pathlib, sys; sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']; import test_pool\n"
-        "if __name__ == '__main__': list(test_pool.in_processes(test_pool.outlive, [(pathlib.Path(sys.argv[2]),)], 1))"
-    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_a_process_that_outlives_its_parent_ends_without_a_word(tmp_path):
+    command = script(tmp_path / "alone.py", "jobs = [(pathlib.Path(sys.argv[2]),)]",
+                     "list(test_pool.in_processes(test_pool.outlive, jobs, 1))")
     with open(tmp_path / "stderr", "w") as stderr:
         master = subprocess.Popen([*command, str(tmp_path / "pid")], stderr=stderr)
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

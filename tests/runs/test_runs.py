@@ -30,6 +30,12 @@ def config(epochs=4, seed=0, **kwargs):
     return RunConfig(**{**SMALL, **kwargs}, recipe=Recipe.quick(epochs, seed=seed))
 
 
+def small_trainer(splits, epochs):
+    "What `get_run(config(epochs))` trains with."
+    model = make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16])
+    return Trainer(model, make_loss("ce"), Recipe.quick(epochs))
+
+
 def python(code, *args, **kwargs):
     return subprocess.Popen([sys.executable, "-c", code, *args], **kwargs)
 
@@ -61,8 +67,10 @@ def test_progress_is_told_to_a_function(tmp_path):
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path):
-    logits = [get_run(config(seed=s), tmp_path/root).predictions("test").logits for s, root in ((0, "a"), (0, "b"), (1, "a"))]
-    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
+    def logits(seed, root):
+        return get_run(config(seed=seed), tmp_path/root).predictions("test").logits
+    first = logits(0, "a")
+    assert torch.equal(first, logits(0, "b")) and not torch.equal(first, logits(1, "a"))
 
 
 def test_the_split_can_be_held_fixed(tmp_path):
@@ -76,7 +84,7 @@ def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
     run = get_run(config(epochs=12, recorders=["learned_epoch", "optimal_ece"]), tmp_path)
     right = []
     splits = load_data("digits", seed=0)
-    trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(12))
+    trainer = small_trainer(splits, 12)
     trainer.fit(splits, recorders=[lambda view: right.append(view.predictions("train").hit) or {}])
     kept, want = run.recorded("learned_epoch"), metrics.learned_epoch(torch.stack(right, 1))
     learned = torch.where(kept["last_wrong"] < 12, kept["last_wrong"].double() + 1, torch.nan)
@@ -88,26 +96,25 @@ def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
     best = oracle_ece(test.logits, test.target)
     assert (last.optimal_ece, last.optimal_temperature) == best
     assert last.val_temperature == TemperatureScaling("ece").fit(val.logits, val.target).temperature_
-    assert last.unscaled_ece == pytest.approx(metrics.ece(test.probs, test.target).item()) and last.val_temperature_ece >= best.ece
+    assert last.unscaled_ece == pytest.approx(metrics.ece(test.probs, test.target).item())
+    assert last.val_temperature_ece >= best.ece
     with pytest.raises(ValueError, match="recorder: 'nll_breakdown' is not known"):
         run.recorded("nll_breakdown")
 
 
 def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
     splits = load_data("digits")
-    def fit(epochs, *recorders):
-        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(4))
-        return trainer.fit(splits, recorders, tmp_path/"c.pt")
-    fit(4)
+    def fit(*recorders):
+        return small_trainer(splits, 4).fit(splits, recorders, tmp_path/"c.pt")
+    fit()
     with pytest.raises(ValueError, match="was made with another recorders"):
-        fit(4, LearnedEpoch())
+        fit(LearnedEpoch())
 
 
 def test_a_recorder_begins_anew():
     splits, recorder = load_data("digits"), LearnedEpoch()
     for epochs in 4, 2:
-        trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0, hidden=[16]), make_loss("ce"), Recipe.quick(epochs))
-        trainer.fit(splits, [recorder])
+        small_trainer(splits, epochs).fit(splits, [recorder])
     assert recorder.arrays["last_wrong"].max() <= 2
 
 
@@ -122,21 +129,40 @@ def test_histograms_of_the_label_probability(tmp_path):
     assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [len(preds)]*4
 
 
-def test_compare():
-    frame = pd.DataFrame(dict(loss=["ce"]*4 + ["a"]*4 + ["b"]*4 + ["once"], acc=[.90, .91, .92, .91, .80, .81, .82, .81, .90, .92, .91, .93, .5]))
-    found = compare(frame, metrics=["acc"], higher=["acc"])
-    assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == "" and found.loc[("ce", "acc"), "p"] != found.loc[("ce", "acc"), "p"]
-    assert found.loc[("a", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[4:8], frame.acc[:4], equal_var=False).pvalue)
-    assert found.loc[("b", "acc"), "p"] == pytest.approx(scipy.stats.ttest_ind(frame.acc[8:12], frame.acc[:4], equal_var=False).pvalue)
-    assert compare(frame, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"  # where less is better
+@pytest.fixture
+def accuracies():
+    "Four runs with each of three losses, and one that was run once."
+    frames = dict(ce=[.90, .91, .92, .91], a=[.80, .81, .82, .81], b=[.90, .92, .91, .93], once=[.5])
+    return pd.DataFrame([dict(loss=loss, acc=acc) for loss, values in frames.items() for acc in values])
+
+
+def test_compare(accuracies):
+    found = compare(accuracies, metrics=["acc"], higher=["acc"])
+    assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == ""
+    assert math.isnan(found.loc[("ce", "acc"), "p"])
+    acc = accuracies.acc
+    for loss, group in ("a", acc[4:8]), ("b", acc[8:12]):
+        want = scipy.stats.ttest_ind(group, acc[:4], equal_var=False).pvalue
+        assert found.loc[(loss, "acc"), "p"] == pytest.approx(want)
     table = comparison_table(found, dict(acc=100))
     assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
+
+
+def test_compare_where_less_is_better_or_nothing_is(accuracies):
+    assert compare(accuracies, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"
+    assert compare(accuracies, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
+
+
+def test_compare_wants_one_row_for_a_setting_and_a_seed():
+    frame = pd.DataFrame(dict(loss=["ce", "focal", "focal"], seed=[0, 0, 0], gamma=[0, 1, 5], acc=[1., 2., 3.]))
     with pytest.raises(ValueError, match="'focal' has several rows with the same seed"):
-        compare(pd.DataFrame(dict(loss=["ce", "focal", "focal"], seed=[0, 0, 0], gamma=[0, 1, 5], acc=[1., 2., 3.])), metrics=["acc"])
-    assert compare(frame, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
-    for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
-        with pytest.raises(ValueError, match="is not known"):
-            compare(frame, **dict(metrics=["acc"]) | wrong)
+        compare(frame, metrics=["acc"])
+
+
+@pytest.mark.parametrize("wrong", [dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los")], ids=str)
+def test_compare_refuses_names_that_are_not_known(accuracies, wrong):
+    with pytest.raises(ValueError, match="is not known"):
+        compare(accuracies, **dict(metrics=["acc"]) | wrong)
 
 
 def test_two_workers_make_it_once(tmp_path):
@@ -193,24 +219,31 @@ def test_saturated_predictions_have_a_result():
 def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):
     preds = get_run(config(), tmp_path).predictions("val")
     T = torch.ones((), requires_grad=True)
-    for logits in preds.logits, Trainer(make_model("mlp", 10, (1, 4, 4)), make_loss("ce")).predict(load_data("digits").val).logits:
+    trainer = Trainer(make_model("mlp", 10, (1, 4, 4)), make_loss("ce"))
+    for logits in preds.logits, trainer.predict(load_data("digits").val).logits:
         torch.nn.functional.cross_entropy(logits/T, preds.target).backward()
 
 
 def test_reductions_and_the_reported_loss():
     splits = load_data("digits", n_train=129)  # a last batch of one would break batch norm
-    sums, means = (Trainer(make_model("small_cnn", 10, splits.in_shape, width=4), make_loss("ce", reduction=r), Recipe(epochs=1, lr=1e-9)).fit(splits)
-                   for r in ("sum", "mean"))
-    assert abs(sums["train_loss"][0] - means["train_loss"][0]) < 1e-4
+    losses = {}
+    for reduction in "sum", "mean":
+        model, loss = make_model("small_cnn", 10, splits.in_shape, width=4), make_loss("ce", reduction=reduction)
+        losses[reduction] = Trainer(model, loss, Recipe(epochs=1, lr=1e-9)).fit(splits)["train_loss"][0]
+    assert abs(losses["sum"] - losses["mean"]) < 1e-4
     with pytest.raises(ValueError, match='reduction is "none"'):
         Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce", reduction="none"))
 
 
 def test_the_same_settings_are_the_same_folder():
-    same = [RunConfig(loss="flsd", loss_args=dict(gammas=g)) for g in ([5, 3], (5., 3.), [5., 3])] + [RunConfig(loss="flsd")]
-    assert len({c.path("r") for c in same}) == 1
+    same = [RunConfig(loss="flsd", loss_args=dict(gammas=gammas)) for gammas in ([5, 3], (5., 3.), [5., 3])]
+    assert len({c.path("r") for c in [*same, RunConfig(loss="flsd")]}) == 1
+
+
+def test_an_infinite_option_survives_json():
     endless = RunConfig(loss="bsce", loss_args=dict(beta=float("inf")))
-    assert RunConfig.model_validate_json(endless.model_dump_json()) == endless and "Infinity" not in endless.model_dump_json()
+    text = endless.model_dump_json()
+    assert RunConfig.model_validate_json(text) == endless and "Infinity" not in text
 
 
 def test_a_file_of_rubbish_stops_nobody(tmp_path):
@@ -245,7 +278,7 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("settings, message", BAD, ids=lambda v: "-".join(v) if isinstance(v, dict) else "")
+@pytest.mark.parametrize("settings, message", BAD, ids=str)
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         RunConfig(**settings)
@@ -288,7 +321,15 @@ def test_where_runs_lie(tmp_path, monkeypatch):
     assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
 
 
-HOLD = "import sys; from calibnb.runs.folder import RunFolder; f = RunFolder(sys.argv[1]); f.acquire(); print('held', flush=True); sys.stdin.read(); f.release()"
+HOLD = """
+import sys
+from calibnb.runs.folder import RunFolder
+folder = RunFolder(sys.argv[1])
+folder.acquire()
+print("held", flush=True)
+sys.stdin.read()
+folder.release()
+"""
 
 
 def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
@@ -301,7 +342,8 @@ def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
     assert str(error.value) == f"{folder.path} is in use by another process; end that first, or wait for it"
     threading.Timer(1, holder.stdin.close).start()
     folder.acquire()
-    assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n" and holder.wait() == 0
+    assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n"
+    assert holder.wait() == 0
     folder.release()
 
 
@@ -314,7 +356,10 @@ def test_an_infinite_nll_is_inf_in_the_table(tmp_path):
     assert collect(tmp_path)["test.nll"].tolist() == [math.inf]
 
 
-@pytest.mark.parametrize("name, value, told", [("lr", .1, "in a sweep it is recipe.lr"), ("gamma", 2., "in a sweep it is loss_args.gamma"), ("hidden", [3], "in a sweep it is model_args.hidden")])
-def test_an_option_in_the_wrong_place_is_told_its_place(name, value, told):
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize("name, value, place", [
+    ("lr", .1, "in a sweep it is recipe.lr"),
+    ("gamma", 2., "in a sweep it is loss_args.gamma"),
+    ("hidden", [3], "in a sweep it is model_args.hidden")])
+def test_an_option_in_the_wrong_place_is_told_its_place(name, value, place):
+    with pytest.raises(ValueError, match=place):
         RunConfig(loss="focal", **{name: value})

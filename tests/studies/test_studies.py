@@ -1,4 +1,4 @@
-"The studies in their quick mode: what must hold does, computed from numbers; a claim that is broken on purpose does not."
+"The studies in their quick mode: what must hold does, computed from numbers; a claim broken on purpose does not."
 import csv
 
 import nbformat
@@ -6,15 +6,22 @@ import numpy as np
 import pytest
 from conftest import EXPERIMENTS, assert_complete, claim
 
-from calibnb.runs.folder import find_runs
 from calibnb.metrics import ece
 from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, run_notebook
 from calibnb.notebooks.pages import copy_notebook, write_gallery
 from calibnb.notebooks.papers import paper_value
 from calibnb.train import Recipe
 from calibnb.runs import Run, RunConfig, get_run
+from calibnb.runs.folder import find_runs
 
-FIGURES_AND_TABLES = dict(calibratability=(6, 4), meta_regularization=(4, 3), loss_geometry=(5, 1), weighted_gradients=(2, 7), loss_comparison=(2, 3), train=(2, 2), report=(1, None))
+FIGURES_AND_TABLES = dict(
+    calibratability=(6, 4),
+    meta_regularization=(4, 3),
+    loss_geometry=(5, 1),
+    weighted_gradients=(2, 7),
+    loss_comparison=(2, 3),
+    train=(2, 2),
+    report=(1, None))
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +36,30 @@ def study(root):
 
 
 def table(folder, name):
+    "The rows of a table that a study kept, as text."
     with open(folder/"tables"/f"{name}.csv", newline="") as file:
         return list(csv.reader(file))
+
+
+def trainings(root, experiment):
+    "The runs that a study has trained."
+    folders = [f for f in find_runs(root) if f.path.parent.name == experiment and f.info["kind"] == "train"]
+    return [Run(f.path) for f in folders]
+
+
+def percent(values):
+    "As the tables have it: mean ± standard deviation over repetitions."
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+
+
+def ece_percent(run):
+    preds = run.predictions("test")
+    return 100*ece(preds.probs, preds.target).item()
+
+
+def marked(row):
+    "Does a test see a difference to the baseline?"
+    return any("○" in cell or "●" in cell for cell in row)
 
 
 def changed(name, tmp_path, old, new):
@@ -49,45 +78,81 @@ def test_a_study_leaves_notebook_figures_tables_findings(study, name):
     assert_complete(folder, figures, tables or len(list((folder/"tables").glob("*.csv"))))
 
 
-MUST = ("the fitted temperature rises from focal loss over CE", "LS-0.1 and FL-5 leave the network underconfident", "before calibration inverse focal loss",
-        "more validation samples lower the ECE", "TS is better than HB at every size", "the optimal ECE is below", "the range of the largest logits", "samples learned early")
+RISING = "the fitted temperature rises from focal loss over CE"
+SURER = "before calibration inverse focal loss"
 
 
-def test_calibratability_findings(study):
-    calibratability = study("calibratability")
-    for start in MUST:
-        assert claim(calibratability, start) == HOLDS
-    assert claim(calibratability, "before calibration each regularised loss has a lower ECE") == FAILS  # on digits they overshoot, and the notebook says so
-    with open(calibratability/"tables"/"paper.csv", newline="") as file:
-        rows = list(csv.reader(file))
-    assert [float(v) for v in rows[-4][1:]] == [3.03, .72, .68, 1.82, 6.43, .95, .74, 2.51, 19.53, 1.35, 1.27, 2.19, 20.82, 3.11, 2.52, 4.18]
-    with open(calibratability/"tables"/"before_and_after.csv", newline="") as file:
-        table = list(csv.reader(file))
-    assert len(table) == 12 and sum("±" in cell for row in table[1:] for cell in row) == 11*5
-    assert any("○" in cell or "●" in cell for row in table[2:] for cell in row) and not any("○" in cell or "●" in cell for cell in table[1])
+@pytest.mark.parametrize("name, start", [
+    ("calibratability", RISING),
+    ("calibratability", "LS-0.1 and FL-5 leave the network underconfident"),
+    ("calibratability", SURER),
+    ("calibratability", "more validation samples lower the ECE"),
+    ("calibratability", "TS is better than HB at every size"),
+    ("calibratability", "the optimal ECE is below"),
+    ("calibratability", "the range of the largest logits"),
+    ("calibratability", "samples learned early"),
+    ("meta_regularization", "γ is the same for every sample"),
+    ("meta_regularization", "γ differs between samples"),
+    ("meta_regularization", "FLγ-SECE has an ECE at most half a point above"),
+    ("meta_regularization", "FLγ-SECE has an error within 1.5 points"),
+    ("meta_regularization", "the ECE with 1000 bins"),
+    ("weighted_gradients", "every loss trains"),
+    ("weighted_gradients", "the gradient norm is BS"),
+    ("weighted_gradients", "norm and Brier score correlate least with dual focal"),
+    ("weighted_gradients", "divided by the norm of the features"),
+    ("weighted_gradients", "the mean confidence falls"),
+    ("weighted_gradients", "BSCE-GRA is less confident than BSCE"),
+    ("weighted_gradients", "the hypergradient in closed form"),
+    ("weighted_gradients", "the weights leave the network underconfident"),
+    ("loss_comparison", "focal loss makes the network less confident"),
+    ("loss_comparison", "so does entropy regularisation"),
+    ("loss_comparison", "L1-0.05 halves"),
+    ("loss_comparison", "the ECE changes by more than 2 points"),
+])
+def test_what_must_hold_does(study, name, start):
+    assert claim(study(name), start) == HOLDS
 
 
-def test_meta_regularization_findings(root, study):
-    meta = study("meta_regularization")
-    for start in ("γ is the same for every sample", "γ differs between samples", "FLγ-SECE has an ECE at most half a point above", "FLγ-SECE has an error within 1.5 points", "the ECE with 1000 bins"):
-        assert claim(meta, start) == HOLDS
-    assert claim(meta, "learning γ gives a lower ECE than leaving it at 1") == FAILS  # on digits 1 is hard to beat, and the notebook says so
-    with open(meta/"tables"/"twelve_methods.csv", newline="") as file:
-        table = {row[0]: row for row in csv.reader(file)}
-    assert len(table) == 13 and sum("±" in cell for row in table.values() for cell in row) == 12*6
-    runs = [Run(f.path) for f in find_runs(root) if f.path.parent.name == "meta_regularization" and f.info["kind"] == "train"]
+@pytest.mark.parametrize("name, start", [
+    ("calibratability", "before calibration each regularised loss has a lower ECE"),  # on digits they overshoot
+    ("meta_regularization", "learning γ gives a lower ECE than leaving it at 1"),     # on digits 1 is hard to beat
+    ("weighted_gradients", "BSCE-GRA has the lowest ECE before"),                     # on digits it overshoots
+])
+def test_what_the_notebook_says_fails_on_digits_does(study, name, start):
+    assert claim(study(name), start) == FAILS
+
+
+def test_tables_of_calibratability(study):
+    folder = study("calibratability")
+    svhn = [3.03, .72, .68, 1.82]
+    cifar10 = [6.43, .95, .74, 2.51]
+    cifar100 = [19.53, 1.35, 1.27, 2.19]
+    newsgroups = [20.82, 3.11, 2.52, 4.18]
+    ce_of_paper = table(folder, "paper")[-4]
+    assert [float(v) for v in ce_of_paper[1:]] == [*svhn, *cifar10, *cifar100, *newsgroups]
+    rows = table(folder, "before_and_after")
+    assert len(rows) == 12 and sum("±" in cell for row in rows[1:] for cell in row) == 11*5
+    _, ce, *others = rows
+    assert any(map(marked, others)) and not marked(ce)
+
+
+def test_table_of_meta_regularization(root, study):
+    rows = {row[0]: row for row in table(study("meta_regularization"), "twelve_methods")}
+    assert len(rows) == 13 and sum("±" in cell for row in rows.values() for cell in row) == 12*6
+    runs = trainings(root, "meta_regularization")
     learned = [r for r in runs if r.config.meta and r.config.meta.learn == "gamma" and r.config.meta.outer == "sece"]
     assert len(runs) == 22 and len(learned) == 2
-    preds = [r.predictions("test") for r in learned]
-    eces = [100*ece(p.probs, p.target).item() for p in preds]
-    assert table["FLγ-SECE"][3].startswith(f"{np.mean(eces):.2f} ± {np.std(eces, ddof=1):.2f}")
-    assert all(r.history["gamma_std"][0] < r.history["gamma_std"][-1] < .5 and (r.history["hypergradient"] > 0).all() for r in learned)
+    assert rows["FLγ-SECE"][3].startswith(percent([ece_percent(r) for r in learned]))
+    for run in learned:
+        spread = run.history["gamma_std"]
+        assert spread[0] < spread[-1] < .5
+        assert (run.history["hypergradient"] > 0).all()
 
 
 def test_another_order_of_losses_turns_the_findings(root, study, tmp_path):
     study("calibratability")
     folder = run_notebook(changed("calibratability", tmp_path, "(3., 2., 1.)", "(1., 2., 3.)"), root=root)
-    assert claim(folder, MUST[0]) == FAILS and claim(folder, MUST[2]) == HOLDS
+    assert claim(folder, RISING) == FAILS and claim(folder, SURER) == HOLDS
 
 
 def test_loss_geometry_findings(study):
@@ -100,32 +165,32 @@ def test_loss_geometry_findings(study):
 
 
 def test_another_weight_turns_the_findings(root, tmp_path):
-    folder = run_notebook(changed("loss_geometry", tmp_path, "'focal': focal_weight(seen, 1.)", "'focal': bsce_weight(seen, 2., 2.)"), dict(points=1000), root=root)
-    assert claim(folder, "focal weight sees the label alone") == FAILS and claim(folder, "dual focal weight and Brier weight") == HOLDS
+    focal, brier = "'focal': focal_weight(seen, 1.)", "'focal': bsce_weight(seen, 2., 2.)"
+    notebook = changed("loss_geometry", tmp_path, focal, brier)
+    folder = run_notebook(notebook, dict(points=1000), root=root)
+    assert claim(folder, "focal weight sees the label alone") == FAILS
+    assert claim(folder, "dual focal weight and Brier weight") == HOLDS
 
 
-def test_weighted_gradients_findings(study):
-    folder = study("weighted_gradients")
-    for start in ("every loss trains", "the gradient norm is BS", "norm and Brier score correlate least with dual focal", "divided by the norm of the features", "the mean confidence falls", "BSCE-GRA is less confident than BSCE",
-                  "the hypergradient in closed form", "the weights leave the network underconfident"):
-        assert claim(folder, start) == HOLDS, start
-    assert claim(folder, "BSCE-GRA has the lowest ECE before") == FAILS  # on digits it overshoots, and the notebook says so
-    row, = [r for r in table(folder, "paper") if r[0] == "BSCE-GRA"]
+def test_weighted_gradients_beside_the_paper(study):
+    row, = [r for r in table(study("weighted_gradients"), "paper") if r[0] == "BSCE-GRA"]
     assert [float(v) for v in row[1:8]] == [.74, .74, 1.59, 1.59, 4.57, 1.47, 94.69]
 
 
-def test_loss_comparison_findings(root, study, tmp_path):
-    folder = study("loss_comparison")
-    for start in ("focal loss makes the network less confident", "so does entropy regularisation", "L1-0.05 halves", "the ECE changes by more than 2 points"):
-        assert claim(folder, start) == HOLDS, start
-    turned = run_notebook(changed("loss_comparison", tmp_path, "frame = pd.DataFrame([dict(network=network, loss=loss, seed", "frame = pd.DataFrame([dict(network=network, loss={'CE': 'FL-3', 'FL-3': 'CE'}.get(loss, loss), seed"), root=root)
-    assert claim(turned, "focal loss makes the network less confident") == FAILS and claim(turned, "so does entropy regularisation") == HOLDS
+def test_swapped_losses_turn_the_findings(root, study, tmp_path):
+    study("loss_comparison")
+    swapped = "dict(network=network, loss={'CE': 'FL-3', 'FL-3': 'CE'}.get(loss, loss), seed"
+    notebook = changed("loss_comparison", tmp_path, "dict(network=network, loss=loss, seed", swapped)
+    folder = run_notebook(notebook, root=root)
+    assert claim(folder, "focal loss makes the network less confident") == FAILS
+    assert claim(folder, "so does entropy regularisation") == HOLDS
 
 
 def test_one_training_of_anything(root):
-    folder = run_notebook("train", dict(loss="focal", loss_args=dict(gamma=5), recipe=dict(epochs=10), model_args=dict(hidden=[16])), root=root)
+    settings = dict(loss="focal", loss_args=dict(gamma=5), recipe=dict(epochs=10), model_args=dict(hidden=[16]))
+    folder = run_notebook("train", settings, root=root)
     assert claim(folder, "the network is overconfident") in (FAILS, NOISY)
-    run, = [Run(f.path) for f in find_runs(root) if f.path.parent.name == "train" and f.info["kind"] == "train" and f.info["settings"]["loss"] == "focal"]
+    run, = [r for r in trainings(root, "train") if r.config.loss == "focal"]
     assert run.config.loss_args["gamma"] == 5. and run.config.recipe.epochs == 10
     with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
         run_notebook("train", dict(loss="focall"), root=root)
@@ -135,11 +200,15 @@ def test_the_report_is_of_the_runs(root, study, tmp_path):
     for name in "train", "loss_comparison":
         study(name)
     folder = run_notebook("report", dict(experiments=["loss_comparison"]), root=root)
-    runs = [Run(f.path) for f in find_runs(root) if f.path.parent.name == "loss_comparison" and f.info["kind"] == "train"]
-    rows = {row[0]: row for row in table(folder, "table_1")}
-    same = [r for r in runs if r.config.loss == "focal" and r.config.loss_args["gamma"] == 3. and r.config.data_args["n_train"] == 700 and r.config.model_args["hidden"] == [256, 256] and r.config.recorders]
-    eces = [100*ece(p.probs, p.target).item() for p in (r.predictions("test") for r in same)]
-    assert len(same) == 2 and rows["FL-3"][1] == "2" and rows["FL-3"][4].startswith(f"{np.mean(eces):.2f} ± {np.std(eces, ddof=1):.2f}")
+    fl_3 = {row[0]: row for row in table(folder, "table_1")}["FL-3"]
+
+    def is_of_that_row(config):
+        same_loss = config.loss == "focal" and config.loss_args["gamma"] == 3.
+        same_network = config.data_args["n_train"] == 700 and config.model_args["hidden"] == [256, 256]
+        return same_loss and same_network and config.recorders
+    same = [r for r in trainings(root, "loss_comparison") if is_of_that_row(r.config)]
+    assert len(same) == 2 and fl_3[1] == "2"
+    assert fl_3[4].startswith(percent([ece_percent(r) for r in same]))
     for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():
         assert mark in (folder/"files"/f"report.{kind}").read_text(encoding="utf-8")
     with pytest.raises(NotebookError, match="no finished training of nothing"):
@@ -150,7 +219,8 @@ def test_a_gallery_has_a_page(study, tmp_path):
     for name in "loss_geometry", "train":
         copy_notebook(study(name), tmp_path)
     page = write_gallery(tmp_path, ["train"]).read_text(encoding="utf-8")
-    assert page.index("## [One training") < page.index("(loss_geometry.ipynb)") and "Claims: 12 holds, 1 does not hold here." in page
+    assert page.index("## [One training") < page.index("(loss_geometry.ipynb)")
+    assert "Claims: 12 holds, 1 does not hold here." in page
     assert all((tmp_path/f"{n}.png").stat().st_size < 200_000 for n in ("train", "loss_geometry"))
 
 
@@ -168,11 +238,11 @@ def test_numbers_of_the_papers_are_cited_right():
 
 
 def test_a_report_of_one_loss_is_its_table(tmp_path):
-    "There is nothing to compare, and what there is is shown."
+    "There is nothing to compare, but the table is shown."
     get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
     folder = run_notebook("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
     assert_complete(folder, 1, 2)
     assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
     assert [(f.ours, f.verdict) for f in folder.result.findings] == [("no other loss", NOISY)]*2
-    texts = [o.data.get("text/markdown", "") for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", []) if "data" in o]
-    assert any("No setting has 2 methods" in t for t in texts)
+    outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    assert any("No setting has 2 methods" in o.data.get("text/markdown", "") for o in outputs if "data" in o)

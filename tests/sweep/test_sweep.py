@@ -36,8 +36,10 @@ experiment.findings([])"""
 @pytest.fixture
 def faulty(tmp_path):
     "A notebook that goes wrong in the way it is told."
-    parameters = new_code_cell("how: str = 'well'\nseed: int = 0\nseconds: float = 0.0", metadata=dict(tags=["parameters"]))
-    nb = new_notebook(cells=[parameters, new_code_cell(HOW)], metadata=dict(kernelspec=dict(name="python3", display_name="Python 3", language="python")))
+    declared = "how: str = 'well'\nseed: int = 0\nseconds: float = 0.0"
+    parameters = new_code_cell(declared, metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))
+    nb = new_notebook(cells=[parameters, new_code_cell(HOW)], metadata=kernel)
     path = tmp_path/"faulty.ipynb"
     nbformat.write(nb, path)
     return str(path)
@@ -74,13 +76,20 @@ def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
     limit = patience(4)  # enough for those that are not stuck
     table = sweep(spec, root, timeout=limit, progress=False).set_index("job")
     assert Counter(table.state) == {"failed": 8, "done": 2}
+    reasons = {
+        "well": "",
+        "raises": "ValueError: no luck today",
+        "killed": "Kernel died",
+        "stuck": f"not done after {limit:g} s",
+        "no result": "no valid result",
+    }
     for job, row in table.iterrows():
         folder, how = RunFolder(root/row.run), job.split(" seed=")[0].removeprefix("how=")
-        assert (folder.state == "done") == (how == "well") and begun(folder) == 1 == row.tries
-        expected = {"well": "", "raises": "ValueError: no luck today", "killed": "Kernel died", "stuck": f"not done after {limit:g} s", "no result": "no valid result"}[how]
-        assert expected in row.reason, (how, row.reason)
+        assert (folder.state == "done") == (how == "well")
+        assert begun(folder) == 1 and row.tries == 1
+        assert reasons[how] in row.reason, (how, row.reason)
         if how != "well":
-            assert expected in folder.status["reason"], (how, folder.status)
+            assert reasons[how] in folder.status["reason"], (how, folder.status)
     # the executed notebook is there, with the traceback
     raised = RunFolder(root/table.run.iloc[0])
     nb = nbformat.read(raised/"notebook.ipynb", 4)
@@ -92,7 +101,9 @@ def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
 
 
 @pytest.mark.parametrize("spec, told", [
-    (dict(grid=dict(hwo=["well"])), "hwo"), (dict(base=dict(seed="three")), "seed"), (dict(base=dict(seconds="long")), "seconds"),
+    (dict(grid=dict(hwo=["well"])), "hwo"),
+    (dict(base=dict(seed="three")), "seed"),
+    (dict(base=dict(seconds="long")), "seconds"),
 ])
 def test_a_wrong_parameter_is_refused_before_anything_starts(faulty, tmp_path, spec, told):
     with pytest.raises(ValueError, match=told):
@@ -100,10 +111,14 @@ def test_a_wrong_parameter_is_refused_before_anything_starts(faulty, tmp_path, s
     assert not (tmp_path/"runs").exists()
 
 
-def test_a_wrong_configuration_is_refused_before_anything_starts(tmp_path):
-    for grid, told in [({"loss": "ce,focl"}, "focl"), ({"recipe.lrr": [1]}, "lrr"), ({"recipe.lr": [-1]}, "lr")]:
-        with pytest.raises(ValueError, match=f"sweep, .*{told}.*nothing was started"):
-            sweep(dict(grid=grid), tmp_path/"runs")
+@pytest.mark.parametrize("grid, told", [
+    ({"loss": "ce,focl"}, "focl"),
+    ({"recipe.lrr": [1]}, "lrr"),
+    ({"recipe.lr": [-1]}, "lr"),
+])
+def test_a_wrong_configuration_is_refused_before_anything_starts(tmp_path, grid, told):
+    with pytest.raises(ValueError, match=f"sweep, .*{told}.*nothing was started"):
+        sweep(dict(grid=grid), tmp_path/"runs")
     assert not (tmp_path/"runs").exists()
 
 
@@ -125,8 +140,8 @@ def test_a_folder_that_cannot_be_written_fails_alone(faulty, tmp_path):
 def test_a_full_disk_fails_with_its_reason(faulty, tmp_path):
     root = tmp_path/"disk"
     root.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root)], capture_output=True).returncode == 0
-    if not mounted:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(root)]
+    if subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no right to mount a small disk")
     try:
         table = sweep(dict(notebook=faulty, grid=dict(how=["well", "full"])), root, workers=1, progress=False)
@@ -140,8 +155,11 @@ LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
 
 
 def command(args, root, program=(Path(sys.executable).parent/"calibnb",), env={}, **kwargs):
-    hears = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background of a shell
-    env, pipes = os.environ | dict(CALIBNB_RUNS=str(root)) | env, dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def hears():  # also where the tests run in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    env = os.environ | dict(CALIBNB_RUNS=str(root)) | env
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     process = subprocess.Popen([*map(str, program), *args], **kwargs, **pipes, preexec_fn=hears, env=env, text=True)
     started.append(process)
     return process
@@ -223,7 +241,8 @@ def test_a_notebook_that_changed_is_run_again(faulty, tmp_path):
     nb = nbformat.read(faulty, 4)
     nb.cells.append(new_code_cell("1 + 1"))
     nbformat.write(nb, faulty)
-    assert [list(sweep(dict(notebook=faulty), root, progress=False).state) for _ in range(2)] == [["done"], ["done before"]]
+    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done"]
+    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done before"]
 
 
 def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
@@ -250,30 +269,55 @@ def test_command_line(faulty, tmp_path, capsys, monkeypatch):
     assert "bses" in capsys.readouterr().err
 
 
-def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("args, told", [
+    ("--grid loss=ce,focall", "did you mean 'focal'"),
+    ("-p recipe.lrr 3", "lrr: not known"),
+    ("--workers 0", "--workers: '0'"),
+    ("--per-gpu 0", "--per-gpu: 0"),
+    ("--timeout -5", "--timeout: -5"),
+    ("--retries -1", "--retries: -1"),
+])
+def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch, args, told):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    for args, told in [(["--grid", "loss=ce,focall"], "did you mean 'focal'"), (["-p", "recipe.lrr", "3"], "lrr: not known"), (["--workers", "0"], "--workers: '0'"), (["--per-gpu", "0"], "--per-gpu: 0"),
-                       (["--timeout", "-5"], "--timeout: -5"), (["--retries", "-1"], "--retries: -1")]:
-        assert main(["sweep", "train", *args, "--dry-run"]) == 2 and told in capsys.readouterr().err
-    assert main(["sweep", "train", "--grid", "loss=focal", "--grid", "loss_args.gamma=1,2", "-p", "recipe.epochs", "5", "--dry-run"]) == 0
+    assert main(["sweep", "train", *args.split(), "--dry-run"]) == 2 and told in capsys.readouterr().err
+    assert not (tmp_path/"runs").exists()
+
+
+def test_entries_of_dictionaries_can_be_axes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    line = "sweep train --grid loss=focal --grid loss_args.gamma=1,2 -p recipe.epochs 5 --dry-run"
+    assert main(line.split()) == 0
     assert "2 runs, 2 to be made" in capsys.readouterr().out
-    one, two = expand(dict(notebook="train", base={"recipe.epochs": "5", "recipe.lr": ".2"}, grid={"loss": ["ce", "brier"]}))
+    base = {"recipe.epochs": "5", "recipe.lr": ".2"}
+    one, two = expand(dict(notebook="train", base=base, grid={"loss": ["ce", "brier"]}))
     assert one.config[1]["recipe"] == dict(epochs=5, lr=.2) and one.folder().path != two.folder().path
     assert not (tmp_path/"runs").exists()
 
 
 def test_points_of_a_grid():
-    assert grid_values("0:6:2") == [0, 2, 4] and grid_values([1, "a"]) == [1, "a"] and grid_values("1,2", as_text=True) == ["1", "2"]
-    for wrong in ([], 65):  # 1:5 in YAML is 65
-        with pytest.raises(ValueError, match="grid"):
-            grid_values(wrong)
+    assert grid_values("0:6:2") == [0, 2, 4]
+    assert grid_values([1, "a"]) == [1, "a"]
+    assert grid_values("1,2", as_text=True) == ["1", "2"]
+
+
+@pytest.mark.parametrize("wrong", [[], 65])  # 1:5 in YAML is 65
+def test_axes_without_values_are_refused(wrong):
+    with pytest.raises(ValueError, match="grid"):
+        grid_values(wrong)
+
+
+def test_names_with_dots_are_entries_of_dictionaries():
     base = dict(data="digits", data_args=dict(n_meta=100))
     dotted, plain = expand(dict(preset="quick", base=base, cases=[{"data_args.n_val": 300}, {}]))
-    assert dotted.config.data_args["n_val"] == 300 != plain.config.data_args["n_val"] and base["data_args"] == dict(n_meta=100)
+    assert dotted.config.data_args["n_val"] == 300 and plain.config.data_args["n_val"] != 300
+    assert base["data_args"] == dict(n_meta=100)
     with pytest.raises(ValueError, match="loss.gamma"):
         expand(dict(base={"loss": "focal", "loss.gamma": 1}))
+
+
+def test_the_same_settings_are_one_run():
     same = expand(dict(preset="quick", cases=[dict(loss="ce"), dict(loss="ce")], grid=dict(seed="0:2")))
-    assert len(same) == 2  # the same settings are one run
+    assert len(same) == 2
     assert len(SweepSpec(cases=[{"loss": "ce"}, {"loss": "brier"}], grid=dict(seed="0:3")).settings()) == 6
 
 
@@ -287,14 +331,18 @@ def test_gpus_are_shared_out(monkeypatch):
 
 def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
-    table = sweep(dict(notebook=faulty, base=dict(how="gpu", seconds=1), grid=dict(seed="0:2")), tmp_path, workers=2, progress=False)
+    spec = dict(notebook=faulty, base=dict(how="gpu", seconds=1), grid=dict(seed="0:2"))
+    table = sweep(spec, tmp_path, workers=2, progress=False)
     assert {(tmp_path/run/"files"/"gpu.txt").read_text() for run in table.run} == {"3", "7"}
 
 
 def test_a_run_whose_data_changed_is_not_taken_for_done(tmp_path):
     import numpy as np
+
     def write(n):
-        np.savez(tmp_path/"set.npz", x=np.random.default_rng(n).normal(size=(n, 4)).astype("float32"), y=np.arange(n) % 3)
+        x = np.random.default_rng(n).normal(size=(n, 4)).astype("float32")
+        np.savez(tmp_path/"set.npz", x=x, y=np.arange(n) % 3)
+
     write(90)
     spec = dict(preset="quick", base={"data": f"npz:{tmp_path/'set.npz'}", "recipe.epochs": 1})
     assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]
@@ -374,20 +422,28 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray):
         ray.shutdown()
         cluster.shutdown()
     here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
-    assert list(there.state) == list(here.state) == ["done", "done"]
+    assert list(there.state) == ["done", "done"] and list(here.state) == ["done", "done"]
     assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
 
 
 def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
     pytest.importorskip("submitit")
-    there, here = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False), sweep(SMALL, tmp_path/"here", workers=1, progress=False)
-    assert list(there.state) == list(here.state) == ["done", "done"]
+    there = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False)
+    here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == ["done", "done"] and list(here.state) == ["done", "done"]
     assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
-    for wrong, told in [(dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"), (dict(per_gpu=2), "per_gpu: 2")]:
-        with pytest.raises(ValueError, match=told):
-            sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
     table = sweep(dict(notebook=faulty, base=dict(how="raises")), tmp_path/"slurm", engine="slurm", progress=False)
     assert list(table.state) == ["failed"] and "no luck today" in table.reason[0]
+
+
+@pytest.mark.parametrize("wrong, told", [
+    (dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"),
+    (dict(per_gpu=2), "per_gpu: 2"),
+])
+def test_what_submitit_does_not_know_is_refused(faulty, tmp_path, wrong, told):
+    pytest.importorskip("submitit")
+    with pytest.raises(ValueError, match=told):
+        sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
 
 
 def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
@@ -405,7 +461,8 @@ def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
     (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
     (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
     (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
-    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])), "grid: loss_args is in cases too"),
+    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])),
+     "grid: loss_args is in cases too"),
     (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
 ])
 def test_an_axis_that_would_win_over_what_was_said_is_refused(tmp_path, monkeypatch, capsys, spec, told):
@@ -417,23 +474,33 @@ def test_an_axis_that_would_win_over_what_was_said_is_refused(tmp_path, monkeypa
     assert told in err and err.count("\n") == 1
 
 
-def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def table_file(tmp_path):
+    cases = [dict(loss="ce"), dict(loss="brier")]
+    return spec_file(tmp_path, dict(preset="quick", base={"recipe.epochs": 2}, cases=cases, grid=dict(seed=[0, 1, 2])))
+
+
+@pytest.mark.parametrize("what, args, told", [
+    ("FILE", "--grid loss=focal,mmce", "loss is in cases too"),
+    ("FILE", "-p loss focal", "-p loss: the cases of"),
+    ("FILE", "-p seed 3", "seed is in base too"),
+    ("FILE", "--grid recipe.epochs=1,2", "recipe.epochs is in base too"),
+    ("toy_gaussian", "-p seed 3 --grid seed=0:2", "seed is in base too"),
+])
+def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, capsys, table_file, what, args, told):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    path = spec_file(tmp_path, dict(preset="quick", base={"recipe.epochs": 2}, cases=[dict(loss="ce"), dict(loss="brier")], grid=dict(seed=[0, 1, 2])))
-    for args, told in [(["--grid", "loss=focal,mmce"], "loss is in cases too"), (["-p", "loss", "focal"], "-p loss: the cases of"), (["-p", "seed", "3"], "seed is in base too"),
-                       (["--grid", "recipe.epochs=1,2"], "recipe.epochs is in base too")]:
-        assert main(["sweep", path, *args, "--dry-run"]) == 2
-        err = capsys.readouterr().err
-        assert told in err and err.count("\n") == 1
-    assert main(["sweep", "toy_gaussian", "-p", "seed", "3", "--grid", "seed=0:2", "--dry-run"]) == 2
+    assert main(["sweep", what.replace("FILE", table_file), *args.split(), "--dry-run"]) == 2
     err = capsys.readouterr().err
-    assert "seed is in base too" in err and err.count("\n") == 1
-    assert main(["sweep", path, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0  # said anew: base and an axis of the same name
+    assert told in err and err.count("\n") == 1
+
+
+def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, monkeypatch, capsys, table_file):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    assert main(["sweep", table_file, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0
     assert "2 runs, 2 to be made" in capsys.readouterr().out
 
 
-def test_the_sweeps_of_the_papers_can_be_read():
-    from conftest import ROOT
+@pytest.mark.parametrize("path", sorted((ROOT/"sweeps").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_sweeps_of_the_papers_can_be_read(path):
     import yaml
-    for path in sorted((ROOT/"sweeps").glob("*.yaml")):
-        assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path
+    assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings()

@@ -1,4 +1,4 @@
-"Training: the same on one process and on two, streamed or resident, whole or in pieces; stopped at any moment and taken up."
+"Training gives the same in one process and in two, streamed or resident, whole or in pieces, and when interrupted."
 import functools
 import json
 import pickle
@@ -16,28 +16,28 @@ import torch.nn.functional as F
 from conftest import patience, wait_for
 from torch import nn
 
-from calibnb.train.batches import EpochPlan, batches, crop_and_flip
-from calibnb.train.checkpoint import load_checkpoint
 from calibnb.core import Predictions
 from calibnb.data import Rows, Split, Splits, load_data
-from calibnb.runs.folder import RunError, RunFolder
+from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
 from calibnb.meta import MetaRecipe
-from calibnb.models import make_model
-from calibnb.train import Recipe
-from calibnb.train import History
+from calibnb.models import TreeLSTM, make_model
 from calibnb.runs import Run, RunConfig, get_run
-from calibnb.train import ConfidenceHistogram, NLLBreakdown, Trainer
+from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.worker import main
-from calibnb.data.trees import parse_tree, tree_tables
+from calibnb.train import ConfidenceHistogram, History, NLLBreakdown, Recipe, Trainer
+from calibnb.train.batches import EpochPlan, batches, crop_and_flip
+from calibnb.train.checkpoint import load_checkpoint
 
 SMALL = dict(model_args=dict(hidden=[32]))
 
 
 def images(n=70, side=8, K=3, seed=0):
+    "Noise whose brightness tells the class."
     draw = torch.Generator().manual_seed(seed)
     y = torch.arange(n) % K
-    x = torch.randint(0, 90, (n, 1, side, side), generator=draw, dtype=torch.uint8) + (50*y).to(torch.uint8)[:, None, None, None]
+    noise = torch.randint(0, 90, (n, 1, side, side), generator=draw, dtype=torch.uint8)
+    x = noise + (50*y).to(torch.uint8)[:, None, None, None]
     return Split(x, y, scale=((.3,), (.2,)))
 
 
@@ -46,56 +46,84 @@ def problem():
 
 
 def trained(splits, loss="ce", model="small_cnn", **recipe):
-    net = make_model(model, splits.num_classes, splits.in_shape, seed=0, **(dict(width=4) if model == "small_cnn" else {}))
-    trainer = Trainer(net, make_loss(loss) if isinstance(loss, str) else loss, Recipe(**dict(epochs=2, batch_size=16) | recipe), "cpu")
+    "A trainer and its history, after a short training."
+    width = dict(width=4) if model == "small_cnn" else {}
+    net = make_model(model, splits.num_classes, splits.in_shape, seed=0, **width)
+    loss_fn = make_loss(loss) if isinstance(loss, str) else loss
+    trainer = Trainer(net, loss_fn, Recipe(**dict(epochs=2, batch_size=16) | recipe), "cpu")
     return trainer, trainer.fit(splits)
 
 
-# the same training, another way
+def mlp_trainer(splits, loss, recipe, **model):
+    "A trainer of an MLP for ten classes."
+    return Trainer(make_model("mlp", 10, splits.in_shape, **model), loss, recipe, "cpu")
+
+
+def saved_state(path):
+    "The checkpoint of a run."
+    return torch.load(path/"checkpoint.pt", weights_only=True)
+
+
+# the same training, done in another way
 
 def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
-    "Batches gathered in a thread, from a memory-mapped file, are those of a split in memory."
+    "Batches that a thread gathers from a memory-mapped file equal those of a split in memory."
     splits = problem()
     np.save(tmp_path/"x.npy", splits.train.x.numpy())
     on_disk = torch.from_numpy(np.load(tmp_path/"x.npy", mmap_mode="c"))
-    lazy = Splits("squares", 3, Split(Rows(on_disk, torch.arange(70)), splits.train.y, scale=splits.train.scale), splits.val, splits.test)
-    draw = lambda: EpochPlan(70, 16, torch.Generator().manual_seed(3), ("crop", "flip"), mixup=.5, padding=1)
+    lazy_train = Split(Rows(on_disk, torch.arange(70)), splits.train.y, scale=splits.train.scale)
+    lazy = Splits("squares", 3, lazy_train, splits.val, splits.test)
+
+    def draw():
+        return EpochPlan(70, 16, torch.Generator().manual_seed(3), ("crop", "flip"), mixup=.5, padding=1)
     resident = list(batches(splits.train, draw(), "cpu"))
     streamed = batches(_Elsewhere(lazy.train), draw(), "cpu")
     for a, b in zip(resident, streamed, strict=True):
         assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and torch.equal(a.other, b.other) and a.lam == b.lam
     (a, history_a), (b, history_b) = trained(splits, augment=("crop",)), trained(lazy, augment=("crop",))
-    assert history_a.rows == history_b.rows and torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+    assert history_a.rows == history_b.rows
+    assert torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+
+
+class _Far:
+    "Inputs that claim to lie on another device than they do."
+    device = torch.device("meta")
+
+    def __init__(self, x):
+        self.x, self.shape = x, x.shape
+
+    def __getitem__(self, rows):
+        return self.x[rows]
 
 
 class _Elsewhere(Split):
-    "A split whose inputs say that they lie on another device than they do, so that batches are streamed."
+    "A split whose inputs claim to lie on another device, so that its batches are streamed."
     def __init__(self, split):
-        x = type("Far", (), dict(__getitem__=lambda self, at: split.x[at], device=torch.device("meta"), shape=split.x.shape))()
-        for name, value in dict(x=x, y=split.y, posterior=None, scale=split.scale, rows=None).items():
+        for name, value in dict(x=_Far(split.x), y=split.y, posterior=None, scale=split.scale, rows=None).items():
             object.__setattr__(self, name, value)
 
 
 def test_pieces_of_a_batch_add_up():
-    "Without batch norm, a batch in pieces is the batch; the last batch, too, which is smaller."
+    "Without batch norm, a batch in pieces gives what the whole batch gives; so does the last, smaller batch."
     splits = load_data("digits", n_train=150)
-    whole, pieces = (trained(splits, model="mlp", accumulate=k, clip=1.) for k in (1, 3))
-    assert np.allclose(whole[1]["train_loss"], pieces[1]["train_loss"], rtol=1e-4)
-    assert torch.allclose(whole[0].predict(splits.test).logits, pieces[0].predict(splits.test).logits, atol=1e-4)
-    summed = trained(splits, make_loss("ce", reduction="sum"), model="mlp", lr=1e-3)
-    scaled = trained(splits, model="mlp", lr=1e-3, scale_by_batch=True, accumulate=2)
-    assert torch.allclose(summed[0].predict(splits.test).logits, scaled[0].predict(splits.test).logits, atol=1e-4)
+    whole, history = trained(splits, model="mlp", accumulate=1, clip=1.)
+    pieces, history_of_pieces = trained(splits, model="mlp", accumulate=3, clip=1.)
+    assert np.allclose(history["train_loss"], history_of_pieces["train_loss"], rtol=1e-4)
+    assert torch.allclose(whole.predict(splits.test).logits, pieces.predict(splits.test).logits, atol=1e-4)
+    by_sum, _ = trained(splits, make_loss("ce", reduction="sum"), model="mlp", lr=1e-3)
+    by_scale, _ = trained(splits, model="mlp", lr=1e-3, scale_by_batch=True, accumulate=2)
+    assert torch.allclose(by_sum.predict(splits.test).logits, by_scale.predict(splits.test).logits, atol=1e-4)
 
 
 def summed(logits, target, reduction="sum"):
     return F.cross_entropy(logits, target, reduction=reduction)
 
 
-def told(logits, target):
+def summed_by_attribute(logits, target):
     return F.cross_entropy(logits, target, reduction="sum")
 
 
-told.reduction = "sum"
+summed_by_attribute.reduction = "sum"
 
 
 class Summed(nn.Module):
@@ -103,31 +131,55 @@ class Summed(nn.Module):
         return F.cross_entropy(logits, target, reduction=reduction)
 
 
-SUMS = {"partial": functools.partial(F.cross_entropy, reduction="sum"), "function": summed, "module": Summed(),
-        "partial of a partial": functools.partial(functools.partial(F.cross_entropy, reduction="sum"), label_smoothing=0.),
-        "partial of a loss": functools.partial(make_loss("ce", reduction="sum")), "attribute": told,
-        "partial of a function": functools.partial(summed), "partial of a module": functools.partial(Summed())}
+torch_sum = functools.partial(F.cross_entropy, reduction="sum")
+
+SUMS = {
+    "partial": torch_sum,
+    "function": summed,
+    "module": Summed(),
+    "partial of a partial": functools.partial(torch_sum, label_smoothing=0.),
+    "partial of a loss": functools.partial(make_loss("ce", reduction="sum")),
+    "attribute": summed_by_attribute,
+    "partial of a function": functools.partial(summed),
+    "partial of a module": functools.partial(Summed()),
+}
 
 
 @pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_sum_is_known_for_one(loss, accumulate):
-    "However it is written, it is trained and reported as torch's own sum."
+def test_a_loss_that_sums_is_recognised(loss, accumulate):
+    "However it is written, it is trained and reported like torch's own sum."
     options, test = dict(model="mlp", epochs=1, lr=1e-4, accumulate=accumulate), problem().test
-    (a, got), (b, want) = (trained(problem(), f, **options) for f in (loss, nn.CrossEntropyLoss(reduction="sum")))
-    assert a.reduction == "sum" and got.rows == want.rows and torch.equal(a.predict(test).logits, b.predict(test).logits)
+    a, got = trained(problem(), loss, **options)
+    b, want = trained(problem(), nn.CrossEntropyLoss(reduction="sum"), **options)
+    assert a.reduction == "sum" and got.rows == want.rows
+    assert torch.equal(a.predict(test).logits, b.predict(test).logits)
 
 
-def test_a_mean_is_known_for_one():
-    means = [F.cross_entropy, functools.partial(summed, reduction="mean"), lambda z, y: F.cross_entropy(z, y)]
-    for loss in *means, nn.CrossEntropyLoss(), functools.partial(nn.CrossEntropyLoss()):
-        assert trained(problem(), loss, model="mlp", epochs=1)[0].reduction == "mean"
+MEANS = {
+    "torch's": F.cross_entropy,
+    "partial": functools.partial(summed, reduction="mean"),
+    "lambda": lambda z, y: F.cross_entropy(z, y),
+    "module": nn.CrossEntropyLoss(),
+    "partial of a module": functools.partial(nn.CrossEntropyLoss()),
+}
 
 
-NEITHER = {"none": (functools.partial(F.cross_entropy, reduction="none"), 'its reduction is "none", want "mean" or "sum" to train'),
-           "another": (functools.partial(F.cross_entropy, reduction="batchmean"), 'its reduction is "batchmean", want "mean"'),
-           "not reduced": (lambda z, y: F.cross_entropy(z, y, reduction="none"), r"a tensor of shape \(16,\), want one number"),
-           "no tensor": (lambda z, y: F.cross_entropy(z, y).item(), "a float, want a tensor of one number")}
+@pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS)
+def test_a_loss_that_averages_is_recognised(loss):
+    assert trained(problem(), loss, model="mlp", epochs=1)[0].reduction == "mean"
+
+
+NEITHER = {
+    "none": (functools.partial(F.cross_entropy, reduction="none"),
+             'its reduction is "none", want "mean" or "sum" to train'),
+    "another": (functools.partial(F.cross_entropy, reduction="batchmean"),
+                'its reduction is "batchmean", want "mean"'),
+    "not reduced": (lambda z, y: F.cross_entropy(z, y, reduction="none"),
+                    r"a tensor of shape \(16,\), want one number"),
+    "no tensor": (lambda z, y: F.cross_entropy(z, y).item(),
+                  "a float, want a tensor of one number"),
+}
 
 
 @pytest.mark.parametrize("loss, message", NEITHER.values(), ids=NEITHER)
@@ -136,39 +188,58 @@ def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
         trained(problem(), loss, model="mlp", epochs=1)
 
 
+TREES = [
+    "(1 w0)",
+    "(0 (1 w1) (0 (1 w2) (2 w3)))",
+    "(1 (0 w1) (0 w2))",
+    "(0 (0 (1 (1 w1) (0 w1)) (0 w4)) (0 w3))",
+    "(1 (1 w1) (1 w2))",
+]
+
+
 def test_pieces_of_trees_count_their_labels(monkeypatch):
-    "Sentences have different numbers of labelled phrases: pieces are weighted by these, and no piece is a single sentence."
-    trees = ["(1 w0)", "(0 (1 w1) (0 (1 w2) (2 w3)))", "(1 (0 w1) (0 w2))", "(0 (0 (1 (1 w1) (0 w1)) (0 w4)) (0 w3))", "(1 (1 w1) (1 w2))"]
-    x = torch.from_numpy(tree_tables([parse_tree(t) for t in trees], lambda w: int(w[1:]) + 2, [0, 1, -1], 8))
+    "Sentences differ in their number of labelled phrases: pieces are weighted by it, and none is a single sentence."
+    x = torch.from_numpy(tree_tables([parse_tree(t) for t in TREES], lambda w: int(w[1:]) + 2, [0, 1, -1], 8))
     part = Split(x, torch.tensor([1, 0, 1, 0, 1]))
-    sizes, weights = [], []
-    for k, scale in (1, False), (4, False), (1, True), (4, True):
+    sizes, supervised = [], TreeLSTM.supervised
+
+    def counting(self, x, y):
+        sizes.append(len(y))
+        return supervised(self, x, y)
+    monkeypatch.setattr(TreeLSTM, "supervised", counting)
+
+    def weights(pieces, scale_by_batch):
+        "All weights of a Tree-LSTM after two epochs."
         net = make_model("tree_lstm", 2, (8, 5), vocabulary=10, dim=4, dropout=0., seed=1)
-        supervised = type(net).supervised
-        monkeypatch.setattr(type(net), "supervised", lambda self, x, y: (sizes.append(len(y)), supervised(self, x, y))[1])
-        Trainer(net, make_loss("ce"), Recipe(epochs=2, batch_size=5, accumulate=k, scale_by_batch=scale), "cpu").fit(Splits("trees", 2, part, part, part))
-        monkeypatch.undo()
-        weights.append(torch.cat([p.detach().flatten() for p in net.parameters()]))
-    assert torch.allclose(weights[0], weights[1], atol=1e-6) and torch.allclose(weights[2], weights[3], atol=1e-5) and sorted(set(sizes)) == [2, 3, 5]
-    assert not torch.allclose(weights[0], weights[2], atol=1e-3)
+        recipe = Recipe(epochs=2, batch_size=5, accumulate=pieces, scale_by_batch=scale_by_batch)
+        Trainer(net, make_loss("ce"), recipe, "cpu").fit(Splits("trees", 2, part, part, part))
+        return torch.cat([p.detach().flatten() for p in net.parameters()])
+    whole, pieces = weights(1, False), weights(4, False)
+    whole_scaled, pieces_scaled = weights(1, True), weights(4, True)
+    assert torch.allclose(whole, pieces, atol=1e-6) and torch.allclose(whole_scaled, pieces_scaled, atol=1e-5)
+    assert sorted(set(sizes)) == [2, 3, 5]
+    assert not torch.allclose(whole, whole_scaled, atol=1e-3)
 
 
 def test_loss_scaling_that_skips_the_first_steps_still_learns():
-    "fp16 overflows at first with gradients of summed losses; what the optimiser remembers must not be rubbish then."
+    "Gradients of summed losses overflow at first in fp16; what the optimiser remembers must not be rubbish then."
     splits = load_data("digits")
-    (a, history), (b, again) = (trained(splits, model="mlp", epochs=3, precision="fp16", scale_by_batch=True, clip=2., batch_size=128) for _ in range(2))
+    options = dict(model="mlp", epochs=3, precision="fp16", scale_by_batch=True, clip=2., batch_size=128)
+    (_, history), (_, again) = (trained(splits, **options) for _ in range(2))
     assert history.rows == again.rows and history["train_loss"][-1] < 1.
 
 
 def test_mixup_and_augmentation_by_hand():
-    "One epoch, step for step, with plain tensors."
-    splits, recipe = problem(), Recipe(epochs=1, batch_size=16, augment=("crop", "flip"), mixup=.7, weight_decay=1e-3, clip=.5, seed=4)
+    "One epoch, step by step, with plain tensors."
+    options = dict(augment=("crop", "flip"), mixup=.7, weight_decay=1e-3, clip=.5)
+    splits, recipe = problem(), Recipe(epochs=1, batch_size=16, seed=4, **options)
     net, twin = (make_model("small_cnn", 3, (1, 8, 8), seed=0, width=4) for _ in range(2))
     Trainer(net, make_loss("focal"), recipe, "cpu").fit(splits)
     plan = EpochPlan(70, 16, torch.Generator().manual_seed(4), ("crop", "flip"), .7, padding=1)
     optimizer, loss_fn = torch.optim.SGD(twin.parameters(), .1, .9, weight_decay=1e-3), make_loss("focal")
     for (a, b), lam in zip(plan.spans, plan.mix):
-        x = torch.stack([_slow_crop(splits.train.x[plan.rows[i]], plan.shift[i].tolist(), plan.flip[i], 1) for i in range(70)])
+        drawn = zip(plan.rows, plan.shift.tolist(), plan.flip)
+        x = torch.stack([_slow_crop(splits.train.x[row], shift, flip, 1) for row, shift, flip in drawn])
         x, y = (x.float()/255 - .3)/.2, splits.train.y[plan.rows]
         other = plan.partner[a:b]
         z = twin(lam*x[a:b] + (1 - lam)*x[other])
@@ -186,7 +257,7 @@ def _slow_crop(x, shift, flip, padding):
 
 
 @pytest.mark.parametrize("shift, flip", [(True, True), (True, False), (False, True), (False, False)])
-def test_crops_as_one_by_one(shift, flip):
+def test_a_batch_is_cropped_as_its_images_are(shift, flip):
     x = torch.randint(0, 255, (20, 3, 6, 9), dtype=torch.uint8)
     at, mirrored = torch.randint(0, 5, (20, 2)), torch.rand(20) < .5
     got = crop_and_flip(x, at if shift else None, mirrored if flip else None, padding=2)
@@ -194,8 +265,21 @@ def test_crops_as_one_by_one(shift, flip):
     assert torch.equal(got, torch.stack(want))
 
 
-@pytest.mark.parametrize("recipe", [dict(precision="bf16"), dict(precision="fp16"), dict(channels_last=True), dict(optimizer="adam", lr=1e-3), dict(optimizer="adamw", lr=1e-3),
-                                    dict(optimizer="adagrad", lr=.01), dict(schedule="cosine", warmup=1), dict(label_noise=.2), dict(mixup=1.), dict(augment=("flip",))], ids=str)
+OPTIONS = [
+    dict(precision="bf16"),
+    dict(precision="fp16"),
+    dict(channels_last=True),
+    dict(optimizer="adam", lr=1e-3),
+    dict(optimizer="adamw", lr=1e-3),
+    dict(optimizer="adagrad", lr=.01),
+    dict(schedule="cosine", warmup=1),
+    dict(label_noise=.2),
+    dict(mixup=1.),
+    dict(augment=("flip",)),
+]
+
+
+@pytest.mark.parametrize("recipe", OPTIONS, ids=str)
 def test_every_option_learns_and_repeats(recipe):
     splits = problem()
     (a, first), (b, again) = (trained(splits, epochs=6, **recipe) for _ in range(2))
@@ -205,72 +289,108 @@ def test_every_option_learns_and_repeats(recipe):
 
 
 def test_compiled_training_agrees(monkeypatch):
-    "Traced whole, and run without the C++ compiler, which not every machine has."
+    "Traced whole, and run without the C++ compiler, which some machines lack."
     seen, compile = [], torch.compile
-    monkeypatch.setattr("torch.compile", lambda net: seen.append(net) or compile(net, backend="aot_eager", fullgraph=True))
+
+    def traced(net):
+        seen.append(net)
+        return compile(net, backend="aot_eager", fullgraph=True)
+    monkeypatch.setattr("torch.compile", traced)
     splits = load_data("digits", n_train=128)
-    plain, compiled = (trained(splits, model="mlp", epochs=1, compile=c)[0].predict(splits.test).logits for c in (False, True))
+    trainers = [trained(splits, model="mlp", epochs=1, compile=c)[0] for c in (False, True)]
+    plain, compiled = (trainer.predict(splits.test).logits for trainer in trainers)
     assert torch.allclose(plain, compiled, atol=1e-4) and len(seen) == 1
 
 
-def test_learning_rates_of_a_warmed_up_cosine_reach_the_optimiser(monkeypatch):
+def test_the_learning_rates_of_a_warmed_up_cosine_reach_the_optimiser(monkeypatch):
     used, splits = [], problem()
-    monkeypatch.setattr("calibnb.train.Stepper.__call__", lambda self, batch, lr: (used.append(lr), (torch.zeros(()), 1))[1])
+
+    def step(self, batch, lr):
+        used.append(lr)
+        return torch.zeros(()), 1
+    monkeypatch.setattr("calibnb.train.Stepper.__call__", step)
     trained(splits, epochs=4, schedule="cosine", warmup=1, lr=1.)
     assert len(used) == 20 and np.allclose(used[:6], [0, .2, .4, .6, .8, 1.]) and 0 < used[-1] < used[10] < 1
 
 
 def test_label_noise_is_drawn_once_and_only_for_training():
     splits, seen = load_data("digits"), []
-    trainer = Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), make_loss("ce"), Recipe(epochs=2, label_noise=.4), "cpu")
-    trainer.fit(splits, [lambda view: seen.append({k: s.y for k, s in view.splits.parts.items()}) or {}])
+
+    def labels(view):
+        seen.append({name: split.y for name, split in view.splits.parts.items()})
+    mlp_trainer(splits, make_loss("ce"), Recipe(epochs=2, label_noise=.4), hidden=[8]).fit(splits, [labels])
     assert torch.equal(seen[0]["train"], seen[1]["train"]) and torch.equal(seen[0]["val"], splits.val.y)
     assert .35 < (seen[0]["train"] != splits.train.y).double().mean() < .45
 
 
 # errors
 
-def test_what_cannot_be_trained_is_refused():
+def test_a_label_without_an_output_is_refused():
     splits = problem()
+    val = Split(splits.val.x[2:], splits.val.y[2:], scale=splits.val.scale)
+    few = Splits("two", 2, images(20, K=2), val, splits.test)
     with pytest.raises(ValueError, match=r"val: label 2 \(sample 0\), but the head has 2 outputs"):
-        few = Splits("two", 2, images(20, K=2), Split(splits.val.x[2:], splits.val.y[2:], scale=splits.val.scale), splits.test)
         Trainer(make_model("small_cnn", 2, (1, 8, 8)), make_loss("ce")).fit(few)
-    digits, trees = load_data("digits"), Splits("trees", 2, *[Split(torch.zeros(4, 3, 5, dtype=torch.int16), torch.zeros(4, dtype=torch.long))]*3)
-    flat = Splits("flat", 10, *[Split(s.x.flatten(1), s.y) for s in (digits.train, digits.val, digits.test)])
-    cases = (flat, dict(augment=("crop",)), "crop and flip are for images"), (digits, dict(augment=("crop",)), "the black of its margin is not known"), (trees, dict(mixup=1.), "which cannot be mixed")
-    for data, recipe, message in cases:
-        with pytest.raises(ValueError, match=message):
-            Trainer(make_model("mlp", 10, data.in_shape), make_loss("ce"), Recipe(**recipe)).fit(data)
+
+
+def flat_digits():
+    digits = load_data("digits")
+    return Splits("flat", 10, *[Split(s.x.flatten(1), s.y) for s in (digits.train, digits.val, digits.test)])
+
+
+def empty_trees():
+    part = Split(torch.zeros(4, 3, 5, dtype=torch.int16), torch.zeros(4, dtype=torch.long))
+    return Splits("trees", 2, part, part, part)
+
+
+UNFIT = {
+    "crop of vectors": (flat_digits, dict(augment=("crop",)), "crop and flip are for images"),
+    "crop of floats": (lambda: load_data("digits"), dict(augment=("crop",)), "the black of its margin is not known"),
+    "mixup of trees": (empty_trees, dict(mixup=1.), "which cannot be mixed"),
+}
+
+
+@pytest.mark.parametrize("data, recipe, message", UNFIT.values(), ids=UNFIT)
+def test_augmentation_that_does_not_fit_the_data_is_refused(data, recipe, message):
+    splits = data()
+    with pytest.raises(ValueError, match=message):
+        Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), Recipe(**recipe)).fit(splits)
 
 
 def test_a_word_outside_the_vocabulary_is_named():
-    text = Splits("text", 2, *[Split(torch.tensor([[1]*15 + [n]]*4), torch.tensor([0, 1, 0, 1])) for n in (2, 3, 70)])
-    with pytest.raises(ValueError, match="word id 70, but the embedding of the model has 50 rows; make the model with vocabulary=71"):
-        Trainer(make_model("text_cnn", 2, (16,), vocabulary=50), make_loss("ce")).fit(text)
+    parts = [Split(torch.tensor([[1]*15 + [n]]*4), torch.tensor([0, 1, 0, 1])) for n in (2, 3, 70)]
+    message = "word id 70, but the embedding of the model has 50 rows; make the model with vocabulary=71"
+    with pytest.raises(ValueError, match=message):
+        Trainer(make_model("text_cnn", 2, (16,), vocabulary=50), make_loss("ce")).fit(Splits("text", 2, *parts))
 
 
 def test_a_nan_is_named_with_its_batch():
     splits, calls = load_data("digits"), []
+
     def loss(logits, target):
         calls.append(1)
         return F.cross_entropy(logits, target)*(float("nan") if len(calls) == 15 else 1)
-    with pytest.raises(FloatingPointError, match="train loss is nan in epoch 2, batch 4 of 11; lower lr .now 0.01., set clip .now 2.0. or warmup"):
-        Trainer(make_model("mlp", 10, splits.in_shape), loss, Recipe.quick(3), "cpu").fit(splits)
+    message = "train loss is nan in epoch 2, batch 4 of 11; lower lr .now 0.01., set clip .now 2.0. or warmup"
+    with pytest.raises(FloatingPointError, match=message):
+        mlp_trainer(splits, loss, Recipe.quick(3)).fit(splits)
+
+
+class Huge(nn.Module):
+    "A network whose output no machine can hold."
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        return torch.zeros(2**50) + self.w
 
 
 def test_out_of_memory_says_what_to_do():
-    splits = load_data("digits")
-    class Huge(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.w = nn.Parameter(torch.zeros(()))
-        def forward(self, x):
-            return torch.zeros(2**50) + self.w
     with pytest.raises(torch.OutOfMemoryError, match="batch_size=64, accumulate=1, precision=fp32: raise accumulate"):
-        Trainer(Huge(), make_loss("ce"), Recipe.quick(1), "cpu").fit(splits)
+        Trainer(Huge(), make_loss("ce"), Recipe.quick(1), "cpu").fit(load_data("digits"))
 
 
-# stopped and taken up
+# interrupted and resumed
 
 CHILD = """
 import sys, torch
@@ -283,7 +403,7 @@ fit, after_batch, done = Trainer.fit, Saver.after_batch, []
 def counted(self, last=False):
     after_batch(self, last)
     done.append(last)
-    if len(done) >= steps and self.took: sys.stdin.readline()  # as far as it may come, and saved: wait to be killed
+    if len(done) >= steps and self.took_s: sys.stdin.readline()  # as far as it may come, and saved: wait to be killed
 Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": every_s})
 Saver.after_batch = counted
 sys.stdin.readline() or sys.exit()  # ready, and waiting for its turn
@@ -292,7 +412,10 @@ get_run(RunConfig.model_validate_json(setting), root, progress=lambda n: print("
 
 
 def child(setting, root, every_s=.02, steps=10**9):
-    "A process that trains, once `go` says so, for no more than so many steps if it saves; it tells of each epoch."
+    """A process that trains once `go` tells it to, and prints a line after each epoch.
+
+    After `steps` batches, and a checkpoint, it waits to be killed.
+    """
     args = [sys.executable, "-c", CHILD, setting.model_dump_json(), str(root), str(every_s), str(steps)]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     return subprocess.Popen(args, **pipes, text=True)
@@ -308,67 +431,40 @@ def saved_at(path):
     return (path/"checkpoint.pt").stat().st_mtime_ns if (path/"checkpoint.pt").exists() else None
 
 
-PLAIN = RunConfig(data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["flip"], mixup=.2, keep="val_nll"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
-BILEVEL = RunConfig(data_args=dict(n_meta=100), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(60, keep="val_nll"), recorders=["gamma_stats", "meta_progress"], **SMALL)
+PLAIN = RunConfig(
+    data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["flip"], mixup=.2, keep="val_nll"),
+    recorders=["nll_breakdown", "learned_epoch"], **SMALL)
+BILEVEL = RunConfig(
+    data_args=dict(n_meta=100), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(60, keep="val_nll"),
+    recorders=["gamma_stats", "meta_progress"], **SMALL)
 
 
 @pytest.mark.parametrize("setting, kills, steps", [(PLAIN, 10, 140), (BILEVEL, 4, 120)], ids=["plain", "bilevel"])
-def test_killed_at_random_moments_it_ends_in_the_same_bits(tmp_path, setting, kills, steps):
-    "SIGKILL at any moment, with augmentation, mixup, a best epoch, recorders and a loss that learns: weights, optimisers, history, predictions."
+def test_a_run_killed_at_random_moments_ends_in_the_same_bits(tmp_path, setting, kills, steps):
+    """SIGKILL at any moment changes neither weights, optimisers, history nor predictions.
+
+    There is augmentation, mixup, a best epoch to keep, recorders and a loss that learns.
+    """
     whole = get_run(setting, tmp_path/"whole", progress=False)
     path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
     for process in [child(setting, tmp_path/"killed", steps=steps) for _ in range(kills)]:
-        found = saved_at(path)
+        before = saved_at(path)
         go(process)
-        wait_for(lambda: saved_at(path) != found, alive=lambda: process.poll() is None)
+        wait_for(lambda: saved_at(path) != before, alive=lambda: process.poll() is None)
         time.sleep(draw.uniform(0, .1))
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert RunFolder(path).state == "died", "over before it could be killed"
-        state = torch.load(path/"checkpoint.pt", weights_only=True)
+        state = saved_state(path)
         moments.append((len(state["history"]), state["step"]))
     assert len(set(moments)) > kills/2 and any(step for _, step in moments), moments
     resumed = get_run(setting, tmp_path/"killed", progress=False)
-    assert repr(resumed.history.rows) == repr(whole.history.rows) and resumed.metrics == whole.metrics  # repr: a nan is a nan
+    assert repr(resumed.history.rows) == repr(whole.history.rows)  # repr: nan is not equal to nan
+    assert resumed.metrics == whole.metrics
     assert all(torch.equal(resumed.predictions(s).logits, whole.predictions(s).logits) for s in ("val", "test"))
-    states = [torch.load(r.path/"checkpoint.pt", weights_only=True) for r in (resumed, whole)]
+    resumed_state, whole_state = saved_state(resumed.path), saved_state(whole.path)
     for part in "model", "stepper", "kept", "arrays":  # the arrays are what recorders keep
-        assert_same_bits(*(s[part] for s in states))
-
-
-def event_files(folder):
-    "What TensorBoard shows: tag -> [(step, value)]."
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-    seen = EventAccumulator(str(folder))
-    seen.Reload()
-    return {tag: [(e.step, e.value) for e in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
-
-
-def test_tensorboard_shows_each_epoch_once_also_after_an_interruption(tmp_path, monkeypatch):
-    splits, recipe = load_data("digits"), Recipe.quick(4, keep="last")
-    trainer = lambda: Trainer(make_model("mlp", 10, splits.in_shape, **SMALL["model_args"]), make_loss("ce"), recipe)
-    stops = [3]
-    def stop(view):
-        if view.epoch in stops:
-            raise KeyboardInterrupt
-    files = dict(checkpoint=tmp_path/"c.pt", every_s=0, tensorboard=tmp_path/"events")
-    with pytest.raises(KeyboardInterrupt):
-        trainer().fit(splits, ["calibration_errors", stop], **files)
-    assert [step for step, _ in event_files(tmp_path/"events")["test/ece"]] == [1, 2]
-    stops.clear()
-    history = trainer().fit(splits, ["calibration_errors", stop], **files)
-    shown = event_files(tmp_path/"events")
-    assert {"lr", "train/loss", "test/ece"} <= shown.keys() and "epoch" not in shown
-    assert [step for step, _ in shown["test/ece"]] == [1, 2, 3, 4]
-    assert np.allclose([v for _, v in shown["test/ece"]], history["test_ece"], rtol=1e-6)
-    # of runs by the environment, and not unless asked
-    config = RunConfig(recipe=Recipe.quick(1), **SMALL)
-    assert not (get_run(config, tmp_path/"without", progress=False).path/"tensorboard").exists()
-    monkeypatch.setenv("CALIBNB_TENSORBOARD", "1")
-    assert event_files(get_run(config, tmp_path/"with", progress=False).path/"tensorboard")["train/loss"]
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match="tensorboard: it is not installed"):
-        trainer().fit(splits, tensorboard=tmp_path/"none")
+        assert_same_bits(resumed_state[part], whole_state[part])
 
 
 def assert_same_bits(a, b):
@@ -382,67 +478,115 @@ def assert_same_bits(a, b):
         assert_same_bits(x, y)
 
 
+def event_files(folder):
+    "What TensorBoard shows: tag -> [(step, value)]."
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    seen = EventAccumulator(str(folder))
+    seen.Reload()
+    return {tag: [(e.step, e.value) for e in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_each_epoch_once_even_after_an_interruption(tmp_path):
+    splits, recipe, stops = load_data("digits"), Recipe.quick(4, keep="last"), [3]
+
+    def stop(view):
+        if view.epoch in stops:
+            raise KeyboardInterrupt
+
+    def fit():
+        trainer = mlp_trainer(splits, make_loss("ce"), recipe, **SMALL["model_args"])
+        files = dict(checkpoint=tmp_path/"c.pt", every_s=0, tensorboard=tmp_path/"events")
+        return trainer.fit(splits, ["calibration_errors", stop], **files)
+    with pytest.raises(KeyboardInterrupt):
+        fit()
+    assert [step for step, _ in event_files(tmp_path/"events")["test/ece"]] == [1, 2]
+    stops.clear()
+    history = fit()
+    shown = event_files(tmp_path/"events")
+    assert {"lr", "train/loss", "test/ece"} <= shown.keys() and "epoch" not in shown
+    assert [step for step, _ in shown["test/ece"]] == [1, 2, 3, 4]
+    assert np.allclose([v for _, v in shown["test/ece"]], history["test_ece"], rtol=1e-6)
+
+
+def test_a_run_writes_event_files_only_when_the_environment_asks(tmp_path, monkeypatch):
+    config = RunConfig(recipe=Recipe.quick(1), **SMALL)
+    assert not (get_run(config, tmp_path/"without", progress=False).path/"tensorboard").exists()
+    monkeypatch.setenv("CALIBNB_TENSORBOARD", "1")
+    assert event_files(get_run(config, tmp_path/"with", progress=False).path/"tensorboard")["train/loss"]
+
+
+def test_tensorboard_that_is_not_installed_is_named(tmp_path, monkeypatch):
+    splits = load_data("digits")
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match="tensorboard: it is not installed"):
+        mlp_trainer(splits, make_loss("ce"), Recipe.quick(4, keep="last")).fit(splits, tensorboard=tmp_path/"none")
+
+
 class Interrupted(Exception):
     pass
 
 
+def interrupting(stop_after):
+    "Cross-entropy that can be called so many times."
+    calls = []
+
+    def loss(logits, target):
+        calls.append(1)
+        if len(calls) > stop_after:
+            raise Interrupted
+        return F.cross_entropy(logits, target)
+    return loss
+
+
 def test_dropout_and_the_best_epoch_survive_an_interruption(tmp_path, monkeypatch):
-    "Dropout goes on with the numbers it would have drawn; the best epoch, long past, is still the one that is kept."
+    "Dropout continues with the numbers it would have drawn; the best epoch, long past, is still the one that is kept."
     splits, scores = problem(), iter(())
     monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
+
     def fit(stop_after=10**9, **kwargs):
+        torch.manual_seed(0)
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(.5), nn.Linear(16, 3))
         torch.nn.init.constant_(net[1].weight, .01)
         torch.nn.init.constant_(net[4].weight, .02)
-        count = []
-        def loss(logits, target):
-            count.append(1)
-            if len(count) > stop_after:
-                raise Interrupted
-            return F.cross_entropy(logits, target)
-        trainer = Trainer(net, loss, Recipe(epochs=5, batch_size=16, lr=.05, keep="val_nll"), "cpu")
+        recipe = Recipe(epochs=5, batch_size=16, lr=.05, keep="val_nll")
+        trainer = Trainer(net, interrupting(stop_after), recipe, "cpu")
         return trainer, trainer.fit(splits, **kwargs)
-    torch.manual_seed(0)
     scores = iter([1., .5, .7, .8, .9])
     whole, history = fit()
     assert whole.kept.epoch == 2
     for stop, left in (18, [1., .5, .7]), (3, [.8]):
-        torch.manual_seed(0)
         scores = iter(left)
         with pytest.raises(Interrupted):
             fit(stop, checkpoint=tmp_path/"c.pt", every_s=0)
-    torch.manual_seed(0)
     scores = iter([.9])
     resumed, again = fit(checkpoint=tmp_path/"c.pt", every_s=0)
     assert again.rows == history.rows and resumed.kept.epoch == 2
     assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters()))
 
 
-def test_a_checkpoint_of_another_training_is_refused(tmp_path):
-    splits = load_data("digits")
-    def fit(loss=nn.CrossEntropyLoss(), recorders=(), dropout=0., splits=splits):
+CHANGES = {
+    "smoothed labels": (dict(loss=nn.CrossEntropyLoss(label_smoothing=.5)), "loss"),
+    "weighted classes": (dict(loss=nn.CrossEntropyLoss(weight=torch.ones(10))), "loss"),
+    "a function": (dict(loss=F.cross_entropy), "loss"),
+    "a lambda": (dict(loss=lambda z, y: F.cross_entropy(z, y)), "loss"),
+    "recorders": (dict(recorders=[NLLBreakdown(["val"])]), "recorders"),
+    "dropout": (dict(dropout=.1), "model"),
+    "validation data": (dict(val="test"), "val"),
+}
+
+
+@pytest.mark.parametrize("change, what", CHANGES.values(), ids=CHANGES)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, what):
+    digits = load_data("digits")
+
+    def fit(loss=nn.CrossEntropyLoss(), recorders=(), dropout=0., val="val"):
         net = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(16, 10))
+        splits = Splits("digits", 10, digits.train, digits.parts[val], digits.test)
         return Trainer(net, loss, Recipe(epochs=1, keep="val_error"), "cpu").fit(splits, recorders, tmp_path/"c.pt")
     fit()
     assert len(fit()) == 1
-    other_val = Splits("digits", 10, splits.train, splits.test, splits.test)
-    for change, what in ((dict(loss=nn.CrossEntropyLoss(label_smoothing=.5)), "loss"), (dict(loss=nn.CrossEntropyLoss(weight=torch.ones(10))), "loss"), (dict(loss=F.cross_entropy), "loss"),
-                         (dict(loss=lambda z, y: F.cross_entropy(z, y)), "loss"), (dict(recorders=[NLLBreakdown(["val"])]), "recorders"), (dict(dropout=.1), "model"), (dict(splits=other_val), "val")):
-        with pytest.raises(ValueError, match=f"was made with another {what}"):
-            fit(**change)
-
-
-@pytest.mark.parametrize("make", [lambda: functools.partial(F.cross_entropy, label_smoothing=.1), lambda: Half(.5), lambda: lambda z, y: .5*F.cross_entropy(z, y)])
-def test_any_loss_is_known_again(tmp_path, make):
-    "What a loss is does not depend on where in memory it lies; what it does, does."
-    splits = load_data("digits")
-    def fit(loss):
-        return Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), loss, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
-    fit(make())
-    assert len(fit(make())) == 1
-    for other in functools.partial(F.cross_entropy, label_smoothing=.2), Half(.7), lambda z, y: .7*F.cross_entropy(z, y):
-        with pytest.raises(ValueError, match="was made with another loss"):
-            fit(other)
+    with pytest.raises(ValueError, match=f"was made with another {what}"):
+        fit(**change)
 
 
 class Half:
@@ -453,45 +597,71 @@ class Half:
         return self.share*F.cross_entropy(logits, target)
 
 
+MADE_ANEW = {
+    "partial": lambda: functools.partial(F.cross_entropy, label_smoothing=.1),
+    "object": lambda: Half(.5),
+    "lambda": lambda: lambda z, y: .5*F.cross_entropy(z, y),
+}
+OTHERS = [functools.partial(F.cross_entropy, label_smoothing=.2), Half(.7), lambda z, y: .7*F.cross_entropy(z, y)]
+
+
+@pytest.mark.parametrize("make", MADE_ANEW.values(), ids=MADE_ANEW)
+def test_any_loss_is_recognised_when_it_is_made_again(tmp_path, make):
+    "What a loss does identifies it; its address in memory does not."
+    splits = load_data("digits")
+
+    def fit(loss):
+        return mlp_trainer(splits, loss, Recipe(epochs=1), hidden=[8]).fit(splits, checkpoint=tmp_path/"c.pt")
+    fit(make())
+    assert len(fit(make())) == 1
+    for other in OTHERS:
+        with pytest.raises(ValueError, match="was made with another loss"):
+            fit(other)
+
+
 @pytest.mark.parametrize("content", [b"text", b"", b"PK\x03\x04 cut off"])
 def test_a_damaged_checkpoint_is_named(tmp_path, content):
-    (tmp_path/"c.pt").write_bytes(content)
-    splits = load_data("digits")
+    path, splits = tmp_path/"c.pt", load_data("digits")
+    path.write_bytes(content)
     with pytest.raises((ValueError, pickle.UnpicklingError)) as e:
-        Trainer(make_model("mlp", 10, splits.in_shape), F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+        mlp_trainer(splits, F.cross_entropy, Recipe(epochs=1)).fit(splits, checkpoint=path)
     assert "c.pt cannot be read" in str(e.value) or isinstance(e.value, pickle.UnpicklingError)
-    torch.save(dict(a=1), tmp_path/"c.pt")
+    torch.save(dict(a=1), path)
     with pytest.raises(ValueError, match="was not written by a Trainer"):
-        Trainer(make_model("mlp", 10, splits.in_shape), F.cross_entropy, Recipe(epochs=1), "cpu").fit(splits, checkpoint=tmp_path/"c.pt")
+        mlp_trainer(splits, F.cross_entropy, Recipe(epochs=1)).fit(splits, checkpoint=path)
 
 
-def test_a_training_of_two_processes_goes_on_with_one(tmp_path):
-    splits = load_data("digits")
-    def trainer(loss):
-        return Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8], seed=0), loss, Recipe(epochs=2), "cpu")
+def test_a_training_of_two_processes_continues_with_one(tmp_path):
+    splits, path = load_data("digits"), tmp_path/"c.pt"
     left = iter(range(14))
+
     def stopping(logits, target, original=F.cross_entropy):
         if next(left, None) is None:
             raise Interrupted
         return original(logits, target)
+
+    def fit(loss, **kwargs):
+        return mlp_trainer(splits, loss, Recipe(epochs=2), hidden=[8], seed=0).fit(splits, **kwargs)
     with pytest.raises(Interrupted):
-        trainer(stopping).fit(splits, checkpoint=tmp_path/"c.pt", every_s=0)
-    state = torch.load(tmp_path/"c.pt", weights_only=True)
+        fit(stopping, checkpoint=path, every_s=0)
+    state = torch.load(path, weights_only=True)
     own, = state["own"]
     halves = [dict(own, losses=own["losses"]*share, counts=[n*share for n in own["counts"]]) for share in (.25, .75)]
-    torch.save(state | dict(own=halves), tmp_path/"c.pt")
+    torch.save(state | dict(own=halves), path)
     left = iter(range(1000))
-    whole, resumed = trainer(F.cross_entropy).fit(splits), trainer(stopping).fit(splits, checkpoint=tmp_path/"c.pt")
+    whole, resumed = fit(F.cross_entropy), fit(stopping, checkpoint=path)
     assert np.allclose(whole["train_loss"], resumed["train_loss"], rtol=1e-6)
 
 
 def test_two_recorders_of_a_kind_keep_their_own(tmp_path):
     splits = load_data("digits")
-    def fit(checkpoint):
+
+    def fit():
         recorders = [ConfidenceHistogram("train"), ConfidenceHistogram("test")]
-        Trainer(make_model("mlp", 10, splits.in_shape, hidden=[8]), F.cross_entropy, Recipe(epochs=2), "cpu").fit(splits, recorders, checkpoint)
+        trainer = mlp_trainer(splits, F.cross_entropy, Recipe(epochs=2), hidden=[8])
+        trainer.fit(splits, recorders, tmp_path/"c.pt")
         return [r.arrays["right"] for r in recorders]
-    first, again = fit(tmp_path/"c.pt"), fit(tmp_path/"c.pt")  # the second time all is loaded
+    first, again = fit(), fit()  # the second time everything is loaded
     assert all(torch.equal(a, b) for a, b in zip(first, again)) and first[0].sum() != first[1].sum()
 
 
@@ -506,26 +676,27 @@ def test_sigterm_saves_and_stops(tmp_path):
     process.communicate(timeout=patience(30))
     assert process.returncode == 143
     folder = RunFolder(path)
-    assert folder.state == "failed" and "SIGTERM; the state is saved, run it again to go on" in folder.status["reason"]
-    state = torch.load(path/"checkpoint.pt", weights_only=True)
+    assert folder.state == "failed"
+    assert "SIGTERM; the state is saved, run it again to go on" in folder.status["reason"]
+    state = saved_state(path)
     assert 1 <= len(state["history"]) < 3000
     splits = load_data("digits")
-    trainer = Trainer(make_model("mlp", 10, splits.in_shape, hidden=[32]), make_loss("ce"), setting.recipe, "cpu")
+    trainer = mlp_trainer(splits, make_loss("ce"), setting.recipe, hidden=[32])
     trainer.recorders = []
     trainer._begin(splits, name_task=True)
     load_checkpoint(trainer, path/"checkpoint.pt")
-    assert (len(trainer.history), trainer.step) == (len(state["history"]), state["step"])
+    assert (len(trainer.history), trainer.progress.step) == (len(state["history"]), state["step"])
 
 
 # several processes
 
 def test_small_networks_have_the_same_bits_with_more_threads():
-    "And the number of threads is what it was."
+    "And afterwards the number of threads is what it was."
     found, splits = [], load_data("digits")
     try:
         for threads in 1, 2:
             torch.set_num_threads(threads)
-            trainer = Trainer(make_model("mlp", 10, splits.in_shape, seed=0), make_loss("ce"), Recipe.quick(3), "cpu")
+            trainer = mlp_trainer(splits, make_loss("ce"), Recipe.quick(3), seed=0)
             trainer.fit(splits)
             found.append(trainer.predict(splits.test).logits)
             assert torch.get_num_threads() == threads
@@ -534,22 +705,28 @@ def test_small_networks_have_the_same_bits_with_more_threads():
     assert torch.equal(*found)
 
 
+def predicted_by_kept_weights(run, splits, model, **model_args):
+    "Test logits of the epoch that a run kept, computed in this process alone."
+    net = make_model(model, splits.num_classes, splits.in_shape, **model_args)
+    net.load_state_dict(saved_state(run.path)["kept"]["state"])
+    return Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits
+
+
 def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
-    "An odd test set, a last batch that is odd, more evaluation batches than processes: nothing counted twice."
-    setting = RunConfig(data_args=dict(n_train=701, n_val=397), recipe=Recipe.quick(4, keep="val_error"), recorders=["nll_breakdown", "learned_epoch"], **SMALL)
+    "Nothing is counted twice: the test set and the last batch are odd, and evaluation has more batches than processes."
+    data_args = dict(n_train=701, n_val=397)
+    recorders = ["nll_breakdown", "learned_epoch"]
+    setting = RunConfig(data_args=data_args, recipe=Recipe.quick(4, keep="val_error"), recorders=recorders, **SMALL)
     one, two = get_run(setting, tmp_path/"one"), get_run(setting, tmp_path/"two", processes=2)
     assert two.folder.info["processes"] == 2 and len(two.predictions("test")) == 699
     assert np.allclose(one.history["train_loss"], two.history["train_loss"], rtol=1e-5)
     assert torch.equal(one.predictions("test").target, two.predictions("test").target)
     assert torch.allclose(one.predictions("test").logits, two.predictions("test").logits, atol=1e-4)
-    weights = [torch.load(r.path/"checkpoint.pt", weights_only=True)["model"] for r in (one, two)]
+    weights = [saved_state(run.path)["model"] for run in (one, two)]
     assert all(torch.allclose(weights[0][k], weights[1][k], atol=1e-5) for k in weights[0])
     # evaluation alone: the same weights give the same bits
-    kept = torch.load(two.path/"checkpoint.pt", weights_only=True)["kept"]["state"]
-    splits = load_data("digits", n_train=701, n_val=397)
-    net = make_model("mlp", 10, splits.in_shape, hidden=[32])
-    net.load_state_dict(kept)
-    assert torch.equal(Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits, two.predictions("test").logits)
+    again = predicted_by_kept_weights(two, load_data("digits", **data_args), "mlp", hidden=[32])
+    assert torch.equal(again, two.predictions("test").logits)
 
 
 EVALUATE = """
@@ -587,19 +764,28 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     train, test = images(203), images(4101, seed=1)  # three batches of evaluation, two of them by the first process
     arrays = {f"x_{k}": ((s.x.float()/255 - .3)/.2).numpy() for k, s in dict(train=train, test=test).items()}
     np.savez(tmp_path/"squares.npz", y_train=train.y.numpy(), y_test=test.y.numpy(), **arrays)
-    setting = RunConfig(data=f"npz:{tmp_path}/squares.npz", model="small_cnn", model_args=dict(width=4), recipe=Recipe(epochs=3, batch_size=32, keep="val_nll"))
-    run, splits = get_run(setting, tmp_path/"runs", processes=2, device="cpu"), load_data(setting.data)
-    net = make_model("small_cnn", 3, splits.in_shape, width=4)
-    net.load_state_dict(torch.load(run.path/"checkpoint.pt", weights_only=True)["kept"]["state"])
-    assert torch.equal(Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits, run.predictions("test").logits)
-    assert "kept epoch" in (run.path/"log.txt").read_text() and (run.predictions("test").hit).double().mean() > .6
+    recipe = Recipe(epochs=3, batch_size=32, keep="val_nll")
+    setting = RunConfig(data=f"npz:{tmp_path}/squares.npz", model="small_cnn", model_args=dict(width=4), recipe=recipe)
+    run = get_run(setting, tmp_path/"runs", processes=2, device="cpu")
+    again = predicted_by_kept_weights(run, load_data(setting.data), "small_cnn", width=4)
+    assert torch.equal(again, run.predictions("test").logits)
+    assert "kept epoch" in (run.path/"log.txt").read_text()
+    assert run.predictions("test").hit.double().mean() > .6
+
+
+ON_TWO = """
+import sys
+from calibnb.runs import *
+get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], processes=2, device='cpu')
+"""
 
 
 def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
-    "As a cluster does it to a job: it ends, and the processes that it started save, stop, and do not outlive it."
-    setting = RunConfig(data_args=dict(n_train=1200), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
-    code = "import sys; from calibnb.runs import *; get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], processes=2, device='cpu')"
-    process = subprocess.Popen([sys.executable, "-c", code, setting.model_dump_json(), str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True)
+    "When a cluster ends the job, the processes it started save and stop, and none outlives it."
+    recipe = Recipe(epochs=100000, batch_size=4, lr=1e-4)
+    setting = RunConfig(data_args=dict(n_train=1200), recipe=recipe, **SMALL)
+    command = [sys.executable, "-c", ON_TWO, setting.model_dump_json(), str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     folder = RunFolder(setting.path(tmp_path))
     try:
         wait_for((folder/"checkpoint.pt").exists, alive=lambda: process.poll() is None)
@@ -608,7 +794,7 @@ def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
     finally:
         process.kill()
     assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
-    state = torch.load(folder/"checkpoint.pt", weights_only=True)
+    state = saved_state(folder)
     assert len(state["own"]) == 2 and (state["step"] or state["history"])
 
 
@@ -635,9 +821,9 @@ def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
 
 def test_the_network_of_a_run_is_the_one_that_was_kept(tmp_path):
     run = get_run(RunConfig(recipe=Recipe(epochs=12, lr=.4, keep="val_nll"), **SMALL), tmp_path)
-    splits = load_data("digits")
-    assert torch.equal(Trainer(run.model(), make_loss("ce"), device="cpu").predict(splits.test).logits, run.predictions("test").logits)
-    last = torch.load(run.path/"checkpoint.pt", weights_only=True)["model"]
+    again = Trainer(run.model(), make_loss("ce"), device="cpu").predict(load_data("digits").test)
+    assert torch.equal(again.logits, run.predictions("test").logits)
+    last = saved_state(run.path)["model"]
     assert not torch.equal(last["head.weight"], run.model().head.weight) and not run.model().training
 
 
@@ -651,30 +837,50 @@ def test_a_run_of_other_data_is_not_taken(tmp_path):
         get_run(setting, tmp_path)
 
 
-def test_recorders_say_at_once_what_they_cannot_do(tmp_path):
-    splits, plain = load_data("digits"), nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
-    for recorder, model, loss, message in ((("weight_norm", plain, "ce", "Sequential has no `head`"), ("gradient_norms", plain, "ce", "has no `features` and `head`"),
-                                           ("gradient_norms", make_model("mlp", 10, (16,)), "mmce", "couples the samples"), ("gamma_stats", plain, "ce", "CrossEntropyLoss has no gamma"))):
-        with pytest.raises(ValueError, match=message):
-            Trainer(model, make_loss(loss), Recipe(epochs=1), "cpu").fit(splits, [recorder])
-    late = Trainer(plain, make_loss("ce"), Recipe(epochs=3), "cpu").fit(splits, [lambda view: dict(late=1.) if view.epoch > 1 else None])
-    late.save(tmp_path/"h.csv")
-    assert np.isnan(late["late"][0]) and np.array_equal(History.load(tmp_path/"h.csv")["late"], late["late"], equal_nan=True)
+def headless():
+    "A network without a named head."
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+
+
+UNRECORDABLE = {
+    "no head": ("weight_norm", headless, "ce", "Sequential has no `head`"),
+    "no features": ("gradient_norms", headless, "ce", "has no `features` and `head`"),
+    "coupled samples": ("gradient_norms", lambda: make_model("mlp", 10, (16,)), "mmce", "couples the samples"),
+    "no gamma": ("gamma_stats", headless, "ce", "CrossEntropyLoss has no gamma"),
+}
+
+
+@pytest.mark.parametrize("recorder, model, loss, message", UNRECORDABLE.values(), ids=UNRECORDABLE)
+def test_a_recorder_says_at_once_what_it_cannot_do(recorder, model, loss, message):
+    with pytest.raises(ValueError, match=message):
+        Trainer(model(), make_loss(loss), Recipe(epochs=1), "cpu").fit(load_data("digits"), [recorder])
+
+
+def test_a_column_that_begins_late_is_nan_before(tmp_path):
+    def from_the_second_epoch(view):
+        if view.epoch > 1:
+            return dict(late=1.)
+    trainer = Trainer(headless(), make_loss("ce"), Recipe(epochs=3), "cpu")
+    history = trainer.fit(load_data("digits"), [from_the_second_epoch])
+    history.save(tmp_path/"h.csv")
+    assert np.isnan(history["late"][0])
+    assert np.array_equal(History.load(tmp_path/"h.csv")["late"], history["late"], equal_nan=True)
 
 
 def test_the_split_and_the_gradient_norms_are_kept(tmp_path):
-    setting = RunConfig(recipe=Recipe.quick(7), recorders=["gradient_norms", "gamma_stats"], loss="focal", loss_args=dict(gamma=2), **SMALL)
-    run, splits = get_run(setting, tmp_path), load_data("digits")
+    options = dict(recorders=["gradient_norms", "gamma_stats"], loss="focal", loss_args=dict(gamma=2))
+    run, splits = get_run(RunConfig(recipe=Recipe.quick(7), **options, **SMALL), tmp_path), load_data("digits")
     assert all(torch.equal(run.rows[k], s.rows) for k, s in splits.parts.items())
     assert sorted(torch.cat(list(run.rows.values())).tolist()) == list(range(1797))
     kept = run.recorded("gradient_norms")
     assert kept["epoch"].tolist() == [1, 3, 5, 7] and kept["norm"].shape == (4, 700)
-    net = make_model("mlp", 10, splits.in_shape, hidden=[32])
-    net.load_state_dict(torch.load(run.path/"checkpoint.pt", weights_only=True)["model"])
+    net, loss = make_model("mlp", 10, splits.in_shape, hidden=[32]), make_loss("focal", gamma=2)
+    net.load_state_dict(saved_state(run.path)["model"])
+    x, y = splits.train.x, splits.train.y
     for i in 0, 5:  # by autograd, one sample at a time
-        grad, = torch.autograd.grad(make_loss("focal", gamma=2)(net(splits.train.x[i:i + 1]), splits.train.y[i:i + 1]), net.head.weight)
+        grad, = torch.autograd.grad(loss(net(x[i:i + 1]), y[i:i + 1]), net.head.weight)
         assert kept["norm"][3, i] == pytest.approx(grad.norm().item(), rel=1e-4)
-    preds = Predictions(net(splits.train.x).detach(), splits.train.y)
-    want = (preds.probs - F.one_hot(splits.train.y, 10)).square().sum(1)
+    preds = Predictions(net(x).detach(), y)
+    want = (preds.probs - F.one_hot(y, 10)).square().sum(1)
     assert torch.allclose(kept["brier"][3].double(), want, atol=1e-5)
     assert set(run.history["gamma_mean"]) == {2.}

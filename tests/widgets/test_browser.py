@@ -1,4 +1,7 @@
-"JupyterLab in a browser: the explore notebooks are run, a slider is moved, the figure and the number change. Skipped where there is no Chromium."
+"""JupyterLab in a browser: the explore notebooks are run, a slider is moved, the figure and the number change.
+
+Skipped where there is no Chromium.
+"""
 import os
 import shutil
 import socket
@@ -16,7 +19,10 @@ from conftest import ROOT, patience, wait_for
 
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(chromium is None, reason="no Chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync"]
+CHANGED = """([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src
+    && [...document.querySelectorAll('.widget-html-content')].at(-1).innerText != text"""
 
 
 def answers(url):
@@ -31,20 +37,30 @@ def lives(server, log):
     return True
 
 
+def make_runs(root):
+    "What the explore notebooks look at."
+    config = RunConfig(experiment="explore", data="digits", loss="ce", recipe=Recipe.quick(seed=0))
+    get_run(config, root, progress=False)
+    for loss in "focal", "brier":
+        recorded = dict(recipe=Recipe.quick(20), recorders=("calibration_errors",))
+        get_run(RunConfig(experiment="explore", loss=loss, **recorded), root, progress=False)
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     "JupyterLab on a copy of the notebooks; ended by its own process id."
     home = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT/"nbs", home/"nbs")
-    get_run(RunConfig(experiment="explore", data="digits", loss="ce", recipe=Recipe.quick(seed=0)), home/"runs", progress=False)
-    for loss in "focal", "brier":
-        get_run(RunConfig(experiment="explore", loss=loss, recipe=Recipe.quick(20), recorders=("calibration_errors",)), home/"runs", progress=False)
+    make_runs(home/"runs")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    env = os.environ | dict(CALIBNB_RUNS=str(home/"runs"), JUPYTER_CONFIG_DIR=str(home/"config"), JUPYTER_DATA_DIR=str(home/"data"), JUPYTER_RUNTIME_DIR=str(home/"runtime"), HOME=str(home))
-    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-               "--IdentityProvider.token=", "--ServerApp.password=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", f"--notebook-dir={home/'nbs'}"]
+    folders = {f"JUPYTER_{name.upper()}_DIR": str(home/name) for name in ("config", "data", "runtime")}
+    env = os.environ | folders | dict(CALIBNB_RUNS=str(home/"runs"), HOME=str(home))
+    command = [sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", "--ServerApp.ip=127.0.0.1",
+               f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
+               "--ServerApp.password=", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+               f"--notebook-dir={home/'nbs'}"]
     with open(home/"lab.log", "w") as log:
         server = subprocess.Popen(command, env=env, stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
@@ -82,7 +98,13 @@ def slider(page, label):
     return page.locator(".widget-slider", has=page.locator(".widget-label", has_text=label)).locator(".noUi-handle")
 
 
-@pytest.mark.parametrize("name, label", [("reliability", "temperature"), ("losses", "FL γ"), ("simplex", "γ"), ("runs", "epoch"), ("first_five_minutes", "bins")])
+@pytest.mark.parametrize("name, label", [
+    ("reliability", "temperature"),
+    ("losses", "FL γ"),
+    ("simplex", "γ"),
+    ("runs", "epoch"),
+    ("first_five_minutes", "bins"),
+])
 def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp_path):
     page = browser.new_page()
     try:
@@ -96,7 +118,7 @@ def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp
         handle.focus()
         for _ in range(5):
             page.keyboard.press("ArrowLeft")
-        page.wait_for_function("([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src && [...document.querySelectorAll('.widget-html-content')].at(-1).innerText != text", arg=list(before))
+        page.wait_for_function(CHANGED, arg=list(before))
         page.wait_for_function("document.querySelector('.jp-OutputArea-output img').clientWidth > 400")
         assert not page.locator(".jp-OutputArea-output[data-mime-type*='stderr']").count()
     finally:

@@ -37,7 +37,8 @@ def preds():
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     for loss, epochs in ("ce", 3), ("focal", 6):
-        get_run(RunConfig(loss=loss, recipe=Recipe.quick(epochs), recorders=("calibration_errors",)), root, progress=False)
+        config = RunConfig(loss=loss, recipe=Recipe.quick(epochs), recorders=("calibration_errors",))
+        get_run(config, root, progress=False)
     return root
 
 
@@ -71,15 +72,41 @@ def test_it_begins_with_the_temperature_of_the_validation_set(preds):
     assert reliability_explorer(preds).values["temperature"] == 1
 
 
-@pytest.mark.parametrize("make, moves", [
-    (reliability_explorer, [dict(temperature=2.), dict(n_bins=40), dict(scheme="equal mass"), dict(of=2), dict(of=None, n_bins=15, scheme="equal width", temperature=1.)]),
-    (loss_explorer, [dict(focal=1.5), dict(classes=10), dict(losses=("ce", "dual_focal")), dict(losses=("ce", "focal", "inverse_focal", "bsce_gra"), classes=2, focal=3.)]),
-    (simplex_explorer, [dict(turn=60), dict(weight="focal"), dict(least=.5), dict(turn=10, weight="BSCE", least=0.)]),
-    (run_explorer, [dict(epoch=1), dict(column="test_ece"), dict(n_bins=5), dict(epoch=6, column="train_loss", n_bins=15)])])
-def test_what_is_shown_is_what_would_be_drawn_anew(make, moves, preds, runs):
+MOVES = {  # an explorer -> moves of its controls, the last of which leads back to where it began
+    reliability_explorer: [
+        dict(temperature=2.),
+        dict(n_bins=40),
+        dict(scheme="equal mass"),
+        dict(of=2),
+        dict(of=None, n_bins=15, scheme="equal width", temperature=1.),
+    ],
+    loss_explorer: [
+        dict(focal=1.5),
+        dict(classes=10),
+        dict(losses=("ce", "dual_focal")),
+        dict(losses=("ce", "focal", "inverse_focal", "bsce_gra"), classes=2, focal=3.),
+    ],
+    simplex_explorer: [
+        dict(turn=60),
+        dict(weight="focal"),
+        dict(least=.5),
+        dict(turn=10, weight="BSCE", least=0.),
+    ],
+    run_explorer: [
+        dict(epoch=1),
+        dict(column="test_ece"),
+        dict(n_bins=5),
+        dict(epoch=6, column="train_loss", n_bins=15),
+    ],
+}
+
+
+@pytest.mark.parametrize("make", MOVES)
+def test_what_is_shown_is_what_would_be_drawn_anew(make, preds, runs):
     explorer = make(*{reliability_explorer: [preds], run_explorer: [runs]}.get(make, []))
+    allowed = .004 if make is reliability_explorer else .0004  # spines lie above what they frame, and that is all
     first = before = pixels(explorer)
-    for move in moves:
+    for move in MOVES[make]:
         explorer.set(**move)
         after = pixels(explorer)
         assert (after != before).any(), move
@@ -87,7 +114,7 @@ def test_what_is_shown_is_what_would_be_drawn_anew(make, moves, preds, runs):
         canvas.draw()
         anew = np.asarray(canvas.buffer_rgba())[..., :3].astype(int)
         apart = (abs(after - anew).max(-1) > 60).mean()
-        assert apart < (.004 if make is reliability_explorer else .0004), (move, apart)   # spines lie above what they frame, and that is all
+        assert apart < allowed, (move, apart)
         before = after
     assert (after == first).all()   # nothing is left behind
 
@@ -97,10 +124,11 @@ def test_a_run_is_read_where_it_was(runs):
     explorer.set(epoch=6)
     text = explorer.picture()[1]
     assert "CE s0" in text and "(its last, 3)" in text and "FL" in text, text
-    line = lambda: next(line for line in explorer.figure().axes[0].lines if len(set(line.get_xdata())) == 1)
-    explorer.set(chosen=tuple(name for name in explorer.values["chosen"] if "CE" in dict((v, k) for k, v in explorer.controls["chosen"].options)[name]))
-    limits = explorer.figure().axes[0].get_xlim()
-    assert limits[1] < 5 and line().get_xdata()[0] == 6   # beyond the axes, which stay as they are
+    shown_as = {name: text for text, name in explorer.controls["chosen"].options}
+    explorer.set(chosen=tuple(name for name in explorer.values["chosen"] if "CE" in shown_as[name]))
+    top = explorer.figure().axes[0]
+    at_epoch = next(line for line in top.lines if len(set(line.get_xdata())) == 1)
+    assert top.get_xlim()[1] < 5 and at_epoch.get_xdata()[0] == 6   # beyond the axes, which stay as they are
     explorer.set(chosen=())
     assert "choose a run" in explorer.picture()[1]
 
@@ -121,7 +149,10 @@ def test_what_is_kept_of_a_curve_is_small():
 
 def test_controls_are_shown_where_they_do_something(preds):
     explorer = loss_explorer(["ce", "focal"])
-    hidden = lambda: {name for name, c in explorer.controls.items() if c.layout.display == "none"}
+
+    def hidden():
+        return {name for name, c in explorer.controls.items() if c.layout.display == "none"}
+
     assert "focal" not in hidden() and "bsce_gra" in hidden()
     explorer.set(losses=("bsce_gra",))
     assert "focal" in hidden() and "bsce_gra" not in hidden()
@@ -135,13 +166,31 @@ def test_gradient_factors():
     assert torch.allclose(pull/_loss_and_gradient("ce", {}, p, 5)[1], (1 - p)**2)
 
 
-def test_bad_input_is_refused(preds, runs, monkeypatch):
-    for wrong, told in [(lambda: reliability_explorer(preds, names=["a"]), "names: 1 for 4 classes"), (lambda: reliability_explorer(preds, n_bins=0), "n_bins: 0"),
-                        (lambda: loss_explorer(["mmce"]), "loss: 'mmce'"), (lambda: simplex_explorer("mmce"), "weight: 'mmce'"), (lambda: run_explorer("/nowhere"), "root: no finished training"),
-                        (lambda: reliability_explorer(preds).set(bins=3), "control: 'bins'"), (lambda: reliability_explorer(preds).set(temperature=0), "temperature: 0, want 0.1 to 10"),
-                        (lambda: reliability_explorer(preds).set(scheme="mass"), "scheme: 'mass', want .*equal mass"), (lambda: simplex_explorer(steps=10), "steps: 10"), (lambda: run_explorer(runs, "los"), "column: 'los'")]:
-        with pytest.raises(ValueError, match=told):
-            wrong()
+@pytest.mark.parametrize("make, message", [
+    (lambda preds, runs: reliability_explorer(preds, names=["a"]), "names: 1 for 4 classes"),
+    (lambda preds, runs: reliability_explorer(preds, n_bins=0), "n_bins: 0"),
+    (lambda preds, runs: loss_explorer(["mmce"]), "loss: 'mmce'"),
+    (lambda preds, runs: simplex_explorer("mmce"), "weight: 'mmce'"),
+    (lambda preds, runs: simplex_explorer(steps=10), "steps: 10"),
+    (lambda preds, runs: run_explorer("/nowhere"), "root: no finished training"),
+    (lambda preds, runs: run_explorer(runs, "los"), "column: 'los'"),
+])
+def test_bad_input_is_refused(make, message, preds, runs):
+    with pytest.raises(ValueError, match=message):
+        make(preds, runs)
+
+
+@pytest.mark.parametrize("move, message", [
+    (dict(bins=3), "control: 'bins'"),
+    (dict(temperature=0), "temperature: 0, want 0.1 to 10"),
+    (dict(scheme="mass"), "scheme: 'mass', want .*equal mass"),
+])
+def test_a_wrong_move_is_refused(move, message, preds):
+    with pytest.raises(ValueError, match=message):
+        reliability_explorer(preds).set(**move)
+
+
+def test_what_is_no_predictions_and_a_missing_package_are_told(preds, monkeypatch):
     with pytest.raises(TypeError, match=r"preds: ndarray, want calibnb.Predictions\(logits, target\)"):
         reliability_explorer(np.zeros((3, 2)))
     assert "figure()" in repr(reliability_explorer(preds))

@@ -1,0 +1,136 @@
+"What makes a page readable, held by tests: width, length, one decision a line, sources that are listed."
+import ast
+import json
+import re
+import sys
+
+import pytest
+from conftest import ROOT
+from test_house import NOTEBOOKS, cells, source, tracked
+
+sys.path.insert(0, str(ROOT/"docs"))
+import sources  # noqa: E402
+
+WIDTH = 120        # characters of a line of code
+CELL = 40          # lines of an exported cell
+FUNCTION = 25      # lines of a function's body in an exported cell, its docstring not counted
+LONGER_CELLS = {}  # id -> why it is one thought all the same
+LONGER_FUNCTIONS = {}  # name -> why
+
+CODE = [(f"{p.relative_to(ROOT/'nbs')}#{c['id']}", source(c)) for p in NOTEBOOKS for c in cells(p)]
+EXPORTED = [(name, text) for name, text in CODE if text.startswith("#| export")]
+
+
+def python_files():
+    "Files that are written by hand: tests, benchmarks, the site's."
+    files = (p for folder in ("tests", "benchmarks", "docs") for p in (ROOT/folder).rglob("*.py"))
+    return [(str(p.relative_to(ROOT)), p.read_text()) for p in sorted(files)]
+
+
+def short_id(value):
+    "Names identify a case; the texts do not."
+    return value if len(value) < 80 else ""
+
+
+def without_magics(text):
+    return "\n".join("" if line.lstrip().startswith(("%", "!")) else line for line in text.split("\n"))
+
+
+def faults(text):
+    "Lines that are too wide, and expressions that decide more than one thing."
+    for i, line in enumerate(text.split("\n"), 1):
+        if len(line) > WIDTH:
+            yield f"line {i}: {len(line)} characters"
+    for node in ast.walk(ast.parse(without_magics(text))):
+        if what := fault(node):
+            yield f"line {node.lineno}: {what}"
+
+
+def fault(node):
+    "What is wrong with an expression, if anything."
+    if isinstance(node, ast.IfExp):
+        parts = node.test, node.body, node.orelse
+        if any(isinstance(inner, ast.IfExp) for part in parts for inner in ast.walk(part)):
+            return "a conditional expression within another"
+    if isinstance(node, ast.Compare) and sum(isinstance(op, (ast.Eq, ast.Is)) for op in node.ops) > 1:
+        return "a chain of equalities"
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Tuple):
+        return "statements joined by commas"
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.IfExp):
+        return "a conditional expression as a statement"
+    if isinstance(node, ast.Lambda) and any(isinstance(inner, ast.IfExp) for inner in ast.walk(node.body)):
+        return "a lambda with a branch"
+
+
+@pytest.mark.parametrize("name, text", [*CODE, *python_files()], ids=short_id)
+def test_one_decision_a_line(name, text):
+    assert not list(faults(text)), name
+
+
+@pytest.mark.parametrize("bad", [
+    "x = 1  # " + "-"*120, "x = a if b else c if d else e", "a == b == 1", "f(), g()", "f() if x else g()",
+    "key = lambda x: 1 if x else 2",
+])
+def test_a_fault_is_seen(bad):
+    assert len(list(faults(bad))) == 1
+
+
+@pytest.mark.parametrize("name, text", EXPORTED, ids=short_id)
+def test_exported_cells_and_functions_are_short(name, text):
+    lines = len(text.splitlines())
+    assert lines <= CELL or name.split("#")[1] in LONGER_CELLS, f"{name}: {lines} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            short = length(node) <= FUNCTION or node.name in LONGER_FUNCTIONS
+            assert short, f"{name}: {node.name}, {length(node)} lines"
+
+
+def length(function):
+    "Lines of a body without its docstring."
+    body = function.body[1:] if ast.get_docstring(function) and len(function.body) > 1 else function.body
+    return function.end_lineno - body[0].lineno + 1
+
+
+def test_exceptions_are_few_and_needed():
+    assert len(LONGER_CELLS) + len(LONGER_FUNCTIONS) < 10
+    names = {name.split("#")[1]: text for name, text in EXPORTED}
+    for id_ in LONGER_CELLS:
+        assert len(names[id_].splitlines()) > CELL
+    functions = {node.name: length(node) for _, text in EXPORTED for node in ast.walk(ast.parse(text))
+                 if isinstance(node, ast.FunctionDef)}
+    for name in LONGER_FUNCTIONS:
+        assert functions[name] > FUNCTION
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_sources_are_those_that_are_cited(path):
+    notebook = json.loads(path.read_text())
+    assert notebook == sources.with_sources(notebook, sources.known_sources(ROOT)), "run `make sync`"
+
+
+def test_every_source_is_cited_somewhere():
+    known = sources.known_sources(ROOT)
+    text = "\n".join(source(c) for p in NOTEBOOKS for kind in ("code", "markdown") for c in cells(p, kind)
+                     if c["id"] != sources.CELL)
+    assert sources.cited(text, known) == list(known)
+
+
+def test_a_paper_has_one_key():
+    known = {"Guo 2017": "Guo et al."}
+    assert sources.cited("as in [Guo 2017, Eq. 3], [guo], x[2017]", known) == ["Guo 2017"]
+    for wrong in ("[Guo 2018]", "[Guo et al. 2017]", "[Guo 2017; Lin and Xu 2025]"):
+        with pytest.raises(ValueError, match="nbs/sources.csv does not have it"):
+            sources.cited(wrong, known)
+
+
+PLAIN = {  # turned-round English that readers stumbled over
+    r"\bas it were\b", r"\bnone done twice\b", r"\bto be had here\b", r"\bas the reference code has it\b",
+    r"\beach its share\b", r"\bno sample twice\b",
+}
+
+
+def test_english_is_plain():
+    for path in tracked():
+        if path.suffix in (".ipynb", ".md", ".py") and path.name != "test_readable.py" and "gallery" not in path.parts:
+            text = path.read_text(encoding="utf-8")
+            assert not [p for p in PLAIN if re.search(p, text)], path
