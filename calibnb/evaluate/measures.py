@@ -17,8 +17,9 @@ from ..core.predictions import Predictions
 from ..metrics.bins import ReliabilityBins, bin_ids, check_bins, class_gaps, mass_table, table_norm, width_bins
 from ..metrics.smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 from ..metrics.intervals import gap_interval, norm_interval, percentiles, resamples
-from ..metrics.measure import Measure, measure
+from ..metrics.measure import Measure
 from ..metrics.certainty import ece_ci
+from ..metrics.scores import brier_of_samples
 from ..posthoc.calibrator import Calibrator
 
 # %% ../../nbs/40_evaluate/02_measures.ipynb #61580f71
@@ -74,9 +75,7 @@ class Scored(_Binned):
         return self.pred == self.target
     def per_sample(self)->dict[str, Tensor]:
         "Error, NLL and Brier score of each sample: their means are the error rate and two proper scores."
-        p_y = self.probs.gather(1, self.target[:, None])[:, 0]
-        brier = self.probs.square().sum(1) - 2*p_y + 1
-        return dict(error=(~self.hit).double(), nll=self.nll, brier=brier)
+        return dict(error=(~self.hit).double(), nll=self.nll, brier=brier_of_samples(self.probs, self.target))
 
 # %% ../../nbs/40_evaluate/02_measures.ipynb #3ec997a2
 def _calibration_errors(conf, hit, n_bins, more_bins):
@@ -126,7 +125,7 @@ def _means(scored, n_boot, seed):
     each = scored.per_sample()
     values = torch.stack(list(each.values()))
     means = _bootstrap_means(values.masked_fill(values.isinf(), math.nan), n_boot, seed)
-    return {name: measure(v.mean(), len(scored), interval=percentiles(of_resamples, .95))
+    return {name: Measure.of(v.mean(), len(scored), interval=percentiles(of_resamples, .95))
             for (name, v), of_resamples in zip(each.items(), means.T)}
 
 # %% ../../nbs/40_evaluate/02_measures.ipynb #b450b871
@@ -139,14 +138,15 @@ def _top_label_measures(scored, n_bins, more_bins, draws, seed):
         if t is None: interval = norm_interval(**smooth_noise(conf, hit, seed=seed))
         else: interval = gap_interval(t.gap, t.acc, t.count, t.weight, seed=seed)
         floor, floor_high = floors[name]
-        found[name] = measure(value, len(scored), M, interval, floor, floor_high)
+        found[name] = Measure.of(value, len(scored), interval, bins=M, floor=floor, floor_high=floor_high)
     return found
 
 def _classwise_measure(scored, n_bins, draws, seed):
     "Classwise ECE of the probabilities, with interval and noise floor."
     value = class_gaps(scored.probs, scored.target, n_bins).abs().sum()/scored.probs.numel()
     interval = ece_ci(scored.probs, scored.target, n_bins, scheme='classwise', seed=seed, validate=False)
-    return measure(value, len(scored), n_bins, interval, _classwise_floor(scored.probs, n_bins, draws, seed))
+    floor = _classwise_floor(scored.probs, n_bins, draws, seed)
+    return Measure.of(value, len(scored), interval, bins=n_bins, floor=floor)
 
 def measure_all(
     scored:Scored,

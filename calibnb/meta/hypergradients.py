@@ -116,7 +116,8 @@ def full_direction(
     moved = _leaves(virtual_step(theta, gradients, lr))
     def training_logits(weights):
         with drawn_again(drawn, x.device): return functional_call(model, weights, (x,))
-    with untouched_statistics(model), _full_products(x.device) if by_difference else nullcontext():
+    precise = _full_products(x.device) if by_difference else nullcontext()
+    with untouched_statistics(model), precise:
         value = outer(functional_call(model, moved, (x_other,)), y_other)
         v = dict(zip(moved, torch.autograd.grad(value, list(moved.values()))))
         if by_difference:

@@ -20,7 +20,7 @@ from ..core.options import pick
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
 from ..processes.parallel import rank, broadcast, world_size
-from ..metrics.measure import measure
+from ..metrics.measure import Measure
 from ..losses.modules import make_loss
 from ..evaluate.measures import Scored, measure_all
 from ..data.sets import data_fingerprint, load_data
@@ -90,7 +90,7 @@ def _load_learned_loss(run):
 # %% ../../nbs/70_runs/04_run.ipynb #6cc99198
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
-    mce = measure(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
+    mce = Measure.of(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
     return measure_all(Scored.of(preds), bins) | {'mce': mce}
 
 def _write(folder, history, watching, preds, model, splits):

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from ..core.options import pick
 from ..data.sets import data_fingerprint
-from ..train.recipe import Recipe
+from ..train.recipe import ImagePresets, Presets, Recipe
 from ..runs.folder import RunFolder, reasons, run_path
 from ..runs.config import RunConfig
 from ..notebooks.execute import is_made, plan_notebook
@@ -93,7 +93,7 @@ class SweepSpec(BaseModel):
         return [{**self.base, **case, **point} for case in self.cases for point in points]
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #4949b66f
-PRESETS = 'quick', 'cifar', 'tiny_imagenet', 'imagenet', 'fine_tune', 'newsgroups', 'sst', 'reference_training'
+PRESETS = tuple(name for kind in (ImagePresets, Presets) for name in vars(kind) if not name.startswith('_'))
 
 def _nested(settings):
     "Settings with dots in their names, as dictionaries within dictionaries."

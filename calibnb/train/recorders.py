@@ -21,6 +21,7 @@ from ..core.options import Registry, pick
 from ..core.checks import as_tensor
 from ..core.predictions import Predictions
 from ..losses.weights import gamma_of_bucket
+from ..metrics.scores import brier_of_samples
 from ..posthoc.temperature import ece_by_temperature, ece_temperature_in, nll_temperature
 from ..models.named import head_gradient_norm
 
@@ -195,7 +196,7 @@ class GradientNorms(Snapshots):
         on_device = (t.to(trainer.device) for t in (preds.logits, preds.target, features))
         norm = head_gradient_norm(trainer.loss, *on_device).cpu()
         if trainer.reduction == 'mean': norm = norm*len(preds)
-        brier = preds.probs.square().sum(1) - 2*_label_probability(preds) + 1
+        brier = brier_of_samples(preds.probs, preds.target)
         return dict(norm=norm, brier=brier, feature_norm=features.cpu().norm(dim=1))
 
 # %% ../../nbs/60_train/05_recorders.ipynb #433ffe4e

@@ -69,9 +69,9 @@ class _Resumable(_Training):
         return weights | dict(arrays=arrays) | self.progress.state_dict()
 
     def load_state_dict(self, state:dict, own_states:list):
-        """Put `state_dict` back; `own_states` are the losses and counts that this process takes over.
+        """Put `state_dict` back; `own_states`: one entry for each saved process whose losses this one continues.
 
-        These are its own. If the number of processes has changed, the first takes over those of all.
+        That is one, its own. If the number of processes has changed, process 0 gets all and the others none.
         """
         self.model.load_state_dict(state['model'])
         self.stepper.load_state_dict(state['stepper'])

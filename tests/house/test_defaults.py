@@ -92,6 +92,7 @@ TABLE |= {
                                         for z in (LOGITS, LOGITS.double(), LOGITS.numpy())],
     "metrics.kde_ece": lambda: [metrics.kde_ece(PROBS, TARGET, b, kernel=k)
                                 for b, k in ((None, "beta"), ("loo", "beta"), (None, "triweight"))],
+    "metrics.brier_of_samples": lambda: metrics.brier_of_samples(PROBS, TARGET),
     "metrics.learned_epoch": lambda: metrics.learned_epoch(np.array([[False, True, True], [True, True, False]])),
     "metrics.bootstrap_ci": lambda: [metrics.bootstrap_ci(m, PROBS, TARGET, n_boot=5)
                                      for m in (metrics.nll, metrics.error_rate)],
