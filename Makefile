@@ -30,14 +30,16 @@ test: $(READY)   ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
+# two jobs side by side, the first one's output after the second's; fails if either does
+both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first + second))
+
 check: $(READY)  ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
 	$(BIN)/ruff check
-	$(BIN)/basedpyright
-	$(BIN)/python -m pytest -q -n 2 tests/house/test_house.py tests/house/test_readable.py
+	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py)
 
 one: $(READY)    ## lessons and tests of one wing: make one W=metrics
-	$(BIN)/nbdev_test --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb))
-	$(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 tests/$(W))
+	$(call both,$(BIN)/nbdev_test --n_workers 2 --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
+	  $(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/$(W),true))
 
 lab: $(READY)    ## JupyterLab, on its start page
 	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb

@@ -173,6 +173,7 @@ def gather(run):
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
+    shutil.copy(ROOT/"docs"/"house.svg", SOURCE/"docs")
     for picture in (ROOT/"runs"/"gallery").glob("*.png"):
         shutil.copy(picture, SOURCE/"runs"/"gallery")
     contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed([*MODULES, *EXPLORE]) if run else {})

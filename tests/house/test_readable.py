@@ -17,19 +17,15 @@ FUNCTION = 25      # lines of a function's body in an exported cell, its docstri
 LONGER_CELLS = {}  # id -> why it is one thought all the same
 LONGER_FUNCTIONS = {}  # name -> why
 
-CODE = [(f"{p.relative_to(ROOT/'nbs')}#{c['id']}", source(c)) for p in NOTEBOOKS for c in cells(p)]
-EXPORTED = [(name, text) for name, text in CODE if text.startswith("#| export")]
+CODE = {str(p.relative_to(ROOT/"nbs")): {c["id"]: source(c) for c in cells(p)} for p in NOTEBOOKS}
+EXPORTED = {(name, id_): text for name, texts in CODE.items() for id_, text in texts.items()
+            if text.startswith("#| export")}
 
 
 def python_files():
     "Files that are written by hand: tests, benchmarks, the site's."
     files = (p for folder in ("tests", "benchmarks", "docs") for p in (ROOT/folder).rglob("*.py"))
-    return [(str(p.relative_to(ROOT)), p.read_text()) for p in sorted(files)]
-
-
-def short_id(value):
-    "Names identify a case; the texts do not."
-    return value if len(value) < 80 else ""
+    return {str(p.relative_to(ROOT)): {"": p.read_text()} for p in sorted(files)}
 
 
 def without_magics(text):
@@ -62,9 +58,9 @@ def fault(node):
         return "a lambda with a branch"
 
 
-@pytest.mark.parametrize("name, text", [*CODE, *python_files()], ids=short_id)
-def test_one_decision_a_line(name, text):
-    assert not list(faults(text)), name
+@pytest.mark.parametrize("name, texts", (CODE | python_files()).items(), ids=[*CODE, *python_files()])
+def test_one_decision_a_line(name, texts):
+    assert not [(id_, what) for id_, text in texts.items() for what in faults(text)]
 
 
 @pytest.mark.parametrize("bad", [
@@ -75,14 +71,16 @@ def test_a_fault_is_seen(bad):
     assert len(list(faults(bad))) == 1
 
 
-@pytest.mark.parametrize("name, text", EXPORTED, ids=short_id)
-def test_exported_cells_and_functions_are_short(name, text):
-    lines = len(text.splitlines())
-    assert lines <= CELL or name.split("#")[1] in LONGER_CELLS, f"{name}: {lines} lines"
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            short = length(node) <= FUNCTION or node.name in LONGER_FUNCTIONS
-            assert short, f"{name}: {node.name}, {length(node)} lines"
+@pytest.mark.parametrize("name", CODE)
+def test_exported_cells_and_functions_are_short(name):
+    for (notebook, id_), text in EXPORTED.items():
+        if notebook == name:
+            lines = len(text.splitlines())
+            assert lines <= CELL or id_ in LONGER_CELLS, f"cell {id_}: {lines} lines"
+            for node in ast.walk(ast.parse(text)):
+                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    short = length(node) <= FUNCTION or node.name in LONGER_FUNCTIONS
+                    assert short, f"cell {id_}: {node.name}, {length(node)} lines"
 
 
 def length(function):
@@ -93,10 +91,10 @@ def length(function):
 
 def test_exceptions_are_few_and_needed():
     assert len(LONGER_CELLS) + len(LONGER_FUNCTIONS) < 10
-    names = {name.split("#")[1]: text for name, text in EXPORTED}
+    names = {id_: text for (_, id_), text in EXPORTED.items()}
     for id_ in LONGER_CELLS:
         assert len(names[id_].splitlines()) > CELL
-    functions = {node.name: length(node) for _, text in EXPORTED for node in ast.walk(ast.parse(text))
+    functions = {node.name: length(node) for text in EXPORTED.values() for node in ast.walk(ast.parse(text))
                  if isinstance(node, ast.FunctionDef)}
     for name in LONGER_FUNCTIONS:
         assert functions[name] > FUNCTION
