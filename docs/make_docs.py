@@ -52,6 +52,7 @@ def execute(path, tell=None):
     if kept.exists():
         return str(kept)
     nb = nbformat.read(path, 4)
+    nb.cells = [cell for cell in nb.cells if "nbdev_export()" not in cell.source]  # others import what it would rewrite
     waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)  # seconds, also on a busy machine
     beside = dict(metadata=dict(path=str(path.parent)))
     options = dict(kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False)

@@ -71,3 +71,11 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path, monkeypatch):
         monkeypatch.setattr(build, name, path)
     build.build(run=False)
     assert (site/"nbs"/"20_losses"/"04_weighted.html").exists() and (site/"api"/"losses.weighted.html").exists()
+
+
+def test_a_page_does_not_export_its_module(tmp_path, monkeypatch):
+    "Pages are executed side by side; each would rewrite modules that the others import."
+    monkeypatch.setattr(build, "EXECUTED", tmp_path/"executed")
+    cells = ["1 + 1", "#| hide\nimport nbdev; nbdev.nbdev_export()"]
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells]), tmp_path/"room.ipynb")
+    assert [cell.source for cell in nbformat.read(build.execute(tmp_path/"room.ipynb"), 4).cells] == ["1 + 1"]
