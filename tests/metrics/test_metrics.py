@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import rounding
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from calibnb.metrics import bins, intervals, smoothing
@@ -194,6 +194,9 @@ def test_ties_go_to_the_first_class(problem):
     probs, target = problem
     want = (probs.numpy().argmax(1) != target.numpy()).mean()
     assert math.isclose(metrics.error_rate(probs, target), want, abs_tol=1e-12)
+    edges = 7*probs.amax(1)
+    near_edge = ((edges - edges.round()).abs() < 7*rounding(probs.shape[1])) & (edges < 6.5)
+    assume(not near_edge.any())  # there the last bit of a confidence decides its bin
     logits = torch.where(probs > 0, probs, 1e-300).log()
     from_logits = metrics.ece_from_logits(logits, target, 7)
     assert math.isclose(from_logits, metrics.ece(logits.softmax(1), target, 7), abs_tol=1e-12)
