@@ -1616,6 +1616,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'calibnb/processes/kernels.py'),
                                            'calibnb.processes.kernels._end': ( '05_processes/kernels.html#_end',
                                                                                'calibnb/processes/kernels.py'),
+                                           'calibnb.processes.kernels._of_fork_server': ( '05_processes/kernels.html#_of_fork_server',
+                                                                                          'calibnb/processes/kernels.py'),
                                            'calibnb.processes.kernels._serve': ( '05_processes/kernels.html#_serve',
                                                                                  'calibnb/processes/kernels.py'),
                                            'calibnb.processes.kernels.forked_kernels': ( '05_processes/kernels.html#forked_kernels',

@@ -12,6 +12,7 @@ import signal
 import sys
 from contextlib import contextmanager
 from functools import cache
+from multiprocessing import context
 from multiprocessing.util import Finalize
 
 from .pool import end_with_parent, fork_server, forkserver
@@ -47,23 +48,28 @@ _spare = []   # (process, pipe) of kernels to be
 def _end(process):
     if process.is_alive(): process.kill()
 
-def _begin(context):
-    "A process that will be a kernel, and the pipe to tell it which."
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,))
+def _begin(start):
+    "A process that will be a kernel, begun by a multiprocessing context, and the pipe to tell it which."
+    ours, theirs = start.Pipe()
+    process = start.Process(target=_serve, args=(theirs,))
     process.start()
     Finalize(None, _end, args=(process,), exitpriority=10)  # whoever ends does not wait for it
     theirs.close()
     return process, ours
 
+def _of_fork_server():
+    "Was this process made by the fork server?"
+    return forkserver is not None and isinstance(multiprocessing.current_process(), context.ForkServerProcess)
+
 @contextmanager
 def spare_kernel():
-    "Copy this process, to be its next kernel; for processes of the fork server, before they open or lock anything."
-    if forkserver: _spare.append(_begin(multiprocessing.get_context('fork')))
+    "A process of the fork server copies itself, to be its next kernel, before it opens or locks anything."
+    if _of_fork_server(): _spare.append(_begin(multiprocessing.get_context('fork')))
     try: yield
     finally:
         while _spare: _spare.pop()[0].kill()  # not needed after all
 
+# %% ../../nbs/05_processes/03_kernels.ipynb #9ed1cb52
 class _Process:
     "A forked process with the methods of `subprocess.Popen` that jupyter_client calls."
     stdin = stdout = stderr = None

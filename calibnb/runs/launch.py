@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from ..core.runtime import pick_device
+from ..processes.pool import PATIENCE
 from ..train.checkpoint import Stopped, catch_sigterm
 from .folder import RunError, runs_root
 
@@ -34,7 +35,7 @@ def _follow(command, output, show, env):
 def _stop(process):
     if process.poll() is not None: return
     process.terminate()
-    try: process.wait(timeout=60)  # it saves its state first
+    try: process.wait(timeout=PATIENCE + 30)  # torchrun waits for its processes, and ends after them
     except subprocess.TimeoutExpired: process.kill()
 
 # %% ../../nbs/70_runs/03_launch.ipynb #1a0c4000
@@ -49,7 +50,7 @@ def _launch(config, folder, root, device, processes, show, tensorboard):
     with tempfile.TemporaryDirectory() as d:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
-        env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)))
+        env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)), TORCH_ELASTIC_SHUTDOWN_TIMEOUT=str(PATIENCE))
         code = _follow(_torchrun(file, root, device, processes), output, show, env)
     if code and folder.state != 'done':
         reason = folder.status.get('reason', 'no reason given')
