@@ -19,7 +19,7 @@ import calibnb
 import yaml
 
 from .losses.modules import list_losses
-from .posthoc.calibrator import Calibrator, list_calibrators
+from .posthoc import Calibrator, list_calibrators
 from .evaluate.audit import check_sets
 from .train.recorders import recorders
 from .evaluate.files import read_scored, read_sets, write_probs

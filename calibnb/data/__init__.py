@@ -9,14 +9,21 @@ __all__ = ['GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_er
            'list_data', 'data_options', 'data_fingerprint', 'load_data', 'data_size', 'download']
 
 # %% ../../nbs/50_data/00_data.ipynb #1f640922
-from .synth import GaussianMixture, NoisyImages, true_calibration_error, vary_images
-from .splits import channel_scale, hold_out, Rows, Split, split_arrays, Splits
-from .toys import digits, gaussian_problem, gaussians, noisy_digits
-from calibnb.data.sets import (
-    cifar10, cifar100, CIFAR_SCALE, data_options, data_fingerprint, data_sets, data_size, imagefolder, list_data,
-    load_data, newsgroups, npz, sst, svhn, tiny_imagenet
-)
-from .downloads import download
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.data.synth import GaussianMixture, NoisyImages, true_calibration_error, vary_images
+    from calibnb.data.splits import channel_scale, hold_out, Rows, Split, split_arrays, Splits
+    from calibnb.data.toys import digits, gaussian_problem, gaussians, noisy_digits
+    from calibnb.data.sets import (
+        cifar10, cifar100, CIFAR_SCALE, data_options, data_fingerprint, data_sets, data_size, imagefolder, list_data,
+        load_data, newsgroups, npz, sst, svhn, tiny_imagenet
+    )
+    from calibnb.data.downloads import download
+
+__getattr__, __dir__ = _door(__name__, 'synth', 'splits', 'toys', 'sets', 'downloads')
 
 # %% ../../nbs/50_data/00_data.ipynb #228ae669
 _all_ = [

@@ -6,9 +6,16 @@
 __all__ = ['ece_text', 'Scored', 'measure_all', 'AS_GIVEN', 'SAME_NLL', 'Evaluation', 'evaluate', 'check_sets']
 
 # %% ../../nbs/40_evaluate/00_evaluate.ipynb #ad3afd8a
-from .measures import ece_text, measure_all, Scored
-from .table import AS_GIVEN, Evaluation, SAME_NLL
-from .audit import check_sets, evaluate
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.evaluate.measures import ece_text, measure_all, Scored
+    from calibnb.evaluate.table import AS_GIVEN, Evaluation, SAME_NLL
+    from calibnb.evaluate.audit import check_sets, evaluate
+
+__getattr__, __dir__ = _door(__name__, 'measures', 'table', 'audit')
 
 # %% ../../nbs/40_evaluate/00_evaluate.ipynb #ecb3b7da
 _all_ = ['ece_text', 'Scored', 'measure_all', 'AS_GIVEN', 'SAME_NLL', 'Evaluation', 'evaluate', 'check_sets']

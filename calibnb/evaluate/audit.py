@@ -16,8 +16,7 @@ from sklearn.base import clone
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..metrics.bins import check_bins
-from ..posthoc.calibrator import list_calibrators, make_calibrator
-from ..posthoc.composed import COMPOSABLE
+from ..posthoc import COMPOSABLE, list_calibrators, make_calibrator
 from .measures import Scored, _bootstrap_means, measure_all
 from .table import AS_GIVEN, SAME_NLL, Evaluation
 

@@ -9,6 +9,7 @@ __all__ = ['ece_text', 'Scored', 'measure_all']
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from ..metrics.intervals import gap_interval, norm_interval, percentiles, resamp
 from ..metrics.measure import Measure
 from ..metrics.certainty import ece_ci
 from ..metrics.scores import brier_of_samples
-from ..posthoc.calibrator import Calibrator
+
+if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # which brings scikit-learn
 
 # %% ../../nbs/40_evaluate/02_measures.ipynb #61580f71
 def ece_text(
@@ -56,7 +58,7 @@ class Scored(_Binned):
     @classmethod
     def of(cls,
         preds:Predictions,
-        calibrator:Calibrator|None=None, # fitted; None: the probabilities of the network
+        calibrator:'Calibrator|None'=None, # fitted; None: the probabilities of the network
     )->'Scored':
         "Predictions as the network made them, or as a calibrator transforms them."
         target = preds.target.cpu()

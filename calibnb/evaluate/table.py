@@ -8,10 +8,12 @@ __all__ = ['AS_GIVEN', 'SAME_NLL', 'Evaluation']
 # %% ../../nbs/40_evaluate/03_table.ipynb #6cf6cb05
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..metrics.measure import Measure
-from ..posthoc.calibrator import Calibrator
 from .measures import Scored
+
+if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # which brings scikit-learn
 
 # %% ../../nbs/40_evaluate/03_table.ipynb #676c3c86
 AS_GIVEN = 'as given'
@@ -75,7 +77,7 @@ class _Ranking:
     rows:dict[str, dict[str, Measure]]    # row -> metric -> measure; the first row is the network as given
     best:dict[str, list[str]]             # metric -> rows that none beats beyond chance, the best first
     scored:dict[str, Scored]              # row -> probabilities and predictions on the set
-    fitted:dict[str, Calibrator]          # row -> calibrator fitted on all data it may see: to save and to use
+    fitted:dict[str, 'Calibrator']        # row -> calibrator fitted on all data it may see: to save and to use
     notes:list[str]                       # what was left out, and warnings of the fits
     doubtful:list[str]                    # rows whose fit gave a warning: not recommended
 

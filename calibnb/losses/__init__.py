@@ -13,22 +13,29 @@ __all__ = ['soft_accuracy', 'mmce', 'mmce_weighted', 'dece', 'soft_ece', 'sece',
            'loss_options', 'make_loss', 'focal_gradient_factor', 'gamma_from_p0', 'binary_focal_argmin']
 
 # %% ../../nbs/20_losses/00_losses.ipynb #bff570ce
-from .surrogates import dece, mmce, mmce_weighted, sece, soft_accuracy, soft_ece
-from calibnb.losses.weighted import (
-    bsce_loss, consistency_loss, cross_entropy_loss, dual_focal_loss, flsd_loss, focal_loss, inverse_focal_loss,
-    weighted_cross_entropy
-)
-from calibnb.losses.regularised import (
-    brier_loss, dece_loss, entropy_regularized_loss, label_smoothing_loss, lp_norm_loss, mixup_loss, mmce_loss,
-    mmce_weighted_loss, sece_loss, soft_target_loss
-)
-from calibnb.losses.modules import (
-    BrierLoss, BSCEGRALoss, BSCELoss, ConsistencyLoss, CrossEntropyLoss, DECELoss, DualFocalGRALoss, DualFocalLoss,
-    EntropyRegularizedLoss, FLSDGRALoss, FLSDLoss, FocalGRALoss, FocalLoss, InverseFocalLoss, LabelSmoothingLoss,
-    list_losses, loss_options, LossModule, LpNormLoss, make_loss, MMCELoss, MMCEWeightedLoss, SECELoss,
-    SoftTargetLoss
-)
-from .theory import binary_focal_argmin, focal_gradient_factor, gamma_from_p0
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.losses.surrogates import dece, mmce, mmce_weighted, sece, soft_accuracy, soft_ece
+    from calibnb.losses.weighted import (
+        bsce_loss, consistency_loss, cross_entropy_loss, dual_focal_loss, flsd_loss, focal_loss, inverse_focal_loss,
+        weighted_cross_entropy
+    )
+    from calibnb.losses.regularised import (
+        brier_loss, dece_loss, entropy_regularized_loss, label_smoothing_loss, lp_norm_loss, mixup_loss, mmce_loss,
+        mmce_weighted_loss, sece_loss, soft_target_loss
+    )
+    from calibnb.losses.modules import (
+        BrierLoss, BSCEGRALoss, BSCELoss, ConsistencyLoss, CrossEntropyLoss, DECELoss, DualFocalGRALoss, DualFocalLoss,
+        EntropyRegularizedLoss, FLSDGRALoss, FLSDLoss, FocalGRALoss, FocalLoss, InverseFocalLoss, LabelSmoothingLoss,
+        list_losses, loss_options, LossModule, LpNormLoss, make_loss, MMCELoss, MMCEWeightedLoss, SECELoss,
+        SoftTargetLoss
+    )
+    from calibnb.losses.theory import binary_focal_argmin, focal_gradient_factor, gamma_from_p0
+
+__getattr__, __dir__ = _door(__name__, 'surrogates', 'weighted', 'regularised', 'modules', 'theory')
 
 # %% ../../nbs/20_losses/00_losses.ipynb #e42633af
 _all_ = [

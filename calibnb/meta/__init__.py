@@ -9,14 +9,21 @@ __all__ = ['focal_logit_gradient', 'POSITIVITY', 'INITS', 'LearnedLoss', 'GammaN
            'MetaRecipe', 'InnerLoss', 'InnerStep', 'Cycle', 'MetaStepper', 'MetaTrainer']
 
 # %% ../../nbs/65_meta/00_meta.ipynb #510f31ab
-from calibnb.meta.learned import (
-    focal_logit_gradient, GammaNet, INITS, LearnedL2, LearnedLoss, LearnedSmoothing, POSITIVITY, SMOOTHINGS
-)
-from calibnb.meta.hypergradients import (
-    Direction, drawn_again, drawn_state, full_direction, head_direction, hypergradient, leaked_gradients,
-    meta_gradient, untouched_statistics, virtual_step
-)
-from .trainer import Cycle, InnerLoss, InnerStep, LEARN, MetaRecipe, MetaStepper, MetaTrainer, OUTER
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.meta.learned import (
+        focal_logit_gradient, GammaNet, INITS, LearnedL2, LearnedLoss, LearnedSmoothing, POSITIVITY, SMOOTHINGS
+    )
+    from calibnb.meta.hypergradients import (
+        Direction, drawn_again, drawn_state, full_direction, head_direction, hypergradient, leaked_gradients,
+        meta_gradient, untouched_statistics, virtual_step
+    )
+    from calibnb.meta.trainer import Cycle, InnerLoss, InnerStep, LEARN, MetaRecipe, MetaStepper, MetaTrainer, OUTER
+
+__getattr__, __dir__ = _door(__name__, 'learned', 'hypergradients', 'trainer')
 
 # %% ../../nbs/65_meta/00_meta.ipynb #75ea9ae3
 _all_ = [

@@ -9,14 +9,21 @@ __all__ = ['ReliabilityBins', 'Measure', 'error_rate', 'mean_confidence', 'nll',
            'debiased_ece_ci']
 
 # %% ../../nbs/10_metrics/00_metrics.ipynb #670dd3ab
-from .bins import ReliabilityBins
-from .measure import Measure
-from .scores import brier_score, entropy, error_rate, learned_epoch, mean_confidence, nll
-from calibnb.metrics.errors import (
-    ace, ada_ece, average_ce, classwise_ece, debiased_ece, ece, ece_from_logits, kde_ece, mce, noise_floor,
-    reliability_bins, sece, smooth_ece, top_label_sums
-)
-from .certainty import bootstrap_ci, debiased_ece_ci, ece_ci
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.metrics.bins import ReliabilityBins
+    from calibnb.metrics.measure import Measure
+    from calibnb.metrics.scores import brier_score, entropy, error_rate, learned_epoch, mean_confidence, nll
+    from calibnb.metrics.errors import (
+        ace, ada_ece, average_ce, classwise_ece, debiased_ece, ece, ece_from_logits, kde_ece, mce, noise_floor,
+        reliability_bins, sece, smooth_ece, top_label_sums
+    )
+    from calibnb.metrics.certainty import bootstrap_ci, debiased_ece_ci, ece_ci
+
+__getattr__, __dir__ = _door(__name__, 'bins', 'measure', 'scores', 'errors', 'certainty')
 
 # %% ../../nbs/10_metrics/00_metrics.ipynb #cc926216
 _all_ = [

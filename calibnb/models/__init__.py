@@ -7,10 +7,17 @@ __all__ = ['Classifier', 'MLP', 'SmallCNN', 'ResNet', 'WideResNet', 'DenseNet', 
            'models', 'list_models', 'model_options', 'make_model', 'head_gradient_norm']
 
 # %% ../../nbs/55_models/00_models.ipynb #8a9dee97
-from .classifier import Classifier, MLP, SmallCNN
-from .convnets import DenseNet, ResNet, VGG, WideResNet
-from .sequences import TextCNN, TreeLSTM
-from .named import head_gradient_norm, list_models, make_model, model_options, models, Torchvision
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.models.classifier import Classifier, MLP, SmallCNN
+    from calibnb.models.convnets import DenseNet, ResNet, VGG, WideResNet
+    from calibnb.models.sequences import TextCNN, TreeLSTM
+    from calibnb.models.named import head_gradient_norm, list_models, make_model, model_options, models, Torchvision
+
+__getattr__, __dir__ = _door(__name__, 'classifier', 'convnets', 'sequences', 'named')
 
 # %% ../../nbs/55_models/00_models.ipynb #088abda0
 _all_ = [

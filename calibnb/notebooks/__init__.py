@@ -8,11 +8,18 @@ __all__ = ['FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'FAILS', 'NOISY', 'findings
            'code_hash', 'describe']
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #de0185a3
-from .experiment import Experiment, FAILS, findings_table, FOLDER_VARIABLE, HOLDS, NOISY
-from .verdicts import judge, settled, spread
-from calibnb.notebooks.execute import (
-    code_hash, describe, find_notebook, is_made, list_experiments, NotebookError, plan_notebook, run_notebook
-)
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.notebooks.experiment import Experiment, FAILS, findings_table, FOLDER_VARIABLE, HOLDS, NOISY
+    from calibnb.notebooks.verdicts import judge, settled, spread
+    from calibnb.notebooks.execute import (
+        code_hash, describe, find_notebook, is_made, list_experiments, NotebookError, plan_notebook, run_notebook
+    )
+
+__getattr__, __dir__ = _door(__name__, 'experiment', 'verdicts', 'execute')
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #56a7663a
 _all_ = [

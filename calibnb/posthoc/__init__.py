@@ -8,12 +8,19 @@ __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', '
            'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed']
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #bb8957c1
-from .calibrator import Calibrator, CALIBRATORS, list_calibrators, make_calibrator
-from calibnb.posthoc.scaling import (
-    Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
-)
-from .confidence_maps import BBQ, HistogramBinning, Isotonic, Platt
-from .composed import COMPOSABLE, Composed, ON_TOP
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.posthoc.calibrator import Calibrator, CALIBRATORS, list_calibrators, make_calibrator
+    from calibnb.posthoc.scaling import (
+        Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
+    )
+    from calibnb.posthoc.confidence_maps import BBQ, HistogramBinning, Isotonic, Platt
+    from calibnb.posthoc.composed import COMPOSABLE, Composed, ON_TOP
+
+__getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'confidence_maps', 'composed')
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #3d1aa7dc
 _all_ = [

@@ -7,11 +7,18 @@ __all__ = ['RunConfig', 'Run', 'get_run', 'train_file', 'get_runs', 'estimate_se
            'comparison_table']
 
 # %% ../../nbs/70_runs/00_runs.ipynb #c0c45912
-from .config import RunConfig
-from .run import get_run, Run
-from .worker import train_file
-from .many import estimate_seconds, get_runs, plan_table
-from .comparison import collect, compare, comparison_table
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.runs.config import RunConfig
+    from calibnb.runs.run import get_run, Run
+    from calibnb.runs.worker import train_file
+    from calibnb.runs.many import estimate_seconds, get_runs, plan_table
+    from calibnb.runs.comparison import collect, compare, comparison_table
+
+__getattr__, __dir__ = _door(__name__, 'config', 'run', 'worker', 'many', 'comparison')
 
 # %% ../../nbs/70_runs/00_runs.ipynb #adef693e
 _all_ = [

@@ -42,7 +42,7 @@ def get_runs(
         if min(workers, len(missing)) > 1: _train_side_by_side(missing, root, workers, options, bar)
         return [get_run(c, root, **options) for c in configs]
 
-_PRELOAD = 'calibnb.runs', 'torch._dynamo', 'sklearn.datasets'  # a training imports the last two late, in three seconds
+_PRELOAD = 'calibnb.runs.many', 'torch._dynamo', 'sklearn.datasets'  # the last two: a training imports them late
 
 def _train_side_by_side(configs, root, workers, options, bar):
     root = Path(root or runs_root()).resolve()

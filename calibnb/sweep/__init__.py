@@ -6,9 +6,16 @@
 __all__ = ['PRESETS', 'SweepSpec', 'grid_values', 'Job', 'expand', 'gpu_slots', 'sweep']
 
 # %% ../../nbs/85_sweep/00_sweep.ipynb #7ad4c97d
-from .spec import expand, grid_values, Job, PRESETS, SweepSpec
-from .engines import gpu_slots
-from .running import sweep
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.sweep.spec import expand, grid_values, Job, PRESETS, SweepSpec
+    from calibnb.sweep.engines import gpu_slots
+    from calibnb.sweep.running import sweep
+
+__getattr__, __dir__ = _door(__name__, 'spec', 'engines', 'running')
 
 # %% ../../nbs/85_sweep/00_sweep.ipynb #b9ee1961
 _all_ = ['PRESETS', 'SweepSpec', 'grid_values', 'Job', 'expand', 'gpu_slots', 'sweep']

@@ -42,7 +42,7 @@ class Engine(Protocol):
         raise NotImplementedError
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #73fed345
-_PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep', 'torch._dynamo', 'sklearn.datasets', 'papermill', 'nbclient',
+_PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep.engines', 'torch._dynamo', 'sklearn.datasets', 'papermill', 'nbclient',
             'jupyter_client.provisioning')  # what a run imports sooner or later; a new process has it already
 
 def _do(config, root, tell):

@@ -11,17 +11,25 @@ __all__ = ['Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recip
            'Trainer']
 
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
-from .recipe import AUGMENTATIONS, KEEP, OPTIMIZERS, Presets, Recipe, SCHEDULES
-from .history import EventFiles, History, progress_bar, ProgressLines
-from calibnb.train.recorders import (
-    CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, KeptEpoch, LearnedEpoch,
-    make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
-)
-from .task import check_task, flip_labels
-from .evaluator import Evaluator, one_thread, ordered
-from .stepper import average_buffers, explain_memory, GradientScale, mean_loss, Stepper
-from .session import Progress, Session, training_session
-from .trainer import Trainer
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.train.recipe import AUGMENTATIONS, KEEP, OPTIMIZERS, Presets, Recipe, SCHEDULES
+    from calibnb.train.history import EventFiles, History, progress_bar, ProgressLines
+    from calibnb.train.recorders import (
+        CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, KeptEpoch, LearnedEpoch,
+        make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
+    )
+    from calibnb.train.task import check_task, flip_labels
+    from calibnb.train.evaluator import Evaluator, one_thread, ordered
+    from calibnb.train.stepper import average_buffers, explain_memory, GradientScale, mean_loss, Stepper
+    from calibnb.train.session import Progress, Session, training_session
+    from calibnb.train.trainer import Trainer
+
+__getattr__, __dir__ = _door(
+    __name__, 'recipe', 'history', 'recorders', 'task', 'evaluator', 'stepper', 'session', 'trainer')
 
 # %% ../../nbs/60_train/00_train.ipynb #d07cfbf1
 _all_ = [

@@ -6,10 +6,17 @@
 __all__ = ['reliability_explorer', 'loss_explorer', 'simplex_points', 'simplex_explorer', 'run_explorer']
 
 # %% ../../nbs/80_widgets/00_widgets.ipynb #8098fd18
-from .reliability import reliability_explorer
-from .losses import loss_explorer
-from .simplex import simplex_explorer, simplex_points
-from .runs import run_explorer
+from typing import TYPE_CHECKING
+
+from .. import _door
+
+if TYPE_CHECKING:  # the rooms are imported when a name is first used
+    from calibnb.widgets.reliability import reliability_explorer
+    from calibnb.widgets.losses import loss_explorer
+    from calibnb.widgets.simplex import simplex_explorer, simplex_points
+    from calibnb.widgets.runs import run_explorer
+
+__getattr__, __dir__ = _door(__name__, 'reliability', 'losses', 'simplex', 'runs')
 
 # %% ../../nbs/80_widgets/00_widgets.ipynb #6fbc2e62
 _all_ = ['reliability_explorer', 'loss_explorer', 'simplex_points', 'simplex_explorer', 'run_explorer']

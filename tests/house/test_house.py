@@ -240,10 +240,37 @@ def loaded_by(imported, among):
     return printed(f"import sys, {imported}; print(*(m for m in {among} if m in sys.modules))")
 
 
+HEAVY = ("torch", "sklearn", "pandas", "pydantic", "matplotlib", "torchvision", "torchmetrics", "papermill")
+
+
 def test_import_is_light():
-    heavy = ("torch", "pandas", "matplotlib", "torchvision", "papermill")
-    assert loaded_by("calibnb", heavy) == ""
-    assert loaded_by("calibnb.losses, calibnb.metrics", heavy) == "torch"
+    doors = ", ".join(f"calibnb.{m.removesuffix('.__init__')}" for m in MODULES if m.endswith(".__init__"))
+    assert loaded_by(f"calibnb, {doors}", HEAVY) == ""
+
+
+@pytest.mark.parametrize("wing, names, brought", [
+    ("losses", "make_loss, focal_loss", "torch"), ("metrics", "ece", "torch pydantic"),
+    ("data", "load_data, Splits", "torch"), ("models", "make_model", "torch"),
+    ("train", "Trainer", "torch pydantic"), ("runs", "get_run", "torch pydantic"),
+    ("sweep", "sweep", "torch pydantic"), ("notebooks", "run_notebook, Experiment", "torch pydantic")])
+def test_names_bring_what_they_need(wing, names, brought):
+    "scikit-learn comes with calibrators; pandas, matplotlib and papermill when a table, a figure, a notebook is made."
+    assert loaded_by(f"torch; from calibnb.{wing} import {names}", HEAVY).split() == brought.split()
+
+
+@pytest.mark.parametrize("door", [m.removesuffix(".__init__") for m in MODULES if m.endswith(".__init__")])
+def test_a_door_hands_out_what_it_shows(door):
+    "Each name, from the room that the door imports it from for type checkers; and nothing else."
+    live = importlib.import_module(f"calibnb.{door}")
+    shown = [node for node in ast.walk(ast.parse(file_of(f"{door}.__init__").read_text()))
+             if isinstance(node, ast.ImportFrom) and (node.level == 1 or f"calibnb.{door}." in (node.module or ""))]
+    names = {name.name: node.module.split(".")[-1] for node in shown for name in node.names}
+    assert sorted(names) == sorted(getattr(live, "__all__", ()))
+    for name, room in names.items():
+        assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
+        assert name in dir(live) and room in dir(live)
+    with pytest.raises(AttributeError):
+        getattr(live, "no_such_name")
 
 
 def test_names_at_the_top_are_there():

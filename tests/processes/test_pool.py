@@ -16,7 +16,7 @@ from calibnb.processes.pool import in_processes as any_processes
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, get_runs
 
-in_processes = partial(any_processes, preload=["calibnb.runs", "pytest", "conftest"])  # so that they begin at once
+in_processes = partial(any_processes, preload=["calibnb.runs.many", "pytest", "conftest"])  # so that they begin at once
 
 
 def double(x, tell):
@@ -216,7 +216,7 @@ def add_up(n, tell):
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
     command = script(tmp_path / "master.py", "del os.environ['OMP_NUM_THREADS']  # which conftest has set",
-                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets'])",
+                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs.many', 'sklearn.datasets'])",
                      "jobs = test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, **options)",
                      "print(next(jobs))")
     env, wait = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}, patience(120)
