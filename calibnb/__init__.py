@@ -13,8 +13,8 @@ _home = {
     "train": ["Recipe", "Trainer"],
     "runs": ["RunConfig", "Run", "get_run", "get_runs", "collect"],
 }
-_wings = ["core", "params", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models", "train",
-          "meta", "runs", "checks", "notebooks", "widgets", "sweep", "cli"]
+_wings = ["core", "params", "names", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models",
+          "train", "meta", "runs", "checks", "notebooks", "widgets", "sweep", "cli"]
 __all__ = [name for names in _home.values() for name in names]
 
 

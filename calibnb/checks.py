@@ -6,6 +6,9 @@
 __all__ = ['check_nll_overfitting', 'check_calibratability', 'check_loss_comparison', 'check_loss_geometry', 'check_report',
            'check_weighted_gradients', 'check_meta_regularization', 'check_toy_gaussian', 'check_audit', 'check_train']
 
+# %% ../nbs/73_checks.ipynb #aff3ef9c
+from .names import check_names_before_torch
+
 # %% ../nbs/73_checks.ipynb #c1a50005
 def _at_least(settings, name, least, why=''):
     if settings[name] < least: raise ValueError(f'{name}: {settings[name]}, want at least {least}{why}')
@@ -96,9 +99,10 @@ def check_audit(settings:dict):
 # %% ../nbs/73_checks.ipynb #c1a50013
 def check_train(settings:dict): # RunConfig
     "The training that parameters of `train` ask for; ValueError for what no training can be."
+    _at_least(settings, 'n_bins', 1)
+    check_names_before_torch(settings)
     from calibnb.runs.config import RunConfig  # imported when they are used: they bring torch
     from calibnb.train.recipe import Recipe
-    _at_least(settings, 'n_bins', 1)
     full = dict(cifar10=Recipe.cifar, cifar100=Recipe.cifar, svhn=Recipe.cifar, tiny_imagenet=Recipe.tiny_imagenet,
                 sst=Recipe.sst) | {'20newsgroups': Recipe.newsgroups}
     preset = Recipe.quick if settings['quick'] else full.get(settings['data'], Recipe.quick)

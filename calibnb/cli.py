@@ -16,24 +16,10 @@ import warnings
 from pathlib import Path
 
 import calibnb
-import yaml
 
-from .losses.modules import list_losses
-from .posthoc import Calibrator, list_calibrators
-from .evaluate.audit import check_sets
-from .train.recorders import recorders
-from .evaluate.files import read_scored, read_sets, write_probs
-from .data.sets import list_data
-from .data.downloads import download, downloads
-from .models.named import list_models
-from .runs.folder import find_runs, one_line, reasons, runs_root
-from .runs.comparison import collect
-from .notebooks.execute import NotebookError, describe, list_experiments, plan_notebook, run_notebook
-from .notebooks.pages import copy_notebook, write_report
-from .sweep.spec import SweepSpec, expand
-from .sweep.engines import engines
-from .sweep.running import sweep
+from .core.options import pick
 from .params import read_value
+from .names import NAMES
 
 # %% ../nbs/90_cli.ipynb #54873c76
 def _check_folder(flag, path, shown=None):
@@ -44,10 +30,19 @@ def _check_folder(flag, path, shown=None):
     why = 'read-only' if nearest.is_dir() else 'no folder'
     raise ValueError(f'{flag}: {shown or path} cannot be written, {nearest} is {why}')
 
+def _check_root():
+    from calibnb.runs.folder import runs_root
+    _check_folder('CALIBNB_RUNS', runs_root())
+
 def _check_file(flag, path):
     "ValueError unless a file can be written."
     if Path(path).is_dir(): raise ValueError(f'{flag}: {path} is a folder, want the name of a file')
     _check_folder(flag, Path(path).parent, path)
+
+def _check_there(path):
+    "ValueError unless there is a file, of a format that can be read."
+    if not Path(path).is_file(): raise ValueError(f'file: {path} is not there')
+    pick('file format', Path(path).suffix.lower(), NAMES['file format'])
 
 def _pairs(flag, pairs):
     "Names and values as a dictionary; ValueError for a name that is given twice, of which one would be lost."
@@ -67,12 +62,19 @@ def _add_run(commands):
     return run
 
 def _run(args):
-    params, failed = _pairs('-p', args.parameters), 0
+    from calibnb.notebooks.execute import plan_notebook
+    params = _pairs('-p', args.parameters)
     if args.timeout is not None and args.timeout < 1:
         raise ValueError(f'--timeout: {args.timeout}, want at least 1 second')
     for name in args.experiments: plan_notebook(name, params)  # all are right before the first starts
-    _check_folder('CALIBNB_RUNS', runs_root())
+    _check_root()
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
+    return _run_all(args, params)
+
+def _run_all(args, params):
+    from calibnb.notebooks.execute import NotebookError, describe, run_notebook
+    from calibnb.notebooks.pages import copy_notebook
+    failed = 0
     for name in args.experiments:
         start = time.time()
         try: folder = run_notebook(name, params, again=args.again, timeout=args.timeout)
@@ -87,6 +89,8 @@ def _run(args):
 # %% ../nbs/90_cli.ipynb #88c07e90
 def _spec(what, parameters, grid):
     "The SweepSpec of a file, or of a notebook with its grid."
+    from calibnb.runs.folder import reasons
+    from calibnb.sweep.spec import SweepSpec
     axes = {}
     for text in grid:
         name, _, values = text.partition('=')
@@ -98,10 +102,17 @@ def _spec(what, parameters, grid):
     try: return SweepSpec(notebook=what, base=parameters, grid=axes)
     except ValueError as e: raise ValueError(reasons(e)) from None
 
-def _spec_of_file(path, parameters, axes):
-    try: given = yaml.safe_load(Path(path).read_text(encoding='utf-8'))
+def _read_yaml(path):
+    import yaml
+    from calibnb.runs.folder import one_line
+    try: return yaml.safe_load(Path(path).read_text(encoding='utf-8'))
     except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{path}: {one_line(str(e))}') from None
+
+def _spec_of_file(path, parameters, axes):
+    given = _read_yaml(path)
     if not isinstance(given, dict): raise ValueError(f'{path}: want settings, as in the files of sweeps/')
+    from calibnb.runs.folder import reasons
+    from calibnb.sweep.spec import SweepSpec
     try:
         spec = SweepSpec.model_validate({name: value for name, value in given.items() if value is not None})
         base = spec.base | {name: read_value(text) for name, text in parameters.items()}
@@ -125,7 +136,7 @@ def _add_sweep(commands):
                       help='an axis, e.g. loss=ce,focal or seed=0:5')
     many.add_argument('--workers', default='auto', help='runs side by side (one a core, or --per-gpu on every GPU)')
     many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (1)')
-    many.add_argument('--engine', default='processes', choices=sorted(engines))
+    many.add_argument('--engine', default='processes', choices=sorted(NAMES['engine']))
     many.add_argument('--option', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
                       help='of a Ray task (num_cpus) or of submitit (slurm_partition)')
     many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
@@ -136,9 +147,12 @@ def _add_sweep(commands):
     return many
 
 def _sweep(args):
+    from calibnb.sweep.running import check_limits, sweep
+    from calibnb.sweep.spec import expand
+    check_limits(args.workers, args.per_gpu, args.timeout, args.retries)
     options = {name: read_value(text) for name, text in _pairs('--option', args.option).items()}
     jobs = expand(_spec(args.what, _pairs('-p', args.parameters), args.grid))
-    if not args.dry_run: _check_folder('CALIBNB_RUNS', runs_root())
+    if not args.dry_run: _check_root()
     start = time.time()
     table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
                   timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
@@ -173,10 +187,13 @@ def _add_collect(commands):
     return table
 
 def _collect(args):
+    from calibnb.runs.folder import find_runs, runs_root
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
     for flag, path in ('--csv', args.csv), ('--parquet', args.parquet):
         if path: _check_file(flag, path)
+    if not find_runs(root): raise ValueError(_nothing(root, None))
+    from calibnb.runs.comparison import collect
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_nothing(root, args.experiment))
     files = [path for path in (args.csv, args.parquet) if path]
@@ -197,6 +214,7 @@ def _write_parquet(table, path):
 
 def _nothing(root, experiment):
     "What to say where there are no trainings."
+    from calibnb.runs.comparison import collect
     if experiment and len(others := collect(root)):
         there = ', '.join(sorted(set(others.experiment)))
         return f'--experiment: no trainings of {experiment} in {root}; there are some of {there}'
@@ -240,8 +258,16 @@ def _check_audit(args):
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
-    _check_folder('CALIBNB_RUNS', runs_root())
+    _check_root()
     if args.to: _check_folder('--to', args.to)
+    paths = args.file, args.target_file, args.val_file, args.val_target_file
+    for path in filter(None, paths): _check_there(path)
+    _check_audit_sets(args)
+
+def _check_audit_sets(args):
+    "ValueError, in the words of the command line, for what is wrong in the files."
+    from calibnb.evaluate.audit import check_sets
+    from calibnb.evaluate.files import read_sets
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the report has them
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
@@ -262,6 +288,8 @@ def _audit_settings(args):
 # %% ../nbs/90_cli.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
+    from calibnb.notebooks.execute import NotebookError, describe, run_notebook
+    from calibnb.notebooks.pages import write_report
     settings = _audit_settings(args)
     try: folder = run_notebook('audit', settings, again=True)
     except NotebookError as e:
@@ -278,6 +306,7 @@ def _audit(args):
 
 def _copy_audit(folder, to)->Path:
     "Copy what an audit made; what an older audit has left there and this one has not made goes first."
+    from calibnb.notebooks.pages import copy_notebook
     to.mkdir(parents=True, exist_ok=True)
     for old in to/'calibrator.safetensors', *to.glob('tables/reliability_*.csv'): old.unlink(missing_ok=True)
     for path in (folder/'files').iterdir(): shutil.copy(path, to/path.name)
@@ -303,35 +332,50 @@ def _apply(args):
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
+    _check_there(args.file)
+    from calibnb.evaluate.files import read_scored, write_probs
+    from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     logits, target = read_scored(args.file, _kind(args), calibrator.eps_)
     write_probs(out, calibrator.transform(logits), calibrator.predict(logits), target)
     print(f'{out}: {len(logits):,} x {logits.shape[1]} probabilities of {calibrator}')
 
 # %% ../nbs/90_cli.ipynb #48fad292
-_LISTS = dict(experiments=list_experiments, data=list_data, models=list_models, losses=list_losses,
-              calibrators=list_calibrators, recorders=lambda: recorders)
+_LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder')
 
 def _add_download(commands):
     about = 'fetch a data set from its makers into the folder that CALIBNB_DATA names'
     fetch = commands.add_parser('download', help=about)
-    fetch.add_argument('data', choices=sorted(downloads), metavar='DATA', help=', '.join(sorted(downloads)))
+    names = sorted(NAMES['data to download'])
+    fetch.add_argument('data', choices=names, metavar='DATA', help=', '.join(names))
     return fetch
 
-def _download(args): print(f'{args.data} is in {download(args.data)}')
+def _download(args):
+    from calibnb.data.downloads import download
+    print(f'{args.data} is in {download(args.data)}')
 
 def _add_list(commands):
     names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, recorders, runs')
-    names.add_argument('what', nargs='?', default='all', choices=['all', *_LISTS, 'runs'])
+    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', *_LISTS, 'runs'])
     return names
 
 def _list(args):
-    for what, names in _LISTS.items():
-        if args.what in (what, 'all'): print(f'{what:12} {", ".join(names())}')
-    if args.what not in ('runs', 'all'): return
+    if args.what in ('experiments', 'all'): _print_names('experiments', _experiments())
+    for what, kind in _LISTS.items():
+        if args.what in (what, 'all'): _print_names(what, NAMES[kind])
+    if args.what in ('runs', 'all'): _list_runs(args.what == 'all')
+
+def _print_names(what, names): print(f'{what:12} {", ".join(names)}')
+
+def _experiments():
+    from calibnb.notebooks.execute import list_experiments
+    return list_experiments()
+
+def _list_runs(only_how_many):
+    from calibnb.runs.folder import find_runs, runs_root
     runs = find_runs()
     print(f'{"runs":12} {len(runs)} in {runs_root()}')
-    if args.what == 'all': return
+    if only_how_many: return
     for run in runs: print(f'  {run.state:8} {run.path.parent.name}/{run.path.name}  {run.status.get("reason", "")}')
 
 # %% ../nbs/90_cli.ipynb #278cf0de
@@ -341,7 +385,8 @@ _COMMANDS = {_add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_au
 class _Parser(argparse.ArgumentParser):
     "A grammar whose errors are one line."
     def error(self, message):
-        print(f'calibnb: {one_line(message)}; see {self.prog} --help', file=sys.stderr)
+        line = ' '.join(map(str.strip, message.splitlines()))
+        print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
 
 def parser():
@@ -369,6 +414,7 @@ def main(argv=None)->int: # exit code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyError, TypeError, ValueError, OSError) as e:
+        from calibnb.runs.folder import reasons
         print(f'calibnb: {_as_typed(reasons(e), vars(args).get("flags", {}))}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:

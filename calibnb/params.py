@@ -14,8 +14,6 @@ import typing
 from pathlib import Path
 from textwrap import shorten
 
-from pydantic import TypeAdapter, ValidationError
-
 # %% ../nbs/01_params.ipynb #bec6cb26
 _TYPES = dict(bool=bool, int=int, float=float, str=str, list=list, dict=dict, tuple=tuple)
 _TYPING = dict(List=list, Dict=dict, Tuple=tuple, Any=typing.Any,
@@ -114,6 +112,7 @@ def check_values(
 
 def _checked(name, value, kind):
     "A value of a type that JSON can hold."
+    from pydantic import TypeAdapter, ValidationError
     try: checked = TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as e:
         raise TypeError(f'{name}: {value!r} is a {type(value).__name__}, want {_name(kind)} '

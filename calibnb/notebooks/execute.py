@@ -21,7 +21,6 @@ from pathlib import Path
 from ..core.options import pick
 from ..processes.kernels import forked_kernels
 from ..runs.folder import RunError, RunFolder, checkout, failure, one_line, run_path
-from .experiment import FOLDER_VARIABLE
 from ..params import check_values, join_dotted, notebook_parameters, read_notebook
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #e8735fb0
@@ -172,6 +171,7 @@ _BUSY = 600  # seconds that a kernel may take to begin on a machine with much el
 def _papermill(path, folder, settings, timeout, progress, forked):
     "Execute the notebook into the folder; a NotebookError says what went wrong, and in which cell."
     import papermill
+    from calibnb.notebooks.experiment import FOLDER_VARIABLE
     bar = progress and sys.stderr.isatty()
     limits = dict(execution_timeout=timeout, start_timeout=_BUSY)
     try:

@@ -16,13 +16,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-import torch
-
 from ..processes.pool import PATIENCE, JobDied, Outcome, in_processes, worker_count
 from ..processes.kernels import KERNEL_MODULES, spare_kernel
 from ..runs.folder import failure, one_line
-from ..runs.config import RunConfig
-from ..runs.run import get_run
 from ..notebooks.execute import run_notebook
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #b5977714
@@ -42,15 +38,16 @@ class Engine(Protocol):
         raise NotImplementedError
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #73fed345
-_PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep.engines', 'torch._dynamo', 'sklearn.datasets', 'papermill', 'nbclient',
-            'jupyter_client.provisioning')  # what a run imports sooner or later; a new process has it already
+_PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep.engines', 'calibnb.runs.run', 'torch._dynamo', 'sklearn.datasets',
+            'papermill', 'nbclient', 'jupyter_client.provisioning')  # what a run imports; a new process has it already
 
 def _do(config, root, tell):
     "Make one run, in a process of its own; `tell` is what `in_processes` hands over, and not needed here."
-    if isinstance(config, RunConfig):
-        get_run(config, root, progress=False)
+    if isinstance(config, tuple):  # a notebook and its settings; its kernel is forked in advance
+        with spare_kernel(): run_notebook(*config, root=root, progress=False, forked=True)
         return
-    with spare_kernel(): run_notebook(*config, root=root, progress=False, forked=True)  # a kernel forked in advance
+    from calibnb.runs.run import get_run
+    get_run(config, root, progress=False)
 
 def gpu_slots(
     workers:int|str,   # in all, dealt out over the GPUs; 'auto': `per_gpu` on each
@@ -67,7 +64,9 @@ def gpu_slots(
 def _visible_gpus():
     "Ids of the GPUs that this process may use; as in CUDA, ids after the first empty or negative one are ignored."
     listed = os.environ.get('CUDA_VISIBLE_DEVICES')
-    if listed is None: return list(range(torch.cuda.device_count()))
+    if listed is None:
+        import torch
+        return list(range(torch.cuda.device_count()))
     return list(itertools.takewhile(lambda gpu: gpu and not gpu.startswith('-'), listed.split(',')))
 
 def _by_processes(jobs, workers, per_gpu, timeout, options):

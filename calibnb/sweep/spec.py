@@ -11,18 +11,17 @@ import itertools
 import json
 import math
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from ..core.options import pick
-from ..data.sets import data_fingerprint
-from ..train.recipe import ImagePresets, Presets, Recipe
 from ..runs.folder import RunFolder, reasons, run_path
-from ..runs.config import RunConfig
 from ..notebooks.execute import is_made, plan_notebook
 from ..params import read_value
+from ..names import NAMES, check_names_before_torch
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #5590c372
 _MOST_RUNS = 100_000  # a larger grid is a slip of the keyboard, and listing it would fill the memory
@@ -93,7 +92,7 @@ class SweepSpec(BaseModel):
         return [{**self.base, **case, **point} for case in self.cases for point in points]
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #4949b66f
-PRESETS = tuple(name for kind in (ImagePresets, Presets) for name in vars(kind) if not name.startswith('_'))
+PRESETS = tuple(NAMES['preset'])
 
 def _nested(settings):
     "Settings with dots in their names, as dictionaries within dictionaries."
@@ -111,7 +110,9 @@ def _nested(settings):
 
 def _recipe(preset, changes):
     "A preset of Recipe with some of its settings changed."
-    make = getattr(Recipe, pick('preset', preset, PRESETS))
+    pick('preset', preset, PRESETS)
+    from calibnb.train.recipe import Recipe  # which brings torch
+    make = getattr(Recipe, preset)
     if not isinstance(changes, dict): raise ValueError(f'recipe: {changes!r}, want a dictionary of changes')
     try: return make(**changes)
     except ValueError as e: raise ValueError(f'recipe.{reasons(e)}') from None
@@ -120,6 +121,7 @@ def _config(settings, preset):
     "The RunConfig of settings with dots in their names."
     nested = _nested(settings)
     if preset: nested['recipe'] = _recipe(preset, nested.get('recipe', {}))
+    from calibnb.runs.config import RunConfig  # which brings torch
     return RunConfig.model_validate(nested)
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #df7e4168
@@ -131,7 +133,7 @@ class Job:
 
     def folder(self, root=None)->RunFolder:
         "Where the run lies below `root`, or will lie."
-        if isinstance(self.config, RunConfig): return RunFolder(self.config.path(root))
+        if not isinstance(self.config, tuple): return RunFolder(self.config.path(root))
         path, settings = self.config
         return RunFolder(run_path(Path(path).stem, settings, root))
 
@@ -139,9 +141,9 @@ class Job:
         "Is the run there, made by the notebook or from the data as they are now?"
         folder = self.folder(root)
         if folder.state != 'done': return False
-        if isinstance(self.config, RunConfig):
-            return folder.info.get('data_print') == data_fingerprint(self.config.data)
-        return is_made(folder, self.config[0])
+        if isinstance(self.config, tuple): return is_made(folder, self.config[0])
+        from calibnb.data.sets import data_fingerprint  # which brings torch
+        return folder.info.get('data_print') == data_fingerprint(self.config.data)
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #8d109119
 def expand(
@@ -149,17 +151,26 @@ def expand(
 )->list[Job]:
     "The jobs of a sweep; ValueError, TypeError or KeyError for the first that is wrong."
     spec = spec if isinstance(spec, SweepSpec) else SweepSpec.model_validate(spec)
+    wanted = [(_job_name(spec, settings), settings) for settings in spec.settings()]
+    if spec.notebook in (None, 'train'):
+        for name, settings in wanted:
+            with _telling(name): check_names_before_torch(settings)
     jobs = {}
-    for settings in spec.settings():
-        name = _job_name(spec, settings)
-        try:
-            if spec.notebook is None: config = _config(settings, spec.preset)
-            else: config = _of_notebook(spec.notebook, settings)
-        except (ValueError, TypeError, KeyError) as e:
-            raise ValueError(f'sweep, {name}: {reasons(e)}; nothing was started') from None
-        job = Job(name, config)
+    for name, settings in wanted:
+        with _telling(name): job = Job(name, _config_of(spec, settings))
         jobs.setdefault(job.folder().path, job)
     return list(jobs.values())
+
+@contextmanager
+def _telling(name):
+    "What is wrong with a job is a ValueError that names the job."
+    try: yield
+    except (ValueError, TypeError, KeyError) as e:
+        raise ValueError(f'sweep, {name}: {reasons(e)}; nothing was started') from None
+
+def _config_of(spec, settings):
+    if spec.notebook is None: return _config(settings, spec.preset)
+    return _of_notebook(spec.notebook, settings)
 
 def _of_notebook(notebook, settings):
     path, settings = plan_notebook(notebook, settings)

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from calibnb import cli
+from calibnb.data.downloads import downloads
 from calibnb.posthoc import TemperatureScaling
 
 DRAW = torch.Generator().manual_seed(0)
@@ -457,7 +458,7 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
     def fetch(root):
         raise error
 
-    monkeypatch.setitem(cli.downloads, "cifar10", fetch)
+    monkeypatch.setitem(downloads, "cifar10", fetch)
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
     assert call(["download", "cifar10"]) == 2
     err = capfd.readouterr().err

@@ -20,15 +20,16 @@ from calibnb.params import notebook_parameters
 
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 WINGS = {  # the wings that each may import from
-    "core": "", "params": "", "processes": "", "metrics": "core", "losses": "core metrics", "posthoc": "core metrics",
-    "plots": "metrics", "evaluate": "core metrics posthoc", "data": "core", "models": "core data",
+    "core": "", "params": "", "names": "core", "processes": "", "metrics": "core", "losses": "core metrics",
+    "posthoc": "core metrics", "plots": "metrics", "evaluate": "core metrics posthoc",
+    "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core params processes metrics losses posthoc evaluate data models train meta",
-    "checks": "data losses models train meta runs",
+    "checks": "names train runs",
     "notebooks": "core params processes metrics runs checks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
-    "sweep": "core params processes data train runs notebooks",
-    "cli": "data losses posthoc evaluate models train runs notebooks params sweep",
+    "sweep": "core params names processes data train runs notebooks",
+    "cli": "core params names posthoc evaluate data runs notebooks sweep",
 }
 
 

@@ -1,0 +1,119 @@
+"""Help, lists and mistakes do not wait for torch: what they bring is looked at, in processes of their own."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, patience
+
+from calibnb.data import list_data
+from calibnb.data.downloads import downloads
+from calibnb.evaluate.files import _readers
+from calibnb.losses import list_losses
+from calibnb.models import list_models
+from calibnb.names import NAMES
+from calibnb.posthoc import list_calibrators
+from calibnb.sweep.engines import engines
+from calibnb.train.recipe import ImagePresets, Presets
+from calibnb.train.recorders import recorders
+
+HEAVY = {"torch", "sklearn", "pandas", "numpy", "matplotlib", "torchvision", "torchmetrics", "papermill", "IPython"}
+REGISTRIES = {
+    "data": list_data(),
+    "data to download": downloads,
+    "model": list_models(),
+    "loss": list_losses(),
+    "calibrator": list_calibrators(),
+    "recorder": recorders,
+    "preset": [name for kind in (ImagePresets, Presets) for name in vars(kind) if not name.startswith("_")],
+    "engine": engines,
+    "file format": _readers,
+}
+
+
+@pytest.mark.parametrize("what", NAMES)
+def test_names_are_those_of_the_registry(what):
+    "In its order, in which they are listed."
+    assert NAMES[what] == list(REGISTRIES[what])
+
+
+def test_every_registry_has_its_names():
+    assert NAMES.keys() == REGISTRIES.keys()
+
+
+SPIES = """import sys
+from calibnb.cli import main
+try: code = main(sys.argv[1:])
+except SystemExit as e: code = e.code
+print('brought', *sys.modules)
+sys.exit(code)"""
+
+
+def call(line, here):
+    "Exit code, stdout, stderr, and the modules that were imported."
+    (here/"fine.yaml").write_text("preset: quick\ngrid: {seed: '0:2'}")
+    (here/"preset.yaml").write_text("preset: quik")
+    (here/"loss.yaml").write_text("base: {loss: focall}")
+    (here/"data.yaml").write_text("base: {data: cifar}")
+    (here/"unknown.yaml").write_text("bses: {}")
+    (here/"script.py").write_text("")
+    command = [sys.executable, "-c", SPIES, *line.split()]
+    env = dict(PYTHONPATH=str(ROOT), CALIBNB_RUNS=str(here/"runs"), PATH="", HOME=str(here))
+    ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=patience(60))
+    out, _, brought = ended.stdout.rpartition("brought")
+    return ended.returncode, out, ended.stderr, set(brought.split())
+
+
+BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
+        ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0), ("list losses", 0),
+        ("list models", 0), ("list calibrators", 0), ("", 2), ("runn", 2), ("run", 2), ("run x --nope", 2),
+        ("audit x.npz", 2), ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
+
+
+@pytest.mark.parametrize("line, code", BARE)
+def test_what_needs_no_file_brings_nothing(tmp_path, line, code):
+    ended, out, err, brought = call(line, tmp_path)
+    assert ended == code and not brought & (HEAVY | {"pydantic"}), (err, brought & HEAVY)
+    assert (out if code == 0 else err).strip()
+
+
+LOOKED_UP = [
+    ("list", "bsce_gra"),
+    ("list experiments", "toy_gaussian"),
+    ("list runs", "0 in"),
+    ("run toy_gausian", "did you mean 'toy_gaussian'"),
+    ("run absent.ipynb", "absent.ipynb is not there"),
+    ("run toy_gaussian -p n_sees 3", "n_sees is not declared"),
+    ("run toy_gaussian -p n_seeds 0", "n_seeds: 0"),
+    ("run toy_gaussian -p n_seeds x", "n_seeds: 'x'"),
+    ("run toy_gaussian --timeout 0", "--timeout: 0"),
+    ("run train -p loss focall", "loss: 'focall' is not known; did you mean 'focal'"),
+    ("run train -p model resnet", "model: 'resnet' is not known"),
+    ("run train -p data cifar", "data: 'cifar' is not known"),
+    ("run calibratability -p data mnist", "data: 'mnist'"),
+    ("sweep trian", "did you mean 'train'"),
+    ("sweep no.yaml", "no.yaml"),
+    ("sweep unknown.yaml", "bses: not known"),
+    ("sweep preset.yaml", "did you mean 'quick'"),
+    ("sweep loss.yaml", "loss: 'focall' is not known; did you mean 'focal'"),
+    ("sweep data.yaml", "data: 'cifar' is not known"),
+    ("sweep fine.yaml --grid loss", "--grid loss"),
+    ("sweep fine.yaml --workers 0", "--workers: '0'"),
+    ("sweep fine.yaml --retries -1", "--retries: -1"),
+    ("sweep train --grid loss=ce,focall", "did you mean 'focal'"),
+    ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"),
+    ("collect --root absent", "--root: absent is no folder"),
+    ("collect", "no trainings in"),
+    ("audit absent.npz --logits", "file: absent.npz is not there"),
+    ("audit script.py --logits", "file format: '.py'"),
+    ("audit script.py --logits --eps 3", "--eps: 3"),
+    ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors is not there"),
+    ("apply script.py x.npz --logits --out o.npz", "file: x.npz is not there"),
+]
+
+
+@pytest.mark.parametrize("line, told", LOOKED_UP)
+def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
+    code, out, err, brought = call(line, tmp_path)
+    assert told in (out if line.startswith("list") else err) and not brought & HEAVY, (err, brought & HEAVY)
+    assert code == (0 if line.startswith("list") else 2)
