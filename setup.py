@@ -10,7 +10,8 @@ config.read(here/"settings.ini", encoding="utf-8")
 ini = config["DEFAULT"]
 
 library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
-           "pyyaml", "safetensors", "filelock>=3.13", "threadpoolctl", "tqdm", "torchmetrics>=1.4"]
+           "pyyaml", "safetensors", "filelock>=3.13", "shtab>=1.13", "threadpoolctl", "tqdm",
+           "torchmetrics>=1.4"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 # nbdev 3 refuses settings.ini, and newer versions of execnb break nbdev 2
 nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]

@@ -1,10 +1,12 @@
 """Help, lists and mistakes do not wait for torch: what they bring is looked at, in processes of their own."""
 
+import os
+import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, patience
+from conftest import patience
 
 from calibnb.data import list_data
 from calibnb.data.downloads import downloads
@@ -58,7 +60,7 @@ def call(line, here):
     (here/"unknown.yaml").write_text("bses: {}")
     (here/"script.py").write_text("")
     command = [sys.executable, "-c", SPIES, *line.split()]
-    env = dict(PYTHONPATH=str(ROOT), CALIBNB_RUNS=str(here/"runs"), PATH="", HOME=str(here))
+    env = os.environ | dict(CALIBNB_RUNS=str(here/"runs"))
     ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=patience(60))
     out, _, brought = ended.stdout.rpartition("brought")
     return ended.returncode, out, ended.stderr, set(brought.split())
@@ -66,7 +68,8 @@ def call(line, here):
 
 BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
         ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0), ("list losses", 0),
-        ("list models", 0), ("list calibrators", 0), ("", 2), ("runn", 2), ("run", 2), ("run x --nope", 2),
+        ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
+        ("completion csh", 2), ("", 2), ("runn", 2), ("run", 2), ("run x --nope", 2),
         ("audit x.npz", 2), ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
 
 
@@ -117,3 +120,29 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
     code, out, err, brought = call(line, tmp_path)
     assert told in (out if line.startswith("list") else err) and not brought & HEAVY, (err, brought & HEAVY)
     assert code == (0 if line.startswith("list") else 2)
+
+
+@pytest.mark.parametrize("typed, offered", [
+    ("calibnb ''", "run sweep collect audit apply download list completion"),
+    ("calibnb a", "audit apply"),
+    ("calibnb audit --v", "--val --val-target"),
+    ("calibnb sweep x --engine ''", "processes ray slurm"),
+    ("calibnb audit fi", "fine.yaml"),
+    ("calibnb audit x --val fi", "fine.yaml"),
+])
+def test_bash_completes(tmp_path, typed, offered):
+    "Commands, flags, choices and files."
+    _, script, _, _ = call("completion bash", tmp_path)
+    ask = 'COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_calibnb; echo "${COMPREPLY[*]}"' % typed
+    bash = dict(cwd=tmp_path, capture_output=True, text=True, timeout=patience(10))
+    ended = subprocess.run(["bash", "--norc", "-c", f"{script}\n{ask}"], **bash)
+    assert ended.stdout.strip() == offered and not ended.stderr, ended
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_of_completion_names_all_commands(tmp_path, shell):
+    code, script, _, _ = call(f"completion {shell}", tmp_path)
+    commands = ["run", "sweep", "collect", "audit", "apply", "download", "list", "completion"]
+    assert code == 0 and all(name in script for name in [*commands, "val-target"])
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=script, text=True, capture_output=True).returncode == 0
