@@ -86,44 +86,6 @@ def _run_all(args, params):
         print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
     return failed
 
-# %% ../nbs/90_cli.ipynb #88c07e90
-def _spec(what, parameters, grid):
-    "The SweepSpec of a file, or of a notebook with its grid."
-    from calibnb.runs.folder import reasons
-    from calibnb.sweep.spec import SweepSpec
-    axes = {}
-    for text in grid:
-        name, _, values = text.partition('=')
-        if not name or not values:
-            raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
-        if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
-        axes[name] = values
-    if Path(what).suffix in ('.yaml', '.yml', '.json'): return _spec_of_file(what, parameters, axes)
-    try: return SweepSpec(notebook=what, base=parameters, grid=axes)
-    except ValueError as e: raise ValueError(reasons(e)) from None
-
-def _read_yaml(path):
-    import yaml
-    from calibnb.runs.folder import one_line
-    try: return yaml.safe_load(Path(path).read_text(encoding='utf-8'))
-    except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{path}: {one_line(str(e))}') from None
-
-def _spec_of_file(path, parameters, axes):
-    given = _read_yaml(path)
-    if not isinstance(given, dict): raise ValueError(f'{path}: want settings, as in the files of sweeps/')
-    from calibnb.runs.folder import reasons
-    from calibnb.sweep.spec import SweepSpec
-    try:
-        spec = SweepSpec.model_validate({name: value for name, value in given.items() if value is not None})
-        base = spec.base | {name: read_value(text) for name, text in parameters.items()}
-        spec = SweepSpec.model_validate(dict(spec) | dict(base=base, grid=spec.grid | axes))
-    except ValueError as e:
-        raise ValueError(f'{path}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
-    for name in parameters:
-        if any(name in case for case in spec.cases):
-            raise ValueError(f'-p {name}: the cases of {path} say it too, and would win; change the file')
-    return spec
-
 # %% ../nbs/90_cli.ipynb #0e945b82
 def _add_sweep(commands):
     about = 'make many runs side by side: those of a file, or of a notebook over a grid'
@@ -149,9 +111,10 @@ def _add_sweep(commands):
 def _sweep(args):
     from calibnb.sweep.running import check_limits, sweep
     from calibnb.sweep.spec import expand
+    from calibnb.sweep.typed import typed_spec
     check_limits(args.workers, args.per_gpu, args.timeout, args.retries)
     options = {name: read_value(text) for name, text in _pairs('--option', args.option).items()}
-    jobs = expand(_spec(args.what, _pairs('-p', args.parameters), args.grid))
+    jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
     if not args.dry_run: _check_root()
     start = time.time()
     table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
@@ -259,8 +222,8 @@ def _check_audit(args):
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     _check_root()
     if args.to: _check_folder('--to', args.to)
-    paths = args.file, args.target_file, args.val_file, args.val_target_file
-    for path in filter(None, paths): _check_there(path)
+    for path in args.file, args.target_file, args.val_file, args.val_target_file:
+        if path: _check_there(path)
     _check_audit_sets(args)
 
 def _check_audit_sets(args):
@@ -359,16 +322,12 @@ def _add_list(commands):
     return names
 
 def _list(args):
-    if args.what in ('experiments', 'all'): _print_names('experiments', _experiments())
+    if args.what in ('experiments', 'all'):
+        from calibnb.notebooks.execute import list_experiments
+        print(f'{"experiments":12} {", ".join(list_experiments())}')
     for what, kind in _LISTS.items():
-        if args.what in (what, 'all'): _print_names(what, NAMES[kind])
+        if args.what in (what, 'all'): print(f'{what:12} {", ".join(NAMES[kind])}')
     if args.what in ('runs', 'all'): _list_runs(args.what == 'all')
-
-def _print_names(what, names): print(f'{what:12} {", ".join(names)}')
-
-def _experiments():
-    from calibnb.notebooks.execute import list_experiments
-    return list_experiments()
 
 def _list_runs(only_how_many):
     from calibnb.runs.folder import find_runs, runs_root
@@ -382,8 +341,7 @@ _PATHS = ('file', 'target_file', 'val_file', 'val_target_file', 'calibrator', 'o
           'parquet', 'experiments', 'what')
 
 def _add_completion(commands):
-    about = 'a script for the shell that completes what is typed: eval "$(calibnb completion bash)"'
-    completion = commands.add_parser('completion', help=about)
+    completion = commands.add_parser('completion', help='a script by which the shell completes what is typed')
     completion.add_argument('shell', choices=['bash', 'zsh', 'fish'])
     return completion
 
@@ -417,6 +375,7 @@ def parser():
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
     return top
 
+# %% ../nbs/90_cli.ipynb #5ed8f08f
 def _as_typed(message, flags):
     "A message with the flag in place of the name that the argument has in Python."
     name, colon, rest = message.partition(': ')
