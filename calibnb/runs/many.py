@@ -42,14 +42,17 @@ def get_runs(
         if min(workers, len(missing)) > 1: _train_side_by_side(missing, root, workers, options, bar)
         return [get_run(c, root, **options) for c in configs]
 
-_PRELOAD = 'calibnb.runs.many', 'torch._dynamo', 'sklearn.datasets'  # the last two: a training imports them late
+def _preload(configs):
+    "Modules that the processes begin with: what trainings import late, torch.optim in a second of its own."
+    torchs_optimizers = any(c.meta or c.recipe.optimizer != 'sgd' for c in configs)
+    return ['calibnb.runs', 'sklearn.datasets', *(['torch._dynamo'] if torchs_optimizers else [])]
 
 def _train_side_by_side(configs, root, workers, options, bar):
     root = Path(root or runs_root()).resolve()
     options = {k: v for k, v in options.items() if k != 'progress'}  # the bar stays here, workers report to it
     jobs = [(config, root, options) for config in configs]
     workers = min(workers, len(jobs))
-    for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=[*_PRELOAD]):
+    for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=_preload(configs)):
         if ended.error: raise ended.error
 
 def _train_there(config, root, options, tell): get_run(config, root, progress=tell, **options)

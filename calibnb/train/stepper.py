@@ -109,7 +109,9 @@ class _Updates:
         "The same bits as `clip_grad_norm_`, in a third of its time where the network is small."
         gradients = [w.grad for w in self.weights if w.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-        torch._foreach_mul_(gradients, torch.clamp(largest/(norm + 1e-6), max=1.))
+        factor = torch.clamp(largest/(norm + 1e-6), max=1.)
+        if norm.is_cpu and factor == 1: return  # known without waiting, unlike on a GPU
+        torch._foreach_mul_(gradients, factor)
 
     def _rescale_to_labels(self, samples, labels):
         "Pieces were weighted by labels/samples; now that all labels are counted, divide by those instead."
