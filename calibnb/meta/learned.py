@@ -34,7 +34,9 @@ def focal_logit_gradient(
     gamma:Tensor,   # (N,), differentiable
 )->Tensor:          # (N, K)
     "Gradient of each sample's focal loss with respect to its logits [Lin 2025, section 4.1]; finite for gamma >= 0."
-    logp, label, log_p, log_rest, rest = _label_terms(logits, target)
+    return _focal_gradient(gamma, *_label_terms(logits, target))
+
+def _focal_gradient(gamma, logp, label, log_p, log_rest, rest):
     small = rest < _SERIES_BELOW
     series = 1 + rest/2 + rest.square()/3
     ratio = torch.where(small, series, -log_p/torch.where(small, 1., rest))  # -log(p)/(1 - p)
@@ -52,6 +54,10 @@ class LearnedLoss(nn.Module):
     def losses(self, logits:Tensor, target:Tensor, features:Tensor)->Tensor:  # (N,)
         "The loss of each sample, without a penalty."
         raise NotImplementedError(f'{type(self).__name__}: losses takes logits, target, features; gives (N,)')
+
+    def gradient_and_losses(self, logits:Tensor, target:Tensor, features:Tensor)->tuple:  # (N, K), (N,)
+        "Both; a subclass whose two have much in common computes that once."
+        return self.logit_gradient(logits, target, features), self.losses(logits, target, features)
 
     def head_gradient(self, head:nn.Linear):  # (weight, bias), or None
         "Gradient of a penalty on the head, a function of these parameters; None where there is no penalty."
@@ -113,9 +119,11 @@ class GammaNet(LearnedLoss):
         return gamma if self.gamma_max is None else gamma.clamp_max(self.gamma_max)
 
     def logit_gradient(self, logits, target, features): return focal_logit_gradient(logits, target, self(features))
-    def losses(self, logits, target, features):
-        log_p, log_rest = _label_terms(logits, target)[2:4]
-        return -(self(features)*log_rest).exp()*log_p
+    def losses(self, logits, target, features): return self.gradient_and_losses(logits, target, features)[1]
+    def gradient_and_losses(self, logits, target, features):
+        gamma, terms = self(features), _label_terms(logits, target)
+        log_p, log_rest = terms[2:4]
+        return _focal_gradient(gamma, *terms), -(gamma*log_rest).exp()*log_p
 
     @torch.no_grad()
     def rescale(self, features:Tensor):

@@ -157,6 +157,7 @@ class InnerStep:
     logits:Tensor          # (B, K), detached
     features:Tensor        # (B, d), detached
     logit_gradient:Tensor  # (B, K), a function of what is learned
+    losses:Tensor          # (B,), without the penalty
     penalty:tuple|None     # gradient on the head's weight and bias, a function of what is learned
 
 class _LearnedState(Stepper):
@@ -246,16 +247,17 @@ class MetaStepper(_Learning):
         if not self.ready:
             self.inner.rescale(h)
             self.ready = True
-        d_logits, penalty = self.inner.logit_gradient(logits.detach(), y, h), self.inner.head_gradient(self.head)
+        d_logits, losses = self.inner.gradient_and_losses(logits.detach(), y, h)
+        penalty = self.inner.head_gradient(self.head)
         share = 1. if self.inner_reduction == 'sum' else 1/len(y)
         logits.backward(share*d_logits.detach())
         for p, g in zip((self.head.weight, self.head.bias), penalty or ()): p.grad += g.detach()
-        return InnerStep(x, y, logits.detach(), h, d_logits, penalty)
+        return InnerStep(x, y, logits.detach(), h, d_logits, losses, penalty)
 
     @torch.no_grad()
     def _loss(self, step):
         "Sum of the samples' losses and of the penalty as it is trained on, to be reported."
-        total = self.inner.losses(step.logits, step.y, step.features).sum()
+        total = step.losses.sum()
         if self.meta.learn != 'l2': return total
         return total + self.inner(self.head)*(1 if self.inner_reduction == 'sum' else len(step.y))
 
