@@ -26,6 +26,8 @@ def _label_terms(logits, target):
     log_p = torch.where(rest < .5, torch.log1p(-rest.clamp_max(.5)), from_logits)
     return logp, label, log_p, log_rest, rest
 
+def _focal_losses(gamma, logp, label, log_p, log_rest, rest): return -(gamma*log_rest).exp()*log_p
+
 _SERIES_BELOW = 1e-4  # of 1 - p: three terms of the series are exact to float64 there, and the quotient is 0/0 at 0
 
 def focal_logit_gradient(
@@ -108,7 +110,6 @@ class GammaNet(LearnedLoss):
         W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
         self.W = nn.Parameter(W)
-
     @property
     def exact(self): return self.init == 'exact' and self.A.shape[1] <= self.A.shape[0]
     def forward(self, features:Tensor)->Tensor:  # (N, d) -> (N,)
@@ -119,11 +120,10 @@ class GammaNet(LearnedLoss):
         return gamma if self.gamma_max is None else gamma.clamp_max(self.gamma_max)
 
     def logit_gradient(self, logits, target, features): return focal_logit_gradient(logits, target, self(features))
-    def losses(self, logits, target, features): return self.gradient_and_losses(logits, target, features)[1]
+    def losses(self, logits, target, features): return _focal_losses(self(features), *_label_terms(logits, target))
     def gradient_and_losses(self, logits, target, features):
         gamma, terms = self(features), _label_terms(logits, target)
-        log_p, log_rest = terms[2:4]
-        return _focal_gradient(gamma, *terms), -(gamma*log_rest).exp()*log_p
+        return _focal_gradient(gamma, *terms), _focal_losses(gamma, *terms)
 
     @torch.no_grad()
     def rescale(self, features:Tensor):

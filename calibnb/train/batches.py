@@ -114,6 +114,7 @@ def _share(span, rank, size):
     if last - first < 2*size: return slice(first, last), size
     return slice(first + rank, last, size), 1
 
+# %% ../../nbs/60_train/02_batches.ipynb #5a9d3c21
 _SMALL = 2**24  # bytes; up to that the inputs of an epoch are put in order at once, which is quicker than by batch
 
 class _Loader:

@@ -187,6 +187,5 @@ class Recipe(Presets, RecipeFields):
 
     def make_optimizer(self, parameters):
         "The optimiser for these parameters."
-        fused = self.precision != 'fp16'  # a first step that loss scaling skips leaves a fused momentum undefined
-        weights = list(parameters)
-        with torch.device('cpu'): return OPTIMIZERS[self.optimizer](weights, self, fused)  # also AdaGrad's counters
+        make, fused = OPTIMIZERS[self.optimizer], self.precision != 'fp16'  # whose loss scaling needs torch's own
+        with torch.device('cpu'): return make(list(parameters), self, fused)  # also AdaGrad's counters
