@@ -293,7 +293,7 @@ def by_double_backward(step, batch, scope, lr=.1):
     torch.autograd.grad(outer_loss, list(inner.parameters()), retain_graph=True)
     losses_.mean().backward()
     step.optimizer.step()
-    step.optimizer.zero_grad()
+    model.zero_grad()
 
 
 def meta_rows(n=32):
