@@ -1,53 +1,71 @@
-# Everything hangs off one environment, .venv, made on first use.
+# Everything hangs off one environment, .venv, made on first use and filled in two steps: for notebooks, for changes.
+SHELL := bash
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+NOTEBOOKS := .venv/.notebooks
+DEV := .venv/.dev
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
 OTHERS := $(filter-out $(EXPERIMENTS) report,$(ALL)) report
 
-# pip names hundreds of files: of those it fetches, the ones of 50 MB and more are told
-TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
-PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off -c constraints.txt
-install = @{ $(PIP) -e '$(1)'; echo $$? > .venv/.pip; } | { $(TELL) || true; }; exit $$(cat .venv/.pip)
+# uv does in half a minute what takes pip five; pip does it where uv cannot, and with `make UV=`
+UV ?= uv
+PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off
+UV_INSTALL = $(BIN)/uv pip install --python $(BIN)/python
+# both name hundreds of files: of those they fetch, the ones of 50 MB and more are told
+UV_TELL := grep --line-buffered -vE '^ [-+~] |^ *(Downloaded|Building|Built) |\(([1-4]?[0-9]\.[0-9]M|[0-9.]+K)iB\)$$'
+PIP_TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
+by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 | $(UV_TELL); }
+by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
+install = @set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
 .PHONY: help demo test check one lab docs sync hooks bench gallery clean
 .DEFAULT_GOAL := help
 
-help:            ## this list
+help:                  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
-$(READY): setup.py settings.ini pyproject.toml constraints.txt
-	@echo 'making .venv, once: torch, JupyterLab and what they need, a few minutes; the largest files are named as they come'
+.venv/.made:
+	@echo 'making .venv, once'
 	$(PYTHON) -m venv .venv
-	$(call install,.[dev])
-	touch $@
+	$(if $(UV),@$(PIP) --quiet $(UV) || echo 'uv cannot be had')
+	@touch $@
 
-demo: $(READY)   ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
+$(NOTEBOOKS): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
+	@echo 'installing torch, JupyterLab and what they need: half a minute or some, the largest files are named as they come'
+	$(call install,.[notebooks])
+	@touch $@
+
+$(DEV): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
+	@echo 'installing what the tests and the site need, on top of torch and JupyterLab: half a minute or some'
+	$(call install,.[dev])
+	@touch $(NOTEBOOKS) $@
+
+demo: $(NOTEBOOKS)     ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
 	$(BIN)/calibnb run $(EXPERIMENTS)
 
-test: $(READY)   ## the lesson cells of all notebooks, then tests/
+test: $(DEV)           ## the lesson cells of all notebooks, then tests/
 	$(BIN)/nbdev_test --n_workers 2
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # two jobs side by side, the first one's output after the second's; fails if either does
 both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first + second))
 
-check: $(READY)  ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
+check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
 	$(BIN)/ruff check
 	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py)
 
-one: $(READY)    ## lessons and tests of one wing: make one W=metrics
+one: $(DEV)            ## lessons and tests of one wing: make one W=metrics
 	$(call both,$(BIN)/nbdev_test --n_workers 2 --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
 	  $(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/$(W),true))
 
-lab: $(READY)    ## JupyterLab, on its start page
+lab: $(DEV)            ## JupyterLab, on its start page
 	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
 
-docs: $(READY)   ## the documentation site, from notebooks and docstrings: _docs/site/index.html
+docs: $(DEV)           ## the documentation site, from notebooks and docstrings: _docs/site/index.html
 	$(BIN)/python docs/make_docs.py
 
-sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, rewrite README.md
+sync: $(DEV)           ## after editing notebooks: export modules, clean notebooks, rewrite README.md
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
 	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
@@ -57,16 +75,16 @@ sync: $(READY)   ## after editing notebooks: export modules, clean notebooks, re
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
 
-hooks: $(READY)  ## git's hooks and merge driver for notebooks, in this clone
+hooks: $(DEV)          ## git's hooks and merge driver for notebooks, in this clone
 	$(BIN)/nbdev_install_hooks
 
-bench: $(READY)  ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
+bench: $(DEV)          ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
 	$(call install,.[bench])
 	$(BIN)/python benchmarks/run.py
 
-gallery: $(READY) ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
+gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
 	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 
-clean:           ## remove the environment and caches; runs stay
+clean:                 ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

@@ -177,7 +177,7 @@ def rebuilt(tmp_path_factory):
         shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
     for module in MODULES:
         (copy/file_of(module).relative_to(ROOT)).unlink()
-    command = ["make", "sync", f"BIN={BIN}", "READY="]
+    command = ["make", "sync", f"BIN={BIN}", "DEV="]
     subprocess.run(command, cwd=copy, check=True, timeout=patience(120), capture_output=True)
     return copy
 
@@ -335,11 +335,13 @@ def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
     assert ended.stdout.strip() == str(clone/"calibnb"/"__init__.py"), ended
 
 
-# a Python whose pip says as much as the real one, a hundred lines and more
-FAKE = """#!/bin/sh
+# a Python whose pip says as much as the real one, a hundred lines and more, and brings the uv that lies beside it
+FAKE_PYTHON = """#!/bin/sh
 case "$*" in
   "-m venv .venv") mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
+  *"pip install"*" uv") cp uv .venv/bin/uv ;;
   *"pip install"*)
+    echo "pip $*" >> asked
     for i in 1 2 3 4 5 6 7 8 9; do
       for j in 1 2 3 4 5 6 7 8 9; do
         echo "Collecting package$i$j"
@@ -349,26 +351,85 @@ case "$*" in
     echo "Downloading torch-2.9-cp311-cp311-manylinux_2_28_x86_64.whl (899.8 MB)"
     echo "Using cached nvidia_cudnn-9.1-py3-none-manylinux_2_27_x86_64.whl (706.8 MB)"
     echo "Installing collected packages: a, b, c"
-    test -z "$BROKEN" || { echo "ERROR: no space left on device" >&2; exit 3; }
+    test -z "$PIP_BREAKS" || { echo "ERROR: no space left on device" >&2; exit 3; }
     echo "Successfully installed a-1 b-1 c-1" ;;
 esac
 """
+FAKE_UV = """#!/bin/sh
+{
+  echo "uv $*" >> asked
+  echo "Resolved 149 packages in 5.37s"
+  echo "   Building calibnb @ file:///here"
+  for i in 1 2 3 4 5 6 7 8 9; do
+    for j in 1 2 3 4 5 6 7 8 9; do
+      echo "Downloading package$i$j ($j.${i}MiB)"
+      echo " Downloaded package$i$j"
+    done
+  done
+  echo "Downloading torch (514.2MiB)"
+  echo "Downloading nvidia-cudnn-cu13 (1.1GiB)"
+  test -z "$UV_BREAKS" || { echo "error: Failed to fetch torch"; exit 2; }
+  echo "Installed 149 packages in 1.13s"
+  for i in 1 2 3 4 5 6 7 8 9; do echo " + package$i==1.0"; done
+} >&2
+"""
 
 
-def test_make_tells_what_it_installs_and_fails_when_that_does(tmp_path):
-    "Five minutes are not silent, and not flooded."
+@pytest.fixture
+def clone(tmp_path):
+    "What `make` needs to make an environment, with a Python and a uv that only say what they would do."
     for name in ("Makefile", "setup.py", "settings.ini", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT/name, tmp_path/name)
-    (tmp_path/"python").write_text(FAKE)
-    (tmp_path/"python").chmod(0o755)
-    make = ["make", "--no-print-directory", "PYTHON=./python", ".venv/.ready"]
-    env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}  # as from a shell
-    ready = tmp_path/".venv"/".ready"
-    broken = subprocess.run(make, cwd=tmp_path, env=env | dict(BROKEN="1"), capture_output=True, text=True, timeout=60)
+    for name, text in dict(python=FAKE_PYTHON, uv=FAKE_UV).items():
+        (tmp_path/name).write_text(text)
+        (tmp_path/name).chmod(0o755)
+    return tmp_path
+
+
+def make(clone, *arguments, **env):
+    "`make` there, as from a shell."
+    own = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "UV")}
+    command = ["make", "--no-print-directory", "PYTHON=./python", *arguments]
+    return subprocess.run(command, cwd=clone, env=own | env, capture_output=True, text=True, timeout=patience(60))
+
+
+def asked(clone):
+    "The installations that were asked for: by what, of what."
+    lines = (clone/"asked").read_text().splitlines()
+    assert all("-c constraints.txt" in line for line in lines)
+    return [(line.split()[0], line.split()[-1]) for line in lines]
+
+
+def test_make_installs_by_uv_and_adds_only_what_is_missing(clone):
+    first, second = make(clone, ".venv/.notebooks"), make(clone, ".venv/.dev")
+    again = make(clone, ".venv/.notebooks", ".venv/.dev")
+    assert not (first.returncode or second.returncode or again.returncode), (first, second, again)
+    assert asked(clone) == [("uv", ".[notebooks]"), ("uv", ".[dev]")] and "up to date" in again.stdout
+    assert "-m venv" in first.stdout and "-m venv" not in second.stdout
+    (clone/"constraints.txt").touch()
+    make(clone, ".venv/.dev")
+    assert asked(clone)[2:] == [("uv", ".[dev]")]
+
+
+@pytest.mark.parametrize("without", ["uv that is not to be had", "UV=", "uv that breaks"])
+def test_make_installs_by_pip_where_uv_cannot(clone, without):
+    if "had" in without:
+        (clone/"uv").unlink()
+    made = make(clone, ".venv/.dev", *[without]*(without == "UV="), UV_BREAKS="1")
+    assert made.returncode == 0 and (clone/".venv"/".dev").exists(), made
+    assert asked(clone)[-1] == ("pip", ".[dev]")
+    assert ("error: Failed to fetch torch" in made.stdout) == ("breaks" in without)
+
+
+@pytest.mark.parametrize("by", ["UV=uv", "UV="])
+def test_make_tells_what_it_installs_and_fails_when_that_does(clone, by):
+    "Five minutes are not silent, and not flooded."
+    ready = clone/".venv"/".dev"
+    broken = make(clone, by, ".venv/.dev", UV_BREAKS="1", PIP_BREAKS="1")
     assert broken.returncode and "no space left" in broken.stderr and not ready.exists()
-    good = subprocess.run(make, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    good = make(clone, by, ".venv/.dev")
     lines = good.stdout.splitlines()
     assert good.returncode == 0 and ready.exists() and len(lines) < 12, good
-    assert any("torch-2.9" in line and "899.8 MB" in line for line in lines)
-    assert any("nvidia_cudnn" in line for line in lines)
-    assert "minutes" in lines[0] and any("Installing" in line for line in lines)
+    assert any("torch" in line and re.search("899.8 MB|514.2MiB", line) for line in lines)
+    assert any("nvidia" in line and "cudnn" in line for line in lines)
+    assert "minute" in lines[0] and any("Install" in line for line in lines)
