@@ -17,8 +17,9 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-from calibnb.notebooks import FAILS, HOLDS, NOISY  # noqa: E402
-from calibnb.processes.pool import core_count  # noqa: E402
+from calibnb.notebooks import FAILS, HOLDS, NOISY, execute, run_notebook  # noqa: E402
+from calibnb.processes.pool import core_count, fork_server  # noqa: E402
+from calibnb.sweep import engines  # noqa: E402
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -69,6 +70,26 @@ LATE = """import sys, time
 sys.stdout.flush_timeout = sys.stderr.flush_timeout = 0
 get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
 'late'"""  # a cell whose output comes seconds after its end, as on a busy machine
+
+
+def forks():
+    """The fork server of this worker. What it has imported, kernels and jobs begin with: a copy of it is there at once,
+    where a process that imports torch anew takes three seconds of a core."""
+    return fork_server([*engines._PRELOAD, "calibnb.checks", "pytest", "conftest"])
+
+
+def run_forked(notebook, params={}, **options):
+    "`run_notebook` in a kernel that is a copy, like those of a sweep."
+    forks()
+    return run_notebook(notebook, params, forked=True, **options)
+
+
+@pytest.fixture
+def forked_kernels(monkeypatch):
+    "Let the command line run notebooks in kernels that are copies, like those of a sweep."
+    forks()
+    papermill = execute._papermill
+    monkeypatch.setattr(execute, "_papermill", lambda *args: papermill(*args[:-1], True))
 
 
 def for_slow_kernels():

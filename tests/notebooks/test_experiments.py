@@ -10,13 +10,14 @@ import nbformat
 import numpy as np
 import papermill
 import pytest
-from conftest import EXPERIMENTS, LATE, assert_complete, claim, for_slow_kernels, patience, pictures
+from conftest import EXPERIMENTS, LATE, assert_complete, claim, for_slow_kernels, forks, patience, pictures, run_forked
 
 from calibnb import cli
 from calibnb.data import load_data
 from calibnb.runs.folder import RunFolder, find_runs
-from calibnb.notebooks import FAILS, HOLDS, NotebookError, run_notebook
+from calibnb.notebooks import FAILS, HOLDS, NotebookError
 from calibnb.notebooks.pages import copy_notebook
+from calibnb.processes.kernels import forked_kernels as kernels_that_are_copies
 from calibnb.runs import Run
 
 PAPERMILL = str(Path(sys.executable).parent/"papermill")
@@ -25,17 +26,17 @@ PLAIN = dict(kernel_name="python3", progress_bar=False)
 
 @pytest.fixture(scope="module")
 def toy(root):
-    return run_notebook("toy_gaussian", root=root)
+    return run_forked("toy_gaussian", root=root)
 
 
 @pytest.fixture(scope="module")
 def overfitting(root):
-    return run_notebook("nll_overfitting", root=root)
+    return run_forked("nll_overfitting", root=root)
 
 
 @pytest.fixture(scope="module")
 def audit(root):
-    return run_notebook("audit", root=root)
+    return run_forked("audit", root=root)
 
 
 @pytest.mark.parametrize("name, figures, tables", [("toy", 4, 2), ("overfitting", 3, 2), ("audit", 3, 3)])
@@ -103,7 +104,7 @@ def test_swapped_losses_turn_the_findings(root, tmp_path):
     cell, = [c for c in nb.cells if "first, last = " in c.source]
     cell.source = cell.source.replace("first, last = ", "last, first = ")
     nbformat.write(nb, tmp_path/"swapped.ipynb")
-    folder = run_notebook(tmp_path/"swapped.ipynb", root=root)
+    folder = run_forked(tmp_path/"swapped.ipynb", root=root)
     turned = "the NLL of wrong test samples", "the entropy of wrong test samples", "CE ends with larger weights"
     assert [claim(folder, start) for start in turned] == [FAILS]*3
     assert claim(folder, "CE ends with a lower ECE") == HOLDS
@@ -114,9 +115,9 @@ def test_a_second_time_nothing_is_trained_and_nothing_executed(root, overfitting
         return {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
 
     before = starts()
-    again = run_notebook("nll_overfitting", root=root)
+    again = run_forked("nll_overfitting", root=root)
     assert again.path == overfitting.path and not again.fresh
-    assert run_notebook("nll_overfitting", root=root, again=True).fresh  # the notebook, on the trainings that exist
+    assert run_forked("nll_overfitting", root=root, again=True).fresh  # the notebook, on the trainings that exist
     assert starts() == before
 
 
@@ -136,8 +137,9 @@ def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitti
 
 def refused(path, tmp_path, **parameters):
     "What plain papermill says when the notebook refuses its parameters."
+    forks()
+    options = PLAIN | for_slow_kernels() | dict(kernel_manager_class=kernels_that_are_copies())
     with pytest.raises(papermill.PapermillExecutionError) as error:
-        options = PLAIN | for_slow_kernels()
         papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, **options)
     return error.value
 
@@ -167,7 +169,7 @@ def test_a_lost_tag_is_noticed(tmp_path):
     error = refused(path, tmp_path, seed=3)
     assert error.ename == "ValueError" and "lost its tag `parameters`" in error.evalue
     with pytest.raises(ValueError, match="0 cells tagged `parameters`, want 1"):
-        run_notebook(path, dict(seed=3), root=tmp_path)
+        run_forked(path, dict(seed=3), root=tmp_path)
 
 
 @pytest.mark.parametrize("argv, message", [
@@ -204,11 +206,11 @@ def notebook(path, *sources):
 def test_a_notebook_that_stops_is_failed_with_the_reason(tmp_path, source, reason, timeout):
     path = notebook(tmp_path/"broken.ipynb", source)
     with pytest.raises(NotebookError, match="broken: .*notebook.ipynb"):
-        run_notebook(path, root=tmp_path/"runs", timeout=timeout)
+        run_forked(path, root=tmp_path/"runs", timeout=timeout)
     folder, = find_runs(tmp_path/"runs")
     assert folder.state == "failed" and reason in folder.status["reason"]
     with pytest.raises(NotebookError):
-        run_notebook(path, root=tmp_path/"runs", timeout=timeout)  # it is tried again, not taken for done
+        run_forked(path, root=tmp_path/"runs", timeout=timeout)  # it is tried again, not taken for done
 
 
 def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):
@@ -220,7 +222,7 @@ def test_a_slow_kernel_is_no_failure(tmp_path, monkeypatch):
         return execute(*args, **options)
 
     monkeypatch.setattr("papermill.execute_notebook", spy)
-    folder = run_notebook(notebook(tmp_path/"slow.ipynb", GOOD, LATE), root=tmp_path/"runs")
+    folder = run_forked(notebook(tmp_path/"slow.ipynb", GOOD, LATE), root=tmp_path/"runs")
     shown, = nbformat.read(folder/"notebook.ipynb", 4).cells[-1].outputs
     assert shown.data["text/plain"] == "'late'" and given["start_timeout"] >= 600
 
@@ -240,10 +242,10 @@ GOOD = "from calibnb.notebooks import Experiment\nExperiment('good', dict(seed=s
 
 def test_a_notebook_that_changed_is_executed_again(tmp_path):
     path = notebook(tmp_path/"good.ipynb", GOOD)
-    assert run_notebook(path, root=tmp_path/"runs").fresh and not run_notebook(path, root=tmp_path/"runs").fresh
+    assert run_forked(path, root=tmp_path/"runs").fresh and not run_forked(path, root=tmp_path/"runs").fresh
     notebook(path, GOOD, "1/0")
     with pytest.raises(NotebookError, match="ZeroDivisionError"):
-        run_notebook(path, root=tmp_path/"runs")
+        run_forked(path, root=tmp_path/"runs")
 
 
 def test_after_plain_papermill_the_executed_notebook_is_still_made(tmp_path, monkeypatch):
@@ -252,13 +254,13 @@ def test_after_plain_papermill_the_executed_notebook_is_still_made(tmp_path, mon
     papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), **PLAIN, **for_slow_kernels())
     folder, = find_runs(tmp_path/"runs")
     assert folder.state == "done" and not (folder/"notebook.ipynb").exists()
-    assert (run_notebook(path)/"notebook.ipynb").exists()
+    assert (run_forked(path)/"notebook.ipynb").exists()
 
 
 def test_a_notebook_in_use_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     path = notebook(tmp_path/"good.ipynb", GOOD)
-    done = run_notebook(path)
+    done = run_forked(path)
     with RunFolder(done.path).locked():
         error = refused(path, tmp_path)
     assert error.ename == "RunError" and f"is in use by process {done.status['pid']}" in error.evalue
@@ -270,7 +272,7 @@ def test_nothing_is_run_when_one_of_several_is_wrong(tmp_path, monkeypatch, caps
     assert "'nowhere' is not known" in capsys.readouterr().err and not find_runs(tmp_path/"runs")
 
 
-def test_one_failure_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+def test_one_failure_does_not_stop_the_others(forked_kernels, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     bad = notebook(tmp_path/"bad.ipynb", "1/0")
     good = notebook(tmp_path/"good.ipynb", GOOD)
@@ -293,7 +295,7 @@ def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path, monkeypatc
     "The paper's own setting needs data that are not here: said before anything is trained, and how to get them."
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path/"data"))
     with pytest.raises(NotebookError, match="cifar10 is not in .*run `calibnb download cifar10`"):
-        run_notebook("nll_overfitting", dict(quick=False), root=tmp_path/"runs")
+        run_forked("nll_overfitting", dict(quick=False), root=tmp_path/"runs")
     failed = find_runs(tmp_path/"runs")
     assert all(f.state == "failed" and "calibnb download cifar10" in f.status["reason"] for f in failed)
     assert "nll_overfitting" in {f.path.parent.name for f in failed}

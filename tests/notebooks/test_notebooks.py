@@ -4,10 +4,11 @@ import re
 
 import nbformat
 import pytest
+from conftest import run_forked
 
 from calibnb import cli
 from calibnb.runs.folder import find_runs
-from calibnb.notebooks import NotebookError, run_notebook
+from calibnb.notebooks import NotebookError
 
 OPEN = """import os, shutil, signal, sys
 from calibnb.notebooks import Experiment
@@ -51,8 +52,12 @@ ENDS = dict(
 )
 
 
+NEW = ["exit", "over", "killed", "slow", "raised"]  # in a kernel that could speak on the terminal of this process
+
+
 @pytest.mark.parametrize("how", ENDS)
-def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, monkeypatch, capfd, how):
+def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, monkeypatch, capfd, request, how):
+    how in NEW or request.getfixturevalue("forked_kernels")
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
     source, told = ENDS[how]
     light, limit = ("pass", ["--timeout", "3"]) if how == "slow" else (OPEN, [])
@@ -79,7 +84,7 @@ def test_a_run_whose_folder_was_removed_says_so(tmp_path, sources):
         NotebookError,
         match=r"^removes: the run folder was removed while the notebook ran.*; see .*/(log\.txt|notebook\.ipynb)$",
     ):
-        run_notebook(path, root=tmp_path / "runs")
+        run_forked(path, root=tmp_path / "runs")
     (status,) = (tmp_path / "runs").glob("*/*/status.json")
     assert '"failed"' in status.read_text() and "was removed while the notebook ran" in status.read_text()
 
@@ -98,7 +103,7 @@ def test_a_flood_of_output_is_cut_and_the_notebook_goes_on(tmp_path, how):
     path = notebook(
         tmp_path / "flood.ipynb", OPEN, f"print('first', flush=True)\n{FLOODS[how]}", "print('later')", CLOSE
     )
-    folder = run_notebook(path, root=tmp_path / "runs")
+    folder = run_forked(path, root=tmp_path / "runs")
     assert folder.state == "done" and (folder / "notebook.ipynb").stat().st_size < 12_000_000
     texts = [o.text for o in outputs(folder) if o.output_type == "stream"]
     assert texts[0].startswith("first") and texts[-1].strip() == "later" and sum("is left out" in t for t in texts) == 1
@@ -107,7 +112,7 @@ def test_a_flood_of_output_is_cut_and_the_notebook_goes_on(tmp_path, how):
 def test_an_error_after_a_flood_is_told(tmp_path):
     path = notebook(tmp_path / "flood.ipynb", OPEN, f"{FLOODS['one']}\nraise ValueError('what it was about')")
     with pytest.raises(NotebookError, match=r"flood: ValueError: what it was about \(in cell 4\); see"):
-        run_notebook(path, root=tmp_path / "runs")
+        run_forked(path, root=tmp_path / "runs")
     (folder,) = find_runs(tmp_path / "runs")
     assert [o.ename for o in outputs(folder) if o.output_type == "error"] == ["ValueError"]
 
@@ -121,7 +126,7 @@ for i in range(80):
 def test_figures_and_what_replaces_itself_are_kept(tmp_path):
     "A progress bar writes over itself: what is seen at the end is short, however long it ran."
     path = notebook(tmp_path / "bar.ipynb", OPEN, BAR, CLOSE)
-    folder = run_notebook(path, root=tmp_path / "runs")
+    folder = run_forked(path, root=tmp_path / "runs")
     texts = "".join(o.get("text", "") for o in outputs(folder))
     assert texts.rstrip().endswith("79") and "is left out" not in texts
 
@@ -129,10 +134,10 @@ def test_figures_and_what_replaces_itself_are_kept(tmp_path):
 def test_a_path_with_braces_is_a_path(tmp_path):
     (tmp_path / "{runs}").mkdir()
     path = notebook(tmp_path / "{runs}" / "a{b}.ipynb", OPEN, CLOSE)
-    assert run_notebook(path, root=tmp_path / "{runs}").state == "done"
+    assert run_forked(path, root=tmp_path / "{runs}").state == "done"
 
 
-def test_a_sweep_tells_the_whole_reason(tmp_path, monkeypatch, capsys):
+def test_a_sweep_tells_the_whole_reason(forked_kernels, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
     reason = "word " * 60 + "and the end of it"
     path = notebook(tmp_path / "long.ipynb", OPEN, f"raise ValueError({reason!r})")

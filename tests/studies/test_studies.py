@@ -4,10 +4,10 @@ import csv
 import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, assert_complete, claim
+from conftest import EXPERIMENTS, assert_complete, claim, run_forked
 
 from calibnb.metrics import ece
-from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError, run_notebook
+from calibnb.notebooks import FAILS, HOLDS, NOISY, NotebookError
 from calibnb.notebooks.pages import copy_notebook, write_gallery
 from calibnb.notebooks.papers import paper_value
 from calibnb.train import Recipe
@@ -30,7 +30,7 @@ def study(root):
     done = {}
     def run(name):
         if name not in done:
-            done[name] = run_notebook(name, root=root)
+            done[name] = run_forked(name, root=root)
         return done[name]
     return run
 
@@ -151,7 +151,7 @@ def test_table_of_meta_regularization(root, study):
 
 def test_another_order_of_losses_turns_the_findings(root, study, tmp_path):
     study("calibratability")
-    folder = run_notebook(changed("calibratability", tmp_path, "(3., 2., 1.)", "(1., 2., 3.)"), root=root)
+    folder = run_forked(changed("calibratability", tmp_path, "(3., 2., 1.)", "(1., 2., 3.)"), root=root)
     assert claim(folder, RISING) == FAILS and claim(folder, SURER) == HOLDS
 
 
@@ -167,7 +167,7 @@ def test_loss_geometry_findings(study):
 def test_another_weight_turns_the_findings(root, tmp_path):
     focal, brier = "'focal': focal_weight(seen, 1.)", "'focal': bsce_weight(seen, 2., 2.)"
     notebook = changed("loss_geometry", tmp_path, focal, brier)
-    folder = run_notebook(notebook, dict(points=1000), root=root)
+    folder = run_forked(notebook, dict(points=1000), root=root)
     assert claim(folder, "focal weight sees the label alone") == FAILS
     assert claim(folder, "dual focal weight and Brier weight") == HOLDS
 
@@ -181,25 +181,25 @@ def test_swapped_losses_turn_the_findings(root, study, tmp_path):
     study("loss_comparison")
     swapped = "dict(network=network, loss={'CE': 'FL-3', 'FL-3': 'CE'}.get(loss, loss), seed"
     notebook = changed("loss_comparison", tmp_path, "dict(network=network, loss=loss, seed", swapped)
-    folder = run_notebook(notebook, root=root)
+    folder = run_forked(notebook, root=root)
     assert claim(folder, "focal loss makes the network less confident") == FAILS
     assert claim(folder, "so does entropy regularisation") == HOLDS
 
 
 def test_one_training_of_anything(root):
     settings = dict(loss="focal", loss_args=dict(gamma=5), recipe=dict(epochs=10), model_args=dict(hidden=[16]))
-    folder = run_notebook("train", settings, root=root)
+    folder = run_forked("train", settings, root=root)
     assert claim(folder, "the network is overconfident") in (FAILS, NOISY)
     run, = [r for r in trainings(root, "train") if r.config.loss == "focal"]
     assert run.config.loss_args["gamma"] == 5. and run.config.recipe.epochs == 10
     with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
-        run_notebook("train", dict(loss="focall"), root=root)
+        run_forked("train", dict(loss="focall"), root=root)
 
 
 def test_the_report_is_of_the_runs(root, study, tmp_path):
     for name in "train", "loss_comparison":
         study(name)
-    folder = run_notebook("report", dict(experiments=["loss_comparison"]), root=root)
+    folder = run_forked("report", dict(experiments=["loss_comparison"]), root=root)
     fl_3 = {row[0]: row for row in table(folder, "table_1")}["FL-3"]
 
     def is_of_that_row(config):
@@ -212,7 +212,7 @@ def test_the_report_is_of_the_runs(root, study, tmp_path):
     for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():
         assert mark in (folder/"files"/f"report.{kind}").read_text(encoding="utf-8")
     with pytest.raises(NotebookError, match="no finished training of nothing"):
-        run_notebook("report", dict(experiments=["nothing"]), root=root)
+        run_forked("report", dict(experiments=["nothing"]), root=root)
 
 
 def test_a_gallery_has_a_page(study, tmp_path):
@@ -227,7 +227,7 @@ def test_a_gallery_has_a_page(study, tmp_path):
 @pytest.mark.parametrize("name", ["toy_gaussian", "meta_regularization"])
 def test_the_full_setting_can_be_planned(tmp_path, name):
     "Without the data: what would be trained, and the hours it takes."
-    folder = run_notebook(name, dict(quick=False, dry_run=True), root=tmp_path)
+    folder = run_forked(name, dict(quick=False, dry_run=True), root=tmp_path)
     plan = table(folder, "plan")
     assert len(plan) > 5 and float(plan[1][plan[0].index("hours")]) > 0 and not folder.result.findings
 
@@ -240,7 +240,7 @@ def test_numbers_of_the_papers_are_cited_right():
 def test_a_report_of_one_loss_is_its_table(tmp_path):
     "There is nothing to compare, but the table is shown."
     get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
-    folder = run_notebook("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
+    folder = run_forked("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
     assert_complete(folder, 1, 2)
     assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
     assert [(f.ours, f.verdict) for f in folder.result.findings] == [("no other loss", NOISY)]*2

@@ -3,7 +3,6 @@ import functools
 import json
 import pickle
 import random
-import select
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import patience, wait_for
+from conftest import forks, patience, wait_for
 from torch import nn
 
 from calibnb.core import Predictions
@@ -27,7 +26,7 @@ from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.worker import main
 from calibnb.train import ConfidenceHistogram, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
-from calibnb.train.checkpoint import load_checkpoint
+from calibnb.train.checkpoint import Saver, load_checkpoint
 
 SMALL = dict(model_args=dict(hidden=[32]))
 
@@ -392,38 +391,33 @@ def test_out_of_memory_says_what_to_do():
 
 # interrupted and resumed
 
-CHILD = """
-import sys, torch
-torch.set_num_threads(1)
-from calibnb.train.checkpoint import Saver
-from calibnb.runs import RunConfig, get_run
-from calibnb.train import Trainer
-setting, root, every_s, steps = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
-fit, after_batch, done = Trainer.fit, Saver.after_batch, []
-def counted(self, last=False):
-    after_batch(self, last)
-    done.append(last)
-    if len(done) >= steps and self.took_s: sys.stdin.readline()  # as far as it may come, and saved: wait to be killed
-Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": every_s})
-Saver.after_batch = counted
-sys.stdin.readline() or sys.exit()  # ready, and waiting for its turn
-get_run(RunConfig.model_validate_json(setting), root, progress=lambda n: print("an epoch", flush=True))
-"""
+def train_when_told(pipe, setting, root, every_s, steps):
+    """Train once the pipe says so, and tell it each epoch; checkpoints are `every_s` seconds apart.
+
+    After `steps` batches, and a checkpoint, wait to be killed.
+    """
+    torch.set_num_threads(1)
+    fit, after_batch, done = Trainer.fit, Saver.after_batch, []
+
+    def counted(self, last=False):
+        after_batch(self, last)
+        done.append(last)
+        if len(done) >= steps and self.took_s:
+            pipe.recv()  # as far as it may come, and saved
+    Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": every_s})
+    Saver.after_batch = counted
+    pipe.recv()
+    get_run(setting, root, progress=pipe.send)
 
 
 def child(setting, root, every_s=.02, steps=10**9):
-    """A process that trains once `go` tells it to, and prints a line after each epoch.
-
-    After `steps` batches, and a checkpoint, it waits to be killed.
-    """
-    args = [sys.executable, "-c", CHILD, setting.model_dump_json(), str(root), str(every_s), str(steps)]
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    return subprocess.Popen(args, **pipes, text=True)
-
-
-def go(process):
-    process.stdin.write("go\n")
-    process.stdin.flush()
+    "A process that does `train_when_told`, and the pipe to it."
+    context = forks()
+    pipe, theirs = context.Pipe()
+    process = context.Process(target=train_when_told, args=(theirs, setting, root, every_s, steps), daemon=True)
+    process.start()
+    theirs.close()
+    return process, pipe
 
 
 def saved_at(path):
@@ -447,13 +441,13 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(tmp_path, setting,
     """
     whole = get_run(setting, tmp_path/"whole", progress=False)
     path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
-    for process in [child(setting, tmp_path/"killed", steps=steps) for _ in range(kills)]:
+    for process, pipe in [child(setting, tmp_path/"killed", steps=steps) for _ in range(kills)]:
         before = saved_at(path)
-        go(process)
-        wait_for(lambda: saved_at(path) != before, alive=lambda: process.poll() is None)
+        pipe.send("go")
+        wait_for(lambda: saved_at(path) != before, alive=process.is_alive)
         time.sleep(draw.uniform(0, .1))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
         assert RunFolder(path).state == "died", "over before it could be killed"
         state = saved_state(path)
         moments.append((len(state["history"]), state["step"]))
@@ -668,13 +662,12 @@ def test_two_recorders_of_a_kind_keep_their_own(tmp_path):
 def test_sigterm_saves_and_stops(tmp_path):
     setting = RunConfig(recipe=Recipe.quick(3000, lr=.01), **SMALL)
     path = setting.path(tmp_path)
-    process = child(setting, tmp_path, every_s=3600)
-    go(process)
-    seen, *_ = select.select([process.stdout], [], [], patience(60))
-    assert seen and process.stdout.readline() == "an epoch\n" and saved_at(path) is None
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=patience(30))
-    assert process.returncode == 143
+    process, pipe = child(setting, tmp_path, every_s=3600)
+    pipe.send("go")
+    assert pipe.poll(patience(60)) and pipe.recv() == 1 and saved_at(path) is None
+    process.terminate()
+    process.join(patience(30))
+    assert process.exitcode == 143
     folder = RunFolder(path)
     assert folder.state == "failed"
     assert "SIGTERM; the state is saved, run it again to go on" in folder.status["reason"]
