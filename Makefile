@@ -44,8 +44,11 @@ $(DEV): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
 demo: $(NOTEBOOKS)     ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
 	$(BIN)/calibnb run $(EXPERIMENTS)
 
+# one thread each: processes of several threads wait for one another, and take five times as long
+LESSONS := OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2
+
 test: $(DEV)           ## the lesson cells of all notebooks, then tests/
-	$(BIN)/nbdev_test --n_workers 2
+	$(LESSONS)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # two jobs side by side, the first one's output after the second's; fails if either does
@@ -56,7 +59,7 @@ check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, 
 	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py)
 
 one: $(DEV)            ## lessons and tests of one wing: make one W=metrics
-	$(call both,$(BIN)/nbdev_test --n_workers 2 --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
+	$(call both,$(LESSONS) --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
 	  $(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/$(W),true))
 
 lab: $(DEV)            ## JupyterLab, on its start page

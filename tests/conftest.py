@@ -16,9 +16,10 @@ import nbformat  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from torch.distributed import TCPStore  # noqa: E402
 
 from calibnb.notebooks import FAILS, HOLDS, NOISY, execute, run_notebook  # noqa: E402
-from calibnb.processes.pool import core_count, fork_server  # noqa: E402
+from calibnb.processes.pool import core_count, fork_server, in_processes  # noqa: E402
 from calibnb.sweep import engines  # noqa: E402
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,6 +79,25 @@ def forks():
     return fork_server([*engines._PRELOAD, "calibnb.checks", "pytest", "conftest"])
 
 
+def on_processes(n, function, *args):
+    "What `function(*args)` gives on each of n processes, one group as torchrun makes it; the first error is raised."
+    forks()
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a port that is free
+    group = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
+                 TORCHELASTIC_USE_AGENT_STORE="True")
+    ranks = [group | dict(RANK=str(r), LOCAL_RANK=str(r)) for r in range(n)]
+    ends = {end.index: end for end in in_processes(_called, [(function, args)]*n, n, slots=ranks)}
+    for end in ends.values():
+        if end.error:
+            raise end.error
+    return [ends[r].value for r in range(n)]
+
+
+def _called(function, args, tell):
+    torch.set_num_threads(1)
+    return function(*args)
+
+
 def run_forked(notebook, params={}, **options):
     "`run_notebook` in a kernel that is a copy, like those of a sweep."
     forks()
@@ -122,7 +142,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "The slowest files come first, so that two workers end together."
-    slowest = ["test_studies.py", "test_experiments.py", "test_train.py", "test_sweep.py"]
+    slowest = ["test_studies.py", "test_experiments.py", "test_sweep.py", "test_train.py", "test_browser.py",
+               "test_files.py", "test_notebooks.py", "test_metrics.py", "test_house.py", "test_losses.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 

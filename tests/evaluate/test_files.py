@@ -176,7 +176,7 @@ def test_a_wrong_audit_is_refused_before_it_begins(args, message, tmp_path, monk
     assert not (tmp_path/"runs").exists()
 
 
-def test_labels_with_probability_zero_are_told(tmp_path, monkeypatch, capsys):
+def test_labels_with_probability_zero_are_told(forked_kernels, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
     assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
@@ -232,7 +232,7 @@ def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     assert not (tmp_path/"x.npz").exists()
 
 
-def test_audit_with_validation_and_of_a_changed_file(tmp_path, monkeypatch, capsys, root):
+def test_audit_with_validation_and_of_a_changed_file(forked_kernels, tmp_path, monkeypatch, capsys, root):
     "The report is of the file as it is now, though its name is the same."
     monkeypatch.setenv("CALIBNB_RUNS", str(root))
     write(tmp_path/"val.npz", PROBS[:300], TARGET[:300], "probs")
@@ -258,7 +258,7 @@ def test_the_command_itself(tmp_path):
     assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1
 
 
-def test_apply_mixes_as_the_audit_did(tmp_path, monkeypatch, capsys):
+def test_apply_mixes_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):
     "A forest's zeros: the calibrator's file knows the weight of the uniform, and `apply` uses it."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)

@@ -1,13 +1,13 @@
 "The documentation site: every signature is one, the how-to runs, and no link leads nowhere."
 import ast
+import os
 import re
-import subprocess
 import sys
 
 import nbformat
 import pytest
 
-from conftest import LATE, ROOT, patience
+from conftest import LATE, ROOT, forks, on_processes
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -33,15 +33,19 @@ def test_signatures_are_whole(notebook):
         ast.parse(as_python(block))
 
 
+def executed(code, folder):
+    os.chdir(folder)
+    exec(code, dict(__name__="__main__"))
+
+
 def test_the_how_to_runs(tmp_path):
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(), re.S))
-    command, wait = [sys.executable, "-c", code], patience(300)
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=wait)
-    assert done.returncode == 0, done.stderr
+    on_processes(1, executed, code, tmp_path)
     assert (tmp_path/"calibrator.safetensors").exists() and list((tmp_path/"my_runs").glob("*/*/result.json"))
 
 
 def test_what_a_page_shows_may_arrive_late(tmp_path, monkeypatch):
+    forks()
     monkeypatch.setattr(build, "EXECUTED", tmp_path/"executed")
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LATE)]), tmp_path/"late.ipynb")
     cell, = nbformat.read(build.execute(tmp_path/"late.ipynb"), 4).cells

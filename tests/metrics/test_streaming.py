@@ -1,49 +1,32 @@
 "Streaming metrics: batches and uneven shards on two processes add up to the whole, and refused ones change nothing."
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
-from conftest import patience
+from conftest import on_processes
 from torchmetrics import MetricCollection
 
-from calibnb.metrics import streaming
-
-SCRIPT = """
-import json, os, sys, torch
-import torch.distributed as dist
-from torchmetrics import MetricCollection
 from calibnb import metrics
 from calibnb.metrics import streaming
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-draw = torch.Generator().manual_seed(0)
-probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
-mine = MetricCollection(dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4),
-                             nll=streaming.NLL(), brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate()))
-shard = slice(0, 350) if rank == 0 else slice(350, 501)
-for p, y in zip(probs[shard].split(64), target[shard].split(64)):
-    mine.update(p, y)
-got = {k: v.item() for k, v in mine.compute().items()}
-if rank == 0:
-    want = {k: getattr(metrics, k)(probs, target).item() for k in got}
-    open(sys.argv[1], "w").write(json.dumps([got, want]))
-dist.destroy_process_group()
-"""
+from calibnb.processes.parallel import joined, rank
+
+def sharded():
+    "Of two uneven shards on two processes, and of the whole: by name."
+    draw = torch.Generator().manual_seed(0)
+    probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
+    kinds = dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4),
+                 nll=streaming.NLL(), brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate())
+    mine = MetricCollection(kinds)
+    with joined("cpu"):
+        shard = slice(0, 350) if rank() == 0 else slice(350, 501)
+        for p, y in zip(probs[shard].split(64), target[shard].split(64)):
+            mine.update(p, y)
+        got = {k: v.item() for k, v in mine.compute().items()}
+    return got, {k: getattr(metrics, k)(probs, target).item() for k in kinds}
 
 
-def test_two_processes_equal_the_whole(tmp_path):
-    (tmp_path/"script.py").write_text(SCRIPT)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"]
-    program = [str(tmp_path/"script.py"), str(tmp_path/"out.json")]
-    done = subprocess.run([*torchrun, "--nproc-per-node", "2", *program], capture_output=True, text=True,
-                          timeout=patience(120))
-    assert done.returncode == 0, done.stderr
-    got, want = json.loads((tmp_path/"out.json").read_text())
-    assert got.keys() == want.keys()
-    assert all(abs(got[k] - want[k]) < 1e-12 for k in want)
+def test_two_processes_equal_the_whole():
+    for got, want in on_processes(2, sharded):
+        assert got.keys() == want.keys()
+        assert all(abs(got[k] - want[k]) < 1e-12 for k in want)
 
 
 KINDS = [streaming.ECE, streaming.MCE, lambda **o: streaming.ClasswiseECE(3, **o), streaming.ErrorRate, streaming.NLL,

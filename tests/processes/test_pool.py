@@ -1,22 +1,24 @@
 """Jobs in processes of their own: how they end, and that runs made so are the same."""
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from functools import partial
 
 import pytest
 import torch
-from conftest import patience, wait_for
+from conftest import forks, patience, wait_for
+from simple_jobs import sleep
 
-from calibnb.processes.pool import JobDied, worker_count
-from calibnb.processes.pool import in_processes as any_processes
+from calibnb.processes.pool import JobDied, in_processes, worker_count
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, get_runs
 
-in_processes = partial(any_processes, preload=["calibnb.runs.many", "pytest", "conftest"])  # so that they begin at once
+
+@pytest.fixture(autouse=True)
+def at_once():
+    "Jobs begin as copies of a process that has imported everything."
+    forks()
 
 
 def double(x, tell):
@@ -31,11 +33,6 @@ def fail(reason, tell):
 def die(sign, tell):
     os.kill(os.getpid(), sign)
     time.sleep(3600)
-
-
-def sleep(seconds, path, tell):
-    path.write_text(str(os.getpid()))
-    time.sleep(seconds)
 
 
 class Odd(Exception):
@@ -161,22 +158,23 @@ def test_who_stops_listening_stops_the_jobs(tmp_path):
 
 
 HERE = os.path.dirname(__file__)
-FIND_TESTS = """import os, pathlib, sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']  # this folder, and where conftest lies
-import test_pool
+BEGIN = """import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import simple_jobs
+from calibnb.processes.pool import in_processes
 """
 
 
 def script(path, *lines):
-    "A program that finds this file and does `lines` as the main process; the command that runs it."
-    path.write_text(FIND_TESTS + "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
+    "A program that finds `simple_jobs` and does `lines` as the main process; the command that runs it."
+    path.write_text(BEGIN + "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
     return [sys.executable, str(path), HERE]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_jobs_do_not_outlive_a_killed_master(tmp_path):
     command = script(tmp_path / "master.py", "jobs = [(3600, pathlib.Path(sys.argv[2]))]",
-                     "list(test_pool.in_processes(test_pool.sleep, jobs, 1))")
+                     "list(in_processes(simple_jobs.sleep, jobs, 1))")
     master = subprocess.Popen([*command, str(tmp_path / "pid")])
     try:
         pid = told_pid(tmp_path / "pid")
@@ -209,15 +207,11 @@ def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
     assert len(get_runs(good, tmp_path, workers=2, progress=False)) == 2
 
 
-def add_up(n, tell):
-    return torch.get_num_threads(), torch.ones(n).sum().item()
-
-
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
-    command = script(tmp_path / "master.py", "del os.environ['OMP_NUM_THREADS']  # which conftest has set",
-                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs.many', 'sklearn.datasets'])",
-                     "jobs = test_pool.any_processes(test_pool.add_up, [(1_000_000,)], 1, **options)",
+    command = script(tmp_path / "master.py",
+                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets'])",
+                     "jobs = in_processes(simple_jobs.add_up, [(1_000_000,)], 1, **options)",
                      "print(next(jobs))")
     env, wait = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}, patience(120)
     run = subprocess.run([*command, str(patience(30))], env=env, capture_output=True, text=True, timeout=wait)
@@ -230,16 +224,6 @@ def test_number_of_workers(monkeypatch):
     monkeypatch.setenv("CALIBNB_WORKERS", "two")
     with pytest.raises(ValueError, match="workers: 'two'"):
         worker_count("auto")
-
-
-def outlive(file, tell):
-    "Goes on after its parent is gone, and would have something to say."
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    file.write_text(str(os.getpid()))
-    while multiprocessing.parent_process().is_alive():
-        time.sleep(0.01)
-    tell("is anybody there?")
-    return "an answer"
 
 
 ALONE = """from calibnb.processes.kernels import _serve
@@ -265,7 +249,7 @@ def test_a_process_without_a_parent_ends_before_it_begins(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_process_that_outlives_its_parent_ends_without_a_word(tmp_path):
     command = script(tmp_path / "alone.py", "jobs = [(pathlib.Path(sys.argv[2]),)]",
-                     "list(test_pool.in_processes(test_pool.outlive, jobs, 1))")
+                     "list(in_processes(simple_jobs.outlive, jobs, 1))")
     with open(tmp_path / "stderr", "w") as stderr:
         master = subprocess.Popen([*command, str(tmp_path / "pid")], stderr=stderr)
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

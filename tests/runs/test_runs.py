@@ -3,15 +3,13 @@ import json
 import math
 import os
 import pickle
-import subprocess
-import sys
 import threading
 
 import pandas as pd
 import pytest
 import scipy.stats
 import torch
-from conftest import patience
+from conftest import forks, patience
 
 from calibnb import metrics
 from calibnb.core import Predictions
@@ -36,19 +34,11 @@ def small_trainer(splits, epochs):
     return Trainer(model, make_loss("ce"), Recipe.quick(epochs))
 
 
-def python(code, *args, **kwargs):
-    return subprocess.Popen([sys.executable, "-c", code, *args], **kwargs)
-
-
-TRAIN = """
-import sys, torch
-torch.set_num_threads(1)
-from calibnb.runs import RunConfig, get_run
-from calibnb.train import Trainer
-fit = Trainer.fit
-Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": 0})
-get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], progress=False)
-"""
+def train_saving_each_step(config, root):
+    torch.set_num_threads(1)
+    fit = Trainer.fit
+    Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": 0})
+    get_run(config, root, progress=False)
 
 
 def test_a_run_that_exists_is_loaded(tmp_path, monkeypatch):
@@ -167,8 +157,12 @@ def test_compare_refuses_names_that_are_not_known(accuracies, wrong):
 
 def test_two_workers_make_it_once(tmp_path):
     setting = config(epochs=40)
-    children = [python(TRAIN, setting.model_dump_json(), str(tmp_path)) for _ in range(2)]
-    assert [c.wait(patience(120)) for c in children] == [0, 0]
+    children = [forks().Process(target=train_saving_each_step, args=(setting, tmp_path)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(patience(120))
+    assert [child.exitcode for child in children] == [0, 0]
     log = (setting.path(tmp_path)/"log.txt").read_text()
     assert log.count("begun by process") == 1 and log.count("  done") == 1
 
@@ -321,29 +315,29 @@ def test_where_runs_lie(tmp_path, monkeypatch):
     assert runs_root().name == "runs" and runs_root().parent != tmp_path  # an editable install: those of the checkout
 
 
-HOLD = """
-import sys
-from calibnb.runs.folder import RunFolder
-folder = RunFolder(sys.argv[1])
-folder.acquire()
-print("held", flush=True)
-sys.stdin.read()
-folder.release()
-"""
+def hold(path, pipe):
+    "Work on a run until told to end."
+    folder = RunFolder(path)
+    folder.acquire()
+    pipe.send("held")
+    pipe.recv()
+    folder.release()
 
 
 def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
     "Between the lock and the first status nobody can say who has it."
-    folder = RunFolder(tmp_path/"toy"/"00000000-s0")
-    holder = python(HOLD, str(folder.path), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
+    folder, (ours, theirs) = RunFolder(tmp_path/"toy"/"00000000-s0"), forks().Pipe()
+    holder = forks().Process(target=hold, args=(folder.path, theirs))
+    holder.start()
+    assert ours.poll(patience(60)) and ours.recv() == "held"
     with pytest.raises(RunError) as error:
         folder.acquire(wait=False)
     assert str(error.value) == f"{folder.path} is in use by another process; end that first, or wait for it"
-    threading.Timer(1, holder.stdin.close).start()
+    threading.Timer(1, ours.send, ["end"]).start()
     folder.acquire()
     assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n"
-    assert holder.wait() == 0
+    holder.join(patience(60))
+    assert holder.exitcode == 0
     folder.release()
 
 

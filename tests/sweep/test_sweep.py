@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import ROOT, patience, wait_for
+from conftest import ROOT, forks, patience, wait_for
 from nbformat.v4 import new_code_cell, new_notebook
 
 from calibnb.cli import main
@@ -56,6 +56,7 @@ def running(root):
 
 @pytest.fixture(autouse=True)
 def two_workers(monkeypatch):
+    forks()
     monkeypatch.setenv("CALIBNB_WORKERS", "2")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import forks, patience, wait_for
+from conftest import forks, on_processes, patience, wait_for
 from torch import nn
 
 from calibnb.core import Predictions
@@ -21,6 +21,7 @@ from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
 from calibnb.meta import MetaRecipe
 from calibnb.models import TreeLSTM, make_model
+from calibnb.processes.parallel import joined, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.worker import main
@@ -722,34 +723,21 @@ def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
     assert torch.equal(again, two.predictions("test").logits)
 
 
-EVALUATE = """
-import sys, torch
-torch.set_num_threads(1)
-from calibnb.data import load_data
-from calibnb.losses import make_loss
-from calibnb.models import make_model
-from calibnb.processes.parallel import joined, rank
-from calibnb.train import Trainer
-splits = load_data("digits")
-with joined():
-    trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")
-    found = {n: trainer.predict(splits.test[:n], batch_size=100).logits for n in (1, 99, 100, 201, 697)}
-    torch.save((found, trainer.features(splits.test[:201], 100)), f"{sys.argv[1]}/{rank()}.pt")
-"""
-
-
-def test_evaluation_on_three_processes_has_the_bits_of_one(tmp_path):
-    (tmp_path/"e.py").write_text(EVALUATE)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
-    command = [*torchrun, str(tmp_path/"e.py"), str(tmp_path)]
-    subprocess.run(command, check=True, timeout=patience(120), capture_output=True)
+def evaluated():
+    "Logits of the first n test samples, and features, by a network that is the same everywhere."
     splits = load_data("digits")
-    torch.set_num_threads(1)
-    trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")
-    for r in range(3):
-        found, features = torch.load(tmp_path/f"{r}.pt")
-        assert all(torch.equal(z, trainer.predict(splits.test[:n], batch_size=100).logits) for n, z in found.items())
-        assert torch.equal(features, trainer.features(splits.test[:201], 100))
+    with joined("cpu"):
+        trainer = Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), device="cpu")
+        found = {n: trainer.predict(splits.test[:n], batch_size=100).logits for n in (1, 99, 100, 201, 697)}
+        return world_size(), found, trainer.features(splits.test[:201], 100)
+
+
+def test_evaluation_on_three_processes_has_the_bits_of_one():
+    alone, found, features = evaluated()
+    assert alone == 1
+    for size, found_there, features_there in on_processes(3, evaluated):
+        assert size == 3 and all(torch.equal(found_there[n], z) for n, z in found.items())
+        assert torch.equal(features_there, features)
 
 
 def test_batch_norm_on_two_processes_is_one_network(tmp_path):

@@ -7,7 +7,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from conftest import for_slow_kernels
+from conftest import for_slow_kernels, forks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from nbconvert import HTMLExporter
 from PIL import Image
@@ -202,6 +202,7 @@ def test_what_is_no_predictions_and_a_missing_package_are_told(preds, monkeypatc
 @pytest.mark.parametrize("name", sorted(p.stem for p in EXPLORE.glob("*.ipynb")))
 def test_without_a_front_end_there_are_pictures(name, tmp_path, preds, monkeypatch):
     from papermill import execute_notebook
+    forks()
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     shutil.copy(EXPLORE/f"{name}.ipynb", tmp_path)
     preds.save(tmp_path/"preds.safetensors")
