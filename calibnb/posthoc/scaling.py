@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ..core.options import pick
 from ..core.checks import at_least_float32, check_logits
-from ..metrics.bins import check_bins
+from ..core.predictions import exp_
+from ..metrics.bins import check_bins, chunks
 from calibnb.posthoc.temperature import (
     ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in,
     _quiet_nll_temperature
@@ -82,35 +84,49 @@ class EnsembleTemperatureScaling(Calibrator, name='ets'):
     def _logits(self, z): return mixture_log_probs(z, self.temperature_, self.weights_.log())
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #7aba698b
+_PIECE = 2**17  # inputs at a time: half a megabyte in float32; what is made of them stays in the cache
+
 class _LinearNLL(Calibrator):
     "A linear map of inputs made from logits, here by a matrix, and its NLL. A subclass may replace any of the methods."
     keeps_prediction = False
     fitted = 'weight_', 'bias_'
     def _inputs(self, z): return z
-    def _map(self, x, weight, bias): return x @ weight.T + bias
+    def _map(self, x, weight, bias): return F.linear(x, weight, bias)
     def _outer(self, grad, rows): return grad.T @ rows
     def _start(self, K): return torch.eye(K, dtype=torch.float64, device='cpu')
     def _logits(self, z): return self._map(self._inputs(z), self.weight_.to(z), self.bias_.to(z))
 
     def _penalty(self, N, K, T):
-        "A function (weight, bias) -> penalty and its two derivatives; there is none here."
+        "A function (weight, bias) -> quadratic penalty and its two derivatives; there is none here."
         def nothing(weight, bias): return 0., torch.zeros_like(weight), torch.zeros_like(bias)
         return nothing
 
     def _nll(self, x, target, weight, bias):
-        "Mean NLL and its derivatives with respect to weight and bias, summed in pieces that stay in the cache."
-        N, K = x.shape
-        piece = max(1, 2**18//K)
-        value = 0.
-        d_weight, d_bias = (torch.zeros(v.shape, dtype=torch.float64, device='cpu') for v in (weight, bias))
-        for rows, y in zip(x.split(piece), target.split(piece)):
-            logp = self._map(rows, weight, bias).log_softmax(1)
-            value -= logp.gather(1, y[:, None]).double().sum().item()
-            grad = logp.exp_()
-            grad[torch.arange(len(y), device=y.device), y] -= 1
-            d_weight += self._outer(grad, rows).cpu()
-            d_bias += grad.sum(0).cpu()
-        return value/N, d_weight/N, d_bias/N
+        "Mean NLL and its derivatives with respect to weight and bias."
+        value, sums = 0., _Sums(weight, bias)
+        for rows, y in chunks(x, target, _PIECE):
+            p, total, of_label = self._softmax(rows, y, weight, bias)
+            value += (total.log() - of_label).double().sum().item()
+            error = p.scatter_add_(1, y[:, None], -torch.ones_like(of_label))
+            sums.add(self._outer(error, rows), error.sum(0))
+        return value/len(x), *sums.over(len(x))
+
+    def _softmax(self, rows, y, weight, bias):
+        "Probabilities; and, with the largest logit as 0, the sum of exponentials and the logit of the label."
+        logits = self._map(rows, weight, bias)
+        logits -= logits.amax(1, keepdim=True)
+        of_label = logits.gather(1, y[:, None])
+        p = exp_(logits)
+        total = p.sum(1, keepdim=True)
+        return p.div_(total), total, of_label
+
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #9eed8617
+class _Sums:
+    "Sums over pieces, in float64 on the CPU."
+    def __init__(self, *like): self.parts = [torch.zeros(v.shape, dtype=torch.float64, device='cpu') for v in like]
+    def over(self, n): return [part/n for part in self.parts]
+    def add(self, *of_piece):
+        for part, v in zip(self.parts, of_piece): part += v.cpu()
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #e2e79bb0
 class _Standardised(NamedTuple):
@@ -118,64 +134,140 @@ class _Standardised(NamedTuple):
     x: Tensor     # (N, K)
     mean: Tensor  # (K,) float64 on the CPU, in units of scale
     scale: float
+    def every(self, step): return self._replace(x=self.x[::step].contiguous())
+    def in_float32(self): return self._replace(x=self.x.float())
 
-def _standardise(inputs, dtype):
-    inputs = inputs.double()
-    mean = inputs.mean(0)
-    scale = (inputs - mean).square().mean().sqrt().item() or 1.
-    return _Standardised(((inputs - mean)/scale).to(dtype), (mean/scale).cpu(), scale)
+def _standardise(inputs):
+    mean = inputs.mean(0, dtype=torch.float64).to(inputs)
+    x = inputs - mean
+    scale = torch.linalg.vector_norm(x, dtype=torch.float64).item()/math.sqrt(x.numel()) or 1.
+    return _Standardised(x.div_(scale), mean.double().cpu()/scale, scale)
 
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #60b9bca3
 class _Objective:
-    "NLL plus penalty of a linear map of standardised inputs, and its gradient, as a function of one flat array."
+    "NLL plus penalty of a linear map of standardised inputs, as a function of one flat array."
     def __init__(self, linear, inputs, target, penalty, shape):
         self.linear, self.inputs, self.target, self.penalty, self.shape = linear, inputs, target, penalty, shape
 
-    def flat(self, weight):
-        "The array of the map with this weight, in units of 1/scale, and no offset."
-        return torch.cat([weight.reshape(-1), self.linear._map(self.inputs.mean, weight, 0)]).numpy()
+    def flat(self, weight, bias):
+        "The array of the map with this weight and offset, for the inputs as they were."
+        weight = weight*self.inputs.scale
+        return torch.cat([weight.reshape(-1), bias + self._at_mean(weight)]).numpy()
 
-    def _parts(self, flat):
+    def _at_mean(self, weight):
+        mean = self.inputs.mean
+        return self.linear._map(mean, weight, torch.zeros_like(mean))
+
+    def parts(self, flat):
         "Weight, and offset at the mean of the inputs."
         K = len(self.inputs.mean)
         return torch.from_numpy(flat[:-K]).reshape(self.shape), torch.from_numpy(flat[-K:])
 
     def original(self, flat):
         "Weight and offset for the inputs as they were."
-        weight, centre = self._parts(flat)
-        return weight/self.inputs.scale, centre - self.linear._map(self.inputs.mean, weight, 0)
+        weight, centre = self.parts(flat)
+        return weight/self.inputs.scale, centre - self._at_mean(weight)
 
     def __call__(self, flat):
+        "Value and gradient."
         x, mean, scale = self.inputs
-        weight, centre = self._parts(flat)
-        value, d_weight, d_centre = self.linear._nll(x, self.target, weight.to(x), centre.to(x))
+        weight, centre = (part.to(x) for part in self.parts(flat))
+        value, d_weight, d_centre = self.linear._nll(x, self.target, weight, centre)
         extra, e_weight, e_bias = self.penalty(*self.original(flat))
         d_weight += e_weight/scale - self.linear._outer(e_bias[None], mean[None])
         return value + extra, torch.cat([d_weight.reshape(-1), d_centre + e_bias]).numpy()
 
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #202c26cc
+_FEW = 2**15  # samples that tell the curvature, and where to begin
+
+def _curvatures(objective, flat):
+    "Second derivatives by each weight; by the own weight of a class and its offset; and by each offset."
+    x, mean, scale = objective.inputs.every(max(1, len(objective.inputs.x)//_FEW)).in_float32()
+    weight, centre = (part.to(x) for part in objective.parts(flat))
+    sums, y = _Sums(weight, centre, centre), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    for rows, y in chunks(x, y, _PIECE):
+        p = objective.linear._softmax(rows, y, weight, centre)[0]
+        p -= p.square()
+        sums.add(objective.linear._outer(p, rows.square()), (p*rows).sum(0), p.sum(0))
+    by_weight, mixed, by_bias = sums.over(len(x))
+    p_weight, p_bias = objective.penalty(torch.ones_like(by_weight), torch.ones_like(by_bias))[1:]
+    least = 1e-6*by_bias.amax() + 1e-12  # of a class that never occurs, or where there is but one
+    of_offset = objective.linear._outer(p_bias[None], mean[None].square())  # an offset at 0 is centre - weight*mean
+    by_weight = by_weight + p_weight/scale**2 + of_offset + least
+    return by_weight.reshape(-1).numpy(), (mixed - p_bias*mean).numpy(), (by_bias + p_bias + least).numpy()
+
+class _Scaled:
+    "An objective, in units of its first value, in coordinates in which its own curvature at one place is about 1."
+    def __init__(self, objective, flat):
+        self.objective, self.unit = objective, None
+        by_weight, mixed, by_bias = _curvatures(objective, flat)
+        K = len(by_bias)
+        self.own = np.arange(K)*(1 if len(by_weight) == K else K + 1)  # places of the own weights: the diagonal
+        self.mean = mixed/by_bias
+        by_weight[self.own] -= .9999*mixed*self.mean
+        self.size = np.sqrt(np.concatenate([by_weight, by_bias]))
+
+    def into(self, flat):
+        "Scaled coordinates."
+        flat = flat.copy()
+        flat[-len(self.mean):] += self.mean*flat[self.own]
+        return flat*self.size
+
+    def back(self, scaled):
+        "The coordinates as they were."
+        flat = scaled/self.size
+        flat[-len(self.mean):] -= self.mean*flat[self.own]
+        return flat
+
+    def __call__(self, scaled):
+        "Value and gradient."
+        value, grad = self.objective(self.back(scaled))
+        grad[self.own] -= self.mean*grad[-len(self.mean):]
+        if self.unit is None: self.unit = max(value, 1e-9)
+        return value/self.unit, grad/(self.size*self.unit)
+
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #7cbf4301
+def _minimised(objective, flat, ftol, gtol, steps=100, rounds=3):
+    "The flat array with the least value, and the largest derivative there: L-BFGS, with new scales each round."
+    from scipy.optimize import minimize
+    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20)
+    scaled = _Scaled(objective, flat)
+    for _ in range(rounds):
+        found = minimize(scaled, scaled.into(flat), jac=True, method='L-BFGS-B', options=options)
+        flat, before, slope = scaled.back(found.x), scaled.size, np.abs(found.jac*scaled.size*scaled.unit).max()
+        scaled = _Scaled(objective, flat)
+        out_of_steps, change = found.status == 1, scaled.size/before
+        if not out_of_steps and .1 < change.min() and change.max() < 10: break
+    return flat, slope
+
 class _LinearMap(_LinearNLL):
     "A linear map, fitted by L-BFGS from the best temperature."
     def _fit(self, logits, target):
-        from scipy.optimize import minimize
         N, K = logits.shape
-        float_logits = at_least_float32(logits)
-        inputs = _standardise(self._inputs(float_logits), float_logits.dtype)
-        T = _quiet_nll_temperature(logits.double()/inputs.scale, target)
-        start = self._start(K)/T
-        objective = _Objective(self, inputs, target, self._penalty(N, K, T*inputs.scale), start.shape)
-        ftol = 1e-10 if inputs.x.dtype == torch.float64 else 1e-8
-        options = dict(maxiter=300, ftol=ftol, gtol=1e-7, maxcor=20)
+        logits = at_least_float32(logits)
+        inputs = _standardise(self._inputs(logits))
+        T = _quiet_nll_temperature(logits/inputs.scale, target)*inputs.scale
+        weight = self._start(K)/T
+        def objective(inputs, target): return _Objective(self, inputs, target, penalty, weight.shape)
+        penalty, step = self._penalty(N, K, T), max(1, N//_FEW)
+        flat = objective(inputs, target).flat(weight, weight.new_zeros(K))
+        limits = dict(steps=8, rounds=3) if 4*flat.size > N else {}
         with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
-            found = minimize(objective, objective.flat(start), jac=True, method='L-BFGS-B', options=options)
-        if np.abs(found.jac).max() > 1e-3:  # still far from flat: gtol asks for 1e-7
-            warnings.warn(f'{type(self).__name__}: no minimum after {found.nit} steps; are some classes separable, '
-                          f'or too rare for {found.x.size} parameters?', stacklevel=3)
-        self.weight_, self.bias_ = (part.clone() for part in objective.original(found.x))
+            if step > 1:
+                few = objective(inputs.every(step).in_float32(), target[::step])
+                flat, _ = _minimised(few, flat, 1e-5, 1e-3, steps=20, rounds=1)
+            flat, slope = _minimised(objective(inputs.in_float32(), target), flat, 1e-9, 1e-5, **limits)
+            if logits.dtype == torch.float64:
+                flat, slope = _minimised(objective(inputs, target), flat, 1e-11, 3e-7, **limits)
+        if slope > 1e-3:  # still far from flat
+            warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
+                          f'or too rare for {flat.size} parameters?', stacklevel=3)
+        self.weight_, self.bias_ = (part.clone() for part in objective(inputs, target).original(flat))
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #9a396bfc
 class VectorScaling(_LinearMap, name='vector'):
     "softmax(w*logits + b) with `weight_` and `bias_` of shape (K,) [Guo 2017]."
-    def _map(self, x, weight, bias): return x*weight + bias
+    def _map(self, x, weight, bias): return torch.addcmul(bias, x, weight)
     def _outer(self, grad, rows): return (grad*rows).sum(0)
     def _start(self, K): return torch.ones(K, dtype=torch.float64, device='cpu')
 
