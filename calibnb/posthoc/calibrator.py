@@ -43,6 +43,12 @@ class _Rules(BaseEstimator):
     def _probs(self, z): return self._logits(z).softmax(1)
     def _log_probs(self, z): return self._logits(z).log_softmax(1)
 
+    def _scored(self, z, y):
+        "Probabilities, predicted class and NLL of the label, of (N, K) float64 logits and (N,) class ids, in one pass."
+        log_p = self._log_probs(z)
+        probs = log_p.exp()
+        return probs, first_argmax(z if self.keeps_prediction else probs), F.nll_loss(log_p, y, reduction='none')
+
     def _ready(self, logits):
         "Logits as (N, K), once the calibrator is fitted and the number of classes is right."
         if not hasattr(self, 'n_classes_'):

@@ -6,16 +6,37 @@
 __all__ = ['COMPOSABLE', 'ON_TOP', 'Composed']
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #ed587a9f
+import torch
+
+from ..core.checks import check_logits
 from ..core.options import pick
-from .calibrator import CALIBRATORS, Calibrator, make_calibrator
+from ..core.predictions import first_argmax
+from .calibrator import CALIBRATORS, Calibrator, make_calibrator, _name_of, _rows
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
 COMPOSABLE = 'temperature', 'ets', 'vector', 'matrix', 'dirichlet'  # may come first
 ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq'
 
-class Composed(Calibrator, name='+'):
-    "A calibrator of all classes, then a function of the confidence that it leaves: `first_` and `then_`."
+class _Parts(Calibrator):
+    "Applies `first_`, then `then_`."
     fitted = 'first_', 'then_'
+    def predict(self,
+        logits,  # (N, K)
+    ):           # (N,) class ids
+        "The class that the first part predicts; the second says how sure that is."
+        self._ready(logits)
+        return self.first_.predict(logits)
+
+    def _probs(self, z): return self.then_._probs(self.first_._logits(z))
+    def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
+    def _scored(self, z, y):
+        scaled = self.first_._logits(z)
+        probs, _, nll = self.then_._scored(scaled, y)
+        return probs, first_argmax(scaled), nll
+
+# %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4
+class Composed(_Parts, name='+'):
+    "A calibrator of all classes, then a function of the confidence that it leaves: `first_` and `then_`."
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'vector', 'matrix' or 'dirichlet'
         then:str='isotonic',      # 'histogram', 'isotonic', 'platt' or 'bbq'
@@ -30,16 +51,25 @@ class Composed(Calibrator, name='+'):
     def keeps_prediction(self): return CALIBRATORS[self.first].keeps_prediction
 
     def _fit(self, logits, target):
-        parts = self.parts()
-        self.first_ = parts['first_'].fit(logits, target)
-        self.then_ = parts['then_'].fit(self.first_._logits(logits.double()), target)
+        self._fit_on(self.parts()['first_'].fit(logits, target), logits, target)
 
-    def predict(self,
-        logits,  # (N, K)
-    ):           # (N,) class ids
-        "The class that the first part predicts; the second says how sure that is."
-        self._ready(logits)
-        return self.first_.predict(logits)
+    def _fit_on(self, first, logits, target):
+        "Set the parts: the first is fitted already."
+        rows = logits.split(_rows(logits))
+        self.first_ = first
+        self.then_ = self.parts()['then_'].fit(torch.cat([first._logits(z.double()) for z in rows]), target)
 
-    def _probs(self, z): return self.then_._probs(self.first_._logits(z))
-    def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
+    @classmethod
+    def on(cls,
+        first:Calibrator, # of `COMPOSABLE`, fitted
+        then:str,         # one of `ON_TOP`
+        logits,           # (N, K), those that the first part was fitted on
+        target,           # (N,) class ids
+    )->'Composed':
+        "The composition that `fit` finds, for a first part that is fitted already; ValueError for bad input."
+        made = cls(_name_of(first), then)
+        pick('first', made.first, COMPOSABLE)
+        logits, target = check_logits(first._ready(logits), target)
+        made._fit_on(first, logits, target)
+        made.n_classes_ = first.n_classes_
+        return made

@@ -13,15 +13,24 @@ import torch.nn.functional as F
 
 from ..core.options import pick
 from ..core.predictions import first_argmax
+from ..metrics.bins import chunks
 from calibnb.posthoc.score_maps import (
     bbq_map, histogram_map, isotonic_map, line, logistic, _mapped_odds, platt_map, step
 )
 from .calibrator import Calibrator
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
+_PIECE = 2**17  # float64 logits at a time, a megabyte
+
 def _others(z, top):
     "Log-probabilities of the classes other than `top` among themselves; minus infinity for `top`."
     return z.scatter(1, top[:, None], -math.inf).log_softmax(1)
+
+def _logsumexp_of_others(z, top):
+    "The logarithm of the sum of exponentials of the classes other than `top`."
+    others = z.scatter(1, top[:, None], -math.inf)
+    largest = others.amax(1)
+    return largest + others.sub_(largest[:, None]).exp_().sum(1).log()
 
 def _normalised(log_p):
     "Rows whose probabilities sum to 1; uniform where all of them are 0."
@@ -44,11 +53,13 @@ class _Maps(Calibrator):
 
     def _fit(self, logits, target):
         pick('mode', self.mode, ('top', 'each'))
-        z, top = logits.double(), first_argmax(logits)
+        top = first_argmax(logits)
         if self.mode == 'top':
-            self.maps_ = [self._fit_map(self._scores(z, top), top == target)]
+            score = torch.cat([self._scores(z.double(), k) for z, k in chunks(logits, top, _PIECE)])
+            self.maps_ = [self._fit_map(score, top == target)]
             return
-        columns = enumerate(self._scores(z).unbind(1))
+        scores = torch.cat([self._scores(z.double()) for z, _ in chunks(logits, top, _PIECE)])
+        columns = enumerate(scores.unbind(1))
         self.maps_ = [self._fit_map(score.contiguous(), target == k) for k, score in columns]
 
     def _scores(self, z, k=None):
@@ -118,11 +129,11 @@ class Platt(_ConfidenceMap, name='platt'):
 
     def _scores(self, z, k=None):
         "The log-odds of each class, or of class k of each row; log(1 - p) of the top class is that of the others."
+        if k is not None: return z.gather(1, k[:, None])[:, 0] - _logsumexp_of_others(z, k)
         logp, top = z.log_softmax(1), first_argmax(z)[:, None]
         others = logp.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
         odds = logp - torch.log1p(-logp.exp().clamp_max(1 - 1e-16))  # the clamp is for the top class, replaced below
-        odds = odds.scatter(1, top, logp.gather(1, top) - others)
-        return odds if k is None else odds.gather(1, k[:, None])[:, 0]
+        return odds.scatter(1, top, logp.gather(1, top) - others)
 
     def _fit_map(self, odds, hit): return platt_map(odds, hit, self.targets)
 

@@ -23,7 +23,7 @@ from ..core.predictions import exp_
 from ..metrics.bins import check_bins, chunks
 from calibnb.posthoc.temperature import (
     ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in,
-    _quiet_nll_temperature
+    _quiet_nll_temperature, _wide_enough
 )
 from .calibrator import Calibrator
 
@@ -196,6 +196,7 @@ def _curvatures(objective, flat):
     by_weight = by_weight + p_weight/scale**2 + of_offset + least
     return by_weight.reshape(-1).numpy(), (mixed - p_bias*mean).numpy(), (by_bias + p_bias + least).numpy()
 
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #c9ebeb92
 class _Scaled:
     "An objective, in units of its first value, in coordinates in which its own curvature at one place is about 1."
     def __init__(self, objective, flat):
@@ -244,7 +245,7 @@ class _LinearMap(_LinearNLL):
     "A linear map, fitted by L-BFGS from the best temperature."
     def _fit(self, logits, target):
         N, K = logits.shape
-        logits = at_least_float32(logits)
+        logits = at_least_float32(_wide_enough(logits))
         inputs = _standardise(self._inputs(logits))
         T = _quiet_nll_temperature(logits/inputs.scale, target)*inputs.scale
         weight = self._start(K)/T
@@ -256,9 +257,9 @@ class _LinearMap(_LinearNLL):
             if step > 1:
                 few = objective(inputs.every(step).in_float32(), target[::step])
                 flat, _ = _minimised(few, flat, 1e-5, 1e-3, steps=20, rounds=1)
-            flat, slope = _minimised(objective(inputs.in_float32(), target), flat, 1e-9, 1e-5, **limits)
+            flat, slope = _minimised(objective(inputs.in_float32(), target), flat, 1e-10, 3e-6, **limits)
             if logits.dtype == torch.float64:
-                flat, slope = _minimised(objective(inputs, target), flat, 1e-11, 3e-7, **limits)
+                flat, slope = _minimised(objective(inputs, target), flat, 1e-12, 1e-7, **limits)
         if slope > 1e-3:  # still far from flat
             warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
                           f'or too rare for {flat.size} parameters?', stacklevel=3)

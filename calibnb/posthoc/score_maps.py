@@ -46,7 +46,7 @@ def _mass_edges(s, n_bins):
     size, larger = divmod(len(s), parts)  # the first few parts have one sample more
     part = torch.arange(1, parts, device='cpu')
     first = part*size + part.clamp_max(larger)  # sample of each part
-    return torch.cat([s.new_zeros(1), (s[first - 1] + s[first])/2, s.new_ones(1)]).unique()
+    return torch.cat([s.new_zeros(1), (s[first - 1] + s[first])/2, s.new_ones(1)]).unique_consecutive()
 
 def _counts(s, hits, edges):
     "Samples and hits between the edges."
@@ -135,6 +135,15 @@ def _mapped_odds(m, odds):
     "slope*odds + intercept: the calibrated log-odds."
     return m['slope'].to(odds)*odds + m['intercept'].to(odds)
 
+# %% ../../nbs/30_posthoc/02_score_maps.ipynb #85ba317b
+def _mean_of_steps(weights, maps):
+    "Edges and values of the weighted mean of step functions: it jumps wherever one of them does."
+    at = torch.cat([m['edges'][:-1] for m in maps])
+    jumps = torch.cat([w*m['values'].diff(prepend=m['values'].new_zeros(1)) for w, m in zip(weights, maps)])
+    edges, place = at.unique(return_inverse=True)
+    values = torch.zeros_like(edges).index_add_(0, place, jumps).cumsum(0)
+    return torch.cat([edges, edges.new_ones(1)]), values
+
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #66c7e0dc
 def bbq_map(
     score:Tensor,  # (N,) float64 in [0, 1]
@@ -148,9 +157,7 @@ def bbq_map(
     s, hits = _sorted(score, hit)
     models = [_bbq_model(s, hits, B) for B in numbers]
     log_scores = torch.stack([log_score for log_score, _ in models])
-    edges = torch.cat([m['edges'] for _, m in models]).unique()
-    weighted = zip(log_scores.softmax(0), models)
-    values = sum(w*step(m, edges[1:]) for w, (_, m) in weighted)  # a bin is (lo, hi], so hi stands for it
+    edges, values = _mean_of_steps(log_scores.softmax(0), [m for _, m in models])
     bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
     return dict(edges=edges, values=values, bin_numbers=bin_numbers, log_scores=log_scores)
 

@@ -80,14 +80,18 @@ def nll_temperature(
     hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
     if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     _check_varied(logits)
-    low, high = logits.aminmax()
-    if high - low > 1e37: logits = logits.double()  # differences overflow float32, or come close
+    logits = _wide_enough(logits)
     lo, hi = 1/bounds[1], 1/bounds[0]
     few = slice(None, None, max(1, len(logits)//_FEW))
     start = _increasing_root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, tol=1e-2)
     T = 1/_increasing_root(lambda b: _slope_of_nll(logits, target, b), start, lo, hi, tol=1e-5)
     _warn_at_bound(T, *bounds)
     return T
+
+def _wide_enough(logits):
+    "The logits, in float64 where differences would overflow float32, or come close."
+    low, high = logits.aminmax()
+    return logits.double() if high - low > 1e37 else logits
 
 def _check_varied(logits):
     check_unlabelled(logits)
@@ -252,30 +256,34 @@ def mixture_log_probs(
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #cf4eac21
 def _label_log_probs(z, y, b):
     "Log-probability of the label under softmax(b z), and its derivative with respect to b: z_y - E[z]."
-    d = z.double() - z.double().amax(1, keepdim=True)
+    d = at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
     p = exp_(d*b)
     total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0]
-    return b*d_y - total.log(), d_y - p.mul_(d).sum(1)/total
+    slope = d_y - p.mul_(d).sum(1)/total
+    return b*d_y.double() - total.double().log(), slope.double()
 
-def _log_weights(free):
-    "Logarithms of three weights that sum to 1, from the two that are free; the third is the unit."
-    return torch.tensor([*free, 0.], dtype=torch.float64, device='cpu').log_softmax(0)
+_LEAST = 1e-9  # weight of a part of the mixture
+
+def _weights(free):
+    "Three weights that sum to 1, none of them 0, from the second and the third."
+    w = torch.tensor([1 - sum(free), *free], dtype=torch.float64, device='cpu').clamp_min(_LEAST)
+    return w/w.sum()
 
 def _mixture_nll(logits, target):
-    "The mean NLL of the mixture and its gradient, as a function of -log T and two free weights."
+    "The mean NLL of the mixture and its gradient, as a function of -log T and two of the weights."
     plain = torch.cat([_label_log_probs(z, y, 1.)[0] for z, y in chunks(logits, target, _PIECE)])
     uniform = torch.full_like(plain, -math.log(logits.shape[1]))
 
     def nll(x):
-        b, log_w = math.exp(x[0]), _log_weights(x[1:])
+        b, log_w = math.exp(x[0]), _weights(x[1:]).log()
         found = [_label_log_probs(z, y, b) for z, y in chunks(logits, target, _PIECE)]
         scaled, slope = (torch.cat(part) for part in zip(*found))
         joint = torch.stack([scaled, plain, uniform]) + log_w[:, None].to(plain)
         log_p_y = joint.logsumexp(0)
-        share = (joint - log_p_y).exp()  # of each part in the probability of the label
-        by_weight = (log_w.exp() - share.mean(1).cpu())[:2]
+        share = joint.sub_(log_p_y).exp_()  # of each part in the probability of the label
         by_log_b = -(share[0]*slope).mean().item()*b
-        return -log_p_y.mean().item(), np.array([by_log_b, *by_weight.tolist()])
+        by_weight = -share.mean(1).cpu()/log_w.exp()  # the other two change the first
+        return -log_p_y.mean().item(), np.array([by_log_b, *(by_weight[1:] - by_weight[0]).tolist()])
     return nll
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #9a1306ec
@@ -289,12 +297,17 @@ def ensemble_temperature(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,) int64
 )->EnsembleTemperature:
-    "The mixture with the least NLL, by L-BFGS over log T and the weights; a pass over the data a step [Zhang 2020]."
+    "The mixture with the least NLL, by quadratic programs over log T and the weights [Zhang 2020]."
     from scipy.optimize import minimize
-    b = 1/_quiet_nll_temperature(logits, target)
-    start = np.array([math.log(b), 3., 0.])  # weights e^3 : 1 : 1, so nine tenths of it is the scaled part
-    bounds = [(math.log(.01), math.log(100.)), (-20., 20.), (-20., 20.)]
-    options = dict(ftol=1e-12, gtol=1e-7, maxiter=200)
-    found = minimize(_mixture_nll(logits, target), start, jac=True, method='L-BFGS-B', bounds=bounds, options=options).x
-    weights = torch.tensor([*found[1:], 0.], dtype=torch.float64, device='cpu').softmax(0)
-    return EnsembleTemperature(math.exp(-found[0]), weights)
+    bounds = [(math.log(.01), math.log(100.)), (_LEAST, 1.), (_LEAST, 1.)]
+    rest = dict(type='ineq', fun=lambda x: 1 - x[1] - x[2], jac=lambda x: np.array([0., -1., -1.]))
+    def least(start, rows):
+        nll = _mixture_nll(logits[rows], target[rows])
+        options = dict(ftol=1e-10, maxiter=100)
+        return minimize(nll, start, jac=True, method='SLSQP', bounds=bounds, constraints=rest, options=options).x
+    logits = _wide_enough(logits)
+    start = np.array([-math.log(_quiet_nll_temperature(logits, target)), .05, .05])
+    step = len(logits)//_FEW
+    if step > 1: start = least(start, slice(None, None, step))
+    found = least(start, slice(None))
+    return EnsembleTemperature(math.exp(-found[0]), _weights(found[1:]))

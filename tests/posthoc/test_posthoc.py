@@ -698,3 +698,88 @@ def test_what_is_no_number_has_no_value():
             score_maps.logistic: score_maps.platt_map}
     for apply, fit in made.items():
         assert apply(fit(score, hit), at).isnan().tolist() == [False, True]
+
+
+# fits of linear maps
+
+def objective_of(calibrator, logits, target):
+    "NLL plus penalty, in float64 by autograd, and the largest derivative, for inputs of size 1."
+    x = calibrator._inputs(logits.double())
+    weight, bias = (v.clone().requires_grad_() for v in (calibrator.weight_, calibrator.bias_))
+    value = F.cross_entropy(calibrator._map(x, weight, bias), target)
+    if weight.ndim == 2:
+        off = weight[~torch.eye(len(bias), dtype=torch.bool)]
+        value = value + calibrator.lam*off.square().mean() + calibrator.mu*bias.square().mean()
+    d_weight, d_bias = torch.autograd.grad(value, (weight, bias))
+    return value.item(), max(d_weight.abs().max().item()/x.std().item(), d_bias.abs().max().item())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["plain", "sure", "rare", "shifted", "thinned"])
+@pytest.mark.parametrize("make", [VectorScaling, lambda: MatrixScaling(.01, .01), lambda: Dirichlet(.01, .01)],
+                         ids=["vector", "matrix", "dirichlet"])
+def test_the_fit_of_a_linear_map_is_at_its_minimum(make, kind, dtype, monkeypatch):
+    logits, target = overconfident(N=3000, K=6)
+    if kind == "sure":
+        logits = 10*logits
+    if kind == "shifted":
+        logits = logits + torch.tensor([0., 10., -20., 0., 5., 40.])
+    if kind == "rare":
+        target = torch.where((target == 0) & (torch.arange(3000) > 60), 1, target)
+    if kind == "thinned":
+        monkeypatch.setattr("calibnb.posthoc.scaling._FEW", 400)
+    calibrator = make().fit(logits.to(dtype), target)
+    assert objective_of(calibrator, logits, target)[1] < (1e-5 if dtype == torch.float64 else 5e-5)
+
+
+def test_a_class_that_never_occurs_gets_no_probability():
+    logits, target = overconfident(N=3000, K=5)
+    calibrator = VectorScaling().fit(logits, target.clamp_min(1))
+    assert calibrator.transform(logits)[:, 0].mean() < 1e-6
+
+
+def test_separable_classes_are_told_apart():
+    logits, _ = overconfident(N=3000, K=5)
+    assert quiet(VectorScaling(), logits, logits.argmax(1)).nll(logits, logits.argmax(1)).mean() < 1e-6
+
+
+def test_more_parameters_than_samples():
+    "The search ends early, and far below the best temperature."
+    logits, target = overconfident(N=200, K=150)
+    nll = quiet(VectorScaling(), logits, target).nll(logits, target).mean()
+    assert nll < TemperatureScaling().fit(logits, target).nll(logits, target).mean() - .1
+
+
+# what evaluation asks for
+
+@pytest.mark.parametrize("name", [*list_calibrators(), "vector+platt", "ets+isotonic"])
+def test_all_that_is_known_of_a_row_in_one_pass(name):
+    logits, target = overconfident(N=400, K=4, dtype=torch.float64)
+    calibrator = make_calibrator(name).fit(logits, target)
+    probs, pred, nll = calibrator._scored(logits, target)
+    assert torch.allclose(probs, calibrator.transform(logits), rtol=1e-12, atol=1e-14)
+    assert torch.equal(pred, calibrator.predict(logits))
+    assert torch.equal(nll, calibrator.nll(logits, target))
+
+
+@pytest.mark.parametrize("first", ["temperature", "ets", "vector", "matrix", "dirichlet"])
+def test_a_composition_takes_a_first_part_that_is_fitted(first, tmp_path):
+    logits, target = overconfident(N=600, K=4)
+    fitted = make_calibrator(first).fit(logits, target)
+    want = make_calibrator(f"{first}+platt").fit(logits, target)
+    got = type(want).on(fitted, "platt", logits, target)
+    assert got.first_ is fitted and got.get_params() == want.get_params()
+    assert torch.equal(got.transform(logits), want.transform(logits))
+    got.save(tmp_path/"c.safetensors")
+    assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(logits), want.transform(logits))
+
+
+def test_a_composition_refuses_a_first_part_that_will_not_do():
+    data = overconfident(N=60)
+    composed = type(make_calibrator("temperature+platt"))
+    with pytest.raises(ValueError, match="first: 'platt' is not known"):
+        composed.on(Platt().fit(*data), "isotonic", *data)
+    with pytest.raises(ValueError, match="then: 'vector' is not known"):
+        composed.on(TemperatureScaling().fit(*data), "vector", *data)
+    with pytest.raises(NotFittedError, match="call .fit"):
+        composed.on(TemperatureScaling(), "platt", *data)
