@@ -101,6 +101,10 @@ class _LinearNLL(Calibrator):
         def nothing(weight, bias): return 0., torch.zeros_like(weight), torch.zeros_like(bias)
         return nothing
 
+    def _with_least_penalty(self, weight, bias):
+        "The map with the same probabilities and the least penalty."
+        return weight, bias
+
     def _nll(self, x, target, weight, bias):
         "Mean NLL and its derivatives with respect to weight and bias."
         value, sums = 0., _Sums(weight, bias)
@@ -263,7 +267,8 @@ class _LinearMap(_LinearNLL):
         if slope > 1e-3:  # still far from flat
             warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
                           f'or too rare for {flat.size} parameters?', stacklevel=3)
-        self.weight_, self.bias_ = (part.clone() for part in objective(inputs, target).original(flat))
+        found = objective(inputs, target).original(flat)
+        self.weight_, self.bias_ = (part.clone() for part in self._with_least_penalty(*found))
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #9a396bfc
 class VectorScaling(_LinearMap, name='vector'):
@@ -291,6 +296,11 @@ class MatrixScaling(_LinearMap, name='matrix'):
             value = lam*off.square().sum()/(K*K - K) + mu*bias.square().mean()
             return value.item(), 2*lam*off/(K*K - K), 2*mu*bias/K
         return odir
+
+    def _with_least_penalty(self, weight, bias):
+        "A number added to a column, or to the offsets, changes no probability; here what is penalised has mean 0."
+        off_diagonal = (weight.sum(0) - weight.diag())/(len(bias) - 1)
+        return weight - off_diagonal, bias - bias.mean()
 
 class Dirichlet(MatrixScaling, name='dirichlet'):
     "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the penalty ODIR [Kull 2019]."
