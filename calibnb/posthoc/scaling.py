@@ -261,7 +261,7 @@ class _LinearMap(_LinearNLL):
             if step > 1:
                 few = objective(inputs.every(step).in_float32(), target[::step])
                 flat, _ = _minimised(few, flat, 1e-5, 1e-3, steps=20, rounds=1)
-            flat, slope = _minimised(objective(inputs.in_float32(), target), flat, 1e-10, 3e-6, **limits)
+            flat, slope = _minimised(objective(inputs.in_float32(), target), flat, 1e-9, 1e-5, **limits)
             if logits.dtype == torch.float64:
                 flat, slope = _minimised(objective(inputs, target), flat, 1e-12, 1e-7, **limits)
         if slope > 1e-3:  # still far from flat
