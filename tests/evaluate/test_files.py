@@ -1,4 +1,5 @@
 "Predictions from files, by hand and through `calibnb audit` and `apply`: right, refused in one line, never executed."
+import json
 import pickle
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from calibnb import cli
 from calibnb.core import Predictions
+from calibnb.evaluate import Evaluation
 from calibnb.evaluate.files import read_predictions, read_scored, read_scores
 from calibnb.runs.folder import find_runs
 from calibnb.posthoc import Calibrator
@@ -284,3 +286,35 @@ def test_wrong_weights_of_the_uniform(eps, kind, message, tmp_path, capsys):
     path = write(tmp_path/"p.npz", PROBS, name="probs")
     assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_answer_alone_writes_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    monkeypatch.chdir(tmp_path)
+    command = ["audit", str(write(tmp_path/"a.npz")), "--logits", "--no-report"]
+    assert cli.main(command) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("a.npz: 600 samples, 4 classes") and "Use temperature scaling with T = " in out
+    assert cli.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["samples"], found["classes"], found["report"]) == (600, 4, None)
+    assert found["recommended"] == "temperature" and found["advice"] in out
+    ece = found["rows"]["temperature"]["ece"]
+    assert ece["interval"][0] <= ece["value"] <= ece["interval"][1] and ece["floor"] < ece["floor_high"]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
+    assert cli.main([*command, "--to", "out"]) == 2 and "--to: given with --no-report" in capsys.readouterr().err
+
+
+def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch, capsys):
+    "Not computed again: a note that is added on the way to the notebook is in the report."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    save = Evaluation.save
+    monkeypatch.setattr(Evaluation, "save", lambda self, folder: (self.notes.append("seen twice"), save(self, folder)))
+    assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    report = Path(found["report"])
+    assert "seen twice" in report.read_text() and "seen twice" in (report.parent/"recommendation.txt").read_text()
+    kept = pd.read_csv(report.parents[1]/"tables"/"measures.csv", index_col=["calibrator", "metric"])
+    for row, measures in found["rows"].items():
+        for name, measure in measures.items():
+            assert kept.loc[(row, name), "value"] == measure["value"]
