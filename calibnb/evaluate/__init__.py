@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from .. import _door
 
 if TYPE_CHECKING:  # the rooms are imported when a name is first used
-    from calibnb.evaluate.measures import ece_text, measure_all, Scored
+    from calibnb.evaluate.scored import ece_text, Scored
+    from calibnb.evaluate.measures import measure_all
     from calibnb.evaluate.table import AS_GIVEN, Evaluation, SAME_NLL
     from calibnb.evaluate.audit import check_sets, evaluate
 
-__getattr__, __dir__ = _door(__name__, 'measures', 'table', 'audit')
+__getattr__, __dir__ = _door(__name__, 'scored', 'measures', 'table', 'audit')
 
 # %% ../../nbs/40_evaluate/00_evaluate.ipynb #ecb3b7da
 _all_ = ['ece_text', 'Scored', 'measure_all', 'AS_GIVEN', 'SAME_NLL', 'Evaluation', 'evaluate', 'check_sets']

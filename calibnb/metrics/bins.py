@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_bins', 'check_closed', 'bin_ids', 'ReliabilityBins', 'bin_sums', 'width_table', 'width_bins', 'mass_table',
-           'dropped_interp_ece', 'chunks', 'class_gaps', 'check_norm', 'table_norm']
+           'dropped_interp_ece', 'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm']
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #845a9e9a
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ def bin_ids(
     off = (scaled - scaled.round()).abs_() if conf.dtype == torch.float64 else None
     below = scaled.ceil_().sub_(1) if closed == 'right' else scaled.floor_()
     ids = below.clamp_(0, n_bins - 1).int()
-    if off is not None and off.amin() < _NEAR_EDGE:
+    if off is not None and off.numel() and off.amin() < _NEAR_EDGE:
         near = (off < _NEAR_EDGE).nonzero(as_tuple=True)
         ids[near] = _ids_by_edges(conf[near], n_bins, closed)
     return ids
@@ -126,7 +126,7 @@ def mass_table(
     if ties == 'group':
         first_equal = torch.searchsorted(conf, conf)
         ids = ids[first_equal]
-    ids = ids.unique(return_inverse=True)[1]  # renumbered, since parts without samples are left out
+    ids = ids.unique_consecutive(return_inverse=True)[1]  # renumbered, since parts without samples are left out
     last = ids.bincount().cumsum(0) - 1
     first = torch.cat([last.new_zeros(1), last[:-1] + 1])
     return _table(bin_sums(ids, conf, hit[order], len(last)), conf[first], conf[last])
@@ -157,6 +157,32 @@ def chunks(
     return zip(scores.split(rows), target.split(rows))
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #1a8a1f21
+def class_sums(
+    probs:Tensor,   # (N, K)
+    target:Tensor,  # (N,) int64
+    n_bins:int,     # M
+    closed:str='right',
+)->Tensor:          # (3, K, M) float64 on the CPU
+    "`bin_sums` of each class, whose confidences are its column and whose hits are its labels; they add up."
+    N, K = probs.shape
+    sums = torch.zeros(3, K, n_bins, dtype=torch.float64, device='cpu')
+    number, hits, confs = sums[0], sums[1], sums[2]  # views
+    total = torch.zeros(K, dtype=torch.float64, device='cpu')
+    def counted(values, labels, weights=None):
+        cells = bin_ids(values, n_bins, closed) + n_bins*labels
+        return torch.bincount(cells, weights=weights, minlength=K*n_bins).reshape(K, n_bins).cpu()
+    for p, y in chunks(probs, target, 2**18):
+        p = p.double()
+        inside = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M - 1 of a row
+        values, labels = p[inside], inside.nonzero()[:, 1]
+        number += counted(values, labels)
+        confs += counted(values, labels, values)
+        hits += counted(p.gather(1, y[:, None])[:, 0], y)
+        total += p.sum(0).cpu()
+    number[:, 0] += N - number.sum(1)  # all the others are in the first bin
+    confs[:, 0] += total - confs.sum(1)
+    return sums
+
 def class_gaps(
     probs:Tensor,   # (N, K)
     target:Tensor,  # (N,) int64
@@ -164,15 +190,8 @@ def class_gaps(
     closed:str='right',
 )->Tensor:          # (K, M) float64 on the CPU
     "Sum over the samples in each bin of each column of (target == k) - p_k; they add up over batches."
-    K = probs.shape[1]
-    start = n_bins*torch.arange(K, device=probs.device, dtype=torch.int32)
-    sums = torch.zeros(K*n_bins, dtype=torch.float64, device='cpu')
-    for p, y in chunks(probs, target, 2**16):  # small pieces: each needs three arrays of its size
-        gap = -p.double()
-        gap[torch.arange(len(y), device=gap.device), y] += 1
-        ids = bin_ids(p, n_bins, closed) + start
-        sums += torch.bincount(ids.reshape(-1), weights=gap.reshape(-1), minlength=K*n_bins).cpu()
-    return sums.reshape(K, n_bins)
+    _, hits, confs = class_sums(probs, target, n_bins, closed)
+    return hits - confs
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #883ba994
 def check_norm(norm):

@@ -45,7 +45,7 @@ def get_runs(
 def _preload(configs):
     "Modules that the processes begin with: what trainings import late, torch.optim in a second of its own."
     torchs_optimizers = any(c.meta or c.recipe.optimizer != 'sgd' for c in configs)
-    return ['calibnb.runs', 'sklearn.datasets', *(['torch._dynamo'] if torchs_optimizers else [])]
+    return ['calibnb.runs.many', 'sklearn.datasets', *(['torch._dynamo'] if torchs_optimizers else [])]
 
 def _train_side_by_side(configs, root, workers, options, bar):
     root = Path(root or runs_root()).resolve()

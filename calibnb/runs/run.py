@@ -22,7 +22,8 @@ from ..core.predictions import Predictions
 from ..processes.parallel import rank, broadcast, world_size
 from ..metrics.measure import Measure
 from ..losses.modules import make_loss
-from ..evaluate.measures import Scored, measure_all
+from ..evaluate.scored import Scored
+from ..evaluate.measures import measure_all
 from ..data.sets import data_fingerprint, load_data
 from ..models.named import make_model
 from ..train.history import History
@@ -91,7 +92,7 @@ def _load_learned_loss(run):
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
     mce = Measure.of(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
-    return measure_all(Scored.of(preds), bins) | {'mce': mce}
+    return measure_all(Scored.of(preds, n_bins=bins)) | {'mce': mce}
 
 def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."

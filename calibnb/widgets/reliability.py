@@ -13,7 +13,7 @@ from ..core.predictions import Predictions
 from ..metrics.bins import check_bins, mass_table, width_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
-from ..evaluate.measures import ece_text
+from ..evaluate.scored import ece_text
 from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 

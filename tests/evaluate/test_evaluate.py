@@ -10,7 +10,6 @@ import torch
 from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.evaluate import AS_GIVEN, Scored, evaluate, measure_all
-from calibnb.evaluate.measures import _classwise_floor
 from calibnb.posthoc import list_calibrators, make_calibrator
 
 TOP_LABEL = dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece)
@@ -69,7 +68,9 @@ def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
     for name in "isotonic", "vector":
         for own, other in (halves, halves[::-1]):
             calibrator = make_calibrator(name).fit(preds.logits[other], preds.target[other])
-            assert torch.equal(table.scored[name].probs[own], calibrator.transform(preds.logits[own].double()))
+            judged = Scored.of(preds[own], calibrator)
+            for number in "pred", "conf", "nll", "brier":
+                assert torch.equal(getattr(table.scored[name], number)[own], getattr(judged, number))
         everything = make_calibrator(name).fit(preds.logits, preds.target)
         assert torch.equal(table.fitted[name].transform(preds.logits), everything.transform(preds.logits))
     assert "cross-fitted in 2 parts" in table.caption()
@@ -182,7 +183,8 @@ def test_noise_floors():
     for name, metric in errors.items():
         brute = torch.stack([metric(preds.probs, y, validate=False) for y in labels])
         assert abs(brute.mean() - floors[name]) < 4*brute.std()/math.sqrt(200), name
-    assert _classwise_floor(preds.probs, 15, 5, 0) == _classwise_floor(preds.probs, 15, 5, 0)
+    again = {name: m.floor for name, m in measure_all(Scored.of(preds), draws=200, n_boot=2).items()}
+    assert again == floors
 
 
 def test_the_recommendation_does_not_depend_on_the_order_of_names():
@@ -207,7 +209,7 @@ def test_calibration_errors_are_told_apart_by_their_intervals_alone():
         "b": dict(ece=Row(value=.035, interval=(.025, .045))),
         "c": dict(ece=Row(value=.05, interval=(.04, .06))),
     }
-    assert _as_good(rows, {}, 2, 0) == dict(ece=["a", "b"])
+    assert _as_good(rows, {}, None) == dict(ece=["a", "b"])
 
 
 def test_calibrated_models_are_rarely_accused():
@@ -358,7 +360,8 @@ def test_few_samples_that_decide_are_told():
     probs = torch.tensor([[.9, .1]], dtype=torch.float64).expand(n, 2)
     given, calibrated = (torch.full((n,), nll, dtype=torch.float64) for nll in (.1, .105))
     given[:3] = 20.
-    scored = {AS_GIVEN: Scored(probs, pred, target, given), "platt": Scored(probs, pred, target, calibrated)}
+    scored = {AS_GIVEN: Scored.of_probs(probs, pred, target, given)}
+    scored["platt"] = Scored.of_probs(probs, pred, target, calibrated)
     rows = {row: measure_all(s, n_boot=10, draws=2) for row, s in scored.items()}
     best = dict.fromkeys(rows[AS_GIVEN], ["platt"])
     table = Evaluation("", rows, best, scored, {"platt": make_calibrator("platt")}, [], [])

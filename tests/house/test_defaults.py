@@ -24,7 +24,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "losses": "losses.weighted losses.regularised losses.modules losses.theory",
     "temperature": "posthoc.temperature", "score_maps": "posthoc.score_maps",
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.confidence_maps posthoc.composed",
-    "plots": "plots", "evaluate": "evaluate.measures evaluate.table evaluate.audit", "synth": "data.synth",
+    "plots": "plots", "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table evaluate.audit",
+    "synth": "data.synth",
     "data": "data.splits data.toys data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named", "batches": "train.batches",
     "recorders": "train.history train.recorders",
@@ -177,6 +178,7 @@ TABLE |= {
     "bins.mass_table": lambda: [bins.mass_table(CONF, HIT, 5, ties) for ties in ("split", "group")],
     "bins.dropped_interp_ece": lambda: bins.dropped_interp_ece(CONF, HIT, 5),
     "bins.chunks": lambda: list(bins.chunks(PROBS, TARGET, 16)),
+    "bins.class_sums": lambda: bins.class_sums(PROBS, TARGET, 5),
     "bins.class_gaps": lambda: bins.class_gaps(PROBS, TARGET, 5),
     "bins.table_norm": lambda: [bins.table_norm(bins.width_bins(CONF, HIT, 5), norm) for norm in ("l1", "l2", "max")],
     "smoothing.cells_for": lambda: smoothing.cells_for(.01),
@@ -185,6 +187,8 @@ TABLE |= {
                                                                                         64), .1),
     "smoothing.smooth_error_norm": lambda: smoothing.smooth_error_norm(smoothing.cosine_means([(CONF,
                                                                                                 HIT.double() - CONF)])),
+    "smoothing.smooth_error_norms": lambda: smoothing.smooth_error_norms(
+        smoothing.cosine_means([(CONF, HIT.double() - CONF)], 64)[None]),
     "smoothing.smooth_noise": lambda: smoothing.smooth_noise(CONF, HIT, draws=3, cells=64),
     "smoothing.smooth_curve": lambda: smoothing.smooth_curve(CONF, HIT),
     "smoothing.gaussian_log_kernel": lambda: smoothing.gaussian_log_kernel(CONF, TARGET, .1, False),
@@ -193,6 +197,7 @@ TABLE |= {
     "smoothing.beta_bandwidth": lambda: smoothing.beta_bandwidth(CONF),
     "smoothing.triweight_error": lambda: smoothing.triweight_error(CONF, HIT),
     "intervals.resamples": lambda: list(intervals.resamples(N, 3, 0)),
+    "intervals.SharedResamples": lambda: [intervals.SharedResamples(n, 3).means(draw(2, n)) for n in (N, 9000)],
     "intervals.percentiles": lambda: intervals.percentiles(CONF, .9),
     "intervals.bootstrap_mean": lambda: [intervals.bootstrap_mean(v, n_boot=5)
                                          for v in (CONF, CONF.double(), CONF.numpy(), [.1, .2, .7, .05])],
@@ -455,7 +460,11 @@ def drawn_figure():
 TABLE |= {
     "evaluate.evaluate": evaluated,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
-    "evaluate.measure_all": lambda: evaluate.measure_all(evaluate.Scored.of(PREDS), 5, (10,), n_boot=5, draws=2),
+    "evaluate.ConfidenceCells": lambda: [evaluate.ConfidenceCells(c, dict(ece=5), dict(ada=5)).errors(3, 0)
+                                         for c in (CONF.double(), draw(9000).sigmoid().double())],
+    "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
+    "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
+    "evaluate.measure_all": lambda: evaluate.measure_all(evaluate.Scored.of(PREDS, n_bins=5), (10,), n_boot=5, draws=2),
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit)
@@ -483,7 +492,7 @@ ELSEWHERE = {
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
     "streaming": {},
     "smoothing": {},
-    "intervals": {HELPERS: "check_level"},
+    "intervals": {HELPERS: "check_level check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},

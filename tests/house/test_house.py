@@ -29,7 +29,7 @@ WINGS = {  # the wings that each may import from
     "notebooks": "core params processes metrics runs checks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core params names processes data train runs notebooks",
-    "cli": "core params names posthoc evaluate data runs notebooks sweep",
+    "cli": "core params names processes posthoc evaluate data runs notebooks sweep",
 }
 
 

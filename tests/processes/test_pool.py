@@ -210,7 +210,7 @@ def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
 def test_jobs_may_use_threads(tmp_path):
     "One worker has all the cores; a copy of a process that has used threads would hang."
     command = script(tmp_path / "master.py",
-                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs', 'sklearn.datasets'])",
+                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs.many', 'sklearn.datasets'])",
                      "jobs = in_processes(simple_jobs.add_up, [(1_000_000,)], 1, **options)",
                      "print(next(jobs))")
     env, wait = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}, patience(120)
