@@ -58,8 +58,8 @@ def _classwise(scored, seed):
     weight, gap = number/number.sum(), (hits - confs)/number
     draws = 1000 if number.count_nonzero() <= 1000 else 200  # a sum of so many gaps varies little
     interval = gap_interval(gap, hits/number, number, weight, draws=draws, seed=seed)
-    value, floor = (weight*gap.abs()).nansum(), classwise_floor(scored.classes)
-    return Measure.of(value, len(scored), interval, bins=scored.n_bins, floor=floor)
+    floor = classwise_floor(scored.classes)
+    return Measure.of(scored.classwise_ece(), len(scored), interval, bins=scored.n_bins, floor=floor)
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.predictions import Predictions
-from ..metrics.bins import ReliabilityBins, check_bins, class_sums, table_norm, width_bins
+from ..metrics.bins import ReliabilityBins, check_bins, class_sums, mass_table, table_norm, width_bins
 from ..metrics.smoothing import smooth_curve
 from ..metrics.intervals import gap_interval
 from ..metrics.scores import brier_of_samples
@@ -34,9 +34,15 @@ class _Binned:
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "The table of `n_bins` equal-width bins."
         return width_bins(self.conf, self.hit, n_bins)
-    def ece(self, n_bins:int=15)->float:
+    def ece(self,
+        n_bins:int=15,
+        norm:str='l1',  # 'l1', or 'l2' for the root mean square, or 'max' for the MCE
+    )->float:
         "The ECE of the confidences of the predictions."
-        return table_norm(self.bins(n_bins)).item()
+        return table_norm(self.bins(n_bins), norm).item()
+    def ada_ece(self, n_bins:int=15)->float:
+        "The adaptive ECE: bins with equally many samples."
+        return table_norm(mass_table(self.conf, self.hit, n_bins)).item()
     def diagram(self, n_bins:int=15)->dict:
         "Arguments of `plots.reliability_diagram`: bins, smooth curve, and a note with the ECE and its interval."
         bins, curve = self.bins(n_bins), smooth_curve(self.conf, self.hit)
@@ -64,6 +70,10 @@ class _Samples(_Binned):
     def n_bins(self):
         "M, the number of bins of each class."
         return self.classes.shape[2]
+    def classwise_ece(self)->float:
+        "Mean over classes of the ECE of each column against `target == k`."
+        number, hits, confs = self.classes
+        return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:
         "Error, NLL and Brier score of each sample: their means are the error rate and two proper scores."
         return dict(error=(~self.hit).double(), nll=self.nll, brier=self.brier)
