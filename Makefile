@@ -52,7 +52,7 @@ test: $(DEV)           ## the lesson cells of all notebooks, then tests/
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 # two jobs side by side, the first one's output after the second's; fails if either does
-both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first + second))
+both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first | second))
 
 check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
 	$(BIN)/ruff check

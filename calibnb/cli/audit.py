@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
 import json
-import os
 import re
 import shutil
 import sys
@@ -53,8 +52,11 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report: _check_root()
     if args.to: _check_folder('--to', args.to)
-    paths = args.file, args.target_file, args.val_file, args.val_target_file
-    for path in filter(None, paths): _check_there(path)
+    given = dict(zip(('file', '--target', '--val', '--val-target'), _files(args)))
+    for flag, path in given.items():
+        if path: _check_there(path, flag)
+
+def _files(args): return args.file, args.target_file, args.val_file, args.val_target_file
 
 def _audit_sets(args):
     "Predictions, validation predictions or None, and remarks; ValueError in the words of the command line."
@@ -81,16 +83,17 @@ def _audit_settings(args):
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
-    if not args.no_report: _prepare_kernel()
     preds, val, remarks = _audit_sets(args)
+    if not args.no_report: _prepare_kernel()
     found = _evaluated(preds, val, args)
     found.notes[:0] = remarks
     if not args.json: print(_answer(found, preds, args), flush=True)
-    if args.no_report: report = None
-    else:
-        report = _report(found, args)
-        if report is None: return 1
-    if args.json: _print_json(found, preds, report)
+    report = None
+    try:
+        if not args.no_report: report = _report(found, args)
+    finally:
+        if args.json: _print_json(found, preds, report)
+    return 0 if report or args.no_report else 1
 
 def _prepare_kernel():
     "The process that the notebook's kernel is copied from imports torch while the file is read and judged."
@@ -118,17 +121,15 @@ def _print_json(found, preds, report):
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
 def _report(found, args)->Path|None:
     "Make the notebook of the experiment `audit` and its report, and say where they lie; None if that fails."
-    from calibnb.notebooks.execute import NotebookError, describe, run_notebook
+    from calibnb.notebooks.execute import NotebookError, _environment, describe, run_notebook
     from calibnb.notebooks.pages import write_report
     settings = _audit_settings(args)
-    with tempfile.TemporaryDirectory() as kept:
+    with tempfile.TemporaryDirectory() as kept, _environment(dict(CALIBNB_EVALUATION=Path(kept))):
         found.save(kept)
-        os.environ['CALIBNB_EVALUATION'] = kept
         try: folder = run_notebook('audit', settings, again=True, progress=False, forked=True)
         except NotebookError as e:
             print(f'calibnb: {e}', file=sys.stderr)
             return None
-        finally: del os.environ['CALIBNB_EVALUATION']
     report = write_report(folder, folder/'files'/'report.html', f'calibration audit: {settings["title"]}')
     where = _copy_audit(folder, Path(args.to)) if args.to else folder/'files'
     if not args.json: _say_where(describe(folder), where, _kind(args))

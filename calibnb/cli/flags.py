@@ -31,9 +31,9 @@ def _check_file(flag, path):
     if Path(path).is_dir(): raise ValueError(f'{flag}: {path} is a folder, want the name of a file')
     _check_folder(flag, Path(path).parent, path)
 
-def _check_there(path):
+def _check_there(path, flag='file'):
     "ValueError unless there is a file, of a format that can be read."
-    if not Path(path).is_file(): raise ValueError(f'file: {path} is not there')
+    if not Path(path).is_file(): raise ValueError(f'{flag}: {path} is not there')
     pick('file format', Path(path).suffix.lower(), NAMES['file format'])
 
 def _pairs(flag, pairs):

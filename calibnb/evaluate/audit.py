@@ -188,7 +188,9 @@ def _check_folds(n, folds):
 # %% ../../nbs/40_evaluate/06_audit.ipynb #19eef558
 def _chosen(calibrators, K, n_fit):
     "Row -> calibrator, from simple to complex, and notes on those left out."
-    if isinstance(calibrators, dict): return calibrators, []
+    if isinstance(calibrators, dict):
+        if AS_GIVEN in calibrators: raise ValueError(f'calibrators: {AS_GIVEN!r} is the row of the network itself')
+        return calibrators, []
     if calibrators is None: names, notes = _all_that_fit(K, n_fit)
     else: names, notes = _in_order([calibrators] if isinstance(calibrators, str) else list(calibrators)), []
     return {name: make_calibrator(name) for name in names}, notes
@@ -229,15 +231,15 @@ def evaluate(
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
-    n_fit = len(preds) - len(preds)//folds if val is None else len(val)
+    n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
     resamples, more_bins = SharedResamples(len(preds), n_boot, seed), [M for M in more_bins if M != n_bins]
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = _Fits(preds, val, folds if wanted else None, seed, n_bins, progress)
     found = _Comparison(preds, fits, measured, notes)
-    found.add(chosen)
-    if calibrators is None: found.add(_on_top(found), on_top=True)
-    fits.bar.close()
+    with fits.bar:
+        found.add(chosen)
+        if calibrators is None: found.add(_on_top(found), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'
     elif val is None: how = f'calibrators cross-fitted in {folds} parts'
     else: how = f'calibrators fitted on {n_fit:,} other samples'

@@ -85,9 +85,11 @@ def mean_absolute_deviation(
     return torch.where(v > n, 0., 2*v*(ways + log_p).exp())
 
 def classwise_floor(
-    classes:Tensor,  # (3, K, M) of `class_sums`
+    classes:Tensor,  # (4, K, M) of `class_sums`
 )->float:
     "Mean classwise ECE of a model whose labels follow its probabilities."
-    number, _, confs = classes
+    number, _, confs, squares = classes
     share = (confs/number.clamp_min(1)).clamp(0, 1)
-    return mean_absolute_deviation(number, share).sum().item()/number.sum().item()
+    binomial, variance = number*share*(1 - share), (confs - squares).clamp_min(0)
+    narrower = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
+    return (narrower*mean_absolute_deviation(number, share)).sum().item()/number.sum().item()

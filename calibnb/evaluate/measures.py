@@ -54,7 +54,7 @@ def _top_label_measures(scored, more_bins, draws, seed):
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa
 def _classwise(scored, seed):
     "Classwise ECE of the probabilities, with interval and noise floor."
-    number, hits, confs = scored.classes.flatten(1)
+    number, hits, confs, _ = scored.classes.flatten(1)
     weight, gap = number/number.sum(), (hits - confs)/number
     draws = 1000 if number.count_nonzero() <= 1000 else 200  # a sum of so many gaps varies little
     interval = gap_interval(gap, hits/number, number, weight, draws=draws, seed=seed)
@@ -64,8 +64,8 @@ def _classwise(scored, seed):
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(
     scored:Scored,
-    more_bins=(),         # further numbers of bins for the ECE: ece_10, ...
-    *, n_boot:int=400,    # resamples, for the intervals of means
+    *, more_bins=(),      # numbers of bins for the ECE besides `scored.n_bins`: ece_10, ...
+    n_boot:int=400,       # resamples, for the intervals of means
     draws:int=50,         # simulated label sets, for the noise floors
     seed:int=0,
     resamples:SharedResamples|None=None, # in place of `n_boot`, where several sets share the samples

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.predictions import Predictions
-from ..metrics.bins import ReliabilityBins, check_bins, class_sums, mass_table, table_norm, width_bins
+from ..metrics.bins import ReliabilityBins, class_sums, mass_table, table_norm, width_bins
 from ..metrics.smoothing import smooth_curve
 from ..metrics.intervals import gap_interval
 from ..metrics.scores import brier_of_samples
@@ -57,7 +57,7 @@ class _Samples(_Binned):
     conf:Tensor    # (N,) float64 probability of the prediction
     nll:Tensor     # (N,) float64, inf where the label has probability 0
     brier:Tensor   # (N,) float64 squared distance to the one-hot label
-    classes:Tensor # (3, K, M) float64 of `class_sums`
+    classes:Tensor # (4, K, M) float64 of `class_sums`
 
     def __len__(self): return len(self.target)
     @property
@@ -72,14 +72,20 @@ class _Samples(_Binned):
         return self.classes.shape[2]
     def classwise_ece(self)->float:
         "Mean over classes of the ECE of each column against `target == k`."
-        number, hits, confs = self.classes
+        number, hits, confs, _ = self.classes
         return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:
         "Error, NLL and Brier score of each sample: their means are the error rate and two proper scores."
         return dict(error=(~self.hit).double(), nll=self.nll, brier=self.brier)
 
+_PER_SAMPLE = [field.name for field in fields(_Samples) if field.name != 'classes']
+
 # %% ../../nbs/40_evaluate/02_scored.ipynb #8c6f7273
-_NUMBERS = 2**18  # probabilities in a piece: 2 MiB
+_NUMBERS = 2**18  # probabilities in a piece: 2 MiB, or 256 samples
+
+def _pieces(preds):
+    size = max(256, _NUMBERS//preds.num_classes)
+    return (preds[slice(start, start + size)] for start in range(0, len(preds), size))
 
 def _probs_of(preds, calibrator):
     "Probabilities, predictions, labels and NLL of a piece, on the CPU."
@@ -108,13 +114,15 @@ class Scored(_Samples):
     def of(cls,
         preds:Predictions,
         calibrator:'Calibrator|None'=None, # fitted; None: the probabilities of the network
-        n_bins:int=15,                   # of each class
+        n_bins:int=15,                   # of each class; `measure_all` takes as many for the ECE
     )->'Scored':
         "Predictions as the network made them, or as a calibrator transforms them."
-        check_bins(n_bins)
-        size = max(1, _NUMBERS//preds.num_classes)
-        pieces = (preds[slice(start, start + size)] for start in range(0, len(preds), size))
-        return cls.joined([cls.of_probs(*_probs_of(piece, calibrator), n_bins) for piece in pieces])
+        samples, classes = [], 0.
+        for part in _pieces(preds):
+            piece = cls.of_probs(*_probs_of(part, calibrator), n_bins)
+            samples.append([getattr(piece, name) for name in _PER_SAMPLE])
+            classes = classes + piece.classes
+        return cls(*map(torch.cat, zip(*samples)), classes)
 
     @classmethod
     def joined(cls,
@@ -125,5 +133,4 @@ class Scored(_Samples):
         def column(name):
             values = torch.cat([getattr(part, name) for part in parts])
             return values if order is None else torch.empty_like(values).index_copy_(0, order, values)
-        samples = [column(field.name) for field in fields(cls) if field.name != 'classes']
-        return cls(*samples, sum(part.classes for part in parts))
+        return cls(*map(column, _PER_SAMPLE), sum(part.classes for part in parts))

@@ -162,25 +162,28 @@ def class_sums(
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
     closed:str='right',
-)->Tensor:          # (3, K, M) float64 on the CPU
-    "`bin_sums` of each class, whose confidences are its column and whose hits are its labels; they add up."
+)->Tensor:          # (4, K, M) float64 on the CPU
+    "`bin_sums` of each class: its column is the confidence, its labels are the hits; and sums of squares. They add up."
+    check_bins(n_bins)
     N, K = probs.shape
-    sums = torch.zeros(3, K, n_bins, dtype=torch.float64, device='cpu')
-    number, hits, confs = sums[0], sums[1], sums[2]  # views
-    total = torch.zeros(K, dtype=torch.float64, device='cpu')
+    sums = torch.zeros(4, K, n_bins, dtype=torch.float64, device='cpu')
+    number, hits, confs, squares = (sums[i] for i in range(4))  # views
+    total = torch.zeros(2, K, dtype=torch.float64, device='cpu')
     def counted(values, labels, weights=None):
         cells = bin_ids(values, n_bins, closed) + n_bins*labels
         return torch.bincount(cells, weights=weights, minlength=K*n_bins).reshape(K, n_bins).cpu()
-    for p, y in chunks(probs, target, 2**18):
+    for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
-        inside = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M - 1 of a row
+        inside = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M of a row
         values, labels = p[inside], inside.nonzero()[:, 1]
         number += counted(values, labels)
         confs += counted(values, labels, values)
+        squares += counted(values, labels, values.square())
         hits += counted(p.gather(1, y[:, None])[:, 0], y)
-        total += p.sum(0).cpu()
+        total += torch.stack([p.sum(0), p.square().sum(0)]).cpu()
     number[:, 0] += N - number.sum(1)  # all the others are in the first bin
-    confs[:, 0] += total - confs.sum(1)
+    confs[:, 0] += total[0] - confs.sum(1)
+    squares[:, 0] += total[1] - squares.sum(1)
     return sums
 
 def class_gaps(
@@ -190,7 +193,7 @@ def class_gaps(
     closed:str='right',
 )->Tensor:          # (K, M) float64 on the CPU
     "Sum over the samples in each bin of each column of (target == k) - p_k; they add up over batches."
-    _, hits, confs = class_sums(probs, target, n_bins, closed)
+    _, hits, confs, _ = class_sums(probs, target, n_bins, closed)
     return hits - confs
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #883ba994

@@ -90,6 +90,7 @@ class _LinearNLL(Calibrator):
     "A linear map of inputs made from logits, here by a matrix, and its NLL. A subclass may replace any of the methods."
     keeps_prediction = False
     fitted = 'weight_', 'bias_'
+    penalised = False  # is there a penalty, so that there is a minimum however few the samples are?
     def _inputs(self, z): return z
     def _map(self, x, weight, bias): return F.linear(x, weight, bias)
     def _outer(self, grad, rows): return grad.T @ rows
@@ -98,8 +99,7 @@ class _LinearNLL(Calibrator):
 
     def _penalty(self, N, K, T):
         "A function (weight, bias) -> quadratic penalty and its two derivatives; there is none here."
-        def nothing(weight, bias): return 0., torch.zeros_like(weight), torch.zeros_like(bias)
-        return nothing
+        return lambda weight, bias: (0., torch.zeros_like(weight), torch.zeros_like(bias))
 
     def _with_least_penalty(self, weight, bias):
         "The map with the same probabilities and the least penalty."
@@ -256,7 +256,7 @@ class _LinearMap(_LinearNLL):
         def objective(inputs, target): return _Objective(self, inputs, target, penalty, weight.shape)
         penalty, step = self._penalty(N, K, T), max(1, N//_FEW)
         flat = objective(inputs, target).flat(weight, weight.new_zeros(K))
-        limits = dict(steps=8, rounds=3) if 4*flat.size > N else {}
+        limits = dict(steps=8, rounds=3) if 4*flat.size > N and not self.penalised else {}
         with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
             if step > 1:
                 few = objective(inputs.every(step).in_float32(), target[::step])
@@ -285,6 +285,9 @@ class MatrixScaling(_LinearMap, name='matrix'):
         lam:float|None=None, # strength of the penalty ODIR; None: T²K²(K - 1)/(.18 N), T the best temperature
         mu:float|None=None,  # strength of its part for the offsets; None: K/(2 N)
     ): self.lam, self.mu = lam, mu
+
+    @property
+    def penalised(self): return self.lam != 0
 
     def _penalty(self, N, K, T):
         lam = T*T*K*K*(K - 1)/(2*_OFF_DIAGONAL**2*N) if self.lam is None else self.lam

@@ -142,6 +142,7 @@ def _mean_of_steps(weights, maps):
     jumps = torch.cat([w*m['values'].diff(prepend=m['values'].new_zeros(1)) for w, m in zip(weights, maps)])
     edges, place = at.unique(return_inverse=True)
     values = torch.zeros_like(edges).index_add_(0, place, jumps).cumsum(0)
+    values = values.clamp_max(1 - 2**-53)  # means of shares below 1 are, too, but for rounding
     return torch.cat([edges, edges.new_ones(1)]), values
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #66c7e0dc

@@ -303,8 +303,10 @@ def ensemble_temperature(
     rest = dict(type='ineq', fun=lambda x: 1 - x[1] - x[2], jac=lambda x: np.array([0., -1., -1.]))
     def least(start, rows):
         nll = _mixture_nll(logits[rows], target[rows])
-        options = dict(ftol=1e-10, maxiter=100)
-        return minimize(nll, start, jac=True, method='SLSQP', bounds=bounds, constraints=rest, options=options).x
+        how = dict(method='SLSQP', bounds=bounds, constraints=rest, options=dict(ftol=1e-10, maxiter=100))
+        with warnings.catch_warnings():
+            warnings.filterwarnings('ignore', 'Values in x were outside bounds')  # by rounding; older SciPy says so
+            return minimize(nll, start, jac=True, **how).x
     logits = _wide_enough(logits)
     start = np.array([-math.log(_quiet_nll_temperature(logits, target)), .05, .05])
     step = len(logits)//_FEW

@@ -78,7 +78,7 @@ class Presets(ImagePresets):
 
 # %% ../../nbs/60_train/01_recipe.ipynb #5a9d3c11
 class FusedSGD:
-    "SGD with momentum by torch's fused kernel: the same bits and the same state as `torch.optim.SGD(fused=True)`."
+    "SGD with momentum by torch's fused kernel: the bits of `torch.optim.SGD(fused=True)`, and its state."
     def __init__(self,
         weights,        # tensors of one dtype, on one device
         lr:float,
@@ -89,10 +89,14 @@ class FusedSGD:
         self.param_groups = [dict(lr=lr, momentum=momentum, weight_decay=weight_decay)]
         self.momenta = [torch.zeros_like(w) if momentum else None for w in self.weights]
 
+    def zero_grad(self):
+        for w in self.weights: w.grad = None
+
     @torch.no_grad()
     def step(self):
         "Move the weights that have a gradient."
         used = [(w, w.grad, m) for w, m in zip(self.weights, self.momenta) if w.grad is not None]
+        if not used: return
         weights, gradients, momenta = zip(*used)
         options, momenta = self.param_groups[0], [m for m in momenta if m is not None]
         torch._fused_sgd_(weights, gradients, momenta, **options, dampening=0., nesterov=False, maximize=False,

@@ -88,6 +88,7 @@ def _clip_gradients(
 ):
     "Scale the gradients to a norm of at most `largest`: the bits of `clip_grad_norm_`, in a third of its time."
     gradients = [w.grad for w in weights if w.grad is not None]
+    if not gradients: return
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     factor = torch.clamp(largest/(norm + 1e-6), max=1.)
     if norm.is_cpu and factor == 1: return  # on a GPU, looking would mean waiting

@@ -108,7 +108,7 @@ def test_an_infinite_nll_is_said_and_never_recommended():
     table = evaluate(preds, overconfident(30, seed=5), calibrators=textbook, n_boot=50, draws=2)
     assert table.rows["isotonic"]["nll"].value is None and table.rows["isotonic"]["nll"].interval is None
     assert "∞" in table.text() and "∞" in table._repr_html_() and table.recommended == AS_GIVEN
-    written = pd.read_csv(io.StringIO(table.frame().to_csv()), index_col=[0, 1])
+    written = pd.read_csv(io.StringIO(table.frame().to_csv()), index_col=[0, 1], float_precision="round_trip")
     assert written.value["isotonic", "nll"] == math.inf and "isotonic,nll,inf," in table.frame().to_csv()
     assert written.value.notna().all() and written.lo[AS_GIVEN, "error"] == table.rows[AS_GIVEN]["error"].interval[0]
     assert "isotonic" not in table.best["nll"]
@@ -160,6 +160,7 @@ def test_large_matrices_are_left_out_and_it_is_said():
     (dict(calibrators=["platts"]), "did you mean 'platt'"),
     (dict(n_bins=0), "n_bins: 0"),
     (dict(more_bins=[-1]), "n_bins: -1"),
+    (dict(calibrators={AS_GIVEN: make_calibrator("platt")}), "'as given' is the row of the network itself"),
 ])
 def test_wrong_arguments(args, message):
     with pytest.raises(ValueError, match=message):
@@ -169,7 +170,8 @@ def test_wrong_arguments(args, message):
 def test_too_few_to_fit():
     with pytest.raises(ValueError, match="preds: 3 samples, too few"):
         evaluate(overconfident(3))
-    assert list(evaluate(overconfident(3), calibrators=(), n_boot=5, draws=1).rows) == [AS_GIVEN]
+    for folds in None, 0:
+        assert list(evaluate(overconfident(3), calibrators=(), folds=folds, n_boot=5, draws=1).rows) == [AS_GIVEN]
 
 
 def test_noise_floors():
@@ -368,3 +370,26 @@ def test_few_samples_that_decide_are_told():
     assert table.deciding_samples("platt", AS_GIVEN) == 3 and table.deciding_samples(AS_GIVEN, "platt") is None
     told = "This choice rests on 3 samples: without them, the probabilities as given would have the lower NLL."
     assert told in table.advice()
+
+
+def test_bbq_leaves_room_for_an_error():
+    "Where every sample of the highest bin is right, the sum over histograms must not be rounded to 1 or above."
+    for seed in 4, 8, 10, 13, 20, 45:
+        draw = torch.Generator().manual_seed(seed)
+        logits = torch.zeros(500, 10, dtype=torch.float64)
+        logits[:, 0] = 60*torch.rand(500, generator=draw, dtype=torch.float64)
+        target = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+        bbq = make_calibrator("bbq").fit(logits, target)
+        scored = Scored.of(Predictions(logits, torch.ones_like(target)), bbq)  # no prediction is right
+        assert scored.nll.isfinite().all() and (scored.conf < 1).all()
+
+
+@pytest.mark.parametrize("n_bins", [1, 2, 5, 15])
+def test_the_floor_of_classes_with_few_bins(n_bins):
+    "Beside the mean over drawn labels; with few bins the probabilities of a bin differ much."
+    preds = overconfident(400, K=3)
+    draw = torch.Generator().manual_seed(1)
+    labels = [torch.multinomial(preds.probs, 1, generator=draw)[:, 0] for _ in range(300)]
+    drawn = torch.stack([metrics.classwise_ece(preds.probs, y, n_bins, validate=False) for y in labels])
+    floor = measure_all(Scored.of(preds, n_bins=n_bins), draws=1, n_boot=2)["classwise_ece"].floor
+    assert abs(drawn.mean() - floor) < 4*drawn.std()/math.sqrt(300)

@@ -1,5 +1,6 @@
 "Predictions from files, by hand and through `calibnb audit` and `apply`: right, refused in one line, never executed."
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import Evaluation
 from calibnb.evaluate.files import read_predictions, read_scored, read_scores
+from calibnb.notebooks import NotebookError, execute
 from calibnb.runs.folder import find_runs
 from calibnb.posthoc import Calibrator
 
@@ -165,6 +167,7 @@ def test_bad_files_end_in_one_line(bad_files, tmp_path, capsys):
 @pytest.mark.parametrize("args, message", [
     (["--bins", "0"], "--bins: 0"),
     (["--val", "b.npz"], "val: 3 classes, want 4"),
+    (["--val", "c.npz"], "--val: c.npz is not there"),
     (["--val", "a.npz"], "the same samples as preds"),
     (["--val-target", "b.npz"], "without --val"),
 ])
@@ -314,7 +317,17 @@ def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch,
     found = json.loads(capsys.readouterr().out)
     report = Path(found["report"])
     assert "seen twice" in report.read_text() and "seen twice" in (report.parent/"recommendation.txt").read_text()
-    kept = pd.read_csv(report.parents[1]/"tables"/"measures.csv", index_col=["calibrator", "metric"])
+    path = report.parents[1]/"tables"/"measures.csv"
+    kept = pd.read_csv(path, index_col=["calibrator", "metric"], float_precision="round_trip")
     for row, measures in found["rows"].items():
         for name, measure in measures.items():
             assert kept.loc[(row, name), "value"] == measure["value"]
+
+
+def test_an_answer_is_not_lost_with_its_report(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    def fail(*args, **options): raise NotebookError("the kernel died")
+    monkeypatch.setattr(execute, "run_notebook", fail)
+    assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert json.loads(out)["report"] is None and "the kernel died" in err and "CALIBNB_EVALUATION" not in os.environ

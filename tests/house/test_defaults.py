@@ -464,7 +464,8 @@ TABLE |= {
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
     "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
-    "evaluate.measure_all": lambda: evaluate.measure_all(evaluate.Scored.of(PREDS, n_bins=5), (10,), n_boot=5, draws=2),
+    "evaluate.measure_all": lambda: evaluate.measure_all(
+        evaluate.Scored.of(PREDS, n_bins=5), more_bins=(10,), n_boot=5, draws=2),
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit)
