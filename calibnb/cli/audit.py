@@ -77,8 +77,10 @@ def _audit_settings(args):
     given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
-    title = args.title or Path(args.file).name
-    return dict(kind=_kind(args), seed=args.seed, quick=not args.full, n_bins=args.bins, eps=eps, title=title, **paths)
+    numbers = dict(seed=args.seed, n_bins=args.bins, eps=eps)
+    return dict(kind=_kind(args), quick=not args.full, title=_title(args), **numbers, **paths)
+
+def _title(args): return args.title or Path(args.file).name
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
@@ -96,7 +98,7 @@ def _audit(args):
     return 0 if report or args.no_report else 1
 
 def _prepare_kernel():
-    "The process that the notebook's kernel is copied from imports torch while the file is read and judged."
+    "The process that the notebook's kernel is copied from imports torch while the set is judged."
     from calibnb.processes.kernels import KERNEL_MODULES
     from calibnb.processes.pool import fork_server
     fork_server(KERNEL_MODULES)
@@ -110,8 +112,7 @@ def _evaluated(preds, val, args):
 
 def _answer(found, preds, args)->str:
     "What an audit found, as text."
-    title = args.title or Path(args.file).name
-    return f'{title}: {len(preds):,} samples, {preds.num_classes} classes\n\n{found.text()}'
+    return f'{_title(args)}: {len(preds):,} samples, {preds.num_classes} classes\n\n{found.text()}'
 
 def _print_json(found, preds, report):
     "One JSON object; an infinite value is null there."

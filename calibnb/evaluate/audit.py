@@ -88,8 +88,7 @@ class _Fits:
 
     def expect(self, n_calibrators):
         "Tell the bar how many more calibrators there will be."
-        each = 1 + len(self.splits.pairs) if self.crosses else 1
-        self.bar.total = (self.bar.total or 0) + n_calibrators*each
+        self.bar.total = (self.bar.total or 0) + n_calibrators*len(self._sources())
 
     def _sources(self):
         "What to fit on: all samples, then each part."
