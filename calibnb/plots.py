@@ -5,9 +5,11 @@
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
            'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes',
-           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'interval_dots', 'density']
+           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'interval_dots', 'forest_plot', 'density']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
+from textwrap import fill
+
 import matplotlib as mpl
 import numpy as np
 from matplotlib.patches import PathPatch
@@ -240,6 +242,30 @@ def interval_dots(
     ax.set(yticks=range(len(rows)), xlabel=xlabel, ylim=(len(rows) - .5, -.5))
     ax.set_yticklabels(list(rows) if names else [])
     ax.grid(axis='y', visible=False)
+
+# %% ../nbs/35_plots.ipynb #0c204f94
+_verdicts = {'holds': green, 'contradicted here': vermillion, 'no difference seen': blue}
+
+def forest_plot(
+    ax,        # of about .4 inches a claim in height
+    findings,  # with claim, kind, verdict and effect; those without an effect are left out
+):
+    "The margin of each claim with its interval, to the right of zero where the claim is right."
+    tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
+    ax.axvspan(-1, 1, color='#ececec', lw=0, zorder=0)
+    ax.axvline(0, color='k', lw=.8)
+    for y, finding in enumerate(tested):
+        effect, color = finding.effect, _verdicts.get(finding.verdict, grey)
+        if effect.interval: ax.plot([v/effect.sesoi for v in effect.interval], [y, y], color=color, lw=2.2)
+        ax.plot(effect.value/effect.sesoi, y, 'o' if finding.kind == 'paper' else 'D', color=color, ms=6)
+    ax.set_xscale('symlog', linthresh=1, linscale=.6)
+    ax.set(yticks=range(len(tested)), ylim=(len(tested) - .5, -.5))
+    ax.set_yticklabels([fill(f'{f.claim} [{f.kind}]', 62) for f in tested], fontsize=8.5)
+    ax.set_xlabel('margin in smallest effects of interest; to the right of zero the claim is right')
+    ax.grid(axis='y', visible=False)
+    present = [v for v in (*_verdicts, 'undecided') if any(f.verdict == v for f in tested)]
+    handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]
+    ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, len(handles)))
 
 # %% ../nbs/35_plots.ipynb #a0975219
 def density(

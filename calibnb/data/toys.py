@@ -65,6 +65,10 @@ def _three_parts(n, n_train, n_val, seed):
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
     return rows.split([n_train, n_val, n - n_train - n_val])
 
+def _check_meta(n_meta, n_val):
+    if not 0 <= n_meta < n_val:
+        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
+
 # %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
     seed:int,          # of the split
@@ -76,8 +80,7 @@ def digits(
     "scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
     images, labels = _digit_images()
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)
-    if not 0 <= n_meta < n_val:
-        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
+    _check_meta(n_meta, n_val)
     def part(rows): return Split(_pool_and_scale(images[rows], pool), labels[rows], rows=rows)
     meta_val = part(val[:n_meta]) if n_meta else None
     return Splits('digits', 10, part(train), part(val[n_meta:]), part(test), meta_val)
@@ -85,18 +88,23 @@ def digits(
 # %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
     seed:int,           # of the split and of all noise
-    flip:float=.1,      # probability that a label is replaced by another
-    noise:float=.1,     # standard deviation of the pixel noise, the image's range being 1
-    variants:int=4,     # of each base image
+    flip:float=.05,     # probability that a label is replaced by another
+    noise:float=.05,    # standard deviation of the pixel noise, the image's range being 1
+    variants:int=1,     # of each base image for training
+    more_variants:int=15, # of each base image for validation and test
     pool:int=1,         # side of averaged blocks
-    n_train:int=900,    # base images
-    n_val:int=400,      # base images; the rest is test: 497
+    n_train:int=700,    # base images
+    n_val:int=400,      # base images; the rest is test: 697
+    n_meta:int=0,       # of those for validation, how many are meta_val instead
 )->Splits:
     "Digits turned, shifted, scaled and covered with noise, with label noise of known strength; split before that."
     images, labels = _digit_images()
     generator = torch.Generator().manual_seed(seed + _DRAW)
-    def part(rows):
+    def part(rows, variants):
         varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
-        return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior)
+        return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior, rows=rows[varied.base])
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)
-    return Splits('noisy_digits', 10, part(train), part(val), part(test))
+    _check_meta(n_meta, n_val)
+    parts = [part(train, variants), *(part(rows, more_variants) for rows in (val[n_meta:], test))]
+    meta_val = part(val[:n_meta], more_variants) if n_meta else None
+    return Splits('noisy_digits', 10, *parts, meta_val)

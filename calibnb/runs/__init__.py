@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RunConfig', 'Run', 'get_run', 'train_file', 'get_runs', 'estimate_seconds', 'plan_table', 'collect', 'compare',
-           'comparison_table']
+           'comparison_table', 'choose_coefficient', 'choices_text']
 
 # %% ../../nbs/70_runs/00_runs.ipynb #c0c45912
 from typing import TYPE_CHECKING
@@ -17,11 +17,12 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.runs.worker import train_file
     from calibnb.runs.many import estimate_seconds, get_runs, plan_table
     from calibnb.runs.comparison import collect, compare, comparison_table
+    from calibnb.runs.choice import choices_text, choose_coefficient
 
-__getattr__, __dir__ = _door(__name__, 'config', 'run', 'worker', 'many', 'comparison')
+__getattr__, __dir__ = _door(__name__, 'config', 'run', 'worker', 'many', 'comparison', 'choice')
 
 # %% ../../nbs/70_runs/00_runs.ipynb #adef693e
 _all_ = [
     'RunConfig', 'Run', 'get_run', 'train_file', 'get_runs', 'estimate_seconds', 'plan_table', 'collect', 'compare',
-    'comparison_table'
+    'comparison_table', 'choose_coefficient', 'choices_text'
 ]

@@ -24,7 +24,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "losses": "losses.weighted losses.regularised losses.modules losses.theory",
     "temperature": "posthoc.temperature", "score_maps": "posthoc.score_maps",
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.confidence_maps posthoc.composed",
-    "plots": "plots", "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table evaluate.audit",
+    "plots": "plots",
+    "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table evaluate.audit evaluate.resampled",
     "synth": "data.synth",
     "data": "data.splits data.toys data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named", "batches": "train.batches",
@@ -466,6 +467,9 @@ TABLE |= {
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
     "evaluate.measure_all": lambda: evaluate.measure_all(
         evaluate.Scored.of(PREDS, n_bins=5), more_bins=(10,), n_boot=5, draws=2),
+    "evaluate.Resamples": lambda: [evaluate.Resamples(n, 3).mean(draw(n)) for n in (N, 9000)],
+    "evaluate.resampled_measures": lambda: evaluate.resampled_measures(
+        evaluate.Scored.of(PREDS), evaluate.Resamples(TARGET, 3), PROBS.double()),
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit)
@@ -522,7 +526,7 @@ ELSEWHERE = {
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
-                       "interval_dots density"},
+                       "interval_dots forest_plot density"},
 }
 
 

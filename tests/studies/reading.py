@@ -1,0 +1,56 @@
+"What the tests of the studies share: how the tables, trainings and findings of a run are read."
+import csv
+
+import nbformat
+import numpy as np
+from conftest import EXPERIMENTS
+
+from calibnb.metrics import ece
+from calibnb.runs import Run
+from calibnb.runs.folder import find_runs
+
+
+def table(folder, name):
+    "The rows of a table that a study kept, as text."
+    with open(folder/"tables"/f"{name}.csv", newline="") as file:
+        return list(csv.reader(file))
+
+
+def trainings(root, experiment):
+    "The runs that a study has trained."
+    folders = [f for f in find_runs(root) if f.path.parent.name == experiment and f.info["kind"] == "train"]
+    return [Run(f.path) for f in folders]
+
+
+def percent(values):
+    "As the tables have it: mean ± standard deviation over repetitions."
+    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+
+
+def ece_percent(run):
+    preds = run.predictions("test")
+    return 100*ece(preds.probs, preds.target).item()
+
+
+def changed(name, tmp_path, old, new):
+    "The study with one thing changed."
+    nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
+    cell, = [c for c in nb.cells if old in c.source]
+    cell.source = cell.source.replace(old, new)
+    nbformat.write(nb, tmp_path/"changed.ipynb")
+    return tmp_path/"changed.ipynb"
+
+
+def finding(folder, start):
+    "The one finding whose claim begins like this."
+    found, = [f for f in folder.result.findings if f.claim.startswith(start)]
+    return found
+
+
+def margin(folder, start):
+    "By how much a claim is right: above 0 where it is, whatever the verdict."
+    return finding(folder, start).effect.value
+
+
+def kinds(folder):
+    return {f.kind for f in folder.result.findings}
