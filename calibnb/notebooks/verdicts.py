@@ -152,7 +152,8 @@ def decide(
         adjusted[of_kind] = holm([closest[i][1] for i in of_kind])
     decided = {id(claim): _decided(claim, of_claim, *nearest, p)
                for claim, of_claim, nearest, p in zip(tested, tests, closest, adjusted)}
-    return [decided[id(c)] if id(c) in decided else _finding(c, HOLDS if c.margin else CONTRADICTED) for c in claims]
+    decided |= {id(c): _finding(c, HOLDS if c.margin else CONTRADICTED) for c in claims if c.kind == 'identity'}
+    return [decided[id(claim)] for claim in claims]
 
 # %% ../../nbs/75_notebooks/02_verdicts.ipynb #5b68f104
 def spread(
