@@ -18,7 +18,8 @@ import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from torch.distributed import TCPStore  # noqa: E402
 
-from calibnb.notebooks import FAILS, HOLDS, NOISY, execute, run_notebook  # noqa: E402
+from calibnb import notebooks  # noqa: E402
+from calibnb.notebooks import execute, run_notebook  # noqa: E402
 from calibnb.processes.pool import core_count, fork_server, in_processes  # noqa: E402
 from calibnb.sweep import engines  # noqa: E402
 
@@ -26,6 +27,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
+VERDICTS = {getattr(notebooks, name) for name in ("HOLDS", "CONTRADICTED", "NO_DIFFERENCE", "UNDECIDED", "FAILS", "NOISY")}
 VECTORS = ROOT/"tests"/"vectors"
 EXPERIMENTS = ROOT/"nbs"/"experiments"
 
@@ -180,7 +182,7 @@ def assert_complete(folder, figures, tables):
     assert len(list((folder/"figures").glob("*.png"))) == figures
     assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
     assert len(list((folder/"tables").glob("*.csv"))) == tables
-    assert set(verdicts(folder).values()) <= {HOLDS, FAILS, NOISY}
+    assert set(verdicts(folder).values()) <= VERDICTS
     assert not [o for o in outputs if o.get("name") == "stderr"], "warnings in the executed notebook"
     streams = "".join(o["text"] for o in outputs if o["output_type"] == "stream")
     assert len(streams) < 4000, "the log is flooded"

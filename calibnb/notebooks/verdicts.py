@@ -196,7 +196,7 @@ class Pairs:
         return ', '.join(f'{m} {spread(self.numbers(m, measure), digits, scale)}' for m in methods)
 
 # %% ../../nbs/75_notebooks/02_verdicts.ipynb #41fca1c3
-_ERRORS = {'true_error': 'true error', 'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE'}
+_ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE', 'true_error': 'true error'}
 
 def calibration_lead(
     pairs:Pairs,
