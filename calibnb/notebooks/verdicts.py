@@ -35,6 +35,7 @@ class Claim:
     sesoi: float|None = None # smallest effect of interest, in that unit; None: .5 points, .01 nats
     decided_by: str = ''     # the figure or table that shows it
     ours: str = ''           # what this run shows, in words
+    by_sample: bool = False  # of one set of predictions: `margin` is (N,), one number a sample, whose mean is the margin
     also: dict = field(default_factory=dict) # name -> (S,) margin by another measure, which should have the same sign
     n_test: int|None = None  # test samples of a seed
     floor: float|None = None # of a calibration error: what a calibrated model shows on so many, as a fraction
@@ -100,6 +101,7 @@ def _verdict(p, test, tests, smallest):
 def _note(claim, rival, test, n_seeds, verdict):
     "What a reader of the verdict must know besides its numbers."
     notes = [f'the closest is {rival}'] if rival else []
+    if claim.by_sample: return '; '.join(notes)
     count = '1 seed' if n_seeds == 1 else f'{n_seeds} seeds'
     if n_seeds < LEAST_SEEDS: notes.append(f'n = {count}, want {LEAST_SEEDS}')
     elif verdict == UNDECIDED and math.isnan(test.p): notes.append('not measured in every repetition')
@@ -111,15 +113,15 @@ def _note(claim, rival, test, n_seeds, verdict):
 def _decided(claim, tests, rival, p, adjusted):
     "The finding of a claim that is a test."
     test, n_seeds = tests[rival], next(iter(claim.margins.values())).shape[1]
-    enough = n_seeds >= LEAST_SEEDS and math.isfinite(test.p)
+    enough = (n_seeds >= LEAST_SEEDS or claim.by_sample) and math.isfinite(test.p)
     verdict = _verdict(adjusted, test, tests.values(), claim.smallest) if enough else UNDECIDED
     known = {name: value for name, value in dict(p=p, p_adjusted=adjusted, seen=2.8*test.se).items()
              if math.isfinite(value)}
     if math.isfinite(test.half): known['interval'] = (test.value - test.half, test.value + test.half)
     floor = None if claim.floor is None else claim.floor*_UNITS[claim.unit][0]
     effect = Effect(
-        value=test.value if math.isfinite(test.value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=n_seeds,
-        n_test=claim.n_test, floor=floor, note=_note(claim, rival, test, n_seeds, verdict), **known)
+        value=test.value if math.isfinite(test.value) else None, unit=claim.unit, sesoi=claim.smallest,
+        seeds=1 if claim.by_sample else n_seeds, n_test=n_seeds if claim.by_sample else claim.n_test, floor=floor, note=_note(claim, rival, test, n_seeds, verdict), **known)
     return _finding(claim, verdict, effect)
 
 def _finding(claim, verdict, effect=None):
