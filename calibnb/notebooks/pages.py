@@ -143,8 +143,8 @@ def _small(png, width=1000):
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #bbc93012
 _ABOUT = ('Every experiment in its quick mode, as `make gallery` ran it: on small data, in a minute or two on two '
-          'cores. A claim is decided by a test over seeds and test samples; observations of our own and identities, which are '
-          'true by construction, are counted apart.')
+          'cores. A claim is decided by a test over seeds and test samples; observations of our own and identities, '
+          'which are true by construction, are counted apart.')
 
 def write_gallery(
     directory,   # with executed notebooks from `copy_notebook`

@@ -35,7 +35,7 @@ class Claim:
     sesoi: float|None = None # smallest effect of interest, in that unit; None: .5 points, .01 nats
     decided_by: str = ''     # the figure or table that shows it
     ours: str = ''           # what this run shows, in words
-    by_sample: bool = False  # of one set of predictions: `margin` is (N,), one number a sample, whose mean is the margin
+    by_sample: bool = False  # of one set of predictions: `margin` is (N,), a number a sample, or rivals' such
     also: dict = field(default_factory=dict) # name -> (S,) margin by another measure, which should have the same sign
     n_test: int|None = None  # test samples of a seed
     floor: float|None = None # of a calibration error: what a calibrated model shows on so many, as a fraction
@@ -112,8 +112,9 @@ def _note(claim, rival, test, n_seeds, verdict):
 
 def _decided(claim, tests, rival, p, adjusted):
     "The finding of a claim that is a test."
-    test, n_seeds = tests[rival], next(iter(claim.margins.values())).shape[1]
-    enough = (n_seeds >= LEAST_SEEDS or claim.by_sample) and math.isfinite(test.p)
+    test, number = tests[rival], next(iter(claim.margins.values())).shape[1]
+    seeds, n_test = (1, number) if claim.by_sample else (number, claim.n_test)
+    enough = (seeds >= LEAST_SEEDS or claim.by_sample) and math.isfinite(test.p)
     verdict = _verdict(adjusted, test, tests.values(), claim.smallest) if enough else UNDECIDED
     known = {name: value for name, value in dict(p=p, p_adjusted=adjusted, seen=2.8*test.se).items()
              if math.isfinite(value)}
@@ -121,7 +122,7 @@ def _decided(claim, tests, rival, p, adjusted):
     floor = None if claim.floor is None else claim.floor*_UNITS[claim.unit][0]
     effect = Effect(
         value=test.value if math.isfinite(test.value) else None, unit=claim.unit, sesoi=claim.smallest,
-        seeds=1 if claim.by_sample else n_seeds, n_test=n_seeds if claim.by_sample else claim.n_test, floor=floor, note=_note(claim, rival, test, n_seeds, verdict), **known)
+        seeds=seeds, n_test=n_test, floor=floor, note=_note(claim, rival, test, seeds, verdict), **known)
     return _finding(claim, verdict, effect)
 
 def _finding(claim, verdict, effect=None):

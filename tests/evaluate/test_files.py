@@ -213,7 +213,7 @@ def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     assert {"measures.csv", "reliability_as_given.csv"} <= {p.name for p in (out/"tables").iterdir()}
     page = (out/"report.html").read_text()
     head, body = page.split("<body>")
-    assert page.count("data:image/png;base64") == 3 and "my model" in page
+    assert page.count("data:image/png;base64") == 4 and "my model" in page
     assert "http" not in body.replace("http://www.w3.org", "")
     assert "import " not in page and str(tmp_path) not in head
     folder, = find_runs(root)
