@@ -38,8 +38,10 @@ def _full_data(settings, *known):
 # %% ../nbs/73_checks.ipynb #c1a50007
 def check_nll_overfitting(settings:dict):
     "ValueError for parameters of `nll_overfitting` that cannot be right."
-    _trainings(settings, 20, ': the first fifteen are what the end is compared with')
+    _trainings(settings, 20, ', of which the last fifth is compared with others')
     _exponents(settings, '; 0 is cross-entropy, which is always there')
+    _one_of(settings, 'quick_data', ('digits', 'noisy_digits'), 'digits or noisy_digits')
+    for name in 'sesoi_norm', 'sesoi_epochs': _above_zero(settings, name)
 
 def check_calibratability(settings:dict):
     "ValueError for parameters of `calibratability` that cannot be right."
@@ -52,6 +54,8 @@ def check_calibratability(settings:dict):
 def check_loss_comparison(settings:dict):
     "ValueError for parameters of `loss_comparison` that cannot be right."
     _trainings(settings, 10)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    _above_zero(settings, 'sesoi_logits')
 
 def check_loss_geometry(settings:dict):
     "ValueError for parameters of `loss_geometry` that cannot be right."

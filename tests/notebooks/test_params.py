@@ -230,7 +230,12 @@ WRONG = dict(
         (dict(data="mnist"), "data: 'mnist'"),
         (dict(data="svhn"), "set quick to False"),
     ],
-    loss_comparison=[(dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9")],
+    loss_comparison=[
+        (dict(n_seeds=0), "n_seeds: 0"),
+        (dict(epochs=9), "epochs: 9"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_logits=0.0), "sesoi_logits: 0.0"),
+    ],
     loss_geometry=[(dict(gammas=[]), "gammas: "), (dict(gammas=[0.0]), "gammas: "), (dict(points=99), "points: 99")],
     meta_regularization=[
         (dict(n_seeds=0), "n_seeds: 0"),
@@ -245,6 +250,9 @@ WRONG = dict(
         (dict(n_seeds=0), "n_seeds: 0"),
         (dict(epochs=19), "epochs: 19"),
         (dict(gammas=[0.0]), "gammas: "),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_norm=0.0), "sesoi_norm: 0.0"),
+        (dict(sesoi_epochs=0.0), "sesoi_epochs: 0.0"),
     ],
     report=[(dict(least=0), "least: 0")],
     toy_gaussian=[
