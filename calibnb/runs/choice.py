@@ -6,8 +6,9 @@
 __all__ = ['choose_coefficient', 'choices_text']
 
 # %% ../../nbs/70_runs/08_choice.ipynb #5cce4024
-import math
 import statistics
+
+import torch
 
 from ..core.options import pick
 from ..core.predictions import Predictions
@@ -24,17 +25,25 @@ def _refinement(preds):
 
 _CRITERIA = {'calibration': _calibration_error, 'refinement': _refinement}
 
+def _error(preds, clusters):
+    "Error rate and its standard error; samples of one cluster are right or wrong together."
+    wrong = (~preds.hit).double().cpu()
+    if clusters is None: clusters = torch.arange(len(wrong), device='cpu')
+    place = torch.as_tensor(clusters).unique(return_inverse=True)[1].cpu()
+    sums = torch.zeros(len(wrong), dtype=torch.float64, device='cpu').index_add_(0, place, wrong - wrong.mean())
+    return wrong.mean().item(), sums.norm().item()/len(wrong)
+
 def choose_coefficient(
     preds:dict,                   # coefficient -> Predictions of the validation set
     criterion:str='calibration',  # or 'refinement', for what is calibrated afterwards
+    clusters=None,                # (N,) of each sample, e.g. `run.rows['val']`; None: each is its own
 ):                                # one of the coefficients
     "The coefficient with the least criterion on validation samples, among those with nearly the least error."
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: no coefficients to choose from, want predictions of at least one')
-    errors = {c: 1 - p.hit.double().mean().item() for c, p in preds.items()}
-    best = min(errors, key=errors.get)
-    standard_error = math.sqrt(errors[best]*(1 - errors[best])/len(preds[best]))
-    candidates = [c for c, error in errors.items() if error <= errors[best] + standard_error]
+    errors = {c: _error(p, clusters) for c, p in preds.items()}
+    best_error, standard_error = min(errors.values())
+    candidates = [c for c, (error, _) in errors.items() if error <= best_error + standard_error]
     return min(candidates, key=lambda c: measure(preds[c]))
 
 # %% ../../nbs/70_runs/08_choice.ipynb #988d656c
