@@ -74,6 +74,8 @@ def _image_study(settings):
 def check_weighted_gradients(settings:dict):
     "ValueError for parameters of `weighted_gradients` that cannot be right."
     _image_study(settings)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    for name in 'sesoi_r', 'sesoi_cost': _above_zero(settings, name)
 
 def check_meta_regularization(settings:dict):
     "ValueError for parameters of `meta_regularization` that cannot be right."
@@ -92,6 +94,7 @@ def check_toy_gaussian(settings:dict):
         raise ValueError(f'betas: {betas}, want orders of at least 1, with 1 (the focal weight) and 2 (the Brier '
                          'score) among them')
     _one_of(settings, 'distance', ('norm', 'sq', 'top'), '"norm", "sq" or "top"')
+    _above_zero(settings, 'sesoi')
 
 # %% ../nbs/73_checks.ipynb #c1a50010
 def check_audit(settings:dict):

@@ -28,8 +28,8 @@ _CRITERIA = {'calibration': _calibration_error, 'refinement': _refinement}
 def _error(preds, clusters):
     "Error rate and its standard error; samples of one cluster are right or wrong together."
     wrong = (~preds.hit).double().cpu()
-    if clusters is None: clusters = torch.arange(len(wrong), device='cpu')
-    place = torch.as_tensor(clusters).unique(return_inverse=True)[1].cpu()
+    if clusters is None: clusters = range(len(wrong))
+    place = torch.as_tensor(clusters, dtype=torch.int64, device='cpu').unique(return_inverse=True)[1]
     sums = torch.zeros(len(wrong), dtype=torch.float64, device='cpu').index_add_(0, place, wrong - wrong.mean())
     return wrong.mean().item(), sums.norm().item()/len(wrong)
 

@@ -262,6 +262,7 @@ WRONG = dict(
         (dict(gammas=[0.0]), "gammas: "),
         (dict(betas=[1.0]), "betas: "),
         (dict(distance="l1"), "distance: 'l1'"),
+        (dict(sesoi=0.0), "sesoi: 0.0"),
     ],
     train=[
         (dict(loss="focall"), "did you mean 'focal'"),
@@ -277,6 +278,9 @@ WRONG = dict(
         (dict(epochs=9), "epochs: 9"),
         (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_r=0.0), "sesoi_r: 0.0"),
+        (dict(sesoi_cost=-0.1), "sesoi_cost: -0.1"),
     ],
 )
 
