@@ -6,8 +6,9 @@
 __all__ = ['choose_coefficient', 'choices_text']
 
 # %% ../../nbs/70_runs/08_choice.ipynb #5cce4024
-import math
 import statistics
+
+import torch
 
 from ..core.options import pick
 from ..core.predictions import Predictions
@@ -24,16 +25,25 @@ def _refinement(preds):
 
 _CRITERIA = {'calibration': _calibration_error, 'refinement': _refinement}
 
+def _standard_error(values, clusters):
+    "Of the mean of values, of which those of one cluster go together."
+    off = values - values.mean()
+    if clusters is not None:
+        place = torch.as_tensor(clusters, dtype=torch.int64, device='cpu').unique(return_inverse=True)[1]
+        off = torch.zeros_like(off).index_add_(0, place, off)
+    return off.square().sum().sqrt().item()/len(values)
+
 def choose_coefficient(
     preds:dict,                   # coefficient -> Predictions of the validation set
     criterion:str='calibration',  # or 'refinement', for what is calibrated afterwards
+    clusters=None,                # (N,) of each sample, e.g. `run.rows['val']`; None: each is its own
 ):                                # one of the coefficients
     "The coefficient with the least criterion on validation samples, among those with nearly the least error."
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: no coefficients to choose from, want predictions of at least one')
     errors = {c: 1 - p.hit.double().mean().item() for c, p in preds.items()}
     best = min(errors, key=errors.get)
-    standard_error = math.sqrt(errors[best]*(1 - errors[best])/len(preds[best]))
+    standard_error = _standard_error(preds[best].hit.double().cpu(), clusters)
     candidates = [c for c, error in errors.items() if error <= errors[best] + standard_error]
     return min(candidates, key=lambda c: measure(preds[c]))
 
