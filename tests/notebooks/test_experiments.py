@@ -39,7 +39,7 @@ def audit(root):
     return run_forked("audit", root=root)
 
 
-@pytest.mark.parametrize("name, figures, tables", [("toy", 4, 2), ("overfitting", 3, 2), ("audit", 3, 3)])
+@pytest.mark.parametrize("name, figures, tables", [("toy", 4, 2), ("overfitting", 3, 2), ("audit", 4, 3)])
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
     assert_complete(request.getfixturevalue(name), figures, tables)
 
