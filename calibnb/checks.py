@@ -81,8 +81,10 @@ def check_meta_regularization(settings:dict):
     "ValueError for parameters of `meta_regularization` that cannot be right."
     _image_study(settings)
     _one_of(settings, 'scope', ('head', 'full'), 'head or full')
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
     _above_zero(settings, 'bandwidth')
     _above_zero(settings, 'meta_lr')
+    _above_zero(settings, 'least_gamma')
 
 def check_toy_gaussian(settings:dict):
     "ValueError for parameters of `toy_gaussian` that cannot be right."

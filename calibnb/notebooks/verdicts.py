@@ -84,12 +84,12 @@ def _closest(tests):
     "The comparison that decides a claim of one method against others, and its p."
     for name, test in tests.items():
         if math.isnan(test.p): return name, math.nan
-    beaten_by = {name for name, test in tests.items() if test.value < 0}
+    beaten_by = [name for name, test in tests.items() if test.value < 0]
     if not beaten_by:
         name = max(tests, key=lambda name: tests[name].p)
         return name, tests[name].p
     adjusted = dict(zip(tests, holm([test.p for test in tests.values()])))
-    name = min(beaten_by, key=lambda name: adjusted[name])
+    name = min(beaten_by, key=lambda name: (adjusted[name], tests[name].p))  # adjusted values are often equal
     return name, adjusted[name]
 
 # %% ../../nbs/75_notebooks/02_verdicts.ipynb #0d4f8a7b

@@ -245,6 +245,8 @@ WRONG = dict(
         (dict(scope="all"), "scope: 'all'"),
         (dict(bandwidth=0.0), "bandwidth: 0.0"),
         (dict(meta_lr=0.0), "meta_lr: 0.0"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(least_gamma=0.0), "least_gamma: 0.0"),
     ],
     nll_overfitting=[
         (dict(n_seeds=0), "n_seeds: 0"),
