@@ -1919,8 +1919,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'calibnb/runs/choice.py'),
                                      'calibnb.runs.choice._error': ('70_runs/choice.html#_error', 'calibnb/runs/choice.py'),
                                      'calibnb.runs.choice._refinement': ('70_runs/choice.html#_refinement', 'calibnb/runs/choice.py'),
-                                     'calibnb.runs.choice._standard_error': ( '70_runs/choice.html#_standard_error',
-                                                                              'calibnb/runs/choice.py'),
                                      'calibnb.runs.choice.choices_text': ('70_runs/choice.html#choices_text', 'calibnb/runs/choice.py'),
                                      'calibnb.runs.choice.choose_coefficient': ( '70_runs/choice.html#choose_coefficient',
                                                                                  'calibnb/runs/choice.py')},
