@@ -45,6 +45,8 @@ def check_calibratability(settings:dict):
     "ValueError for parameters of `calibratability` that cannot be right."
     _trainings(settings, 20, ', or no sample is learned late')
     _at_least(settings, 'resamples', 2)
+    for name in ('least_ratio', 'least_gap'): _above_zero(settings, name)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), '"noisy_digits" or "digits"')
     _full_data(settings, 'svhn', 'cifar10', 'cifar100', '20newsgroups')
 
 def check_loss_comparison(settings:dict):

@@ -259,6 +259,7 @@ def forest_plot(
         if effect.interval: ax.plot([v/effect.sesoi for v in effect.interval], [y, y], color=color, lw=2.2)
         ax.plot(effect.value/effect.sesoi, y, 'o' if finding.kind == 'paper' else 'D', color=color, ms=6)
     ax.set_xscale('symlog', linthresh=1, linscale=.6)
+    ax.xaxis.set_major_formatter('{x:g}')
     ax.set(yticks=range(len(tested)), ylim=(len(tested) - .5, -.5))
     ax.set_yticklabels([fill(f'{f.claim} [{f.kind}]', 62) for f in tested], fontsize=8.5)
     ax.set_xlabel('margin in smallest effects of interest; to the right of zero the claim is right')

@@ -12,7 +12,9 @@ import torch
 
 from ..metrics.bins import check_bins, mass_table, table_norm, width_bins
 from ..metrics.smoothing import cosine_means, smooth_error_norm, smooth_noise
-from ..metrics.intervals import SharedResamples, gap_interval, norm_interval, percentiles
+from calibnb.metrics.intervals import (
+    SharedResamples, class_interval, consistency_p, gap_interval, norm_interval, percentiles
+)
 from ..metrics.measure import Measure
 from .scored import Scored
 from .floors import ConfidenceCells, classwise_floor
@@ -30,8 +32,8 @@ def _means(scored, resamples):
 def _binned(table, n_bins, floor, seed):
     "A binned error of a table, with its interval and its floor, from a tensor of simulated errors."
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
-    n = table.count.sum().item()
-    return Measure.of(table_norm(table), n, interval, bins=n_bins, **_of_floor(floor))
+    n, p = table.count.sum().item(), consistency_p(table.conf, table.acc, table.count, seed=seed)
+    return Measure.of(table_norm(table), n, interval, bins=n_bins, p=p, **_of_floor(floor))
 
 def _of_floor(errors):
     return dict(floor=errors.mean().item(), floor_high=errors.quantile(.95).item())
@@ -54,10 +56,8 @@ def _top_label_measures(scored, more_bins, draws, seed):
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa
 def _classwise(scored, seed):
     "Classwise ECE of the probabilities, with interval and noise floor."
-    number, hits, confs, _ = scored.classes.flatten(1)
-    weight, gap = number/number.sum(), (hits - confs)/number
-    draws = 1000 if number.count_nonzero() <= 1000 else 200  # a sum of so many gaps varies little
-    interval = gap_interval(gap, hits/number, number, weight, draws=draws, seed=seed)
+    draws = 400 if scored.classes[0].count_nonzero() <= 1000 else 200  # a sum of so many gaps varies little
+    interval = class_interval(scored.classes, draws=draws, seed=seed)
     floor = classwise_floor(scored.classes)
     return Measure.of(scored.classwise_ece(), len(scored), interval, bins=scored.n_bins, floor=floor)
 

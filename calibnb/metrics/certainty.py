@@ -14,9 +14,11 @@ import torch
 
 from ..core.options import pick
 from ..core.checks import as_tensor
-from .bins import bin_ids, bin_sums, check_bins, width_table
+from .bins import check_bins, class_sums
 from .smoothing import smooth_noise
-from .intervals import check_level, gap_interval, norm_interval, percentiles, resamples, squared_interval
+from calibnb.metrics.intervals import (
+    check_level, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
+)
 from .scores import _checked, _top_label
 from calibnb.metrics.errors import (
     reliability_bins, ece, mce, average_ce, debiased_ece, smooth_ece, ada_ece, classwise_ece, ace
@@ -56,12 +58,6 @@ def bootstrap_ci(
     return percentiles(torch.stack(values), level)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
-def _class_tables(probs, target, n_bins, closed):
-    "A table of equal-width bins for each class: its column against `target == k`."
-    columns = enumerate(probs.T.contiguous())
-    sums = [bin_sums(bin_ids(p, n_bins, closed), p, target == k, n_bins) for k, p in columns]
-    return [width_table(s) for s in sums]
-
 def ece_ci(
     probs,                 # (N, K) rows summing to 1
     target,                # (N,) class ids
@@ -79,12 +75,10 @@ def ece_ci(
         noise = smooth_noise(*_top_label(probs, target, validate), seed=seed)
         return norm_interval(**noise, level=level)
     if scheme == 'classwise':
-        tables = _class_tables(*_checked(probs, target, validate), n_bins, closed)
-    else:
-        tables = [reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)]
-    columns = ('gap', 'acc', 'count', 'weight')
-    gap, acc, count, weight = (torch.cat([getattr(t, name) for t in tables]) for name in columns)
-    return gap_interval(gap, acc, count, weight/len(tables), level, seed=seed)
+        classes = class_sums(*_checked(probs, target, validate), n_bins, closed)
+        return class_interval(classes, level, seed=seed)
+    table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
+    return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #62479806
 def debiased_ece_ci(

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['check_level', 'check_resamples', 'resamples', 'percentiles', 'SharedResamples', 'bootstrap_mean', 'norm_interval',
-           'gap_interval', 'squared_interval', 'proportion_interval']
+           'gap_interval', 'class_interval', 'squared_interval', 'proportion_interval', 'consistency_p', 'lean_p',
+           'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
 import math
 from collections.abc import Iterator
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -96,6 +98,7 @@ def norm_interval(
     weight:Tensor,   # (M,) of |gap| in the sum
     many:float,      # how many of the gaps are independent
     level:float=.95,
+    null_noise=None, # as `noise`, where the true gap is 0; None: the same
 )->tuple[float, float]: # lower and upper end
     "Interval of sum(weight*|gap|) when the gaps are known up to noise; the threshold is that of [Donoho 1994]."
     check_level(level)
@@ -104,7 +107,9 @@ def norm_interval(
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
     pieces = [noise] if isinstance(noise, Tensor) else noise
-    norms = torch.cat([torch.stack([norm(real + piece), norm(gap + piece)], 1) for piece in pieces])
+    pairs = ((piece, piece) for piece in pieces) if null_noise is None else zip(pieces, null_noise)
+    norms = [(norm(real + torch.where(real == 0, null, piece)), norm(gap + piece)) for piece, null in pairs]
+    norms = torch.cat([torch.stack(both, 1) for both in norms])
     too_high = norms[:, 0] - norm(real)  # by how much an estimate exceeds the truth, if small gaps are noise
     simulated = norms[:, 1]              # estimates, if all gaps are real
     lower = norm(gap) - too_high.quantile(1 - tail)
@@ -112,6 +117,15 @@ def norm_interval(
     return lower.clamp_min(0).item(), upper.clamp_max(1).item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c6d422d
+def _pieces(draws, width):
+    "Rows of pieces of a million numbers."
+    rows = max(1, 2**20//width)
+    return [min(rows, draws - start) for start in range(0, draws, rows)]
+
+def _normal_noise(error, draws, seed):
+    kind = dict(generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu')
+    return (torch.randn(n, len(error), **kind)*error for n in _pieces(draws, len(error)))
+
 def gap_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -127,12 +141,34 @@ def gap_interval(
     gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
     share = (acc*count + .5)/(count + 1)
     error = (share*(1 - share)/count).sqrt()
-    draw = torch.Generator().manual_seed(seed)
-    rows = max(1, 2**20//len(gap))  # of a piece of a million numbers
-    sizes = [min(rows, draws - start) for start in range(0, draws, rows)]
-    kind = dict(generator=draw, dtype=torch.float64, device='cpu')
-    noise = (torch.randn(n, len(gap), **kind)*error for n in sizes)
-    return norm_interval(gap, noise, error, weight, len(gap), level)
+    return norm_interval(gap, _normal_noise(error, draws, seed), error, weight, len(gap), level)
+
+# %% ../../nbs/10_metrics/03_intervals.ipynb #ae560189
+def _binomial_noise(number, expected, narrower, draws, seed):
+    draw, n, p = np.random.default_rng(seed), number.long().numpy(), expected.numpy()
+    for rows in _pieces(draws, len(number)):
+        hits = torch.from_numpy(draw.binomial(n, p, (rows, len(n))))
+        yield narrower*(hits/number - expected)
+
+def class_interval(
+    classes:Tensor,  # (4, K, M) of `class_sums`
+    level:float=.95,
+    draws:int=400,   # simulated sets of gaps
+    seed:int=0,
+)->tuple[float, float]: # lower and upper end
+    "Interval of the classwise ECE, from the noise that the gaps of all classes' bins have."
+    if classes.shape[1] == 2: classes = classes[:, 1:]  # the other class mirrors it
+    number, hits, confs, squares = classes.flatten(1)
+    number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
+    share, expected = (hits + .5)/(number + 1), (confs/number).clamp(0, 1)
+    binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
+    narrower = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
+    error = (share*(1 - share)/number).sqrt()
+    noise = _normal_noise(error, draws, seed)
+    null_noise = _binomial_noise(number, expected, narrower, draws, seed)
+    largest_error = torch.maximum(error, variance.sqrt()/number)
+    gap, weight = (hits - confs)/number, number/number.sum()
+    return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c79a258
 def squared_interval(
@@ -171,3 +207,41 @@ def proportion_interval(
     hi[right == count] = 1.
     none = count == 0
     return lo.masked_fill(none, math.nan), hi.masked_fill(none, math.nan)
+
+# %% ../../nbs/10_metrics/03_intervals.ipynb #d054ae8a
+def consistency_p(
+    conf:Tensor,     # (M,) mean confidence of each bin; nan where empty
+    acc:Tensor,      # (M,) accuracy
+    count:Tensor,    # (M,) samples
+    draws:int=1000,  # simulated sets of hits
+    seed:int=0,
+)->float:
+    "How often a calibrated model shows as large a mean |accuracy - confidence|, in (0, 1]."
+    full = count > 0
+    p, n = conf[full].clamp(0, 1).numpy(), count[full].numpy()
+    hits = np.random.default_rng(seed).binomial(n.astype(np.int64), p, (draws, len(n)))
+    errors = abs(hits - n*p).sum(1)
+    observed = abs(n*(acc[full].numpy() - p)).sum()
+    return (1 + (errors >= observed*(1 - 1e-12)).sum().item())/(1 + draws)
+
+def lean_p(
+    conf:Tensor,  # (N,) confidences
+    hit:Tensor,   # (N,) bool
+)->float:
+    "Two-sided p of the mean confidence less the accuracy, 1 where all are sure [Spiegelhalter 1986]."
+    conf = conf.double()
+    variance = (conf*(1 - conf)).sum()
+    return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.
+
+# %% ../../nbs/10_metrics/03_intervals.ipynb #83f6c34c
+def holm(
+    p,         # (m,) values
+)->list:       # (m,) adjusted; nan stays nan and does not count
+    "p values after Holm's correction for their number."
+    p = np.asarray(p, np.float64)
+    order = np.argsort(p)[:np.isfinite(p).sum()]  # nan comes last
+    adjusted, largest = np.full(len(p), math.nan), 0.
+    for left, i in zip(range(len(order), 0, -1), order):
+        largest = max(largest, min(1., left*p[i]))
+        adjusted[i] = largest
+    return adjusted.tolist()

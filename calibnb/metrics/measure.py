@@ -20,6 +20,7 @@ class Measure(BaseModel):
     interval: tuple[float, float]|None = None  # 95 %
     floor: float|None = None                   # of a calibration error: the mean of a calibrated model
     floor_high: float|None = None              # the 95 % point of that
+    p: float|None = None                       # how often a calibrated model shows as much
 
     @property
     def within_floor(self)->bool:

@@ -261,8 +261,11 @@ def _shortest(path):
     return from_here if len(from_here) < len(str(path)) else str(path)
 
 def _describe_findings(findings):
+    from calibnb.notebooks.experiment import effect_text
     lines = ['  findings']
-    for f in findings: lines += [f'    {f.verdict:19} {f.claim}', f'    {"":19} paper: {f.paper}; ours: {f.ours}']
+    for f in findings:
+        lines += [f'    {f.verdict:19} {f.claim} [{f.kind}]', f'    {"":19} paper: {f.paper}; ours: {f.ours}']
+        if f.effect: lines.append(f'    {"":19} margin: {effect_text(f.effect)}')
     return lines
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #32383387

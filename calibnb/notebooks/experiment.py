@@ -64,7 +64,8 @@ def effect_text(effect)->str:
     unit = f' {effect.unit}' if effect.unit else ''
     between = ' ({:+.3g} to {:+.3g})'.format(*effect.interval) if effect.interval else ''
     chance = [] if effect.p_adjusted is None else [f'p = {effect.p_adjusted:.2g}']
-    chance += [f'{effect.seeds} seeds'] + ([] if effect.n_test is None else [f'n = {effect.n_test:,}'])
+    chance.append('1 seed' if effect.seeds == 1 else f'{effect.seeds} seeds')
+    if effect.n_test is not None: chance.append(f'n = {effect.n_test:,}')
     if effect.floor is not None: chance.append(f'floor {effect.floor:.2g}')
     of_interest = f'of interest from {effect.sesoi:g}'
     if effect.seen is not None: of_interest += f', {effect.seen:.2g} could be seen'

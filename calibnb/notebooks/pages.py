@@ -8,13 +8,13 @@ __all__ = ['copy_notebook', 'write_report', 'write_tables', 'write_gallery']
 # %% ../../nbs/75_notebooks/04_pages.ipynb #ccf75626
 import re
 from base64 import b64decode, b64encode
-from collections import Counter
 from html import escape
 from io import BytesIO
 from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..runs.folder import RunFolder
+from .experiment import count_verdicts
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #8052f318
 def copy_notebook(
@@ -26,7 +26,7 @@ def copy_notebook(
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
-    nb.metadata['findings'] = dict(Counter(f.verdict for f in folder.result.findings))
+    nb.metadata['findings'] = count_verdicts(folder.result.findings)
     for output in _pictures(nb): output.data['image/png'] = _fewer_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
@@ -143,7 +143,8 @@ def _small(png, width=1000):
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #bbc93012
 _ABOUT = ('Every experiment in its quick mode, as `make gallery` ran it: on small data, in a minute or two on two '
-          'cores. A claim of a paper that does not hold there is reported as not holding.')
+          'cores. A claim is decided by a test over seeds and test samples; observations of our own and identities, '
+          'which are true by construction, are counted apart.')
 
 def write_gallery(
     directory,   # with executed notebooks from `copy_notebook`
@@ -164,12 +165,19 @@ def write_gallery(
     return directory/'README.md'
 
 def _section(name, summary)->list[str]:
-    "The paragraphs of one notebook; claims that hold are counted first."
+    "The paragraphs of one notebook; claims of papers are counted first, and those that hold."
     paragraphs = [f'## [{summary["title"] or name}]({name}.ipynb)']
     advice, findings = summary['advice'], summary['findings']
     if advice: paragraphs.append(advice[:1].upper() + advice[1:])
     if summary['picture']: paragraphs.append(f'[![{name}]({name}.png)]({name}.ipynb)')
-    if findings:
-        verdicts = sorted(findings, key=lambda verdict: (verdict != 'holds', verdict))
-        paragraphs.append('Claims: ' + ', '.join(f'{findings[verdict]} {verdict}' for verdict in verdicts) + '.')
+    counts = [_counted(title, kind, findings) for kind, title in _KINDS.items()]
+    if any(counts): paragraphs.append(' '.join(count for count in counts if count))
     return paragraphs
+
+_KINDS = {'paper': 'Claims of papers', 'ours': 'Observations', 'identity': 'Identities'}
+
+def _counted(title, kind, findings):
+    "'Claims of papers: 2 holds, 1 undecided.', or nothing."
+    counts = {key.partition(': ')[2]: n for key, n in findings.items() if key.startswith(f'{kind}: ')}
+    verdicts = sorted(counts, key=lambda verdict: (verdict != 'holds', verdict))
+    return f'{title}: ' + ', '.join(f'{counts[verdict]} {verdict}' for verdict in verdicts) + '.' if counts else ''

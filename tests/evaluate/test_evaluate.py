@@ -9,7 +9,8 @@ import torch
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.evaluate import AS_GIVEN, Scored, evaluate, measure_all
+from calibnb.evaluate import AS_GIVEN, Scored, check_sets, evaluate, measure_all
+from calibnb.evaluate.ranking import as_good_as_best
 from calibnb.posthoc import list_calibrators, make_calibrator
 
 TOP_LABEL = dict(error=metrics.error_rate, ece=metrics.ece, ada_ece=metrics.ada_ece, smooth_ece=metrics.smooth_ece)
@@ -201,17 +202,52 @@ def test_without_calibrators_nothing_is_advised_or_marked():
     assert "No calibrator was fitted." in table.advice() and "*" not in table.text().split("\n\n")[0]
 
 
-def test_calibration_errors_are_told_apart_by_their_intervals_alone():
-    "Overlapping intervals: as good, even if the value of one lies outside the interval of the other."
-    from types import SimpleNamespace as Row
+def equal_rows(seed, n=500, K=3, rows=7):
+    "Rows that are equally good: logits with noise of the same size, drawn anew for each."
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2*torch.randn(n, K, generator=draw)
+    target = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+    noisy = (logits + .7*torch.randn(n, K, generator=draw) for _ in range(rows))
+    return {f"row {i}": Scored.of(Predictions(z, target)) for i, z in enumerate(noisy)}
 
-    from calibnb.evaluate.audit import _as_good
-    rows = {
-        "a": dict(ece=Row(value=.02, interval=(.01, .03))),
-        "b": dict(ece=Row(value=.035, interval=(.025, .045))),
-        "c": dict(ece=Row(value=.05, interval=(.04, .06))),
-    }
-    assert _as_good(rows, {}, None) == dict(ece=["a", "b"])
+
+def test_of_equal_rows_none_is_called_beaten():
+    "In at most 10 of 100 tables by any measure; Holm's correction allows 5, tests against the least alone find 11."
+    beaten = {}
+    for rows in map(equal_rows, range(100)):
+        best = as_good_as_best({name: measure_all(s, n_boot=2, draws=1) for name, s in rows.items()}, rows)
+        for metric, names in best.items():
+            beaten[metric] = beaten.get(metric, 0) + (len(names) < len(rows))
+    assert set(beaten) == {"error", "nll", "brier", "ece", "ada_ece", "smooth_ece", "classwise_ece"}
+    assert max(beaten.values()) <= 10, beaten
+
+
+def test_a_worse_row_is_beaten_though_the_intervals_overlap():
+    "The same samples: what makes one hard for both cancels."
+    preds = overconfident(4000, scale=1.)
+    rows = {name: Scored.of(Predictions(s*preds.logits, preds.target)) for name, s in dict(fair=1., sharp=1.3).items()}
+    measures = {name: measure_all(s, n_boot=100, draws=1) for name, s in rows.items()}
+    fair, sharp = (measures[name]["nll"].interval for name in ("fair", "sharp"))
+    assert sharp[0] < fair[1]
+    best = as_good_as_best(measures, rows)
+    assert [best[name] for name in ("nll", "ece", "smooth_ece")] == [["fair"]]*3
+    assert set(best["error"]) == {"fair", "sharp"}
+
+
+def test_an_infinite_nll_is_beaten():
+    scored = equal_rows(0, rows=2)
+    infinite, finite = (dict(nll=metrics.Measure.of(value, 500)) for value in (math.inf, 3.))
+    assert as_good_as_best({"row 0": infinite, "row 1": finite}, scored) == dict(nll=["row 1"])
+
+
+@pytest.mark.parametrize("part, refused", [(0, False), (100, True), (300, True)])
+def test_validation_samples_that_are_in_the_test_set_are_refused(part, refused):
+    preds = overconfident(2000)
+    test, val = preds[slice(0, 1000)], preds[slice(1000 - part, 1300 - part)]
+    if not refused:
+        return check_sets(test, val)
+    with pytest.raises(ValueError, match="val: the same samples" if part == 300 else "val: 100 of its samples are in"):
+        check_sets(test, val)
 
 
 def test_calibrated_models_are_rarely_accused():

@@ -213,11 +213,11 @@ def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
     assert {"measures.csv", "reliability_as_given.csv"} <= {p.name for p in (out/"tables").iterdir()}
     page = (out/"report.html").read_text()
     head, body = page.split("<body>")
-    assert page.count("data:image/png;base64") == 3 and "my model" in page
+    assert page.count("data:image/png;base64") == 4 and "my model" in page
     assert "http" not in body.replace("http://www.w3.org", "")
     assert "import " not in page and str(tmp_path) not in head
     folder, = find_runs(root)
-    assert folder.state == "done" and len(folder.result.findings) == 5
+    assert folder.state == "done" and len(folder.result.findings) == 4
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
     assert not [o for o in outputs if o.get("name") == "stderr"]
     calibrator = Calibrator.load(out/"calibrator.safetensors")

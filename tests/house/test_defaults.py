@@ -25,7 +25,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "temperature": "posthoc.temperature", "score_maps": "posthoc.score_maps",
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.confidence_maps posthoc.composed",
     "plots": "plots",
-    "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table evaluate.audit evaluate.resampled",
+    "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table"
+                " evaluate.ranking evaluate.audit evaluate.resampled",
     "synth": "data.synth",
     "data": "data.splits data.toys data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named", "batches": "train.batches",
@@ -207,6 +208,11 @@ TABLE |= {
                                        for t in [bins.width_bins(CONF, HIT, 5)]],
     "intervals.squared_interval": lambda: [intervals.squared_interval(t.gap, t.noise, t.count)
                                            for t in [bins.mass_table(CONF, HIT, 5)]],
+    "intervals.class_interval": lambda: intervals.class_interval(bins.class_sums(PROBS, TARGET, 5), draws=20),
+    "intervals.consistency_p": lambda: [intervals.consistency_p(t.conf, t.acc, t.count, draws=20)
+                                        for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.lean_p": lambda: intervals.lean_p(CONF, HIT),
+    "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
 }
 
@@ -444,6 +450,11 @@ TRAINS |= {"train.Trainer", "train.Trainer, optimisers", "recorders.make_recorde
 PREDS = core.Predictions(LOGITS, TARGET)
 
 
+def two_rows():
+    sharper = core.Predictions(2*PREDS.logits, PREDS.target)
+    return dict(given=evaluate.Scored.of(PREDS), sharper=evaluate.Scored.of(sharper))
+
+
 def evaluated():
     found = evaluate.evaluate(PREDS, core.Predictions(*ROUGH), ["temperature", "platt"], n_bins=5, more_bins=(),
                               n_boot=5, draws=2)
@@ -470,6 +481,10 @@ TABLE |= {
     "evaluate.Resamples": lambda: [evaluate.Resamples(n, 3).mean(draw(n)) for n in (N, 9000)],
     "evaluate.resampled_measures": lambda: evaluate.resampled_measures(
         evaluate.Scored.of(PREDS), evaluate.Resamples(TARGET, 3), PROBS.double()),
+    "evaluate.as_good_as_best": lambda: evaluate.as_good_as_best(
+        {name: evaluate.measure_all(s, n_boot=2, draws=2) for name, s in two_rows().items()}, two_rows()),
+    "evaluate.miscalibration_p": lambda: [
+        evaluate.miscalibration_p(evaluate.measure_all(s, n_boot=2, draws=2)["ece"], s) for s in two_rows().values()],
     "evaluate.ece_text": lambda: evaluate.ece_text(bins.width_bins(CONF, HIT, 5)),
     "plots.reliability_row": drawn_figure,
     "core.Predictions": lambda: [(p.probs, p.pred, p.conf, p.hit)

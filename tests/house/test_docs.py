@@ -3,11 +3,14 @@ import ast
 import os
 import re
 import sys
+from collections import Counter
 
 import nbformat
 import pytest
 
 from conftest import LATE, ROOT, forks, on_processes
+
+from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -83,3 +86,17 @@ def test_a_page_does_not_export_its_module(tmp_path, monkeypatch):
     cells = ["1 + 1", "#| hide\nimport nbdev; nbdev.nbdev_export()"]
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells]), tmp_path/"room.ipynb")
     assert [cell.source for cell in nbformat.read(build.execute(tmp_path/"room.ipynb"), 4).cells] == ["1 + 1"]
+
+
+def test_readme_counts_the_verdicts_of_the_gallery():
+    "Claims of papers, observations and identities apart; renew README's sentence with the gallery."
+    counts = Counter()
+    for path in (ROOT/"runs"/"gallery").glob("*.ipynb"):
+        counts.update(nbformat.read(path, 4).metadata["findings"])
+    papers = [counts[f"paper: {v}"] for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED)]
+    others = [sum(n for key, n in counts.items() if key.startswith(kind)) for kind in ("ours", "identity")]
+    holds, contradicted, alike, undecided = papers
+    sentence = (f"Of {sum(papers)} claims of papers, tested on these small data, {holds} hold, {contradicted} are "
+                f"contradicted, {alike} show no difference and {undecided} are undecided; {others[0]} observations of "
+                f"our own and {others[1]} identities are counted apart.")
+    assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence

@@ -35,7 +35,7 @@ def audit(root):
     return run_forked("audit", root=root)
 
 
-@pytest.mark.parametrize("name, figures, tables", [("overfitting", 3, 2), ("audit", 3, 3)])
+@pytest.mark.parametrize("name, figures, tables", [("overfitting", 3, 2), ("audit", 4, 3)])
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
     assert_complete(request.getfixturevalue(name), figures, tables)
 
@@ -50,20 +50,6 @@ def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, fi
 ])
 def test_nll_overfitting_findings(overfitting, start, verdict):
     assert claim(overfitting, start) == verdict
-
-
-def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
-    "In the paper's own setting, whose data need not be there."
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
-    line = "run calibratability -p quick False -p data cifar100 -p n_seeds 5 -p dry_run True"
-    assert cli.main(line.split()) == 0
-    out = capsys.readouterr().out
-    assert "70 runs planned, none made" in out and out.count("resnet32") == 70
-    assert "{'gamma': 5.0}" in out and "350" in out
-    folder, = find_runs(tmp_path)
-    assert folder.state == "done" and not folder.result.findings
-    assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
-    assert "want one of svhn, cifar10, cifar100, 20newsgroups" in capsys.readouterr().err
 
 
 def test_an_audit_keeps_its_calibrator(audit):

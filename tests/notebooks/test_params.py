@@ -225,6 +225,8 @@ WRONG = dict(
         (dict(n_seeds=0), "n_seeds: 0"),
         (dict(epochs=19), "epochs: 19"),
         (dict(resamples=1), "resamples: 1"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(least_ratio=0.0), "least_ratio: 0.0"),
         (dict(data="mnist"), "data: 'mnist'"),
         (dict(data="svhn"), "set quick to False"),
     ],

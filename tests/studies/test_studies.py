@@ -15,7 +15,6 @@ from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import find_runs
 
 FIGURES_AND_TABLES = dict(
-    calibratability=(6, 4),
     meta_regularization=(4, 3),
     loss_geometry=(5, 1),
     loss_comparison=(2, 3),
@@ -56,11 +55,6 @@ def ece_percent(run):
     return 100*ece(preds.probs, preds.target).item()
 
 
-def marked(row):
-    "Does a test see a difference to the baseline?"
-    return any("○" in cell or "●" in cell for cell in row)
-
-
 def changed(name, tmp_path, old, new):
     "The study with one thing changed."
     nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
@@ -77,19 +71,7 @@ def test_a_study_leaves_notebook_figures_tables_findings(study, name):
     assert_complete(folder, figures, tables or len(list((folder/"tables").glob("*.csv"))))
 
 
-RISING = "the fitted temperature rises from focal loss over CE"
-SURER = "before calibration inverse focal loss"
-
-
 @pytest.mark.parametrize("name, start", [
-    ("calibratability", RISING),
-    ("calibratability", "LS-0.1 and FL-5 leave the network underconfident"),
-    ("calibratability", SURER),
-    ("calibratability", "more validation samples lower the ECE"),
-    ("calibratability", "TS is better than HB at every size"),
-    ("calibratability", "the optimal ECE is below"),
-    ("calibratability", "the range of the largest logits"),
-    ("calibratability", "samples learned early"),
     ("meta_regularization", "γ is the same for every sample"),
     ("meta_regularization", "γ differs between samples"),
     ("meta_regularization", "FLγ-SECE has an ECE at most half a point above"),
@@ -105,25 +87,10 @@ def test_what_must_hold_does(study, name, start):
 
 
 @pytest.mark.parametrize("name, start", [
-    ("calibratability", "before calibration each regularised loss has a lower ECE"),  # on digits they overshoot
     ("meta_regularization", "learning γ gives a lower ECE than leaving it at 1"),     # on digits 1 is hard to beat
 ])
 def test_what_the_notebook_says_fails_on_digits_does(study, name, start):
     assert claim(study(name), start) == FAILS
-
-
-def test_tables_of_calibratability(study):
-    folder = study("calibratability")
-    svhn = [3.03, .72, .68, 1.82]
-    cifar10 = [6.43, .95, .74, 2.51]
-    cifar100 = [19.53, 1.35, 1.27, 2.19]
-    newsgroups = [20.82, 3.11, 2.52, 4.18]
-    ce_of_paper = table(folder, "paper")[-4]
-    assert [float(v) for v in ce_of_paper[1:]] == [*svhn, *cifar10, *cifar100, *newsgroups]
-    rows = table(folder, "before_and_after")
-    assert len(rows) == 12 and sum("±" in cell for row in rows[1:] for cell in row) == 11*5
-    _, ce, *others = rows
-    assert any(map(marked, others)) and not marked(ce)
 
 
 def test_table_of_meta_regularization(root, study):
@@ -137,12 +104,6 @@ def test_table_of_meta_regularization(root, study):
         spread = run.history["gamma_std"]
         assert spread[0] < spread[-1] < .5
         assert (run.history["hypergradient"] > 0).all()
-
-
-def test_another_order_of_losses_turns_the_findings(root, study, tmp_path):
-    study("calibratability")
-    folder = run_forked(changed("calibratability", tmp_path, "(3., 2., 1.)", "(1., 2., 3.)"), root=root)
-    assert claim(folder, RISING) == FAILS and claim(folder, SURER) == HOLDS
 
 
 def test_loss_geometry_findings(study):
