@@ -41,7 +41,7 @@ def gaps(conf, eta, n_bins=BINS):
 def parts_of_truth(K, sharper, seed):
     "What the measures of many samples are made of, added up in pieces that fit into memory."
     draw, n = torch.Generator().manual_seed(seed), max(1000, 2**22//K)
-    top, classes, means, pieces = 0., 0., [], []
+    classes, means, pieces = 0., [], []
     for _ in range(-(-N_TRUTH//(4*n))):
         z = logits_of(n, K, draw)
         eta, p = z.softmax(1), (sharper*z).softmax(1)
