@@ -145,8 +145,9 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     "The slowest files come first, so that two workers end together."
     slowest = ["test_calibratability.py", "test_weighted_gradients.py", "test_meta_regularization.py",
-               "test_loss_comparison.py", "test_nll_overfitting.py", "test_experiments.py", "test_sweep.py", "test_train.py", "test_browser.py",
-               "test_files.py", "test_notebooks.py", "test_metrics.py", "test_house.py", "test_losses.py"]
+               "test_loss_comparison.py", "test_nll_overfitting.py", "test_experiments.py", "test_sweep.py",
+               "test_train.py", "test_browser.py", "test_files.py", "test_notebooks.py", "test_metrics.py",
+               "test_house.py", "test_losses.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 

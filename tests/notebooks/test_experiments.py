@@ -36,11 +36,7 @@ def audit(root):
     return run_forked("audit", root=root)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("name, figures, tables", [("overfitting", 4, 2), ("audit", 4, 3)])
-=======
-@pytest.mark.parametrize("name, figures, tables", [("overfitting", 3, 2), ("audit", 4, 3)])
->>>>>>> wgr
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
     assert_complete(request.getfixturevalue(name), figures, tables)
 
