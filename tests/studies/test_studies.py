@@ -182,7 +182,7 @@ def test_a_gallery_has_a_page(study, tmp_path):
         copy_notebook(study(name), tmp_path)
     page = write_gallery(tmp_path, ["train"]).read_text(encoding="utf-8")
     assert page.index("## [One training") < page.index("(loss_geometry.ipynb)")
-    assert "Claims: 16 holds, 1 contradicted here." in page
+    assert "Identities: 16 holds, 1 contradicted here." in page
     assert all((tmp_path/f"{n}.png").stat().st_size < 200_000 for n in ("train", "loss_geometry"))
 
 
