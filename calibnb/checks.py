@@ -38,18 +38,24 @@ def _full_data(settings, *known):
 # %% ../nbs/73_checks.ipynb #c1a50007
 def check_nll_overfitting(settings:dict):
     "ValueError for parameters of `nll_overfitting` that cannot be right."
-    _trainings(settings, 20, ': the first fifteen are what the end is compared with')
+    _trainings(settings, 20, ', of which the last fifth is compared with others')
     _exponents(settings, '; 0 is cross-entropy, which is always there')
+    _one_of(settings, 'quick_data', ('digits', 'noisy_digits'), 'digits or noisy_digits')
+    for name in 'sesoi_norm', 'sesoi_epochs': _above_zero(settings, name)
 
 def check_calibratability(settings:dict):
     "ValueError for parameters of `calibratability` that cannot be right."
     _trainings(settings, 20, ', or no sample is learned late')
     _at_least(settings, 'resamples', 2)
+    for name in ('least_ratio', 'least_gap'): _above_zero(settings, name)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), '"noisy_digits" or "digits"')
     _full_data(settings, 'svhn', 'cifar10', 'cifar100', '20newsgroups')
 
 def check_loss_comparison(settings:dict):
     "ValueError for parameters of `loss_comparison` that cannot be right."
     _trainings(settings, 10)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    _above_zero(settings, 'sesoi_logits')
 
 def check_loss_geometry(settings:dict):
     "ValueError for parameters of `loss_geometry` that cannot be right."
@@ -68,6 +74,8 @@ def _image_study(settings):
 def check_weighted_gradients(settings:dict):
     "ValueError for parameters of `weighted_gradients` that cannot be right."
     _image_study(settings)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    for name in 'sesoi_r', 'sesoi_cost': _above_zero(settings, name)
 
 def check_meta_regularization(settings:dict):
     "ValueError for parameters of `meta_regularization` that cannot be right."
@@ -88,6 +96,7 @@ def check_toy_gaussian(settings:dict):
         raise ValueError(f'betas: {betas}, want orders of at least 1, with 1 (the focal weight) and 2 (the Brier '
                          'score) among them')
     _one_of(settings, 'distance', ('norm', 'sq', 'top'), '"norm", "sq" or "top"')
+    _above_zero(settings, 'sesoi')
 
 # %% ../nbs/73_checks.ipynb #c1a50010
 def check_audit(settings:dict):

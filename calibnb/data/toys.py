@@ -57,13 +57,16 @@ def _pool_and_scale(x, pool):
         raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
     return (F.avg_pool2d(x, pool) - .3)/.3
 
+_FOR_TRAINING = 700  # images set aside for training: of a smaller training set the other sets are the same
+
 def _three_parts(n, n_train, n_val, seed):
-    "A random permutation of n rows, cut into train, val and test."
-    if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
-        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
-                         f'want positive numbers that leave some of {n} images for test')
+    "A random permutation of n rows, cut in three: those to train on, of which the first n_train are taken; val; test."
+    aside = max(n_train, _FOR_TRAINING)
+    if not (n_train > 0 and n_val > 0 and aside + n_val < n):
+        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, want positive numbers that leave some of {n} images '
+                         f'for test; {aside} are set aside for training')
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
-    return rows.split([n_train, n_val, n - n_train - n_val])
+    return rows.split([aside, n_val, n - aside - n_val])
 
 def _check_meta(n_meta, n_val):
     if not 0 <= n_meta < n_val:
@@ -73,7 +76,7 @@ def _check_meta(n_meta, n_val):
 def digits(
     seed:int,          # of the split
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
-    n_train:int=700,
+    n_train:int=700,   # fewer change neither validation nor test
     n_val:int=400,     # the rest is test: 697
     n_meta:int=0,      # of those for validation, how many are meta_val instead
 )->Splits:
@@ -83,7 +86,7 @@ def digits(
     _check_meta(n_meta, n_val)
     def part(rows): return Split(_pool_and_scale(images[rows], pool), labels[rows], rows=rows)
     meta_val = part(val[:n_meta]) if n_meta else None
-    return Splits('digits', 10, part(train), part(val[n_meta:]), part(test), meta_val)
+    return Splits('digits', 10, part(train[:n_train]), part(val[n_meta:]), part(test), meta_val)
 
 # %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
@@ -93,18 +96,19 @@ def noisy_digits(
     variants:int=1,     # of each base image for training
     more_variants:int=15, # of each base image for validation and test
     pool:int=1,         # side of averaged blocks
-    n_train:int=700,    # base images
+    n_train:int=700,    # base images; fewer change neither validation nor test
     n_val:int=400,      # base images; the rest is test: 697
     n_meta:int=0,       # of those for validation, how many are meta_val instead
 )->Splits:
     "Digits turned, shifted, scaled and covered with noise, with label noise of known strength; split before that."
     images, labels = _digit_images()
     generator = torch.Generator().manual_seed(seed + _DRAW)
+    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
+    _check_meta(n_meta, n_val)
     def part(rows, variants):
         varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
         return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior, rows=rows[varied.base])
-    train, val, test = _three_parts(len(labels), n_train, n_val, seed)
-    _check_meta(n_meta, n_val)
-    parts = [part(train, variants), *(part(rows, more_variants) for rows in (val[n_meta:], test))]
+    seen = part(train, variants)[:n_train*variants]  # all are varied, so that the noise of the others is the same
+    parts = [seen, *(part(rows, more_variants) for rows in (val[n_meta:], test))]
     meta_val = part(val[:n_meta], more_variants) if n_meta else None
     return Splits('noisy_digits', 10, *parts, meta_val)

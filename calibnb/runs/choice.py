@@ -25,13 +25,13 @@ def _refinement(preds):
 
 _CRITERIA = {'calibration': _calibration_error, 'refinement': _refinement}
 
-def _standard_error(values, clusters):
-    "Of the mean of values, of which those of one cluster go together."
-    off = values - values.mean()
-    if clusters is not None:
-        place = torch.as_tensor(clusters, dtype=torch.int64, device='cpu').unique(return_inverse=True)[1]
-        off = torch.zeros_like(off).index_add_(0, place, off)
-    return off.square().sum().sqrt().item()/len(values)
+def _error(preds, clusters):
+    "Error rate and its standard error; samples of one cluster are right or wrong together."
+    wrong = (~preds.hit).double().cpu()
+    if clusters is None: clusters = range(len(wrong))
+    place = torch.as_tensor(clusters, dtype=torch.int64, device='cpu').unique(return_inverse=True)[1]
+    sums = torch.zeros(len(wrong), dtype=torch.float64, device='cpu').index_add_(0, place, wrong - wrong.mean())
+    return wrong.mean().item(), sums.norm().item()/len(wrong)
 
 def choose_coefficient(
     preds:dict,                   # coefficient -> Predictions of the validation set
@@ -41,10 +41,9 @@ def choose_coefficient(
     "The coefficient with the least criterion on validation samples, among those with nearly the least error."
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: no coefficients to choose from, want predictions of at least one')
-    errors = {c: 1 - p.hit.double().mean().item() for c, p in preds.items()}
-    best = min(errors, key=errors.get)
-    standard_error = _standard_error(preds[best].hit.double().cpu(), clusters)
-    candidates = [c for c, error in errors.items() if error <= errors[best] + standard_error]
+    errors = {c: _error(p, clusters) for c, p in preds.items()}
+    best_error, standard_error = min(errors.values())
+    candidates = [c for c, (error, _) in errors.items() if error <= best_error + standard_error]
     return min(candidates, key=lambda c: measure(preds[c]))
 
 # %% ../../nbs/70_runs/08_choice.ipynb #988d656c

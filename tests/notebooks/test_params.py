@@ -225,10 +225,17 @@ WRONG = dict(
         (dict(n_seeds=0), "n_seeds: 0"),
         (dict(epochs=19), "epochs: 19"),
         (dict(resamples=1), "resamples: 1"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(least_ratio=0.0), "least_ratio: 0.0"),
         (dict(data="mnist"), "data: 'mnist'"),
         (dict(data="svhn"), "set quick to False"),
     ],
-    loss_comparison=[(dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9")],
+    loss_comparison=[
+        (dict(n_seeds=0), "n_seeds: 0"),
+        (dict(epochs=9), "epochs: 9"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_logits=0.0), "sesoi_logits: 0.0"),
+    ],
     loss_geometry=[(dict(gammas=[]), "gammas: "), (dict(gammas=[0.0]), "gammas: "), (dict(points=99), "points: 99")],
     meta_regularization=[
         (dict(n_seeds=0), "n_seeds: 0"),
@@ -245,6 +252,9 @@ WRONG = dict(
         (dict(n_seeds=0), "n_seeds: 0"),
         (dict(epochs=19), "epochs: 19"),
         (dict(gammas=[0.0]), "gammas: "),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_norm=0.0), "sesoi_norm: 0.0"),
+        (dict(sesoi_epochs=0.0), "sesoi_epochs: 0.0"),
     ],
     report=[(dict(least=0), "least: 0")],
     toy_gaussian=[
@@ -254,6 +264,7 @@ WRONG = dict(
         (dict(gammas=[0.0]), "gammas: "),
         (dict(betas=[1.0]), "betas: "),
         (dict(distance="l1"), "distance: 'l1'"),
+        (dict(sesoi=0.0), "sesoi: 0.0"),
     ],
     train=[
         (dict(loss="focall"), "did you mean 'focal'"),
@@ -269,6 +280,9 @@ WRONG = dict(
         (dict(epochs=9), "epochs: 9"),
         (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"),
+        (dict(quick_data="mnist"), "quick_data: 'mnist'"),
+        (dict(sesoi_r=0.0), "sesoi_r: 0.0"),
+        (dict(sesoi_cost=-0.1), "sesoi_cost: -0.1"),
     ],
 )
 

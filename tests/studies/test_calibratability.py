@@ -1,0 +1,141 @@
+"calibratability, run small: complete, computed from its trainings, and a broken notebook turns its margins."
+import numpy as np
+import pytest
+from conftest import assert_complete, run_forked
+from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+
+from calibnb import cli
+from calibnb.data import load_data
+from calibnb.metrics import debiased_ece
+from calibnb.notebooks import HOLDS, UNDECIDED
+from calibnb.posthoc import TemperatureScaling
+from calibnb.runs.folder import find_runs
+
+SMALL = dict(n_seeds=2, epochs=20, resamples=2)
+STEPS = "the fitted temperature rises at each step"
+FEW = "with 20 validation samples TS has a lower ECE"
+EARLY = "samples learned early have larger logits"
+SURER = "before calibration inverse focal loss has the higher ECE"
+WIDER = "IFL-2 spreads them wider"
+
+
+@pytest.fixture(scope="module")
+def study(root):
+    return run_forked("calibratability", SMALL, root=root)
+
+
+def of_loss(root, loss, **options):
+    "Its trainings in the study, by seed; other tests leave trainings on other data, and without this recorder."
+    runs = [r for r in trainings(root, "calibratability") if r.config.loss == loss]
+    runs = [r for r in runs if r.config.data == "noisy_digits" and "learned_epoch" in r.config.recorders]
+    runs = [r for r in runs if all(r.config.loss_args[name] == value for name, value in options.items())]
+    return sorted(runs, key=lambda run: run.config.seed)
+
+
+def rows(folder, name="before_and_after"):
+    header, *lines = table(folder, name)
+    return {line[0]: dict(zip(header[1:], line[1:])) for line in lines}
+
+
+def temperature(run):
+    val = run.predictions("val")
+    return TemperatureScaling().fit(val.logits, val.target).temperature_
+
+
+def true_error_percent(run):
+    preds = run.predictions("test")
+    posterior = load_data("noisy_digits", seed=run.config.seed).test.posterior
+    of_prediction = posterior[range(len(preds)), preds.pred]
+    return 100*(of_prediction - preds.conf).abs().mean().item()
+
+
+def test_it_leaves_notebook_figures_tables_findings(study):
+    assert_complete(study, 7, 5)
+    assert kinds(study) == {"paper", "ours", "identity"}
+    assert finding(study, "the optimal ECE is below").verdict == HOLDS
+
+
+def test_nothing_is_decided_by_two_seeds(study):
+    tested = [f for f in study.result.findings if f.effect]
+    assert {f.verdict for f in tested} == {UNDECIDED}
+    assert all("n = 2 seeds" in f.effect.note for f in tested)
+
+
+def test_the_table_is_of_the_runs(root, study):
+    found = rows(study)
+    losses = {"CE": ("ce", {}), "FL-3": ("focal", dict(gamma=3.)), "L1-0.05": ("lp_norm", dict(alpha=.05))}
+    for label, (loss, options) in losses.items():
+        runs = of_loss(root, loss, **options)
+        assert [r.config.seed for r in runs] == [0, 1]
+        assert found[label]["ECE %"] == percent([ece_percent(run) for run in runs])
+        assert found[label]["true error %"] == percent([true_error_percent(run) for run in runs])
+        assert found[label]["T"] == percent([temperature(run) for run in runs])
+    cells = [cell for row in found.values() for cell in row.values()]
+    assert len(found) == 15 + 4*2 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)
+
+
+def test_the_chosen_row_is_of_the_coefficients_chosen_on_validation_samples(root, study):
+    chosen = []
+    for seed in 0, 1:
+        runs = [of_loss(root, "label_smoothing", eps=eps)[seed] for eps in (.01, .05, .1, .2)]
+        val = [r.predictions("val") for r in runs]
+        errors = np.array([1 - p.hit.double().mean().item() for p in val])
+        nearly = errors.min() + (errors.min()*(1 - errors.min())/len(val[0]))**.5
+        candidates = [i for i in range(len(runs)) if errors[i] <= nearly]
+        chosen.append(runs[min(candidates, key=lambda i: debiased_ece(val[i].probs, val[i].target).item())])
+    assert rows(study)["LS, chosen"]["ECE %"] == percent([ece_percent(run) for run in chosen])
+    said = rows(study, "coefficients")["LS, chosen"]["median (each repetition) of the grid"]
+    assert said.endswith("({:g}, {:g}) of 0.01, 0.05, 0.1, 0.2".format(*(r.config.loss_args["eps"] for r in chosen)))
+
+
+def test_numbers_of_the_paper(study):
+    svhn = [3.03, .72, .68, 1.82]
+    cifar10 = [6.43, .95, .74, 2.51]
+    cifar100 = [19.53, 1.35, 1.27, 2.19]
+    newsgroups = [20.82, 3.11, 2.52, 4.18]
+    ce_of_paper = table(study, "paper")[-4]
+    assert [float(v) for v in ce_of_paper[1:]] == [*svhn, *cifar10, *cifar100, *newsgroups]
+
+
+@pytest.fixture(scope="module")
+def broken(root, study, tmp_path_factory):
+    "Two losses swapped, two calibrators, and the sign of a gap."
+    path, name = tmp_path_factory.mktemp("broken"), "calibratability"
+    wrong = {
+        "loss, options = losses[name]\n    return RunConfig(":
+            "loss, options = losses[{'CE': 'IFL-3', 'IFL-3': 'CE'}.get(name, name)]\n    return RunConfig(",
+        "in calibrators.items()": "in zip(calibrators, [*calibrators.values()][::-1])",
+        "early.mean() - late.mean()": "late.mean() - early.mean()",
+    }
+    for old, new in wrong.items():
+        name = changed(name, path, old, new).with_suffix("")
+    return run_forked(f"{name}.ipynb", SMALL, root=root)
+
+
+@pytest.mark.parametrize("start", [STEPS, SURER, WIDER, FEW, EARLY])
+def test_what_is_the_wrong_way_round_turns_the_margin(study, broken, start):
+    assert margin(study, start) > 0 > margin(broken, start)
+
+
+def test_one_seed_of_real_digits(root):
+    "No true probabilities, 400 validation samples: parts of at most half of them, and no verdict."
+    folder = run_forked("calibratability", SMALL | dict(n_seeds=1, quick_data="digits"), root=root)
+    assert_complete(folder, 7, 5)
+    assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
+    assert {f.verdict for f in folder.result.findings if f.effect} == {UNDECIDED}
+    header, *_ = table(folder, "before_and_after")
+    assert header[0].endswith("1 seed, n = 697") and "true error %" not in header
+
+
+def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
+    "In the paper's own setting, whose data need not be there."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    line = "run calibratability -p quick False -p data cifar100 -p dry_run True"
+    assert cli.main(line.split()) == 0
+    out = capsys.readouterr().out
+    assert "100 runs planned, none made" in out and out.count("resnet32") == 100
+    assert "{'gamma': 5.0}" in out and "350" in out
+    folder, = find_runs(tmp_path)
+    assert folder.state == "done" and not folder.result.findings
+    assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
+    assert "want one of svhn, cifar10, cifar100, 20newsgroups" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"loss_comparison, run small: computed from its trainings, one test set for all sizes, and broken on purpose it turns."
+import numpy as np
+import pytest
+import torch
+from conftest import assert_complete, run_forked
+from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+
+from calibnb.data import load_data
+from calibnb.metrics import debiased_ece
+from calibnb.notebooks import UNDECIDED
+from calibnb.runs import choose_coefficient
+
+SMALL = dict(n_seeds=2, epochs=10)
+SURE, UNSURE = "focal loss makes the network less confident", "so does entropy regularisation"
+LOGITS = "L1 makes the logits smaller"
+ENTROPY, MATTERS = "entropy regularisation, its coefficient chosen", "the ECE depends on the coefficient"
+NETWORKS = {"MLP 128-128": [128, 128], "MLP 32": [32]}
+
+
+@pytest.fixture(scope="module")
+def study(root):
+    return run_forked("loss_comparison", SMALL, root=root)
+
+
+def of(root, loss, hidden=(128, 128), n_train=700, **options):
+    "Its trainings, by seed; other tests leave trainings on other data."
+    def wanted(config):
+        same_setting = config.model_args["hidden"] == list(hidden) and config.data_args["n_train"] == n_train
+        same_loss = config.loss == loss and options.items() <= config.loss_args.items()
+        return config.data == "noisy_digits" and same_setting and same_loss
+    runs = [r for r in trainings(root, "loss_comparison") if wanted(r.config)]
+    return sorted(runs, key=lambda r: r.config.seed)
+
+
+def rows_of(folder, name):
+    "Network and loss -> column -> text."
+    head, *rows = table(folder, name)
+    columns = [c for c in head if c not in ("network", "loss", "metric")]
+    return {tuple(row[:2]): dict(zip(columns, row[2:])) for row in rows if row[0] in NETWORKS}
+
+
+def true_error(run):
+    posterior = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test.posterior
+    preds = run.predictions("test")
+    return 100*(posterior.gather(1, preds.pred[:, None])[:, 0] - preds.conf).abs().mean().item()
+
+
+def chosen(root, hidden, loss, option, values):
+    "Of each seed the training whose coefficient its validation samples prefer."
+    of_value = {v: of(root, loss, hidden, **{option: v}) for v in values}
+    picked = []
+    for i in range(2):
+        runs = {v: runs[i] for v, runs in of_value.items()}
+        preds = {v: run.predictions("val") for v, run in runs.items()}
+        picked.append(runs[choose_coefficient(preds, clusters=runs[values[0]].rows["val"])])
+    return picked
+
+
+def test_it_leaves_notebook_figures_tables_findings(study):
+    assert_complete(study, 3, 4)
+    assert kinds(study) == {"paper", "ours"}
+
+
+def test_two_repetitions_decide_nothing(study):
+    assert {f.verdict for f in study.result.findings} == {UNDECIDED}
+    assert all("n = 2 seeds, want 5" in f.effect.note for f in study.result.findings)
+
+
+def test_the_table_is_of_the_trainings(root, study):
+    rows = rows_of(study, "at_the_end")
+    losses = {"CE": ("ce", {}), "L1-0.05": ("lp_norm", dict(alpha=.05)), "FL-3": ("focal", dict(gamma=3.))}
+    for network, hidden in NETWORKS.items():
+        for label, (loss, options) in losses.items():
+            runs, row = of(root, loss, hidden, **options), rows[network, label]
+            assert len(runs) == 2
+            assert row["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
+            assert row["true error %"].startswith(percent([true_error(r) for r in runs]))
+        runs = chosen(root, hidden, "focal", "gamma", (1., 3., 5.))
+        assert rows[network, "FL, chosen"]["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
+        said = rows_of(study, "chosen")[network, "FL"]["chosen"]
+        assert said.endswith("({:g}, {:g}) of 1, 3, 5".format(*(r.config.loss_args["gamma"] for r in runs)))
+
+
+def test_the_test_set_does_not_change_with_the_training_set(root, study):
+    for loss, options in ("ce", {}), ("focal", dict(gamma=1.)):
+        few, all_ = (of(root, loss, n_train=n, **options)[1] for n in (150, 700))
+        assert [len(r.rows["train"]) for r in (few, all_)] == [150, 700]
+        assert torch.equal(few.rows["train"], all_.rows["train"][:150])
+        for part in "val", "test":
+            assert torch.equal(few.rows[part], all_.rows[part])
+            assert torch.equal(few.predictions(part).target, all_.predictions(part).target)
+
+
+def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
+    def gain(hidden):
+        ce, entropy = of(root, "ce", hidden), chosen(root, hidden, "entropy", "alpha", (.1, .5))
+        return np.mean([ece_percent(r) for r in ce]) - np.mean([ece_percent(r) for r in entropy])
+    margins = {network: .5 - gain(hidden) for network, hidden in NETWORKS.items()}
+    deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, ENTROPY).effect.note]
+    assert margin(study, ENTROPY) == pytest.approx(margins[deciding])
+
+
+def test_a_coefficient_is_carried_over(root, study):
+    "From the validation samples of the largest training set to the test samples of the smallest."
+    def least(n, i):
+        runs = {g: of(root, "focal", n_train=n, gamma=g)[i] for g in (1., 3., 5.)}
+        errors = {g: debiased_ece(p.probs, p.target) for g, p in ((g, r.predictions("val")) for g, r in runs.items())}
+        return min(errors, key=errors.get)
+    def ece_on_fewest(gamma, i): return ece_percent(of(root, "focal", n_train=150, gamma=gamma)[i])
+    costs = [ece_on_fewest(least(700, i), i) - ece_on_fewest(least(150, i), i) for i in range(2)]
+    assert margin(study, "FL: the best coefficient for 700") == pytest.approx(np.mean(costs))
+
+
+def test_what_is_the_wrong_way_round_turns_the_margins(root, study, tmp_path):
+    "Focal loss for cross-entropy and that for all others; the worst coefficients for the best."
+    right = "measured(run) for key, run in runs.items()"
+    other = "{'CE': ('FL', 5.)}.get(key[1], ('CE', None))"
+    wrong = f"measured(runs[key[0], *{other}, *key[3:]]) for key in runs"
+    swapped = run_forked(changed("loss_comparison", tmp_path, right, wrong), SMALL, root=root)
+    for start in SURE, UNSURE, LOGITS:
+        assert margin(study, start) > 0 > margin(swapped, start)
+    ranks = changed("loss_comparison", tmp_path, "ranked[0], ranked[-1]", "ranked[-1], ranked[0]")
+    assert margin(study, MATTERS) > 0 > margin(run_forked(ranks, SMALL, root=root), MATTERS)
+
+
+def test_one_repetition_on_real_images(root):
+    folder = run_forked("loss_comparison", dict(n_seeds=1, epochs=10, quick_data="digits"), root=root)
+    assert_complete(folder, 3, 4)
+    assert "true error %" not in table(folder, "at_the_end")[0]
+    assert {f.verdict for f in folder.result.findings} == {UNDECIDED}
+
+
+def test_the_full_setting_can_be_planned(tmp_path):
+    folder = run_forked("loss_comparison", dict(quick=False, dry_run=True, n_seeds=1), root=tmp_path)
+    head, *plan = table(folder, "plan")
+    on_networks, over_sizes = 3*(1 + 3 + 2 + 3), 2*(1 + 4 + 3 + 3) + 4
+    assert len(plan) == on_networks + over_sizes and {row[1] for row in plan} == {"cifar10"}
+    assert all(row[head.index("epochs")] == "350" for row in plan) and not folder.result.findings

@@ -1,0 +1,128 @@
+"nll_overfitting, run small: complete, computed from its trainings, and broken on purpose it turns."
+import numpy as np
+import pytest
+from conftest import assert_complete, run_forked
+from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+
+from calibnb.data import load_data
+from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
+from calibnb.runs import choose_coefficient
+
+SMALL = dict(n_seeds=2, epochs=20)
+MINIMISER = "the minimiser of focal loss"
+FALLING = "after the first drop of the learning rate the training NLL of CE still falls"
+
+
+@pytest.fixture(scope="module")
+def study(root):
+    return run_forked("nll_overfitting", SMALL, root=root)
+
+
+def of(root, loss, data="digits", **options):
+    "Its trainings of the small setting, by seed."
+    def wanted(config):
+        return config.data == data and config.loss == loss and options.items() <= config.loss_args.items()
+    runs = [r for r in trainings(root, "nll_overfitting") if wanted(r.config)]
+    return sorted(runs, key=lambda r: r.config.seed)
+
+
+def fifths(run, column):
+    "The first four of twenty epochs, the four after the drop of the learning rate, the last four."
+    values, drop = np.array(run.history[column]), run.config.recipe.milestones[0]
+    return values[:4].mean(), values[drop:drop + 4].mean(), values[-4:].mean()
+
+
+def test_it_leaves_notebook_figures_tables_findings(study):
+    assert_complete(study, 4, 2)
+    assert kinds(study) == {"paper", "ours", "identity"}
+
+
+def test_two_repetitions_decide_nothing_but_the_identity(study):
+    for found in study.result.findings:
+        assert found.verdict == (HOLDS if found.kind == "identity" else UNDECIDED), found.claim
+        assert found.kind == "identity" or "n = 2 seeds, want 5" in found.effect.note
+
+
+def test_the_table_is_of_the_trainings(root, study):
+    head, *lines = table(study, "last_epoch")
+    rows = {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
+    of_gamma = {g: of(root, "focal", gamma=g) for g in (1., 2., 3.)}
+    preds = [{g: runs[i].predictions("val") for g, runs in of_gamma.items()} for i in range(2)]
+    chosen = [of_gamma[choose_coefficient(p)][i] for i, p in enumerate(preds)]
+    for label, runs in {"CE": of(root, "ce"), "FL-3": of_gamma[3.], "FL, chosen": chosen}.items():
+        assert [r.config.seed for r in runs] == [0, 1]
+        assert rows[label]["ECE %"] == percent([ece_percent(r) for r in runs])
+        assert rows[label]["weight norm"] == percent([r.history["weight_norm"][-1] for r in runs])
+        best = [1 + int(np.argmin(r.history["test_nll"])) for r in runs]
+        assert rows[label]["epoch of best test NLL"] == "{}, {}".format(*best)
+
+
+def test_margins_are_of_the_histories(root, study):
+    ce, focal = of(root, "ce"), of(root, "focal", gamma=3.)
+    def moves(runs, column, start): return np.array([fifths(r, column)[2] - fifths(r, column)[start] for r in runs])
+    def of_claim(start): return pytest.approx(margin(study, start))
+    wrong, unsure = "test_nll_incorrect", "test_entropy_incorrect"
+    assert of_claim(FALLING) == -moves(ce, "train_nll", 1).mean()
+    assert of_claim("after the first drop the test NLL") == moves(ce, "test_nll", 1).mean()
+    assert of_claim("after the first drop the test ECE") == 100*moves(ce, "test_ece", 1).mean()
+    assert of_claim("the NLL of wrong test samples rises with CE") == moves(ce, wrong, 0).mean()
+    assert of_claim("the NLL of wrong test samples rises more") == (moves(ce, wrong, 0) - moves(focal, wrong, 0)).mean()
+    assert of_claim("the entropy of wrong test samples falls with CE") == -moves(ce, unsure, 0).mean()
+    eces = [np.mean([ece_percent(r) for r in runs]) for runs in (ce, focal)]
+    assert of_claim("FL-3 ends with a lower ECE") == eces[0] - eces[1]
+
+
+def test_what_the_paper_says_and_what_it_does_not(study):
+    assert finding(study, "FL-3 ends with a lower ECE").paper.startswith("Mukhoti 2020, Table 1: 1.48 % against 4.35 %")
+    minimiser = finding(study, MINIMISER)
+    assert minimiser.kind == "identity" and ".774" in minimiser.ours and ".774" not in minimiser.paper
+
+
+COMPARED = [
+    "the NLL of wrong test samples rises more",
+    "the entropy of wrong test samples falls further",
+    "ends with larger weights",
+    "ends with a lower ECE than",
+    "after one epoch the weights of",
+]
+
+
+def test_swapped_losses_turn_the_comparisons(root, study, tmp_path):
+    right = "first, last, focal_chosen = loss_label('ce'), loss_label('focal', gamma=max(gammas)), 'FL, chosen'"
+    wrong = "last, first, focal_chosen = loss_label('ce'), loss_label('focal', gamma=max(gammas)), 'FL, chosen'"
+    folder = run_forked(changed("nll_overfitting", tmp_path, right, wrong), SMALL, root=root)
+    def effects(folder, part): return [f.effect.value for f in folder.result.findings if part in f.claim]
+    for part in COMPARED:
+        assert effects(folder, part)[0] == pytest.approx(-effects(study, part)[0]), part
+
+
+def test_time_reversed_and_another_minimiser_turn_the_others(root, study, tmp_path):
+    starts = "first=0, after_drop=drops[0], last=recipe.epochs - fifth"
+    reversed_ = "first=recipe.epochs - fifth, after_drop=recipe.epochs - fifth, last=drops[0]"
+    path = changed("nll_overfitting", tmp_path, starts, reversed_)
+    path.rename(tmp_path/"reversed.ipynb")
+    right, wrong = "binary_focal_argmin(float(v), g)", "binary_focal_argmin(float(v), 3. - g)"
+    path = changed(tmp_path/"reversed", tmp_path, right, wrong)
+    folder = run_forked(path, SMALL, root=root)
+    assert finding(folder, MINIMISER).verdict == CONTRADICTED
+    assert margin(study, FALLING) > 0 > margin(folder, FALLING)
+    for part in "after the first drop the test NLL", "after the first drop the test ECE":
+        assert margin(folder, part) == pytest.approx(-margin(study, part))
+
+
+def test_one_repetition_with_known_probabilities(root):
+    folder = run_forked("nll_overfitting", SMALL | dict(n_seeds=1, quick_data="noisy_digits"), root=root)
+    assert_complete(folder, 4, 2)
+    head, ce, *_ = table(folder, "last_epoch")
+    run, = of(root, "ce", data="noisy_digits")
+    preds, posterior = run.predictions("test"), load_data("noisy_digits", seed=0).test.posterior
+    error = (posterior.gather(1, preds.pred[:, None])[:, 0] - preds.conf).abs().mean().item()
+    assert ce[head.index("true error %")] == f"{100*error:.2f}"
+    assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 697*15
+
+
+def test_the_full_setting_can_be_planned(tmp_path):
+    folder = run_forked("nll_overfitting", dict(quick=False, dry_run=True), root=tmp_path)
+    head, *plan = table(folder, "plan")
+    assert len(plan) == 4*5 and {row[2] for row in plan} == {"resnet50"} and not folder.result.findings
+    assert all(row[head.index("epochs")] == "350" for row in plan)

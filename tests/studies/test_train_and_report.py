@@ -1,0 +1,84 @@
+"One training, the report of many, and the gallery of all: computed from the runs, and refused where there are none."
+import nbformat
+import pytest
+from conftest import assert_complete, run_forked
+from reading import ece_percent, finding, kinds, percent, table, trainings
+
+from calibnb.notebooks import UNDECIDED, NotebookError
+from calibnb.notebooks.pages import copy_notebook, write_gallery
+from calibnb.notebooks.papers import paper_value
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Recipe
+
+
+@pytest.fixture(scope="module")
+def training(root):
+    settings = dict(loss="focal", loss_args=dict(gamma=5), recipe=dict(epochs=10), model_args=dict(hidden=[16]))
+    return run_forked("train", settings, root=root)
+
+
+@pytest.fixture(scope="module")
+def few(root):
+    "Two losses with two seeds, and one of them once more with another option."
+    losses = dict(CE=("ce", {}), FL=("focal", dict(gamma=3.)))
+    configs = [RunConfig(experiment="few", loss=loss, loss_args=args, recipe=Recipe.quick(5, seed=s))
+               for loss, args in losses.values() for s in range(2)]
+    configs.append(RunConfig(experiment="few", loss="label_smoothing", loss_args=dict(mode="off_target"),
+                             recipe=Recipe.quick(5, seed=0)))
+    return [get_run(config, root, progress=False) for config in configs]
+
+
+def test_one_training_of_anything(root, training):
+    assert_complete(training, 3, 2)
+    run, = trainings(root, "train")
+    assert run.config.loss_args["gamma"] == 5. and run.config.recipe.epochs == 10
+    preds, found = run.predictions("test"), finding(training, "the network is overconfident")
+    lean = preds.conf.mean() - preds.hit.double().mean()
+    assert found.effect.value == pytest.approx(100*lean.item(), abs=1e-6) and found.effect.n_test == len(preds)
+    assert finding(training, "the test NLL rises").verdict == UNDECIDED  # by one seed
+    with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
+        run_forked("train", dict(loss="focall"), root=root)
+
+
+def test_the_report_is_of_the_runs(root, few):
+    folder = run_forked("report", dict(experiments=["few"]), root=root)
+    assert_complete(folder, 2, 2)
+    rows = {row[0]: row for row in table(folder, "table_1")}
+    assert list(rows)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and rows["FL-3"][1] == "2"
+    focal = [run for run in few if run.config.loss == "focal"]
+    assert rows["FL-3"][4].startswith(percent([ece_percent(run) for run in focal]))
+    found = finding(folder, "FL-3 has a lower ECE than CE as trained")
+    gains = [ece_percent(ce) - ece_percent(fl) for ce, fl in zip(few[:2], focal)]
+    assert found.effect.value == pytest.approx(sum(gains)/2) and found.effect.note.startswith("n = 2 seeds")
+    assert kinds(folder) == {"ours"} and {f.verdict for f in folder.result.findings} == {UNDECIDED}
+    for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():
+        assert mark in (folder/"files"/f"report.{kind}").read_text(encoding="utf-8")
+    with pytest.raises(NotebookError, match="no finished training of nothing"):
+        run_forked("report", dict(experiments=["nothing"]), root=root)
+
+
+def test_a_report_of_one_loss_is_its_table(tmp_path):
+    "There is nothing to compare, but the table is shown."
+    get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
+    folder = run_forked("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
+    assert_complete(folder, 1, 2)
+    assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
+    assert folder.result.findings == []
+    outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    said = "".join(o["data"].get("text/markdown", "") for o in outputs if "data" in o)
+    assert "No setting has 2 methods" in said and "nothing is tested" in said
+
+
+def test_a_gallery_has_a_page(root, training, tmp_path):
+    geometry = run_forked("loss_geometry", dict(points=1000), root=root)
+    for folder in training, geometry:
+        copy_notebook(folder, tmp_path)
+    page = write_gallery(tmp_path, ["train"]).read_text(encoding="utf-8")
+    assert page.index("## [One training") < page.index("(loss_geometry.ipynb)")
+    assert "Claims of papers: " in page and "Identities: " in page
+    assert all((tmp_path/f"{n}.png").stat().st_size < 200_000 for n in ("train", "loss_geometry"))
+
+
+def test_numbers_of_the_papers_are_cited_right():
+    assert paper_value("Lin 2025", place="Table 6", method="BSCE-GRA-4") == 1.13
+    assert paper_value("Mukhoti 2020", data="CIFAR-100", method="FL-3", metric="ECE % + TS") == 1.97
