@@ -112,7 +112,7 @@ def _note(claim, rival, test, n_seeds, verdict):
 
 def _decided(claim, tests, rival, p, adjusted):
     "The finding of a claim that is a test."
-    test, number = tests[rival], next(iter(claim.margins.values())).shape[1]
+    test, number = tests[rival], claim.margins[rival].shape[1]
     seeds, n_test = (1, number) if claim.by_sample else (number, claim.n_test)
     enough = (seeds >= LEAST_SEEDS or claim.by_sample) and math.isfinite(test.p)
     verdict = _verdict(adjusted, test, tests.values(), claim.smallest) if enough else UNDECIDED

@@ -92,7 +92,7 @@ def _load_learned_loss(run):
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
     mce = Measure.of(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
-    return measure_all(Scored.of(preds, n_bins=bins)) | {'mce': mce}
+    return measure_all(Scored.of(preds, n_bins=bins), n_boot=200) | {'mce': mce}
 
 def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."
