@@ -34,7 +34,7 @@ class ImagePresets:
 
     @classmethod
     def cifar(cls, epochs:int=350, **changes):
-        "CIFAR and SVHN in all five papers: batch 128, drops after epochs 150 and 250 of 350, crops and mirrors."
+        "CIFAR and SVHN [Mukhoti 2020]: batch 128, drops after epochs 150 and 250 of 350, crops and mirrors."
         drops = _milestones(epochs, 150/350, 250/350)
         return _preset(cls, changes, epochs=epochs, batch_size=128, milestones=drops, augment=('crop', 'flip'))
 
