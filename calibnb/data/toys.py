@@ -57,14 +57,14 @@ def _pool_and_scale(x, pool):
         raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
     return (F.avg_pool2d(x, pool) - .3)/.3
 
-_FOR_TRAINING = 700  # images set aside for training: of a smaller training set the other sets are the same
+_FOR_TRAINING = 700  # images set aside for training, if there are so many: with fewer, the other sets are the same
 
 def _three_parts(n, n_train, n_val, seed):
     "A random permutation of n rows, cut in three: those to train on, of which the first n_train are taken; val; test."
-    aside = max(n_train, _FOR_TRAINING)
-    if not (n_train > 0 and n_val > 0 and aside + n_val < n):
-        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, want positive numbers that leave some of {n} images '
-                         f'for test; {aside} are set aside for training')
+    if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
+        raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
+                         f'want positive numbers that leave some of {n} images for test')
+    aside = max(n_train, _FOR_TRAINING) if _FOR_TRAINING + n_val < n else n_train
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
     return rows.split([aside, n_val, n - aside - n_val])
 

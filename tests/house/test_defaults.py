@@ -481,6 +481,7 @@ TABLE |= {
     "evaluate.Resamples": lambda: [evaluate.Resamples(n, 3).mean(draw(n)) for n in (N, 9000)],
     "evaluate.resampled_measures": lambda: evaluate.resampled_measures(
         evaluate.Scored.of(PREDS), evaluate.Resamples(TARGET, 3), PROBS.double()),
+    "evaluate.signed_residuals": lambda: evaluate.signed_residuals(evaluate.Scored.of(PREDS)),
     "evaluate.as_good_as_best": lambda: evaluate.as_good_as_best(
         {name: evaluate.measure_all(s, n_boot=2, draws=2) for name, s in two_rows().items()}, two_rows()),
     "evaluate.miscalibration_p": lambda: [
