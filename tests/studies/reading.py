@@ -6,6 +6,7 @@ import numpy as np
 from conftest import EXPERIMENTS
 
 from calibnb.metrics import ece
+from calibnb.notebooks import HOLDS, UNDECIDED
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
 
@@ -54,3 +55,10 @@ def margin(folder, start):
 
 def kinds(folder):
     return {f.kind for f in folder.result.findings}
+
+
+def assert_undecided_by_two(folder):
+    "Of two repetitions: identities hold, every other claim waits for more."
+    for found in folder.result.findings:
+        assert found.verdict == (HOLDS if found.kind == "identity" else UNDECIDED), found.claim
+        assert found.kind == "identity" or "n = 2 seeds, want 5" in found.effect.note
