@@ -2024,6 +2024,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.runs.many._plan_row': ('70_runs/many.html#_plan_row', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._preload': ('70_runs/many.html#_preload', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._seconds_a_sample': ('70_runs/many.html#_seconds_a_sample', 'calibnb/runs/many.py'),
+                                   'calibnb.runs.many._shares': ('70_runs/many.html#_shares', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._train_side_by_side': ( '70_runs/many.html#_train_side_by_side',
                                                                               'calibnb/runs/many.py'),
                                    'calibnb.runs.many._train_there': ('70_runs/many.html#_train_there', 'calibnb/runs/many.py'),

@@ -50,12 +50,18 @@ def _preload(configs):
 def _train_side_by_side(configs, root, workers, options, bar):
     root = Path(root or runs_root()).resolve()
     options = {k: v for k, v in options.items() if k != 'progress'}  # the bar stays here, workers report to it
-    jobs = [(config, root, options) for config in configs]
-    workers = min(workers, len(jobs))
+    workers = min(workers, len(configs))
+    jobs = [(share, root, options) for share in _shares(configs, workers)]
     for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=_preload(configs)):
         if ended.error: raise ended.error
 
-def _train_there(config, root, options, tell): get_run(config, root, progress=tell, **options)
+def _shares(configs, workers):
+    "What each process trains: one run, or several of many, up to an eighth of what falls to a worker."
+    size = max(1, len(configs)//(8*workers))
+    return [configs[i:i+size] for i in range(0, len(configs), size)]
+
+def _train_there(configs, root, options, tell):
+    for config in configs: get_run(config, root, progress=tell, **options)
 
 # %% ../../nbs/70_runs/06_many.ipynb #565c89b7
 @cache
