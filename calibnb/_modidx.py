@@ -1326,6 +1326,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'calibnb/notebooks/execute.py'),
                                            'calibnb.notebooks.execute._last_step': ( '75_notebooks/execute.html#_last_step',
                                                                                      'calibnb/notebooks/execute.py'),
+                                           'calibnb.notebooks.execute._names_of': ( '75_notebooks/execute.html#_names_of',
+                                                                                    'calibnb/notebooks/execute.py'),
                                            'calibnb.notebooks.execute._papermill': ( '75_notebooks/execute.html#_papermill',
                                                                                      'calibnb/notebooks/execute.py'),
                                            'calibnb.notebooks.execute._shortest': ( '75_notebooks/execute.html#_shortest',

@@ -31,7 +31,7 @@ class Showcase:
         for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
         with atomic_write(self.folder/'figures'/f'{name}.svg') as tmp:
             fig.savefig(tmp, format='svg', metadata=dict(Date=None))
-        notes = {'alt': _in_words(fig, name)}
+        notes = {'name': name, 'alt': _in_words(fig, name)}
         if cover: notes['cover'] = True
         display(fig, metadata={'image/png': notes})
         plt.close(fig)
@@ -44,7 +44,8 @@ class Showcase:
         "Show a DataFrame and keep it as `tables/<name>.csv`, with all digits."
         from IPython.display import display
         self.keep(frame, name)
-        display(frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"'))
+        styled = frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"')
+        display(styled, metadata={'text/html': dict(name=name)})  # found by that name in the executed notebook
 
     def file(self, name:str)->Path:
         "Where to write a file that belongs to the run: `files/<name>`."
