@@ -1395,6 +1395,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                'calibnb/notebooks/pages.py'),
                                          'calibnb.notebooks.pages._summary': ( '75_notebooks/pages.html#_summary',
                                                                                'calibnb/notebooks/pages.py'),
+                                         'calibnb.notebooks.pages._title': ('75_notebooks/pages.html#_title', 'calibnb/notebooks/pages.py'),
                                          'calibnb.notebooks.pages.copy_notebook': ( '75_notebooks/pages.html#copy_notebook',
                                                                                     'calibnb/notebooks/pages.py'),
                                          'calibnb.notebooks.pages.markdown_table': ( '75_notebooks/pages.html#markdown_table',

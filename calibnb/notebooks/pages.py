@@ -161,7 +161,8 @@ def write_gallery(
     import nbformat
     directory = Path(directory)
     paths = {p.stem: p for p in sorted(directory.glob('*.ipynb'))}
-    parts = ['# Gallery', _ABOUT]
+    by_paper = [f'[{_title(page)}]({page.name})' for page in sorted(directory.glob('*.md')) if page.stem != 'README']
+    parts = ['# Gallery', _ABOUT, *([f'Figure by figure and table by table: {", ".join(by_paper)}.'] if by_paper else [])]
     for name in [*(n for n in order if n in paths), *(n for n in paths if n not in order)]:
         summary = _summary(nbformat.read(paths[name], as_version=4))
         if summary['picture']:
@@ -169,6 +170,10 @@ def write_gallery(
         parts += _section(name, summary)
     with atomic_write(directory/'README.md') as tmp: tmp.write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
     return directory/'README.md'
+
+def _title(page)->str:
+    "What a Markdown page begins with."
+    return page.read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
 
 def _section(name, summary)->list[str]:
     "The paragraphs of one notebook; claims of papers are counted first, and those that hold."
