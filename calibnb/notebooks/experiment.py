@@ -9,6 +9,7 @@ __all__ = ['HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'FOLDER_VARIAB
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #4ac5e574
 import os
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 
 from ..core.atomic import atomic_write
@@ -24,10 +25,9 @@ class Showcase:
         "Show a matplotlib figure and keep it as `figures/<name>.png`; the gallery shows the one that is the cover."
         import matplotlib.pyplot as plt
         from IPython.display import display
-        with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
-        notes = {'alt': _in_words(fig, name)}
-        if cover: notes['cover'] = True
-        display(fig, metadata={'image/png': notes})
+        path = self.folder/'figures'/f'{name}.png'
+        with atomic_write(path) as tmp: fig.savefig(tmp, format='png')
+        display(_shown(path, _in_words(fig, name), cover))
         plt.close(fig)
 
     def keep(self, frame, name:str, index:bool=True):
@@ -45,11 +45,23 @@ class Showcase:
         (self.folder/'files').mkdir(exist_ok=True)
         return self.folder/'files'/name
 
+# %% ../../nbs/75_notebooks/01_experiment.ipynb #4ba80930
 def _in_words(fig, name)->str:
     "What stands for a figure where it cannot be seen: its name, and what its panels are called."
     titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
     panels = dict.fromkeys(title for title in titles if title)  # each once
     return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+
+def _shown(path, alt, cover):
+    "A kept picture as a notebook shows it: drawn once, in 256 colours, as large as the figure."
+    import matplotlib as mpl
+    from IPython.display import Image
+    from PIL import Image as picture
+    with picture.open(path) as image, BytesIO() as file:
+        image.convert('RGB').quantize(256).save(file, 'png')
+        width = round(image.width*mpl.rcParams['figure.dpi']/image.info['dpi'][0])
+        metadata = dict(cover=True) if cover else None
+        return Image(file.getvalue(), format='png', width=width, alt=alt, metadata=metadata)
 
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #3af33560
 HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED = 'holds', 'contradicted here', 'no difference seen', 'undecided'
