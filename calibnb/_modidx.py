@@ -1376,6 +1376,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                                  'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment._in_words': ( '75_notebooks/experiment.html#_in_words',
                                                                                           'calibnb/notebooks/experiment.py'),
+                                              'calibnb.notebooks.experiment._shown': ( '75_notebooks/experiment.html#_shown',
+                                                                                       'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment._watch_cells': ( '75_notebooks/experiment.html#_watch_cells',
                                                                                              'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment.count_verdicts': ( '75_notebooks/experiment.html#count_verdicts',
