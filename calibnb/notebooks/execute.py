@@ -248,12 +248,18 @@ def describe(
              f'  notebook  {_shortest(folder/"notebook.ipynb")}']
     for kind in ('figures', 'tables', 'files'):
         if kind == 'files' and not (folder/kind).exists(): continue
-        names = ', '.join(sorted(p.name for p in (folder/kind).glob('*'))) or 'none'
-        lines.append(f'  {kind:8}  {_shortest(folder/kind)}/  {names}')
+        lines.append(f'  {kind:8}  {_shortest(folder/kind)}/  {_names_of(folder/kind)}')
     plan = folder/'tables'/'plan.csv'
     if folder.result and folder.result.findings: lines += _describe_findings(folder.result.findings)
     elif folder.info['settings'].get('dry_run') and plan.exists(): lines += _describe_plan(plan)
     return '\n'.join(lines)
+
+def _names_of(directory):
+    "The files of a directory; the formats of a figure are named once."
+    paths = sorted(directory.glob('*'))
+    if directory.name != 'figures': return ', '.join(p.name for p in paths) or 'none'
+    stems, formats = dict.fromkeys(p.stem for p in paths), sorted({p.suffix[1:] for p in paths})
+    return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
 def _shortest(path):
     "A path from here, or from the root if that is shorter."

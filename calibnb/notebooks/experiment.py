@@ -11,6 +11,8 @@ import os
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from ..core.atomic import atomic_write
 from ..core.runtime import seed_everything
 from ..runs.folder import Result, RunFolder, failure, run_path
@@ -21,11 +23,15 @@ class Showcase:
     def __init__(self, folder:RunFolder): self.folder = folder
 
     def figure(self, fig, name:str, cover:bool=False):
-        "Show a matplotlib figure and keep it as `figures/<name>.png`; the gallery shows the one that is the cover."
+        "Show a matplotlib figure and keep it as `figures/<name>.png` and `.svg`; the gallery shows the cover."
         import matplotlib.pyplot as plt
         from IPython.display import display
         with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
-        notes = {'alt': _in_words(fig, name)}
+        fig.set_layout_engine('none')  # everything is in its place; to find it again would take longer than to draw it
+        for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
+        with atomic_write(self.folder/'figures'/f'{name}.svg') as tmp:
+            fig.savefig(tmp, format='svg', metadata=dict(Date=None))
+        notes = {'name': name, 'alt': _in_words(fig, name)}
         if cover: notes['cover'] = True
         display(fig, metadata={'image/png': notes})
         plt.close(fig)
@@ -38,12 +44,19 @@ class Showcase:
         "Show a DataFrame and keep it as `tables/<name>.csv`, with all digits."
         from IPython.display import display
         self.keep(frame, name)
-        display(frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"'))
+        styled = frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"')
+        display(styled, metadata={'text/html': dict(name=name)})  # found by that name in the executed notebook
 
     def file(self, name:str)->Path:
         "Where to write a file that belongs to the run: `files/<name>`."
         (self.folder/'files').mkdir(exist_ok=True)
         return self.folder/'files'/name
+
+def _has_many_points(artist)->bool:
+    "Whether an artist would make the SVG large: a scatter plot or a mesh of more than a thousand."
+    from matplotlib.collections import PathCollection, QuadMesh
+    if isinstance(artist, PathCollection): return len(artist.get_offsets()) > 1000
+    return isinstance(artist, QuadMesh) and np.size(artist.get_array()) > 1000
 
 def _in_words(fig, name)->str:
     "What stands for a figure where it cannot be seen: its name, and what its panels are called."
