@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import list_experiments, plan_notebook
-from calibnb.notebooks.papers import paper_numbers
+from calibnb.notebooks.papers import paper_numbers, paper_tables
 from calibnb.notebooks.places import paper_places
 from calibnb.params import notebook_parameters
 from calibnb.sweep.spec import expand
@@ -57,6 +57,24 @@ def test_places_of_numbers_are_there():
         of_paper = [row["place"] for row in ROWS if row["paper"] == paper]
         tables = tables_of(place)
         assert place in of_paper or any(tables and tables <= tables_of(other) for other in of_paper), (paper, place)
+
+
+def test_every_table_says_how_much_of_it_is_there():
+    "All is counted again; nothing is missing only where each setting has a number of each measure."
+    def kinds(part, *columns):
+        return len(part[list(columns)].drop_duplicates())
+    counted = {place: (kinds(part, "data", "model"), kinds(part, "method", "metric"), len(part))
+               for place, part in paper_numbers().groupby(["paper", "place"])}
+    said = {(t.paper, t.place): (t.settings, t.measures, t.numbers) for t in paper_tables().itertuples(index=False)}
+    assert {place: numbers for place, numbers in said.items() if numbers[-1]} == counted
+    for table in paper_tables().itertuples(index=False):
+        full = table.numbers == table.settings*table.measures or table.place == "text"
+        assert table.missing or full, table
+
+
+def test_no_number_is_there_twice():
+    what = ["paper", "place", "data", "model", "method", "metric"]
+    assert not paper_numbers().duplicated(what).any()
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row["notebook"]], ids=name_of)
