@@ -24,7 +24,9 @@ def table(head, rows):
 
 
 def hours(text):
-    return "–" if not text else f"{float(text):,.0f}" if float(text) >= .5 else "< 1"
+    if not text:
+        return "–"
+    return f"{float(text):,.0f}" if float(text) >= .5 else "< 1"
 
 
 def numbers(tables):

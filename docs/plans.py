@@ -55,7 +55,9 @@ def empty_runs():
         try:
             yield folder
         finally:
-            os.environ.pop("CALIBNB_RUNS") if before is None else os.environ.update(CALIBNB_RUNS=before)
+            del os.environ["CALIBNB_RUNS"]
+            if before is not None:
+                os.environ["CALIBNB_RUNS"] = before
 
 
 NONE = pd.DataFrame(dict(gpu_hours=[]))

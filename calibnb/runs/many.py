@@ -166,6 +166,7 @@ def _hours(config, state, device):
     seconds = dict(hours=estimate_seconds(config, device), gpu_hours=estimate_gpu_seconds(config))
     return {where: math.nan if s is None else s/3600 for where, s in seconds.items()}
 
+# %% ../../nbs/70_runs/06_many.ipynb #db18e7e4
 def sum_text(
     plan, # table of `plan_table`, with hours
 )->str:
@@ -173,7 +174,8 @@ def sum_text(
     todo = plan[plan.state != 'done']
     def told(column):
         known = todo[column].dropna()
-        missing = f' and what {len(todo) - len(known)} take' if len(known) < len(todo) else ''
+        unknown = len(todo) - len(known)
+        missing = f' and those of {unknown} more' if unknown else ''
         return f'{known.sum():,.1f} hours{missing}'
     return (f'{len(plan)} runs, {len(todo)} of them to be made: {told("hours")} on this machine, '
             f'{told("gpu_hours")} on one H100-class GPU')

@@ -40,7 +40,7 @@ def test_the_file_is_whole():
 
 def test_rows_of_a_paper_stand_together_and_none_is_there_twice():
     papers = [paper for paper, _ in groupby(row["paper"] for row in ROWS)]
-    assert len(papers) == len(set(papers)) == 5
+    assert len(papers) == 5 and len(set(papers)) == 5
     named = [(row["paper"], row["place"], row["notebook"], row["kind"], row["name"]) for row in DRAWN]
     assert len(named) == len(set(named))
 
@@ -99,7 +99,7 @@ def test_the_notebook_draws_it(row):
     assert row["kind"] in ("figure", "table", "section") and row["shows"] and row["data"] and row["command"]
     found = drawing_cells(list_experiments()[row["notebook"]], row["kind"], row["name"])
     executed = drawing_cells(ROOT/"runs"/"gallery"/f"{row['notebook']}.ipynb", row["kind"], row["name"])
-    assert len(found) == len(executed) == 1, f"{row['notebook']} has no {row['kind']} {row['name']!r}, or has several"
+    assert [len(found), len(executed)] == [1, 1], f"{row['notebook']} has no {row['kind']} {row['name']!r}, or several"
     if row["kind"] != "section":
         shown = [output.get("data", {}) for output in executed[0].outputs]
         assert any(OUTPUT[row["kind"]] in data for data in shown), f"{row['name']} left nothing in the gallery"
@@ -149,4 +149,4 @@ def test_plans_are_those_of_the_commands():
 def test_the_page_says_what_the_file_says():
     text = (ROOT/"runs"/"README.md").read_text(encoding="utf-8")
     assert "\n".join(places.page(ROOT)) in text, "run `make sync`"
-    assert text.count(places.BEGIN) == text.count(places.END) == 1
+    assert (text.count(places.BEGIN), text.count(places.END)) == (1, 1)
