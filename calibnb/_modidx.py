@@ -433,6 +433,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'calibnb/evaluate/resampled.py'),
                                             'calibnb.evaluate.resampled._floor': ( '40_evaluate/resampled.html#_floor',
                                                                                    'calibnb/evaluate/resampled.py'),
+                                            'calibnb.evaluate.resampled._times_drawn': ( '40_evaluate/resampled.html#_times_drawn',
+                                                                                         'calibnb/evaluate/resampled.py'),
                                             'calibnb.evaluate.resampled.resampled_measures': ( '40_evaluate/resampled.html#resampled_measures',
                                                                                                'calibnb/evaluate/resampled.py')},
             'calibnb.evaluate.scored': { 'calibnb.evaluate.scored.Scored': ('40_evaluate/scored.html#scored', 'calibnb/evaluate/scored.py'),

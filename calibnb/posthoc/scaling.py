@@ -233,7 +233,7 @@ class _Scaled:
         return value/self.unit, grad/(self.size*self.unit)
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #7cbf4301
-def _minimised(objective, flat, ftol, gtol, steps=100, rounds=3):
+def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
     "The flat array with the least value, and the largest derivative there: L-BFGS, with new scales each round."
     from scipy.optimize import minimize
     options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20)

@@ -76,22 +76,8 @@ def _newton_step(value, slope, b, most=20.):
     if slope > 0: return max(-most, min(most, value/(b*slope)))
     return most if value > 0 else -most
 
-# %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #cb98eb92
 _FEW = 4096  # rows, at least, of the first search
-
-def nll_temperature(
-    logits:Tensor,  # (N, K)
-    target:Tensor,  # (N,) int64
-    bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
-)->float:           # > 0
-    """The temperature with the least NLL; warns when it is one of the bounds [Guo 2017].
-
-    ValueError for nan or inf, and when no temperature changes anything."""
-    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
-    T = _kept_or_searched(logits, target, bounds)
-    _warn_at_bound(T, *bounds)
-    return T
 
 def _searched(logits, target, bounds):
     _check_varied(logits)
@@ -112,15 +98,7 @@ def _check_varied(logits):
         raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; '
                          'is this the output of the network?')
 
-def _warn_at_bound(T, lo, hi):
-    if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
-        warnings.warn(f'temperature: {lo:g}, the least there is; does every label have the largest logit? '
-                      'Fit on data with errors', stacklevel=4)
-    if T >= hi*(1 - 1e-9):
-        warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? '
-                      'They fit no better than chance', stacklevel=4)
-
-# %% ../../nbs/30_posthoc/01_temperature.ipynb #c8da2587
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #8d509082
 _kept = ContextVar('temperatures', default=None)
 
 @contextmanager
@@ -143,6 +121,29 @@ def _start_temperature(logits, target, scale=1.):
     T = _kept_or_searched(logits, target, bounds)
     if scale != 1 and not bounds[0] < T < bounds[1]: return scale*_searched(logits/scale, target, bounds)
     return min(max(T, scale*bounds[0]), scale*bounds[1])
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
+def nll_temperature(
+    logits:Tensor,  # (N, K)
+    target:Tensor,  # (N,) int64
+    bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
+)->float:           # > 0
+    """The temperature with the least NLL; warns when it is one of the bounds [Guo 2017].
+
+    ValueError for nan or inf, and when no temperature changes anything."""
+    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
+    if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+    T = _kept_or_searched(logits, target, bounds)
+    _warn_at_bound(T, *bounds)
+    return T
+
+def _warn_at_bound(T, lo, hi):
+    if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
+        warnings.warn(f'temperature: {lo:g}, the least there is; does every label have the largest logit? '
+                      'Fit on data with errors', stacklevel=4)
+    if T >= hi*(1 - 1e-9):
+        warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? '
+                      'They fit no better than chance', stacklevel=4)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #4b5c926f
 def _counted(n): return torch.arange(1, n + 1, dtype=torch.float64, device='cpu')
