@@ -67,10 +67,10 @@ class ConfidenceCells:
         "The smECE of each of (cells, draws) sums of errors, by linear binning on a grid."
         place = self.conf*_GRID
         left = place.floor().clamp_max(_GRID - 1)
-        share, left = (place - left)[:, None], left.long()
+        right, left, error = (place - left)[:, None].float(), left.long(), error.float()
         mass = error.new_zeros(_GRID + 1, error.shape[1])
-        mass.index_add_(0, left, error*(1 - share)).index_add_(0, left + 1, error*share)
-        return smooth_error_norms(_cosine_means_on_grid(mass.T, self.n))
+        mass.index_add_(0, left, error*(1 - right)).index_add_(0, left + 1, error*right)
+        return smooth_error_norms(_cosine_means_on_grid(mass.T, self.n)).double()
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #34458019
 def mean_absolute_deviation(

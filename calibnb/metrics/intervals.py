@@ -102,7 +102,7 @@ def norm_interval(
     "Interval of sum(weight*|gap|) when the gaps are known up to noise; the threshold is that of [Donoho 1994]."
     check_level(level)
     tail = (1 - level)/2
-    def norm(g): return (weight*g.abs()).sum(-1)
+    def norm(g): return g.abs() @ weight
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
     pieces = [noise] if isinstance(noise, Tensor) else noise

@@ -66,7 +66,7 @@ def _smeared(means, sigma, points):
 def _absolute_integral(f):
     "Integral of |f| from 0 to 1 by the trapezoid rule; between two points of opposite sign, over the two triangles."
     size, a, b = f.abs(), f[..., :-1], f[..., 1:]
-    tiny = 1e-300  # for 0/0 where both points are 0
+    tiny = torch.finfo(f.dtype).tiny  # for 0/0 where both points are 0
     both = (size[..., :-1] + size[..., 1:]).clamp_min_(tiny)
     lost = (-a*b).clamp_min_(0)/both  # what a trapezoid has more than two triangles
     return ((size.sum(-1) - (size[..., 0] + size[..., -1])/2) - lost.sum(-1))/a.shape[-1]
