@@ -19,7 +19,7 @@ by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 |
 by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
 install = @set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test check one lab docs sync hooks bench gallery clean
+.PHONY: help demo test check one lab docs sync hooks bench gallery plans clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -68,12 +68,13 @@ lab: $(DEV)            ## JupyterLab, on its start page
 docs: $(DEV)           ## the documentation site, from notebooks and docstrings: _docs/site/index.html
 	$(BIN)/python docs/make_docs.py
 
-sync: $(DEV)           ## after editing notebooks: export modules, clean notebooks, rewrite README.md
+sync: $(DEV)           ## after editing notebooks: export modules, clean notebooks, write README.md and runs/README.md
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
 	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
 	$(BIN)/python docs/sources.py
 	$(BIN)/python docs/house.py
+	$(BIN)/python docs/places.py
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
@@ -87,7 +88,12 @@ bench: $(DEV)          ## measure against peers, in one process, on one thread; 
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	$(BIN)/python -c "from calibnb.notebooks.paper_pages import write_paper_pages; write_paper_pages('runs/gallery')"
 	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
+
+plans: $(DEV)          ## ask notebooks and sweeps how much they train for the papers' figures: nbs/plans.csv
+	$(BIN)/python docs/plans.py
+	$(BIN)/python docs/places.py
 
 clean:                 ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

@@ -26,7 +26,8 @@ def set_style():
         'font.size': 10, 'axes.titlesize': 10.5, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
         'axes.spines.top': False, 'axes.spines.right': False, 'axes.axisbelow': True,
         'axes.grid': True, 'grid.color': '#e4e4e4', 'grid.linewidth': .6,
-        'lines.linewidth': 1.6, 'legend.fontsize': 9, 'legend.frameon': False, 'image.cmap': 'viridis'})
+        'lines.linewidth': 1.6, 'legend.fontsize': 9, 'legend.frameon': False, 'image.cmap': 'viridis',
+        'svg.hashsalt': 'calibnb'})  # the same figure is the same file
 
 # %% ../nbs/35_plots.ipynb #e196425f
 black, orange, sky, green, yellow, blue, vermillion, purple = (
@@ -54,8 +55,8 @@ _steps = {  # name of the loss -> strength -> colour, line style
                       5.: ('#4d2000', '-')},
     'bsce_gra': {1.: ('#d28cb3', '-.'), 2.: ('#b8608f', '--'), 5.: ('#612443', '-')},
     'label_smoothing': {.01: ('#f3c766', ':'), .05: (orange, '-'), .1: ('#b87f00', '--'), .2: ('#7a5400', '-.')},
-    'lp_norm': {.01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-')},
-    'entropy': {.1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-')}}
+    'lp_norm': {.001: ('#cfae86', ':'), .01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-'), .1: ('#3d2a15', '--')},
+    'entropy': {.01: ('#cbc0e8', ':'), .1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-'), 1.: ('#3a2a66', '--')}}
 
 def _strength(options):
     "The option of a loss that says how strong it is, or None."

@@ -181,7 +181,8 @@ def assert_complete(folder, figures, tables):
     assert folder.state == "done"
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
     assert pictures(folder/"notebook.ipynb") == figures
-    assert len(list((folder/"figures").glob("*.png"))) == figures
+    kept = {kind: {p.stem for p in (folder/"figures").glob(f"*.{kind}")} for kind in ("png", "svg")}
+    assert kept["png"] == kept["svg"] and len(kept["png"]) == figures
     assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
     assert len(list((folder/"tables").glob("*.csv"))) == tables
     assert set(verdicts(folder).values()) <= VERDICTS

@@ -13,7 +13,7 @@ import sys
 import calibnb
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
-from .lists import _add_download, _add_list, _download, _list
+from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _PATHS = ('file', 'target_file', 'val_file', 'val_target_file', 'calibrator', 'out', 'to', 'copy_to', 'root', 'csv',
@@ -35,7 +35,7 @@ def _completion(args):
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # what may be typed -> what it does; --help keeps the order
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_audit: _audit, _add_apply: _apply,
-    _add_download: _download, _add_list: _list, _add_completion: _completion,
+    _add_download: _download, _add_list: _list, _add_papers: _papers, _add_completion: _completion,
 }
 
 class _Parser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 def parser():
     "The command line's grammar."
     top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
-                  'calibrators, download data sets, list what there is.')
+                  'calibrators, download data sets, list what there is, find the figures of a paper.')
     top.add_argument('--version', action='version', version=calibnb.__version__)
     top.commands = top.add_subparsers(required=True, metavar='COMMAND')
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)

@@ -9,7 +9,10 @@ __all__ = ['HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'FOLDER_VARIAB
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #4ac5e574
 import os
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
+
+import numpy as np
 
 from ..core.atomic import atomic_write
 from ..core.runtime import seed_everything
@@ -21,13 +24,16 @@ class Showcase:
     def __init__(self, folder:RunFolder): self.folder = folder
 
     def figure(self, fig, name:str, cover:bool=False):
-        "Show a matplotlib figure and keep it as `figures/<name>.png`; the gallery shows the one that is the cover."
+        "Show a matplotlib figure and keep it as `figures/<name>.png` and `.svg`; the gallery shows the cover."
         import matplotlib.pyplot as plt
         from IPython.display import display
-        with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
-        notes = {'alt': _in_words(fig, name)}
-        if cover: notes['cover'] = True
-        display(fig, metadata={'image/png': notes})
+        path = self.folder/'figures'/f'{name}.png'
+        with atomic_write(path) as tmp: fig.savefig(tmp, format='png')
+        fig.set_layout_engine('none')  # everything is in its place; to find it again would take longer than to draw it
+        for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
+        with atomic_write(path.with_suffix('.svg')) as tmp: fig.savefig(tmp, format='svg', metadata=dict(Date=None))
+        notes = dict(name=name, **(dict(cover=True) if cover else {}))
+        display(_shown(path, _in_words(fig, name), notes))
         plt.close(fig)
 
     def keep(self, frame, name:str, index:bool=True):
@@ -38,18 +44,36 @@ class Showcase:
         "Show a DataFrame and keep it as `tables/<name>.csv`, with all digits."
         from IPython.display import display
         self.keep(frame, name)
-        display(frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"'))
+        styled = frame.style.format(precision=digits, na_rep='–').set_table_attributes('style="text-align: right"')
+        display(styled, metadata={'text/html': dict(name=name)})  # found by that name in the executed notebook
 
     def file(self, name:str)->Path:
         "Where to write a file that belongs to the run: `files/<name>`."
         (self.folder/'files').mkdir(exist_ok=True)
         return self.folder/'files'/name
 
+# %% ../../nbs/75_notebooks/01_experiment.ipynb #4ba80930
 def _in_words(fig, name)->str:
     "What stands for a figure where it cannot be seen: its name, and what its panels are called."
     titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
     panels = dict.fromkeys(title for title in titles if title)  # each once
     return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+
+def _has_many_points(artist)->bool:
+    "Whether an artist would make the SVG large: a scatter plot or a mesh of more than a thousand."
+    from matplotlib.collections import PathCollection, QuadMesh
+    if isinstance(artist, PathCollection): return len(artist.get_offsets()) > 1000
+    return isinstance(artist, QuadMesh) and np.size(artist.get_array()) > 1000
+
+def _shown(path, alt, notes):
+    "A kept picture as a notebook shows it: drawn once, in 256 colours, as large as the figure."
+    import matplotlib as mpl
+    from IPython.display import Image
+    from PIL import Image as picture
+    with picture.open(path) as image, BytesIO() as file:
+        image.convert('RGB').quantize(256).save(file, 'png')
+        width = round(image.width*mpl.rcParams['figure.dpi']/image.info['dpi'][0])
+        return Image(file.getvalue(), format='png', width=width, alt=alt, metadata=notes)
 
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #3af33560
 HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED = 'holds', 'contradicted here', 'no difference seen', 'undecided'
@@ -119,9 +143,12 @@ class Experiment(Showcase):
         seed_everything(settings['seed'])
 
     def plan(self, frame, dry_run:bool):
-        "Keep the table of the runs to be made; in a dry run show it and end here, as done."
+        "Keep the table of the runs to be made; in a dry run show it, with the sum of its hours, and end here, as done."
         if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
+        if 'gpu_hours' in frame:
+            from calibnb.runs.many import sum_text
+            print(sum_text(frame))
         self.findings([])
         raise SystemExit(0)  # papermill and Jupyter take this for the end
 

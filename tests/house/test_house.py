@@ -171,7 +171,8 @@ def test_every_module_has_its_notebook():
 def rebuilt(tmp_path_factory):
     "The repository's notebooks, exported and cleaned again somewhere else, README included."
     copy = tmp_path_factory.mktemp("rebuilt")
-    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md", "Makefile"):
+    (copy/"runs").mkdir()
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md", "Makefile", "runs/README.md"):
         shutil.copy(ROOT/name, copy/name)
     for name in ("nbs", "calibnb", "docs"):
         shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__"))
@@ -186,6 +187,7 @@ MADE_BY_SYNC = [
     *(str(file_of(m).relative_to(ROOT)) for m in MODULES),
     "calibnb/_modidx.py",
     "README.md",
+    "runs/README.md",
     "docs/house.svg",
     *(str(p.relative_to(ROOT)) for p in NOTEBOOKS),
 ]

@@ -1,0 +1,81 @@
+"""The page that says where each figure and table of the papers is drawn: `make sync` writes it into runs/README.md.
+
+The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and how much of a table is among the
+papers' numbers from `nbs/tables.csv`; `75_notebooks/05_papers` and `06_places` say what is in them.
+"""
+import csv
+import re
+import sys
+from pathlib import Path
+
+BEGIN, END = "<!-- begin: made from nbs/places.csv by `make sync` -->", "<!-- end -->"
+HEAD = ("place", "what it shows", "notebook", "figure, table or section", "data", "as printed", "note")
+
+
+def read(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def table(head, rows):
+    def line(cells):
+        return "| " + " | ".join(str(cell).replace("|", r"\|") for cell in cells) + " |"
+    return [line(head), line(["---"]*len(head)), *map(line, rows)]
+
+
+def hours(text):
+    if not text:
+        return "–"
+    return f"{float(text):,.0f}" if float(text) >= .5 else "< 1"
+
+
+def numbers(tables):
+    "What of the paper's tables is in `nbs/papers.csv`, as a list."
+    def told(table):
+        what = f"{table['numbers']} numbers" if int(table["numbers"]) else "no number"
+        return f"- {table['place']}: {what}" + (f"; missing: {table['missing']}" if table["missing"] else ", all")
+    return ["Printed by the paper, and in `nbs/papers.csv`:", "", *map(told, tables), ""] if tables else []
+
+
+def of_paper(paper, rows, plans, tables):
+    "The section of a paper: its rows, the commands that they have in common, and what is there of its tables."
+    commands = list(dict.fromkeys(row["command"] for row in rows if row["command"]))
+    letter = {command: chr(ord("a") + i) for i, command in enumerate(commands)} | {"": "–"}
+    def shown(row):
+        ours = f"`{row['notebook']}`" if row["notebook"] else "not drawn yet"
+        name = f"*{row['name']}*" if row["kind"] == "section" else f"`{row['name']}`"
+        where = name if row["notebook"] else "–"
+        cells = [row["place"], row["shows"], ours, where, row["data"], letter[row["command"]], row["note"]]
+        return [cell or "–" if i < 6 else cell for i, cell in enumerate(cells)]
+    def cost(command):
+        plan = plans.get(command, dict(runs="–", gpu_hours=""))
+        return [letter[command], f"`{command}`", plan["runs"], hours(plan["gpu_hours"])]
+    return [f"### {paper[0].upper()}{paper[1:]}", "", *table(HEAD, map(shown, rows)), "",
+            *table(("as printed", "command", "trainings", "hours of one GPU"), map(cost, commands)), "",
+            *numbers(tables)]
+
+
+def page(root):
+    "The lines between the marks."
+    rows = read(Path(root)/"nbs"/"places.csv")
+    plans = {row["command"]: row for row in read(Path(root)/"nbs"/"plans.csv")}
+    tables = read(Path(root)/"nbs"/"tables.csv")
+    def of(paper, kept):
+        return [row for row in kept if row["paper"] == paper]
+    papers = dict.fromkeys(row["paper"] for row in rows)
+    return [line for p in papers for line in of_paper(p, of(p, rows), plans, of(p, tables))]
+
+
+def main(root="."):
+    path = Path(root)/"runs"/"README.md"
+    text = path.read_text(encoding="utf-8")
+    between = re.compile(f"(?<={re.escape(BEGIN)}\n).*(?={re.escape(END)})", re.DOTALL)
+    made, found = between.subn(lambda _: "\n".join(["", *page(root), ""]), text)
+    if found != 1:
+        sys.exit(f"{path}: want one place between {BEGIN!r} and {END!r}")
+    if made != text:
+        path.write_text(made, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,152 @@
+"Every figure and table that a row of nbs/places.csv names is drawn by its notebook, and its command can be run."
+
+import csv
+import re
+import shlex
+import sys
+from itertools import groupby
+
+import nbformat
+import pytest
+from conftest import ROOT
+
+from calibnb.cli.command import parser
+from calibnb.notebooks.execute import list_experiments, plan_notebook
+from calibnb.notebooks.papers import paper_numbers, paper_tables
+from calibnb.notebooks.places import paper_places
+from calibnb.params import notebook_parameters
+from calibnb.sweep.spec import expand
+from calibnb.sweep.typed import typed_spec
+
+sys.path.insert(0, str(ROOT/"docs"))
+import places  # noqa: E402
+
+COLUMNS = ["paper", "place", "shows", "kind", "notebook", "name", "data", "command", "note"]
+ROWS = paper_places()
+DRAWN = [row for row in ROWS if row["notebook"]]
+COMMANDS = {row["command"]: row for row in DRAWN}
+
+
+def name_of(row):
+    return f"{row['paper']}, {row['place']}, {row['name'] or 'not drawn'}"
+
+
+def test_the_file_is_whole():
+    with open(ROOT/"nbs"/"places.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.reader(file))
+    assert lines[0] == COLUMNS and {len(line) for line in lines} == {len(COLUMNS)}
+    assert not [cell for line in lines for cell in line if cell != cell.strip()]
+
+
+def test_rows_of_a_paper_stand_together_and_none_is_there_twice():
+    papers = [paper for paper, _ in groupby(row["paper"] for row in ROWS)]
+    assert len(papers) == 5 and len(set(papers)) == 5
+    named = [(row["paper"], row["place"], row["notebook"], row["kind"], row["name"]) for row in DRAWN]
+    assert len(named) == len(set(named))
+
+
+def tables_of(place):
+    "The numbers of the tables that a place speaks of: of 'Tables 1 to 5' 1, 2, 3, 4, 5."
+    found = re.fullmatch(r"Tables? (\d+)(?: (?:to|and) (\d+))?", place)
+    return set(range(int(found[1]), int(found[2] or found[1]) + 1)) if found else set()
+
+
+def test_places_of_numbers_are_there():
+    "Where a number was printed has a row, or is among the tables of one."
+    for paper, place in set(map(tuple, paper_numbers()[["paper", "place"]].to_numpy())):
+        of_paper = [row["place"] for row in ROWS if row["paper"] == paper]
+        tables = tables_of(place)
+        assert place in of_paper or any(tables and tables <= tables_of(other) for other in of_paper), (paper, place)
+
+
+def test_every_table_says_how_much_of_it_is_there():
+    "All is counted again; nothing is missing only where each setting has a number of each measure."
+    def kinds(part, *columns):
+        return len(part[list(columns)].drop_duplicates())
+    counted = {place: (kinds(part, "data", "model"), kinds(part, "method", "metric"), len(part))
+               for place, part in paper_numbers().groupby(["paper", "place"])}
+    said = {(t.paper, t.place): (t.settings, t.measures, t.numbers) for t in paper_tables().itertuples(index=False)}
+    assert {place: numbers for place, numbers in said.items() if numbers[-1]} == counted
+    for table in paper_tables().itertuples(index=False):
+        full = table.numbers == table.settings*table.measures or table.place == "text"
+        assert table.missing or full, table
+
+
+def test_no_number_is_there_twice():
+    what = ["paper", "place", "data", "model", "method", "metric"]
+    assert not paper_numbers().duplicated(what).any()
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if not row["notebook"]], ids=name_of)
+def test_what_is_not_drawn_has_no_command(row):
+    assert row["place"] and row["kind"] in ("figure", "table", "section") and not row["name"] + row["command"]
+
+
+def drawing_cells(path, kind, name):
+    "The cells that draw it, or head it."
+    call = rf"experiment\.{kind}\([^\n]*,\s*'{re.escape(name)}'[,)]"
+    want = rf"^#+ {re.escape(name)}$" if kind == "section" else call
+    cells = nbformat.read(path, 4).cells
+    return [c for c in cells if (c.cell_type == "markdown") == (kind == "section") and re.search(want, c.source, re.M)]
+
+
+OUTPUT = dict(figure="image/png", table="text/html")
+
+
+@pytest.mark.parametrize("row", DRAWN, ids=name_of)
+def test_the_notebook_draws_it(row):
+    "In its source, and in the copy that was executed with the quick setting."
+    assert row["kind"] in ("figure", "table", "section") and row["shows"] and row["data"] and row["command"]
+    found = drawing_cells(list_experiments()[row["notebook"]], row["kind"], row["name"])
+    executed = drawing_cells(ROOT/"runs"/"gallery"/f"{row['notebook']}.ipynb", row["kind"], row["name"])
+    assert [len(found), len(executed)] == [1, 1], f"{row['notebook']} has no {row['kind']} {row['name']!r}, or several"
+    if row["kind"] != "section":
+        shown = [output.get("data", {}) for output in executed[0].outputs]
+        assert any(OUTPUT[row["kind"]] in data for data in shown), f"{row['name']} left nothing in the gallery"
+
+
+def test_a_figure_that_nobody_draws_is_missed():
+    path = list_experiments()["calibratability"]
+    assert len(drawing_cells(path, "figure", "sweep")) == 1
+    assert not drawing_cells(path, "figure", "sweeps") and not drawing_cells(path, "table", "sweep")
+
+
+def runs_of(command):
+    "Names of experiments with their parameters; None for the trainings of a sweep's file. ValueError if one is wrong."
+    for part in command.split(" && "):
+        program, *words = shlex.split(part)
+        args = parser().parse_args(words)
+        given = dict(args.parameters)
+        assert program == "calibnb" and words[0] in ("run", "sweep")
+        if words[0] == "run":
+            yield from ((name, given) for name in args.experiments)
+        elif args.what.endswith(".yaml"):
+            assert expand(typed_spec(str(ROOT/args.what), given, args.grid))
+        else:
+            yield from ((args.what, given | job.config[1]) for job in expand(typed_spec(args.what, given, args.grid)))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_can_be_run_as_printed(command):
+    "It names the notebook of its row, whose parameters are checked, and which is not quick, if it is no report."
+    runs = list(runs_of(command))
+    assert COMMANDS[command]["notebook"] in {name for name, _ in runs}
+    for name, given in runs:
+        path, settings = plan_notebook(name, given)
+        assert name == "report" or settings["quick"] is False
+        assert given.keys() <= notebook_parameters(path).keys()
+
+
+def test_plans_are_those_of_the_commands():
+    "And of notebooks and sweeps as they are now: their hash stands beside the plan."
+    import plans
+    with open(ROOT/"nbs"/"plans.csv", newline="", encoding="utf-8") as file:
+        known = {row["command"]: row["source"] for row in csv.DictReader(file)}
+    assert list(known) == list(dict.fromkeys(row["command"] for row in DRAWN)), "run `make plans`"
+    assert known == {command: plans.made_of(command) for command in known}, "run `make plans`"
+
+
+def test_the_page_says_what_the_file_says():
+    text = (ROOT/"runs"/"README.md").read_text(encoding="utf-8")
+    assert "\n".join(places.page(ROOT)) in text, "run `make sync`"
+    assert (text.count(places.BEGIN), text.count(places.END)) == (1, 1)
