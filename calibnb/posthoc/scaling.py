@@ -236,7 +236,7 @@ class _Scaled:
 def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
     "The flat array with the least value, and the largest derivative there: L-BFGS, with new scales each round."
     from scipy.optimize import minimize
-    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20)
+    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20, maxls=5)  # more would search in rounding
     scaled = _Scaled(objective, flat)
     for _ in range(rounds):
         found = minimize(scaled, scaled.into(flat), jac=True, method='L-BFGS-B', options=options)
