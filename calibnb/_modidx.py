@@ -1489,6 +1489,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                 'calibnb.params.read_value': ('params.html#read_value', 'calibnb/params.py')},
             'calibnb.plots': { 'calibnb.plots._bars': ('plots.html#_bars', 'calibnb/plots.py'),
                                'calibnb.plots._boxes': ('plots.html#_boxes', 'calibnb/plots.py'),
+                               'calibnb.plots._fills': ('plots.html#_fills', 'calibnb/plots.py'),
                                'calibnb.plots._lightness': ('plots.html#_lightness', 'calibnb/plots.py'),
                                'calibnb.plots._shade': ('plots.html#_shade', 'calibnb/plots.py'),
                                'calibnb.plots._strength': ('plots.html#_strength', 'calibnb/plots.py'),
