@@ -88,6 +88,7 @@ bench: $(DEV)          ## measure against peers, in one process, on one thread; 
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	$(BIN)/python -c "from calibnb.notebooks.paper_pages import write_paper_pages; write_paper_pages('runs/gallery')"
 	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 
 plans: $(DEV)          ## ask notebooks and sweeps how much they train for the papers' figures: nbs/plans.csv

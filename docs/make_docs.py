@@ -161,22 +161,23 @@ def api_page(notebook):
     return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", where, "", *parts])
 
 
-PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "benchmarks/RESULTS.md",
+PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
+PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", *PAPERS, "benchmarks/RESULTS.md",
          "docs/how-to.md")  # that are Markdown already
 
 
 def gather(run):
     "All pages under SOURCE; returns the navigation."
     shutil.rmtree(SOURCE, ignore_errors=True)
-    for folder in ("nbs/explore", "runs/gallery", "api", *(below(p.parent) for p in MODULES)):
+    for folder in ("nbs/explore", "runs/gallery/figures", "api", *(below(p.parent) for p in MODULES)):
         (SOURCE/folder).mkdir(parents=True, exist_ok=True)
     for page in PAGES:
         (SOURCE/page).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
     shutil.copy(ROOT/"docs"/"house.svg", SOURCE/"docs")
-    for picture in (ROOT/"runs"/"gallery").glob("*.png"):
-        shutil.copy(picture, SOURCE/"runs"/"gallery")
+    for picture in (ROOT/"runs"/"gallery").rglob("*.png"):
+        shutil.copy(picture, SOURCE/below(picture))
     contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed([*MODULES, *EXPLORE]) if run else {})
     for path, content in contents.items():
         place(path, content)
@@ -215,7 +216,8 @@ def navigation():
         {"Home": "README.md"},
         {"Explore": [{title(path): below(path)} for path in EXPLORE]},
         {"How to": "docs/how-to.md"},
-        {"Studies": ["runs/gallery/README.md", *studies, {"Figures and tables of the papers": "runs/README.md"}]},
+        {"Studies": ["runs/gallery/README.md", *studies]},
+        {"Papers": [{"Where each figure and table is drawn": "runs/README.md"}, *PAPERS]},
         {"Methods": methods},
         {"API": api},
         {"Project": [{"Changing calibnb": "CONTRIBUTING.md"}, {"Speed": "benchmarks/RESULTS.md"}]},

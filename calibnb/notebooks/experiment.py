@@ -9,6 +9,7 @@ __all__ = ['HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'FOLDER_VARIAB
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #4ac5e574
 import os
 from collections import Counter
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,13 @@ class Showcase:
         "Show a matplotlib figure and keep it as `figures/<name>.png` and `.svg`; the gallery shows the cover."
         import matplotlib.pyplot as plt
         from IPython.display import display
-        with atomic_write(self.folder/'figures'/f'{name}.png') as tmp: fig.savefig(tmp, format='png')
+        path = self.folder/'figures'/f'{name}.png'
+        with atomic_write(path) as tmp: fig.savefig(tmp, format='png')
         fig.set_layout_engine('none')  # everything is in its place; to find it again would take longer than to draw it
         for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
-        with atomic_write(self.folder/'figures'/f'{name}.svg') as tmp:
-            fig.savefig(tmp, format='svg', metadata=dict(Date=None))
-        notes = {'name': name, 'alt': _in_words(fig, name)}
-        if cover: notes['cover'] = True
-        display(fig, metadata={'image/png': notes})
+        with atomic_write(path.with_suffix('.svg')) as tmp: fig.savefig(tmp, format='svg', metadata=dict(Date=None))
+        notes = dict(name=name, **(dict(cover=True) if cover else {}))
+        display(_shown(path, _in_words(fig, name), notes))
         plt.close(fig)
 
     def keep(self, frame, name:str, index:bool=True):
@@ -52,17 +52,28 @@ class Showcase:
         (self.folder/'files').mkdir(exist_ok=True)
         return self.folder/'files'/name
 
+# %% ../../nbs/75_notebooks/01_experiment.ipynb #4ba80930
+def _in_words(fig, name)->str:
+    "What stands for a figure where it cannot be seen: its name, and what its panels are called."
+    titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
+    panels = dict.fromkeys(title for title in titles if title)  # each once
+    return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+
 def _has_many_points(artist)->bool:
     "Whether an artist would make the SVG large: a scatter plot or a mesh of more than a thousand."
     from matplotlib.collections import PathCollection, QuadMesh
     if isinstance(artist, PathCollection): return len(artist.get_offsets()) > 1000
     return isinstance(artist, QuadMesh) and np.size(artist.get_array()) > 1000
 
-def _in_words(fig, name)->str:
-    "What stands for a figure where it cannot be seen: its name, and what its panels are called."
-    titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
-    panels = dict.fromkeys(title for title in titles if title)  # each once
-    return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+def _shown(path, alt, notes):
+    "A kept picture as a notebook shows it: drawn once, in 256 colours, as large as the figure."
+    import matplotlib as mpl
+    from IPython.display import Image
+    from PIL import Image as picture
+    with picture.open(path) as image, BytesIO() as file:
+        image.convert('RGB').quantize(256).save(file, 'png')
+        width = round(image.width*mpl.rcParams['figure.dpi']/image.info['dpi'][0])
+        return Image(file.getvalue(), format='png', width=width, alt=alt, metadata=notes)
 
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #3af33560
 HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED = 'holds', 'contradicted here', 'no difference seen', 'undecided'
