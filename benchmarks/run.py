@@ -12,7 +12,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from datetime import date
 from functools import partial
@@ -22,8 +21,9 @@ import nbformat
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import HEADER, best_of, compare, compare_memory, compare_wall, wall_time
+from harness import HEADER, compare, compare_memory, compare_wall
 from nbformat.v4 import new_code_cell, new_notebook
+from people import people_rows
 from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
@@ -33,9 +33,7 @@ from torchvision.datasets import ImageFolder
 from calibnb import losses, metrics
 from calibnb.losses import surrogates
 from calibnb.train.batches import Batch
-from calibnb.core import Predictions
 from calibnb.data.cache import data_root
-from calibnb.evaluate import evaluate
 from calibnb.data import Split, Splits, load_data
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.models import make_model
@@ -348,74 +346,6 @@ def sweep_rows(n_notebooks=64):
         what = f"a short notebook, calibnb sweep of {n_notebooks} on one worker"
         unit_name = "papermill command line"
         yield compare_wall(what, sweep, unit_name, one_by_papermill, budget=1/6, times=n_notebooks)
-
-
-def command(line, **env):
-    "Run a command of this environment; its wall time in seconds, and its peak memory in GB."
-    name, *args = line.split()
-    program, start = Path(sys.executable).with_name(name), time.perf_counter()
-    process = subprocess.Popen([program, *args], env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    process.stdout.read()
-    _, _, used = os.wait4(process.pid, 0)
-    return time.perf_counter() - start, used.ru_maxrss/2**20
-
-
-def write_logits(path, N, K):
-    "Overconfident predictions of N samples, as .npz."
-    draw = np.random.default_rng(0)
-    logits = 3*draw.standard_normal((N, K), dtype=np.float32)
-    pieces = np.array_split(logits, 1 + N*K//10**7)
-    target = np.concatenate([(z/1.5 + draw.gumbel(size=z.shape)).argmax(1) for z in pieces])
-    np.savez(path, logits=logits, target=target)
-    return path
-
-
-def audit_rows(d):
-    "Seconds to the answer and to the report, and the memory of the command."
-    sizes = [(10_000, 10, 6, 10, None), (50_000, 100, 12, 18, None), (1_000_000, 10, 40, None, 2),
-             (50_000, 1_000, 90, None, 3)]
-    for N, K, answer, report, most_memory in sizes:
-        path, what, times = write_logits(Path(d)/"logits.npz", N, K), f"calibnb audit, {N:,}x{K:,}", 3 if report else 1
-        line, runs = f"calibnb audit {path} --logits", dict(CALIBNB_RUNS=str(Path(d)/"runs"))
-        found = [command(f"{line} --no-report", **runs) for _ in range(times)]
-        seconds, memory = zip(*found)
-        yield best_of(f"{what}, answer", iter(seconds).__next__, answer, times=times)
-        if most_memory:
-            yield best_of(f"{what}, memory of the answer", iter(memory).__next__, most_memory, "1 GB", times)
-        if report:
-            yield best_of(f"{what}, report written", lambda: command(line, **runs)[0], report)
-
-
-def evaluate_rows():
-    for N, K, at_most in (10_000, 10, 1.), (1_000, 1_000, 3.):
-        draw = torch.Generator().manual_seed(0)
-        logits = 3*torch.randn(N, K, generator=draw)
-        preds = Predictions(logits, torch.multinomial((logits/1.5).softmax(1), 1, generator=draw)[:, 0])
-        evaluate(preds, n_boot=2, draws=1)  # imports
-        yield best_of(f"evaluate, {N:,}x{K:,}", lambda: wall_time(lambda: evaluate(preds)), at_most)
-
-
-def five_trainings():
-    "CPU seconds of five seeds of the digits MLP, 150 epochs."
-    start = time.process_time()
-    for seed in range(5):
-        torch.manual_seed(seed)
-        splits = load_data("digits", seed=seed)
-        model, recipe = make_model("mlp", 10, splits.in_shape), Recipe.quick(150, seed=seed)
-        Trainer(model, losses.make_loss("ce"), recipe, "cpu").fit(splits)
-    return time.process_time() - start
-
-
-def people_rows():
-    "What people wait for, in seconds."
-    for line in "calibnb --help", "calibnb list", "calibnb runn":
-        yield best_of(line, lambda: command(line)[0], .4)
-    torch.set_num_threads(2)
-    yield from evaluate_rows()
-    with tempfile.TemporaryDirectory() as d:
-        yield from audit_rows(d)
-    torch.set_num_threads(1)
-    yield best_of("digits MLP, 150 epochs, five seeds, CPU", five_trainings, 3)
 
 
 GROUPS = dict(

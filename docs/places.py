@@ -1,7 +1,7 @@
 """The page that says where each figure and table of the papers is drawn: `make sync` writes it into runs/README.md.
 
-The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`; `75_notebooks/06_places` says what is in
-them.
+The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and how much of a table is among the
+papers' numbers from `nbs/tables.csv`; `75_notebooks/05_papers` and `06_places` say what is in them.
 """
 import csv
 import re
@@ -24,11 +24,21 @@ def table(head, rows):
 
 
 def hours(text):
-    return "–" if not text else f"{float(text):,.0f}" if float(text) >= .5 else "< 1"
+    if not text:
+        return "–"
+    return f"{float(text):,.0f}" if float(text) >= .5 else "< 1"
 
 
-def of_paper(paper, rows, plans):
-    "The section of a paper: its rows, and the commands that they have in common."
+def numbers(tables):
+    "What of the paper's tables is in `nbs/papers.csv`, as a list."
+    def told(table):
+        what = f"{table['numbers']} numbers" if int(table["numbers"]) else "no number"
+        return f"- {table['place']}: {what}" + (f"; missing: {table['missing']}" if table["missing"] else ", all")
+    return ["Printed by the paper, and in `nbs/papers.csv`:", "", *map(told, tables), ""] if tables else []
+
+
+def of_paper(paper, rows, plans, tables):
+    "The section of a paper: its rows, the commands that they have in common, and what is there of its tables."
     commands = list(dict.fromkeys(row["command"] for row in rows if row["command"]))
     letter = {command: chr(ord("a") + i) for i, command in enumerate(commands)} | {"": "–"}
     def shown(row):
@@ -41,15 +51,19 @@ def of_paper(paper, rows, plans):
         plan = plans.get(command, dict(runs="–", gpu_hours=""))
         return [letter[command], f"`{command}`", plan["runs"], hours(plan["gpu_hours"])]
     return [f"### {paper[0].upper()}{paper[1:]}", "", *table(HEAD, map(shown, rows)), "",
-            *table(("as printed", "command", "trainings", "hours of one GPU"), map(cost, commands)), ""]
+            *table(("as printed", "command", "trainings", "hours of one GPU"), map(cost, commands)), "",
+            *numbers(tables)]
 
 
 def page(root):
     "The lines between the marks."
     rows = read(Path(root)/"nbs"/"places.csv")
     plans = {row["command"]: row for row in read(Path(root)/"nbs"/"plans.csv")}
+    tables = read(Path(root)/"nbs"/"tables.csv")
+    def of(paper, kept):
+        return [row for row in kept if row["paper"] == paper]
     papers = dict.fromkeys(row["paper"] for row in rows)
-    return [line for paper in papers for line in of_paper(paper, [r for r in rows if r["paper"] == paper], plans)]
+    return [line for p in papers for line in of_paper(p, of(p, rows), plans, of(p, tables))]
 
 
 def main(root="."):

@@ -55,7 +55,13 @@ def empty_runs():
         try:
             yield folder
         finally:
-            os.environ.pop("CALIBNB_RUNS") if before is None else os.environ.update(CALIBNB_RUNS=before)
+            del os.environ["CALIBNB_RUNS"]
+            if before is not None:
+                os.environ["CALIBNB_RUNS"] = before
+
+
+NONE = pd.DataFrame(dict(gpu_hours=[]))
+asked = {}  # notebooks with their parameters, which several commands may have in common -> table
 
 
 def trainings(job):
@@ -63,20 +69,24 @@ def trainings(job):
     if not isinstance(job, tuple):
         return plan_table([job], estimate=True)
     notebook, given = job
-    if "dry_run" not in notebook_parameters(notebook):
-        return pd.DataFrame()
+    key = str(notebook), str(sorted(given.items()))
+    if key not in asked:
+        asked[key] = dry_run(notebook, given) if "dry_run" in notebook_parameters(notebook) else NONE
+    return asked[key]
+
+
+def dry_run(notebook, given):
     folder = run_notebook(notebook, given | dict(dry_run=True))
     try:
         return pd.read_csv(folder/"tables"/"plan.csv")
     except pd.errors.EmptyDataError:
-        return pd.DataFrame()
+        return NONE
 
 
 def plan(command):
     "A row of the file."
     with empty_runs():
         tables = [trainings(job) for part in parts(command) for job in jobs(part)]
-    tables = [table for table in tables if len(table)]
     hours = sum(table.gpu_hours.sum(skipna=False) for table in tables)
     known = hours == hours  # NaN where one is not known
     return dict(command=command, runs=sum(map(len, tables)), gpu_hours=f"{hours:.1f}" if known else "",

@@ -159,22 +159,24 @@ def data_fingerprint(
     return fingerprint(files)
 
 # %% ../../nbs/50_data/08_sets.ipynb #6e1306b9
-_SIZES = {  # shape of an image, classes, training images before any are held out
+_SIZES = {  # shape of an input, classes, training samples before any are held out
     'cifar10': ((3, 32, 32), 10, 50_000),
     'cifar100': ((3, 32, 32), 100, 50_000),
     'svhn': ((3, 32, 32), 10, 73_257),
     'tiny_imagenet': ((3, 64, 64), 200, 100_000),
+    '20newsgroups': ((1000,), 20, 11_314),
 }
 
 def data_size(
     name:str,   # one of `list_data()`
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
-    "How large a set is; CIFAR, SVHN and Tiny ImageNet need not be on this machine."
+    "How large a set is; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
     options = data_options(name, **options)
     if name not in _SIZES:
         splits = load_data(name, **options)
         return splits.in_shape, splits.num_classes, len(splits.train)
     shape, num_classes, n = _SIZES[name]
+    if 'length' in options: shape = (options['length'],)
     left = round(n*(1 - options['val'] - options['meta_val']))
     return shape, num_classes, options['n_train'] or left

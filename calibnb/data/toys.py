@@ -55,7 +55,8 @@ def _pool_and_scale(x, pool):
     "Blocks of pixels averaged, then scaled by about their mean and standard deviation, which are both near .3."
     if pool not in (1, 2, 4, 8):
         raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
-    return (F.avg_pool2d(x, pool) - .3)/.3
+    if pool > 1: x = F.avg_pool2d(x, pool)
+    return (x - .3).div_(.3)
 
 _FOR_TRAINING = 700  # images set aside for training, if there are so many: with fewer, the other sets are the same
 

@@ -19,6 +19,7 @@ from ..core.predictions import Predictions
 from ..metrics.bins import check_bins
 from ..metrics.intervals import SharedResamples
 from ..posthoc import COMPOSABLE, Composed, list_calibrators, make_calibrator
+from ..posthoc.temperature import _kept_temperatures
 from .scored import Scored
 from .measures import measure_all
 from .table import AS_GIVEN, SAME_NLL, Evaluation
@@ -229,7 +230,7 @@ def evaluate(
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = _Fits(preds, val, folds if wanted else None, seed, n_bins, progress)
     found = _Comparison(preds, fits, measured, notes)
-    with fits.bar:
+    with fits.bar, _kept_temperatures():
         found.add(chosen)
         if calibrators is None: found.add(_on_top(found), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'

@@ -57,21 +57,20 @@ class ConfidenceCells:
         seed:int,
     )->dict[str, Tensor]: # name -> (draws,), and 'smooth'
         "Calibration errors of hits drawn with the confidences as probabilities."
-        share = self.conf.numpy()
-        hits = np.random.default_rng(seed).binomial(self.count, share, (draws, len(share)))
-        error = hits - self.count*share
-        found = {name: abs(np.add.reduceat(error, cells, 1)).sum(1)/self.n for name, cells in self.first_cells.items()}
+        count, share = self.count[:, None], self.conf.numpy()[:, None]
+        error = np.random.default_rng(seed).binomial(count, share, (len(share), draws)) - count*share
+        found = {name: abs(np.add.reduceat(error, cells)).sum(0)/self.n for name, cells in self.first_cells.items()}
         smooth = self._smooth_errors(torch.from_numpy(error))
         return {name: torch.from_numpy(values) for name, values in found.items()} | dict(smooth=smooth)
 
     def _smooth_errors(self, error):
-        "The smECE of each of (draws, cells) sums of errors, by linear binning on a grid."
+        "The smECE of each of (cells, draws) sums of errors, by linear binning on a grid."
         place = self.conf*_GRID
         left = place.floor().clamp_max(_GRID - 1)
-        share, left = place - left, left.long()
-        mass = error.new_zeros(len(error), _GRID + 1)
-        mass.index_add_(1, left, error*(1 - share)).index_add_(1, left + 1, error*share)
-        return smooth_error_norms(_cosine_means_on_grid(mass, self.n))
+        right, left, error = (place - left)[:, None].float(), left.long(), error.float()
+        mass = error.new_zeros(_GRID + 1, error.shape[1])
+        mass.index_add_(0, left, error*(1 - right)).index_add_(0, left + 1, error*right)
+        return smooth_error_norms(_cosine_means_on_grid(mass.T, self.n)).double()
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #34458019
 def mean_absolute_deviation(

@@ -6,6 +6,8 @@
 __all__ = ['Resamples', 'resampled_measures']
 
 # %% ../../nbs/40_evaluate/08_resampled.ipynb #9e58c326
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -17,6 +19,11 @@ from .scored import Scored
 
 # %% ../../nbs/40_evaluate/08_resampled.ipynb #92e9129c
 _MOST_DRAWN = 2**13
+
+@lru_cache(maxsize=1)
+def _times_drawn(n_boot, seed):
+    "How often each resample has each of the draws, (draws, n_boot): the same for every repetition of a study."
+    return np.random.default_rng(seed).poisson(1., (_MOST_DRAWN, n_boot)).astype(np.uint8)
 
 def _draw_of(clusters):
     "Which of the draws each cluster has: its own, if its place is among the first."
@@ -36,9 +43,9 @@ class Resamples:
         if isinstance(clusters, int): clusters = range(clusters)
         clusters = torch.as_tensor(clusters, dtype=torch.int64, device='cpu')
         drawn, self.place = _draw_of(clusters).unique(return_inverse=True)
-        times = np.random.default_rng(seed).poisson(1., (_MOST_DRAWN, n_boot))[drawn.numpy()]
+        times = torch.from_numpy(_times_drawn(n_boot, seed)[drawn.numpy()])
         as_they_are = torch.ones(1, len(drawn), dtype=torch.float64, device='cpu')
-        self.weight = torch.cat([as_they_are, torch.from_numpy(times).T.double()])
+        self.weight = torch.cat([as_they_are, times.T.double()])
         self.n = len(clusters)
         self.size = self._sums(torch.ones(1, self.n, dtype=torch.float64, device='cpu'))[:, 0]
 

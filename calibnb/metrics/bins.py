@@ -169,17 +169,19 @@ def class_sums(
     sums = torch.zeros(4, K, n_bins, dtype=torch.float64, device='cpu')
     number, hits, confs, squares = (sums[i] for i in range(4))  # views
     total = torch.zeros(2, K, dtype=torch.float64, device='cpu')
-    def counted(values, labels, weights=None):
-        cells = bin_ids(values, n_bins, closed) + n_bins*labels
+    def cells(values, labels): return bin_ids(values, n_bins, closed) + n_bins*labels
+    def counted(cells, weights=None):
         return torch.bincount(cells, weights=weights, minlength=K*n_bins).reshape(K, n_bins).cpu()
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
         inside = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M of a row
-        values, labels = p[inside], inside.nonzero()[:, 1]
-        number += counted(values, labels)
-        confs += counted(values, labels, values)
-        squares += counted(values, labels, values.square())
-        hits += counted(p.gather(1, y[:, None])[:, 0], y)
+        place = inside.reshape(-1).nonzero()[:, 0]
+        values = p.reshape(-1)[place]
+        at = cells(values, place % K)
+        number += counted(at)
+        confs += counted(at, values)
+        squares += counted(at, values.square())
+        hits += counted(cells(p.gather(1, y[:, None])[:, 0], y))
         total += torch.stack([p.sum(0), p.square().sum(0)]).cpu()
     number[:, 0] += N - number.sum(1)  # all the others are in the first bin
     confs[:, 0] += total[0] - confs.sum(1)

@@ -58,7 +58,7 @@ def smoothed_error(
 def _smeared(means, sigma, points):
     "Errors smeared out by widths `sigma`, a number or (D, 1), at `points` steps, or as many as there are cells."
     points = min(points, means.shape[-1] - 1)
-    k = torch.arange(points + 1, dtype=torch.float64, device=means.device)
+    k = torch.arange(points + 1, dtype=means.dtype, device=means.device)
     decay = (-(math.pi*sigma*k).square()/2).exp_()
     return torch.fft.irfft(decay*means[..., :points + 1], 2*points)[..., :points + 1].mul_(2*points)
 
@@ -66,7 +66,7 @@ def _smeared(means, sigma, points):
 def _absolute_integral(f):
     "Integral of |f| from 0 to 1 by the trapezoid rule; between two points of opposite sign, over the two triangles."
     size, a, b = f.abs(), f[..., :-1], f[..., 1:]
-    tiny = 1e-300  # for 0/0 where both points are 0
+    tiny = torch.finfo(f.dtype).tiny  # for 0/0 where both points are 0
     both = (size[..., :-1] + size[..., 1:]).clamp_min_(tiny)
     lost = (-a*b).clamp_min_(0)/both  # what a trapezoid has more than two triangles
     return ((size.sum(-1) - (size[..., 0] + size[..., -1])/2) - lost.sum(-1))/a.shape[-1]
@@ -116,14 +116,15 @@ def smooth_noise(
     if means is None: means = cosine_means([(conf, e)], cells)
     sigma = max(smooth_error_norm(means), 1e-4)  # the least width that `cells_for` takes
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # finer noise would be smeared out
-    size = torch.bincount((conf*points).round().int(), weights=e.square(), minlength=points + 1).sqrt_()
+    size = torch.bincount((conf*points).round().int(), weights=e.square(), minlength=points + 1).sqrt_().float()
     draw = torch.Generator().manual_seed(seed)
-    mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float64, device='cpu').mul_(size)
+    mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(size)
     gap = _smeared(means, sigma, points)
     noise = _smeared(_cosine_means_on_grid(mass, len(conf)), sigma, points)
+    error = noise.square().mean(0).sqrt()  # around 0
     weight = torch.ones_like(gap)/(len(gap) - 1)
     weight[[0, -1]] /= 2  # the trapezoid rule
-    return dict(gap=gap, noise=noise, error=noise.std(0), weight=weight, many=max(1., 1/(2*sigma)))
+    return dict(gap=gap, noise=noise, error=error, weight=weight, many=max(1., 1/(2*sigma)))
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #fee68334
 def smooth_curve(

@@ -280,15 +280,18 @@ def _duration(seconds):
     if seconds < 6000: return f'{seconds/60:.0f} min'
     return f'{seconds/3600:.1f} h'
 
+_HOURS = (('hours', 'time', 'on this machine'), ('gpu_hours', 'on a GPU', 'on one H100-class GPU'))
+
 def _describe_plan(path):
     "The runs that a dry run has planned, and how long they would take where that can be said."
     import pandas as pd
     rows = pd.read_csv(path, index_col=0, dtype=str, keep_default_na=False)
-    hours = pd.to_numeric(rows.get('hours', pd.Series(dtype=float)))
-    total = ''
-    if hours.notna().any():
+    total = []
+    for column, title, where in _HOURS:
+        hours = pd.to_numeric(rows.get(column, pd.Series(dtype=float)))
+        if not hours.notna().any(): continue
         times = [_duration(3600*h) if h == h else '?' for h in hours]  # nan, which is not equal to itself, is unknown
-        rows = rows.drop(columns='hours').assign(time=times)
-        total = f'; about {_duration(3600*hours.sum())} on this machine'
-    runs = 'run' if len(rows) == 1 else 'runs'
-    return [f'  {len(rows)} {runs} planned, none made{total}', rows.to_string(index=False)]
+        rows = rows.drop(columns=column).assign(**{title: times})
+        total.append(f'about {_duration(3600*hours.sum())} {where}')
+    planned = f'{len(rows)} {"run" if len(rows) == 1 else "runs"} planned, none made'
+    return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False)]

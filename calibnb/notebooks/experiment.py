@@ -143,9 +143,12 @@ class Experiment(Showcase):
         seed_everything(settings['seed'])
 
     def plan(self, frame, dry_run:bool):
-        "Keep the table of the runs to be made; in a dry run show it and end here, as done."
+        "Keep the table of the runs to be made; in a dry run show it, with the sum of its hours, and end here, as done."
         if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
+        if 'gpu_hours' in frame:
+            from calibnb.runs.many import sum_text
+            print(sum_text(frame))
         self.findings([])
         raise SystemExit(0)  # papermill and Jupyter take this for the end
 

@@ -6,28 +6,15 @@
 __all__ = ['find_paper', 'paper_places', 'commands_of', 'plan_text']
 
 # %% ../../nbs/75_notebooks/06_places.ipynb #86caf15e
-import csv
-from functools import cache
-
 from ..core.options import pick
-from ..runs.folder import checkout
+from .papers import read_rows
 
 # %% ../../nbs/75_notebooks/06_places.ipynb #d2a91742
-@cache
-def _rows(name):
-    "The rows of a file of `nbs/`, as dicts of text."
-    home = checkout()
-    path = home/'nbs'/name if home else None
-    if path is None or not path.is_file():
-        raise FileNotFoundError(f'nbs/{name} is not there; what is known of the papers comes with a clone of calibnb, '
-                                'install from one (pip install -e)')
-    with open(path, newline='', encoding='utf-8') as file: return list(csv.DictReader(file))
-
 def find_paper(
     typed:str, # its short name, or how that begins; case and spaces do not matter: lin2025
 )->str:        # the short name
     "The paper that is meant; ValueError if none or several are."
-    names = list(dict.fromkeys(row['paper'] for row in _rows('places.csv')))
+    names = list(dict.fromkeys(row['paper'] for row in read_rows('places.csv')))
     def bare(name): return name.replace(' ', '').lower()
     found = [name for name in names if bare(name).startswith(bare(typed))]
     return found[0] if len(found) == 1 else pick('paper', typed, names)
@@ -37,8 +24,8 @@ def paper_places(
 )->list[dict]:           # a dict a row: the columns, `runs` (trainings, int) and `gpu_hours` (float), None if not known
     "Where the figures and tables of the papers are drawn, in the papers' order."
     wanted = None if paper is None else find_paper(paper)
-    plans = {plan['command']: plan for plan in _rows('plans.csv')}
-    return [row | _plan(plans.get(row['command'])) for row in _rows('places.csv') if wanted in (None, row['paper'])]
+    plans = {plan['command']: plan for plan in read_rows('plans.csv')}
+    return [row | _plan(plans.get(row['command'])) for row in read_rows('places.csv') if wanted in (None, row['paper'])]
 
 def _plan(plan):
     if plan is None: return dict(runs=None, gpu_hours=None)

@@ -9,12 +9,13 @@ __all__ = ['TemperatureScaling', 'OracleECE', 'oracle_ece', 'EnsembleTemperature
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #94fa3de8
 import math
 import warnings
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from ..core.options import pick
@@ -23,7 +24,7 @@ from ..core.predictions import exp_
 from ..metrics.bins import check_bins, chunks
 from calibnb.posthoc.temperature import (
     ece_temperature_in, ensemble_temperature, mixture_log_probs, nll_temperature, nll_temperature_in,
-    _quiet_nll_temperature, _wide_enough
+    _start_temperature, _wide_enough
 )
 from .calibrator import Calibrator
 
@@ -232,7 +233,7 @@ class _Scaled:
         return value/self.unit, grad/(self.size*self.unit)
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #7cbf4301
-def _minimised(objective, flat, ftol, gtol, steps=100, rounds=3):
+def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
     "The flat array with the least value, and the largest derivative there: L-BFGS, with new scales each round."
     from scipy.optimize import minimize
     options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20)
@@ -245,19 +246,25 @@ def _minimised(objective, flat, ftol, gtol, steps=100, rounds=3):
         if not out_of_steps and .1 < change.min() and change.max() < 10: break
     return flat, slope
 
+@cache
+def _libraries():
+    "Those whose threads and torch's would wait for each other, for most of the time; to find them takes milliseconds."
+    import scipy.optimize  # so that its libraries are among them
+    return ThreadpoolController()
+
 class _LinearMap(_LinearNLL):
     "A linear map, fitted by L-BFGS from the best temperature."
     def _fit(self, logits, target):
         N, K = logits.shape
-        logits = at_least_float32(_wide_enough(logits))
+        given, logits = logits, at_least_float32(_wide_enough(logits))
         inputs = _standardise(self._inputs(logits))
-        T = _quiet_nll_temperature(logits/inputs.scale, target)*inputs.scale
+        T = _start_temperature(given, target, inputs.scale)
         weight = self._start(K)/T
         def objective(inputs, target): return _Objective(self, inputs, target, penalty, weight.shape)
         penalty, step = self._penalty(N, K, T), max(1, N//_FEW)
         flat = objective(inputs, target).flat(weight, weight.new_zeros(K))
         limits = dict(steps=8, rounds=3) if 4*flat.size > N and not self.penalised else {}
-        with threadpool_limits(1, 'blas'):  # its threads and torch's would wait for each other, for most of the time
+        with _libraries().limit(limits=1, user_api='blas'):
             if step > 1:
                 few = objective(inputs.every(step).in_float32(), target[::step])
                 flat, _ = _minimised(few, flat, 1e-5, 1e-3, steps=20, rounds=1)

@@ -136,14 +136,45 @@ def _mapped_odds(m, odds):
     return m['slope'].to(odds)*odds + m['intercept'].to(odds)
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #85ba317b
-def _mean_of_steps(weights, maps):
-    "Edges and values of the weighted mean of step functions: it jumps wherever one of them does."
-    at = torch.cat([m['edges'][:-1] for m in maps])
-    jumps = torch.cat([w*m['values'].diff(prepend=m['values'].new_zeros(1)) for w, m in zip(weights, maps)])
-    edges, place = at.unique(return_inverse=True)
+def _sum_of_steps(lower, jumps):
+    "Edges and values of the function that rises by `jumps` at `lower`, in any order."
+    edges, place = lower.unique(return_inverse=True)
     values = torch.zeros_like(edges).index_add_(0, place, jumps).cumsum(0)
     values = values.clamp_max(1 - 2**-53)  # means of shares below 1 are, too, but for rounding
     return torch.cat([edges, edges.new_ones(1)]), values
+
+# %% ../../nbs/30_posthoc/02_score_maps.ipynb #b36aea19
+def _bbq_numbers(N):
+    "The paper's range of numbers of bins for N samples."
+    root = N**(1/3)
+    most = max(1, min(N, round(10*root)))
+    return range(max(1, round(root/10)), most + 1)
+
+def _bbq_edges(s, numbers):
+    "Lower edges of all histograms, one after the other, as of `_mass_edges`; and where each of them begins."
+    parts = numbers.clamp_max(len(s))
+    begin = parts.cumsum(0) - parts
+    parts, begin = (v.repeat_interleave(parts) for v in (parts, begin))
+    part = torch.arange(len(parts), device='cpu') - begin
+    first = part*(len(s)//parts) + torch.minimum(part, len(s) % parts)  # sample of each part
+    begins = part == 0
+    lower = ((s[first - 1] + s[first])/2).masked_fill(begins, 0)
+    kept = begins | (lower > lower.roll(1)) & (lower < 1)  # else a bin without width
+    return lower[kept], begins[kept]
+
+def _bbq_bins(s, hits, lower, begins, strength):
+    "Log evidence and value of each bin of all histograms, with this strength of the prior."
+    ends = begins.roll(-1)
+    upper = lower.roll(-1).masked_fill(ends, 1)
+    first = torch.searchsorted(s, lower, right=True).masked_fill(begins, 0)
+    last = first.roll(-1).masked_fill(ends, len(s))
+    n, right = (last - first).double(), hits[last] - hits[first]
+    a = strength*(upper + lower)/2
+    b = strength*((1 - upper) + (1 - lower))/2  # above 0 also where the mid-point rounds to 1
+    evidence = torch.lgamma(strength) - torch.lgamma(n + strength)
+    evidence += torch.lgamma(right + a) - torch.lgamma(a)
+    evidence += torch.lgamma(n - right + b) - torch.lgamma(b)
+    return evidence, (right + a)/(n + strength)
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #66c7e0dc
 def bbq_map(
@@ -155,28 +186,13 @@ def bbq_map(
     _check_probabilities(score)
     if numbers is None: numbers = _bbq_numbers(len(score))
     if not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
-    s, hits = _sorted(score, hit)
-    models = [_bbq_model(s, hits, B) for B in numbers]
-    log_scores = torch.stack([log_score for log_score, _ in models])
-    edges, values = _mean_of_steps(log_scores.softmax(0), [m for _, m in models])
+    for B in numbers: check_bins(B)
     bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
+    s, hits = _sorted(score, hit)
+    lower, begins = _bbq_edges(s, bin_numbers)
+    model = begins.cumsum(0) - 1
+    evidence, values = _bbq_bins(s, hits, lower, begins, 2/bin_numbers[model].double())
+    log_scores = evidence.new_zeros(len(numbers)).index_add_(0, model, evidence)
+    before = values.roll(1).masked_fill(begins, 0)
+    edges, values = _sum_of_steps(lower, log_scores.softmax(0)[model]*(values - before))
     return dict(edges=edges, values=values, bin_numbers=bin_numbers, log_scores=log_scores)
-
-def _bbq_numbers(N):
-    "The paper's range of numbers of bins for N samples."
-    root = N**(1/3)
-    most = max(1, min(N, round(10*root)))
-    return range(max(1, round(root/10)), most + 1)
-
-def _bbq_model(s, hits, B):
-    "Log score and step function of a histogram with B bins."
-    check_bins(B)
-    edges = _mass_edges(s, B)
-    n, right = _counts(s, hits, edges)
-    strength = 2/B
-    a = strength*(edges[1:] + edges[:-1])/2
-    b = strength*((1 - edges[1:]) + (1 - edges[:-1]))/2  # above 0 also where the mid-point rounds to 1
-    evidence = math.lgamma(strength) - torch.lgamma(n + strength)
-    evidence = evidence + torch.lgamma(right + a) - torch.lgamma(a)
-    evidence = evidence + torch.lgamma(n - right + b) - torch.lgamma(b)
-    return evidence.sum(), dict(edges=edges, values=(right + a)/(n + strength))

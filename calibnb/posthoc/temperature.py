@@ -10,6 +10,8 @@ __all__ = ['temperature_lists', 'nll_temperature', 'nll_temperature_in', 'ece_by
 import math
 import warnings
 from bisect import bisect_left
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import NamedTuple
 
@@ -19,18 +21,26 @@ from torch import Tensor
 
 from ..core.options import pick
 from ..core.checks import at_least_float32, check_unlabelled
-from ..core.predictions import exp_, first_argmax
+from ..core.predictions import first_argmax
 from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172
 _PIECE = 2**18  # logits at a time: a megabyte in float32, which stays in the cache
 
+def _below_top(z):
+    "How far each logit is below the largest of its row, in float32 or better."
+    return at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
+
+def _exp(d, b):
+    "exp(b d); on the CPU float32 values are powers of 2."
+    return (d*(b*math.log2(math.e))).exp2_() if d.is_cpu and d.dtype == torch.float32 else (d*b).exp_()
+
 def _slope_of_nll(logits, target, b):
     "Mean of E[z] - z_y, and mean variance of z, under softmax(b z)."
     slope, curve = 0., 0.
     for z, y in chunks(logits, target, _PIECE):
-        d = at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
-        p = exp_(d*b)
+        d = _below_top(z)
+        p = _exp(d, b)
         total = p.sum(1)
         first = p.mul_(d).sum(1)   # times total, E[d]
         second = p.mul_(d).sum(1)  # times total, E[d²]
@@ -68,27 +78,16 @@ def _newton_step(value, slope, b, most=20.):
     if slope > 0: return max(-most, min(most, value/(b*slope)))
     return most if value > 0 else -most
 
-# %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #cb98eb92
 _FEW = 4096  # rows, at least, of the first search
 
-def nll_temperature(
-    logits:Tensor,  # (N, K)
-    target:Tensor,  # (N,) int64
-    bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
-)->float:           # > 0
-    """The temperature with the least NLL; warns when it is one of the bounds [Guo 2017].
-
-    ValueError for nan or inf, and when no temperature changes anything."""
-    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+def _searched(logits, target, bounds):
     _check_varied(logits)
     logits = _wide_enough(logits)
     lo, hi = 1/bounds[1], 1/bounds[0]
     few = slice(None, None, max(1, len(logits)//_FEW))
     start = _increasing_root(lambda b: _slope_of_nll(logits[few], target[few], b), 1., lo, hi, tol=1e-2)
-    T = 1/_increasing_root(lambda b: _slope_of_nll(logits, target, b), start, lo, hi, tol=1e-5)
-    _warn_at_bound(T, *bounds)
-    return T
+    return 1/_increasing_root(lambda b: _slope_of_nll(logits, target, b), start, lo, hi, tol=1e-5)
 
 def _wide_enough(logits):
     "The logits, in float64 where differences would overflow float32, or come close."
@@ -100,6 +99,45 @@ def _check_varied(logits):
     if not (logits != logits[:, :1]).any():
         raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; '
                          'is this the output of the network?')
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #8d509082
+_kept = ContextVar('temperatures', default=None)
+
+@contextmanager
+def _kept_temperatures():
+    "Within the block each search is made once; the logits and labels must not change meanwhile."
+    token = _kept.set({})
+    try: yield
+    finally: _kept.reset(token)
+
+def _kept_or_searched(logits, target, bounds):
+    kept = _kept.get()
+    if kept is None: return _searched(logits, target, bounds)
+    key = *bounds, *((t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in (logits, target))
+    if key not in kept: kept[key] = _searched(logits, target, bounds), logits, target  # no others get their memory
+    return kept[key][0]
+
+def _start_temperature(logits, target, scale=1.):
+    "The temperature from scale/100 to 100 scale with the least NLL; a bound is a start like any other."
+    bounds = .01, 100.
+    T = _kept_or_searched(logits, target, bounds)
+    if scale != 1 and not bounds[0] < T < bounds[1]: return scale*_searched(logits/scale, target, bounds)
+    return min(max(T, scale*bounds[0]), scale*bounds[1])
+
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
+def nll_temperature(
+    logits:Tensor,  # (N, K)
+    target:Tensor,  # (N,) int64
+    bounds:tuple[float, float]=(.01, 100.), # of T; must hold 1
+)->float:           # > 0
+    """The temperature with the least NLL; warns when it is one of the bounds [Guo 2017].
+
+    ValueError for nan or inf, and when no temperature changes anything."""
+    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
+    if not hold_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+    T = _kept_or_searched(logits, target, bounds)
+    _warn_at_bound(T, *bounds)
+    return T
 
 def _warn_at_bound(T, lo, hi):
     if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
@@ -224,18 +262,15 @@ def _rough_bins(conf, hit, n_bins, tol):
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8f8cd6e5
 _MARGIN = 1e-4  # far above the rounding of a mean confidence in float32
 
-def _mean_confidence(logits, T):
+def _mean_confidence(logits, target, T):
     "Mean of the largest probabilities of softmax(z/T)."
-    total = 0.
-    for z, top in chunks(logits, logits.amax(1, keepdim=True), _PIECE):
-        d = at_least_float32(z) - at_least_float32(top)
-        total += exp_(d.div_(T)).sum(1).reciprocal_().double().sum().item()
-    return total/len(logits)
+    tops = (_exp(_below_top(z), 1/T).sum(1).reciprocal_() for z, _ in chunks(logits, target, _PIECE))
+    return sum(top.double().sum().item() for top in tops)/len(logits)
 
 def _where_least(logits, target, known, n_bins):
     "The part of an ascending list of temperatures that holds the one with the least ECE."
     accuracy = (first_argmax(logits) == target).double().mean().item()
-    confidence = cache(lambda i: _mean_confidence(logits, known[i].item()))
+    confidence = cache(lambda i: _mean_confidence(logits, target, known[i].item()))
     def place(level): return bisect_left(range(len(known)), -level, key=lambda i: -confidence(i))
     middle = min(place(accuracy), len(known) - 1)
     reached = ece_by_temperature(logits, target, known[middle:middle + 1], n_bins).item() + _MARGIN
@@ -277,13 +312,12 @@ def mixture_log_probs(
     return torch.stack([part + w for part, w in zip(parts, log_weights.to(logits))]).logsumexp(0)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #cf4eac21
-def _label_log_probs(z, y, b):
-    "Log-probability of the label under softmax(b z), and its derivative with respect to b: z_y - E[z]."
-    d = at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
-    p = exp_(d*b)
+def _label_probs(d, y, b):
+    "Probability of the label under softmax(b d), and the derivative of its logarithm with respect to b: d_y - E[d]."
+    p = _exp(d, b)
     total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0]
     slope = d_y - p.mul_(d).sum(1)/total
-    return b*d_y.double() - total.double().log(), slope.double()
+    return (b*d_y.double()).exp_().div_(total), slope.double()
 
 _LEAST = 1e-9  # weight of a part of the mixture
 
@@ -294,28 +328,22 @@ def _weights(free):
 
 def _mixture_nll(logits, target):
     "The mean NLL of the mixture and its gradient, as a function of -log T and two of the weights."
-    plain = torch.cat([_label_log_probs(z, y, 1.)[0] for z, y in chunks(logits, target, _PIECE)])
-    uniform = torch.full_like(plain, -math.log(logits.shape[1]))
+    N, K = logits.shape
+    pieces = [(_below_top(z), y) for z, y in chunks(logits, target, _PIECE)]
+    plain = torch.cat([_label_probs(d, y, 1.)[0] for d, y in pieces])
 
     def nll(x):
-        b, log_w = math.exp(x[0]), _weights(x[1:]).log()
-        found = [_label_log_probs(z, y, b) for z, y in chunks(logits, target, _PIECE)]
-        scaled, slope = (torch.cat(part) for part in zip(*found))
-        joint = torch.stack([scaled, plain, uniform]) + log_w[:, None].to(plain)
-        log_p_y = joint.logsumexp(0)
-        share = joint.sub_(log_p_y).exp_()  # of each part in the probability of the label
-        by_log_b = -(share[0]*slope).mean().item()*b
-        by_weight = -share.mean(1).cpu()/log_w.exp()  # the other two change the first
-        return -log_p_y.mean().item(), np.array([by_log_b, *(by_weight[1:] - by_weight[0]).tolist()])
+        b, w = math.exp(x[0]), _weights(x[1:]).tolist()
+        scaled, slope = (torch.cat(part) for part in zip(*(_label_probs(d, y, b) for d, y in pieces)))
+        p_y = w[0]*scaled + w[1]*plain + w[2]/K  # never 0: the uniform has a share
+        inverse = 1/p_y
+        by_log_b = -w[0]*b*(slope.mul_(scaled) @ inverse).item()/N
+        by_scaled, by_plain, by_uniform = (scaled @ inverse).item(), (plain @ inverse).item(), inverse.sum().item()/K
+        by_weights = [(by_scaled - by_plain)/N, (by_scaled - by_uniform)/N]  # they change the first
+        return -p_y.log_().mean().item(), np.array([by_log_b, *by_weights])
     return nll
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #9a1306ec
-def _quiet_nll_temperature(logits, target):
-    "`nll_temperature` as the start of another search: a temperature at its bound is a start like any other."
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        return nll_temperature(logits, target)
-
 def ensemble_temperature(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,) int64
@@ -331,7 +359,7 @@ def ensemble_temperature(
             warnings.filterwarnings('ignore', 'Values in x were outside bounds')  # by rounding; older SciPy says so
             return minimize(nll, start, jac=True, **how).x
     logits = _wide_enough(logits)
-    start = np.array([-math.log(_quiet_nll_temperature(logits, target)), .05, .05])
+    start = np.array([-math.log(_start_temperature(logits, target)), .05, .05])
     step = len(logits)//_FEW
     if step > 1: start = least(start, slice(None, None, step))
     found = least(start, slice(None))

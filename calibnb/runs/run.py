@@ -9,17 +9,16 @@ __all__ = ['Run', 'get_run']
 import json
 import os
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-
-from .. import metrics
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
 from ..processes.parallel import rank, broadcast, world_size
+from ..metrics.intervals import SharedResamples
 from ..metrics.measure import Measure
 from ..losses.modules import make_loss
 from ..evaluate.scored import Scored
@@ -91,8 +90,14 @@ def _load_learned_loss(run):
 # %% ../../nbs/70_runs/04_run.ipynb #6cc99198
 def _measure_all(preds:Predictions, bins=15)->dict:
     "Every measure of one split with its 95 % interval; the MCE has none, it is too unstable."
-    mce = Measure.of(metrics.mce(preds.probs, preds.target, bins), len(preds), bins=bins)
-    return measure_all(Scored.of(preds, n_bins=bins), n_boot=200) | {'mce': mce}
+    scored = Scored.of(preds, n_bins=bins)
+    mce = Measure.of(scored.ece(bins, 'max'), len(preds), bins=bins)
+    return measure_all(scored, resamples=_resamples(len(preds))) | {'mce': mce}
+
+@lru_cache(maxsize=1)
+def _resamples(n):
+    "The same for every run that a process trains on the same set."
+    return SharedResamples(n, n_boot=200)
 
 def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."

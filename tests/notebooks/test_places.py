@@ -12,7 +12,7 @@ from conftest import ROOT
 
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import list_experiments, plan_notebook
-from calibnb.notebooks.papers import paper_numbers
+from calibnb.notebooks.papers import paper_numbers, paper_tables
 from calibnb.notebooks.places import paper_places
 from calibnb.params import notebook_parameters
 from calibnb.sweep.spec import expand
@@ -40,7 +40,7 @@ def test_the_file_is_whole():
 
 def test_rows_of_a_paper_stand_together_and_none_is_there_twice():
     papers = [paper for paper, _ in groupby(row["paper"] for row in ROWS)]
-    assert len(papers) == len(set(papers)) == 5
+    assert len(papers) == 5 and len(set(papers)) == 5
     named = [(row["paper"], row["place"], row["notebook"], row["kind"], row["name"]) for row in DRAWN]
     assert len(named) == len(set(named))
 
@@ -57,6 +57,24 @@ def test_places_of_numbers_are_there():
         of_paper = [row["place"] for row in ROWS if row["paper"] == paper]
         tables = tables_of(place)
         assert place in of_paper or any(tables and tables <= tables_of(other) for other in of_paper), (paper, place)
+
+
+def test_every_table_says_how_much_of_it_is_there():
+    "All is counted again; nothing is missing only where each setting has a number of each measure."
+    def kinds(part, *columns):
+        return len(part[list(columns)].drop_duplicates())
+    counted = {place: (kinds(part, "data", "model"), kinds(part, "method", "metric"), len(part))
+               for place, part in paper_numbers().groupby(["paper", "place"])}
+    said = {(t.paper, t.place): (t.settings, t.measures, t.numbers) for t in paper_tables().itertuples(index=False)}
+    assert {place: numbers for place, numbers in said.items() if numbers[-1]} == counted
+    for table in paper_tables().itertuples(index=False):
+        full = table.numbers == table.settings*table.measures or table.place == "text"
+        assert table.missing or full, table
+
+
+def test_no_number_is_there_twice():
+    what = ["paper", "place", "data", "model", "method", "metric"]
+    assert not paper_numbers().duplicated(what).any()
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not row["notebook"]], ids=name_of)
@@ -81,7 +99,7 @@ def test_the_notebook_draws_it(row):
     assert row["kind"] in ("figure", "table", "section") and row["shows"] and row["data"] and row["command"]
     found = drawing_cells(list_experiments()[row["notebook"]], row["kind"], row["name"])
     executed = drawing_cells(ROOT/"runs"/"gallery"/f"{row['notebook']}.ipynb", row["kind"], row["name"])
-    assert len(found) == len(executed) == 1, f"{row['notebook']} has no {row['kind']} {row['name']!r}, or has several"
+    assert [len(found), len(executed)] == [1, 1], f"{row['notebook']} has no {row['kind']} {row['name']!r}, or several"
     if row["kind"] != "section":
         shown = [output.get("data", {}) for output in executed[0].outputs]
         assert any(OUTPUT[row["kind"]] in data for data in shown), f"{row['name']} left nothing in the gallery"
@@ -131,4 +149,4 @@ def test_plans_are_those_of_the_commands():
 def test_the_page_says_what_the_file_says():
     text = (ROOT/"runs"/"README.md").read_text(encoding="utf-8")
     assert "\n".join(places.page(ROOT)) in text, "run `make sync`"
-    assert text.count(places.BEGIN) == text.count(places.END) == 1
+    assert (text.count(places.BEGIN), text.count(places.END)) == (1, 1)

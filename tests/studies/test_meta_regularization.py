@@ -143,7 +143,7 @@ def test_the_full_setting_is_the_papers(tmp_path):
     plan = [dict(zip(header, row)) for row in rows]
     assert len(plan) == 13*5 and not folder.result.findings
     assert {(row["model"], row["epochs"], row["batch_size"]) for row in plan} == {("resnet18", "350", "128")}
-    assert all(float(row["hours"]) > 0 for row in plan)
+    assert all(float(row[hours]) > 0 for row in plan for hours in ("hours", "gpu_hours"))
     assert folder.info["settings"]["bandwidth"] == .01
 
 
