@@ -55,6 +55,10 @@ def check_loss_comparison(settings:dict):
     "ValueError for parameters of `loss_comparison` that cannot be right."
     _trainings(settings, 10)
     _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    _one_of(settings, 'paper', ('wang2021', 'loss_study'), 'wang2021 or loss_study')
+    _full_data(settings, 'svhn', 'cifar10', 'cifar100', '20newsgroups')
+    if settings['paper'] == 'loss_study' and settings['data'] != 'cifar10':
+        raise ValueError(f'data: {settings["data"]!r}, but the loss study has cifar10; want paper to be wang2021')
     _above_zero(settings, 'sesoi_logits')
 
 def check_loss_geometry(settings:dict):

@@ -23,7 +23,8 @@ NAMES = {  # what is named, as messages say it -> its names
     'calibrator': ['temperature', 'ets', 'vector', 'matrix', 'dirichlet', 'histogram', 'isotonic', 'platt', 'bbq'],
     'recorder': ['nll_breakdown', 'calibration_errors', 'weight_norm', 'optimal_ece', 'learned_epoch',
                  'confidence_histogram', 'gradient_norms', 'gamma_stats', 'meta_progress'],
-    'preset': ['quick', 'cifar', 'reference_training', 'tiny_imagenet', 'sst', 'newsgroups', 'fine_tune', 'imagenet'],
+    'preset': ['quick', 'cifar', 'reference_training', 'wang2021', 'tiny_imagenet', 'sst', 'newsgroups', 'fine_tune',
+               'imagenet'],
     'engine': ['processes', 'ray', 'slurm'],
     'file format': ['.npz', '.npy', '.csv', '.pt', '.pth', '.safetensors'],
 }

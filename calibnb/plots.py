@@ -132,12 +132,17 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     around = [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
+def _fills(color, count, strength):
+    "Which bars are filled alike, and how: by strength, or each by its share of the samples in percent."
+    if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
+    shades = color.to_rgba(100*count/count.sum())
+    return [(np.arange(len(count)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
+
 def _bars(ax, lo, hi, acc, conf, count, color):
     "Bars of accuracy, and the gaps to the confidence: red below it, green above it."
     strength = np.clip(count//2.5/4, .25, 1)  # bins of fewer than ten samples are pale, in four steps
-    for s in np.unique(strength):
-        some = strength == s
-        _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], facecolor=color, edgecolor='white', lw=.5, alpha=.5*s)
+    for some, fill_style in _fills(color, count, strength):
+        _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)
     for s in np.unique(strength):
         for edge, side in (vermillion, acc < conf), (green, acc >= conf):
             some = side & (strength == s)
@@ -155,7 +160,7 @@ def fill_reliability_axes(
     ax, strip,             # from `reliability_axes`
     bins:ReliabilityBins,  # from `reliability_bins`
     title:str='',
-    color:str=blue,
+    color=blue,            # or a ScalarMappable: of each bar by its share of the samples, in percent
     note:str='',           # text below the title, e.g. the ECE with its interval
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
@@ -182,7 +187,7 @@ def reliability_diagram(
     ax,                    # Axes for the diagram
     bins:ReliabilityBins,  # from `reliability_bins`
     title:str='',
-    color:str=blue,
+    color=blue,            # or a ScalarMappable: of each bar by its share of the samples, in percent
     note:str='',           # text below the title, e.g. the ECE with its interval
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`

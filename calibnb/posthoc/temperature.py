@@ -9,8 +9,10 @@ __all__ = ['temperature_lists', 'nll_temperature', 'nll_temperature_in', 'ece_by
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #2c483140
 import math
 import warnings
+from bisect import bisect_left
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -257,6 +259,23 @@ def _rough_bins(conf, hit, n_bins, tol):
     gaps = torch.bincount(ids, weights=(hit - conf).double().reshape(-1), minlength=n_bins*len(conf))
     return near.cpu(), gaps.reshape(-1, n_bins).cpu()
 
+# %% ../../nbs/30_posthoc/01_temperature.ipynb #8f8cd6e5
+_MARGIN = 1e-4  # far above the rounding of a mean confidence in float32
+
+def _mean_confidence(logits, target, T):
+    "Mean of the largest probabilities of softmax(z/T)."
+    tops = (_exp(_below_top(z), 1/T).sum(1).reciprocal_() for z, _ in chunks(logits, target, _PIECE))
+    return sum(top.double().sum().item() for top in tops)/len(logits)
+
+def _where_least(logits, target, known, n_bins):
+    "The part of an ascending list of temperatures that holds the one with the least ECE."
+    accuracy = (first_argmax(logits) == target).double().mean().item()
+    confidence = cache(lambda i: _mean_confidence(logits, target, known[i].item()))
+    def place(level): return bisect_left(range(len(known)), -level, key=lambda i: -confidence(i))
+    middle = min(place(accuracy), len(known) - 1)
+    reached = ece_by_temperature(logits, target, known[middle:middle + 1], n_bins).item() + _MARGIN
+    return known[place(accuracy + reached):place(accuracy - reached)]
+
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #e0a79100
 def ece_temperature_in(
     logits:Tensor,        # (N, K)
@@ -268,8 +287,9 @@ def ece_temperature_in(
     _check_varied(logits)
     check_bins(n_bins)
     known = pick('search', search, temperature_lists)
-    low, high = _ece_bounds(logits, target, known, n_bins)
-    candidates = known[low <= high.amin()]
+    near = _where_least(logits, target, known, n_bins)
+    low, high = _ece_bounds(logits, target, near, n_bins)
+    candidates = near[low <= high.amin()]
     values = ece_by_temperature(logits, target, candidates, n_bins)
     T, ece = candidates[values.argmin()].item(), values.amin().item()
     _warn_at_bound(T, known[0].item(), known[-1].item())

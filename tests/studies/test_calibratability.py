@@ -1,14 +1,18 @@
 "calibratability, run small: complete, computed from its trainings, and a broken notebook turns its margins."
 import numpy as np
 import pytest
+import torch
 from conftest import assert_complete, run_forked
 from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+
+from scipy.stats import ttest_ind
 
 from calibnb import cli
 from calibnb.data import load_data
 from calibnb.metrics import debiased_ece
 from calibnb.notebooks import HOLDS, UNDECIDED
-from calibnb.posthoc import TemperatureScaling
+from calibnb.notebooks.verdicts import spread
+from calibnb.posthoc import HistogramBinning, TemperatureScaling, oracle_ece
 from calibnb.runs.folder import find_runs
 
 SMALL = dict(n_seeds=2, epochs=20, resamples=2)
@@ -39,7 +43,7 @@ def rows(folder, name="before_and_after"):
 
 def temperature(run):
     val = run.predictions("val")
-    return TemperatureScaling().fit(val.logits, val.target).temperature_
+    return TemperatureScaling("nll", "pool").fit(val.logits, val.target).temperature_
 
 
 def true_error_percent(run):
@@ -50,7 +54,8 @@ def true_error_percent(run):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 7, 5)
+    assert_complete(study, 7, 7)
+    assert {f.stem for f in (study/"figures").iterdir()} >= {"reliability", "validation_size", "optimal_ece", "sweep"}
     assert kinds(study) == {"paper", "ours", "identity"}
     assert finding(study, "the optimal ECE is below").verdict == HOLDS
 
@@ -67,8 +72,8 @@ def test_the_table_is_of_the_runs(root, study):
     for label, (loss, options) in losses.items():
         runs = of_loss(root, loss, **options)
         assert [r.config.seed for r in runs] == [0, 1]
-        assert found[label]["ECE %"] == percent([ece_percent(run) for run in runs])
-        assert found[label]["true error %"] == percent([true_error_percent(run) for run in runs])
+        assert found[label]["ECE %"].split(" ●")[0].split(" ○")[0] == percent([ece_percent(run) for run in runs])
+        assert found[label]["true error %"].startswith(percent([true_error_percent(run) for run in runs]))
         assert found[label]["T"] == percent([temperature(run) for run in runs])
     cells = [cell for row in found.values() for cell in row.values()]
     assert len(found) == 15 + 4*2 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)
@@ -83,9 +88,74 @@ def test_the_chosen_row_is_of_the_coefficients_chosen_on_validation_samples(root
         nearly = errors.min() + (errors.min()*(1 - errors.min())/len(val[0]))**.5
         candidates = [i for i in range(len(runs)) if errors[i] <= nearly]
         chosen.append(runs[min(candidates, key=lambda i: debiased_ece(val[i].probs, val[i].target).item())])
-    assert rows(study)["LS, chosen"]["ECE %"] == percent([ece_percent(run) for run in chosen])
+    assert rows(study)["LS, chosen"]["ECE %"].startswith(percent([ece_percent(run) for run in chosen]))
     said = rows(study, "coefficients")["LS, chosen"]["median (each repetition) of the grid"]
     assert said.endswith("({:g}, {:g}) of 0.01, 0.05, 0.1, 0.2".format(*(r.config.loss_args["eps"] for r in chosen)))
+
+
+def test_marks_say_which_losses_differ_from_cross_entropy(root, study):
+    "By Welch's test at .05: a full circle is worse, an empty one better; higher accuracy is better."
+    def mark(values, others, higher):
+        p = ttest_ind(values, others, equal_var=False).pvalue
+        symbol = "○" if (np.mean(values) > np.mean(others)) == higher else "●"
+        return symbol if p < .05 else ""
+    measures = {"accuracy %": (lambda run: 100*run.predictions("test").hit.double().mean().item(), True),
+                "ECE %": (ece_percent, False)}
+    losses = {f"FL-{g:g}": ("focal", dict(gamma=g)) for g in (1., 2., 3., 5.)}
+    losses |= {f"IFL-{g:g}": ("inverse_focal", dict(gamma=g)) for g in (2.,)}
+    losses |= {f"L1-{a:g}": ("lp_norm", dict(alpha=a)) for a in (.01, .05)}
+    seen = set()
+    for column, (measure, higher) in measures.items():
+        ce = [measure(run) for run in of_loss(root, "ce")]
+        for label, (loss, options) in losses.items():
+            want = mark([measure(run) for run in of_loss(root, loss, **options)], ce, higher)
+            text = rows(study)[label][column]
+            assert text[-1] == want if want else text[-1] not in "●○", (label, column)
+            seen.add(want)
+    assert len(seen) > 1
+
+
+def test_few_validation_samples_of_a_regularised_loss(root, study):
+    "The first parts that are drawn, calibrated and measured once more, beside what the table has."
+    text = rows(study, "coefficients")["L1, chosen"]["median (each repetition) of the grid"]
+    run = of_loss(root, "lp_norm", alpha=float(text.split("(")[1].split(",")[0]))[0]
+    val, test = run.predictions("val"), run.predictions("test")
+    draw = torch.Generator().manual_seed(0)
+    parts = [val[torch.randperm(len(val), generator=draw)[:20]] for _ in range(SMALL["resamples"])]
+    for method, calibrator in ("TS", TemperatureScaling("nll", "pool")), ("HB", HistogramBinning(smooth=False)):
+        probs = [calibrator.fit(part.logits, part.target).transform(test.logits) for part in parts]
+        confs = [p.gather(1, test.pred[:, None])[:, 0] for p in probs]
+        want = np.mean([100*binned_ece(conf, test.hit) for conf in confs])
+        found, = [row for name, row in rows(study, "validation_size").items() if name.endswith(f"+ {method}")
+                  and name.startswith("L1, chosen")]
+        assert float(found["20"]) == pytest.approx(want, rel=1e-6)
+
+
+def binned_ece(conf, hit, n_bins=15):
+    bins = (conf.double()*n_bins).ceil().clamp(1, n_bins).long() - 1
+    gaps = torch.zeros(n_bins, dtype=torch.float64).index_add_(0, bins, hit.double() - conf.double())
+    return gaps.abs().sum().item()/len(conf)
+
+
+@pytest.mark.parametrize("start, loss, option, strengths", [
+    ("it rises with the strength of the L1 norm", "lp_norm", "alpha", (.01, .05)),
+    ("it rises with the exponent of focal loss", "focal", "gamma", (1., 3., 5.))])
+def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, strengths):
+    said = finding(study, start).ours.split(", ")
+    runs = [of_loss(root, "ce"), *(of_loss(root, loss, **{option: value}) for value in strengths)]
+    for text, of_seeds in zip(said, runs, strict=True):
+        tests = [run.predictions("test") for run in of_seeds]
+        assert text.endswith(spread([oracle_ece(t.logits, t.target).ece for t in tests], scale=100))
+
+
+def test_negative_coefficients(study):
+    "Smoothing and a norm with their sign turned have no least loss; a focal exponent below zero has one."
+    found = rows(study, "negative_coefficients")
+    last = {name: float(row["last epoch"]) for name, row in found.items()}
+    assert last["LS, ε = -0.05"] < 0 and last["L1, α = -0.05"] < 0
+    assert all(last[name] > 0 for name in ("CE", "FL, γ = -1", "FL, γ = -3"))
+    confidence = {name: float(row["confidence %"]) for name, row in found.items()}
+    assert confidence["FL, γ = -3"] < confidence["CE"] < confidence["LS, ε = -0.05"]
 
 
 def test_numbers_of_the_paper(study):
@@ -104,7 +174,7 @@ def broken(root, study, tmp_path_factory):
     wrong = {
         "loss, options = losses[name]\n    return RunConfig(":
             "loss, options = losses[{'CE': 'IFL-3', 'IFL-3': 'CE'}.get(name, name)]\n    return RunConfig(",
-        "in calibrators.items()": "in zip(calibrators, [*calibrators.values()][::-1])",
+        "dict(TS=scaling, HB=binning)": "dict(TS=binning, HB=scaling)",
         "early.mean() - late.mean()": "late.mean() - early.mean()",
     }
     for old, new in wrong.items():
@@ -120,7 +190,7 @@ def test_what_is_the_wrong_way_round_turns_the_margin(study, broken, start):
 def test_one_seed_of_real_digits(root):
     "No true probabilities, 400 validation samples: parts of at most half of them, and no verdict."
     folder = run_forked("calibratability", SMALL | dict(n_seeds=1, quick_data="digits"), root=root)
-    assert_complete(folder, 7, 5)
+    assert_complete(folder, 7, 7)
     assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
     assert {f.verdict for f in folder.result.findings if f.effect} == {UNDECIDED}
     header, *_ = table(folder, "before_and_after")
@@ -134,7 +204,7 @@ def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
     assert cli.main(line.split()) == 0
     out = capsys.readouterr().out
     assert "100 runs planned, none made" in out and out.count("resnet32") == 100
-    assert "{'gamma': 5.0}" in out and "350" in out
+    assert "{'gamma': 5.0}" in out and "200" in out and "512" in out
     folder, = find_runs(tmp_path)
     assert folder.state == "done" and not folder.result.findings
     assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts

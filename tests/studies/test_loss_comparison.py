@@ -57,7 +57,7 @@ def chosen(root, hidden, loss, option, values):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 3, 4)
+    assert_complete(study, 3, 5)
     assert kinds(study) == {"paper", "ours"}
 
 
@@ -79,6 +79,16 @@ def test_the_table_is_of_the_trainings(root, study):
         assert rows[network, "FL, chosen"]["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
         said = rows_of(study, "chosen")[network, "FL"]["chosen"]
         assert said.endswith("({:g}, {:g}) of 1, 3, 5".format(*(r.config.loss_args["gamma"] for r in runs)))
+
+
+def test_numbers_over_the_coefficients_are_of_the_trainings(root, study):
+    head, *rows = table(study, "coefficients")
+    assert head == ["loss", "training samples", "ECE %", "accuracy %"] and len(rows) == 2*(4 + 3 + 3)
+    found = {(loss, int(n)): numbers for loss, n, *numbers in rows}
+    for n in 150, 700:
+        runs = of(root, "lp_norm", n_train=n, alpha=.01)
+        accuracies = [100*r.predictions("test").hit.double().mean().item() for r in runs]
+        assert found["L1-0.01", n] == [percent([ece_percent(r) for r in runs]), percent(accuracies)]
 
 
 def test_the_test_set_does_not_change_with_the_training_set(root, study):
@@ -125,14 +135,29 @@ def test_what_is_the_wrong_way_round_turns_the_margins(root, study, tmp_path):
 
 def test_one_repetition_on_real_images(root):
     folder = run_forked("loss_comparison", dict(n_seeds=1, epochs=10, quick_data="digits"), root=root)
-    assert_complete(folder, 3, 4)
+    assert_complete(folder, 3, 5)
     assert "true error %" not in table(folder, "at_the_end")[0]
     assert {f.verdict for f in folder.result.findings} == {UNDECIDED}
 
 
-def test_the_full_setting_can_be_planned(tmp_path):
-    folder = run_forked("loss_comparison", dict(quick=False, dry_run=True, n_seeds=1), root=tmp_path)
+def planned(tmp_path, **params):
+    "The plan of a paper's setting: its columns, a list each."
+    folder = run_forked("loss_comparison", dict(quick=False, dry_run=True, n_seeds=1) | params, root=tmp_path)
+    assert not folder.result.findings
     head, *plan = table(folder, "plan")
-    on_networks, over_sizes = 3*(1 + 3 + 2 + 3), 2*(1 + 4 + 3 + 3) + 4
-    assert len(plan) == on_networks + over_sizes and {row[1] for row in plan} == {"cifar10"}
-    assert all(row[head.index("epochs")] == "350" for row in plan) and not folder.result.findings
+    return {name: [row[i] for row in plan] for i, name in enumerate(head)}
+
+
+def test_the_setting_of_the_loss_study_can_be_planned(tmp_path):
+    plan = planned(tmp_path, paper="loss_study")
+    assert len(plan["model"]) == 3*(1 + 3 + 2 + 3)
+    assert list(dict.fromkeys(plan["model"])) == ["resnet18", "resnet50", "vgg16"]
+    assert {*plan["data"]} == {"cifar10"} and {*plan["epochs"]} == {"350"}
+
+
+def test_the_setting_of_wang_2021_can_be_planned(tmp_path):
+    plan = planned(tmp_path)
+    assert len(plan["model"]) == 3*(1 + 5 + 5 + 5) and {*plan["model"]} == {"resnet32"}
+    assert {*plan["epochs"]} == {"200"} and {*plan["batch_size"]} == {"512"}
+    assert plan["loss"].count("focal") == 3*5
+    assert {f"{{'gamma': {g}}}" for g in (1., 5., 7., 9.)} < {*plan["loss_args"]}  # 3 is the default
