@@ -2087,6 +2087,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.runs.many._Calls.__torch_dispatch__': ( '70_runs/many.html#_calls.__torch_dispatch__',
                                                                                     'calibnb/runs/many.py'),
                                    'calibnb.runs.many._hours': ('70_runs/many.html#_hours', 'calibnb/runs/many.py'),
+                                   'calibnb.runs.many._learned_args': ('70_runs/many.html#_learned_args', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._loss_args': ('70_runs/many.html#_loss_args', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._meta_cost': ('70_runs/many.html#_meta_cost', 'calibnb/runs/many.py'),
                                    'calibnb.runs.many._plan_row': ('70_runs/many.html#_plan_row', 'calibnb/runs/many.py'),
