@@ -13,7 +13,7 @@ from torch.func import functional_call
 from calibnb.data import Split, Splits, load_data
 from calibnb.losses import dece, focal_loss, sece
 from calibnb.meta import (
-    SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
+    POSITIVITY, SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
     hypergradient, untouched_statistics
 )
 from calibnb.models import make_model
@@ -218,6 +218,19 @@ def test_the_hypergradient_is_that_of_double_backward(net, scope, reduction, out
     assert_near(got, want)
     assert all(p.grad is None for p in model.parameters())
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+@pytest.mark.parametrize("positivity", POSITIVITY)
+def test_the_hypergradient_is_exact_for_every_positive_function(positivity):
+    "With min-max, too, where the exponent of a sample depends on the others of its batch."
+    torch.manual_seed(4)
+    model = Network(nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)).double()
+    init = "random" if positivity == "min_max" else "exact"
+    inner = GammaNet(8, 3, gamma0=.7, init=init, positivity=positivity, tau=.3).double()
+    batch, other = two_batches(3, classes=3)
+    want, _ = by_double_backward(model, inner, focal_of(inner), batch, other, narrow_sece, .3, "head", "mean")
+    got, _ = hypergradient(model, inner, batch, other, narrow_sece, .3)
+    assert_near(got, want)
 
 
 @pytest.mark.parametrize("scope", ["head", "full"])
