@@ -374,7 +374,8 @@ TABLE |= {
     "gamma_net.focal_logit_gradient": lambda: gamma_net.focal_logit_gradient(LOGITS, TARGET, CONF),
     "gamma_net.GammaNet": lambda: [inner(gamma_net.GammaNet, 4, k, init=i, positivity=p) for k, i, p in
                                    ((3, "exact", "abs"), (6, "exact", "abs"), (3, "scaled", "abs"),
-                                    (3, "random", "softplus"), (3, "exact", "softplus"))],
+                                    (3, "random", "softplus"), (3, "exact", "softplus"),
+                                    (3, "random", "min_max"))],
     "gamma_net.LearnedSmoothing": lambda: [inner(gamma_net.LearnedSmoothing, K, kind) for kind in gamma_net.SMOOTHINGS],
     "gamma_net.LearnedL2": lambda: [(m, m(HEAD.head)) for m in [gamma_net.LearnedL2(HEAD.head)]],
     "gamma_net.hypergradient": lambda: [hyper(gamma_net.hypergradient, **o)
