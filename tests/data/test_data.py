@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.utils import Bunch
 
 from calibnb.data.cache import MissingData
-from calibnb.data import Rows, Split, data_options, list_data, load_data, split_arrays
+from calibnb.data import Rows, Split, data_options, list_data, load_data, split_arrays, true_posterior
 from calibnb.data.downloads import downloads
 from calibnb.data.images import CIFAR10_CLASSES, read_cifar, read_tiny_imagenet
 from calibnb.data.texts import read_sst
@@ -78,10 +78,12 @@ def test_cifar_as_images_in_any_of_two_places_and_human_labels(root):
     human = np.zeros((20, 10))
     human[np.arange(20), original] = np.arange(20)  # in the original order, each image has its own number
     np.save(root/"cifar10-test-labels.npy", original)
-    with pytest.raises(MissingData, match="cifar10h is not in"):
-        load_data("cifar10", human_labels=True)
+    for of_people in load_data, true_posterior:
+        with pytest.raises(MissingData, match="cifar10h is not in"):
+            of_people("cifar10", human_labels=True)
     np.save(root/"cifar10h-probs.npy", human)
     test = load_data("cifar10", human_labels=True).test
+    assert torch.equal(true_posterior("cifar10", human_labels=False), test.posterior)  # the options are of a training
     numbers = test.posterior.gather(1, test.y[:, None])[:, 0]
     for c in range(10):  # the first image of a class is the first of that class in the original order
         assert numbers[test.y == c].tolist() == np.flatnonzero(original == c).tolist()

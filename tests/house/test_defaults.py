@@ -302,6 +302,7 @@ TABLE |= {
     "data.noisy_digits": lambda: data.noisy_digits(3, variants=1, n_train=20, n_val=10),
     "data.load_data": lambda: data.load_data("digits", pool=4),
     "data.data_size": lambda: data.data_size("digits"),
+    "data.true_posterior": lambda: data.true_posterior("noisy_digits", n_train=50),
     "data.hold_out": lambda: data.hold_out(TARGET.numpy() > 0, [4, 5], 0),
     "data.channel_scale": lambda: data.channel_scale(SQUARES["train_x"]),
     "data.split_arrays": lambda: [(s.num_classes, s.train.ready(s.train.x[:]), s.test.ready(s.test.x[:]), s.val.y)
