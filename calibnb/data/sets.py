@@ -73,10 +73,12 @@ def sst(
     fine:bool=False,        # five classes; else negative and positive
     phrases:bool=True,      # labels of phrases too, not of whole sentences only
     vocabulary:int=20_000,
+    vectors:str|None=None,  # word vectors of yours, e.g. 'glove.840B.300d' for glove.840B.300d.txt in the data root
 )->Splits:
     "Stanford Sentiment Treebank as tables of nodes; train, val and test are the official ones."
-    options = dict(meta_val=meta_val, n_train=n_train, fine=fine, phrases=phrases, vocabulary=vocabulary)
-    return _read_and_split('sst', read_sst, seed, **options)
+    options = dict(meta_val=meta_val, n_train=n_train)
+    return _read_and_split('sst', read_sst, seed, **options, fine=fine, phrases=phrases, vocabulary=vocabulary,
+                           vectors=vectors)
 
 # %% ../../nbs/50_data/08_sets.ipynb #8d4fd4e4
 def imagefolder(
