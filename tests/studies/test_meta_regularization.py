@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, claim, run_forked
-from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import broken_copy, changed, ece_percent, finding, kinds, margin, percent, table, trainings
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
@@ -204,8 +204,9 @@ def test_swapped_losses_turn_the_margins(root, study, tmp_path):
     assert margin(study, BELOW_CE) < 0 < margin(swapped, BELOW_CE)
 
 
-def test_without_learning_there_is_one_exponent(root, study):
-    folder = run_forked("meta_regularization", dict(n_seeds=1, epochs=10, meta_lr=1e-12), root=root)
+def test_without_learning_there_is_one_exponent(root, study, tmp_path):
+    notebook = broken_copy("meta_regularization", tmp_path, {})
+    folder = run_forked(notebook, dict(n_seeds=1, epochs=10, meta_lr=1e-12), root=root)
     assert claim(folder, DIFFERS) == CONTRADICTED and claim(folder, "γ is 1 for every sample") == HOLDS
     assert abs(margin(folder, "γ ends below 1")) < 1e-6
     assert abs(margin(folder, BELOW_FL_1)) < .1 < abs(margin(study, BELOW_FL_1))
