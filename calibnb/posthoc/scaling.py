@@ -249,7 +249,7 @@ def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
 @cache
 def _libraries():
     "Those whose threads and torch's would wait for each other, for most of the time; to find them takes milliseconds."
-    import scipy.optimize  # so that its libraries are among them
+    import scipy.optimize  # noqa: F401 -- so that its libraries are among them
     return ThreadpoolController()
 
 class _LinearMap(_LinearNLL):
