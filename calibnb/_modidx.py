@@ -29,7 +29,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.audit._copy_audit': ('90_cli/audit.html#_copy_audit', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._evaluated': ('90_cli/audit.html#_evaluated', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._files': ('90_cli/audit.html#_files', 'calibnb/cli/audit.py'),
-                                   'calibnb.cli.audit._prepare_kernel': ('90_cli/audit.html#_prepare_kernel', 'calibnb/cli/audit.py'),
+                                   'calibnb.cli.audit._prepare_report': ('90_cli/audit.html#_prepare_report', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._print_json': ('90_cli/audit.html#_print_json', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._report': ('90_cli/audit.html#_report', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._say_where': ('90_cli/audit.html#_say_where', 'calibnb/cli/audit.py'),

@@ -7,12 +7,15 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
 import json
+import os
 import re
 import shutil
 import sys
 import tempfile
 import warnings
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 
 from ..params import check_seed
 from .flags import _add_kind, _check_file, _check_folder, _check_root, _check_there, _kind
@@ -85,8 +88,9 @@ def _title(args): return args.title or Path(args.file).name
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
+    os.environ.setdefault('OMP_WAIT_POLICY', 'passive')  # threads that wait leave the core to the processes beside them
     preds, val, remarks = _audit_sets(args)
-    if not args.no_report: _prepare_kernel()
+    if not args.no_report: _prepare_report()
     found = _evaluated(preds, val, args)
     found.notes[:0] = remarks
     if not args.json: print(_answer(found, preds, args), flush=True)
@@ -97,13 +101,14 @@ def _audit(args):
         if args.json: _print_json(found, preds, report)
     return 0 if report or args.no_report else 1
 
-def _prepare_kernel():
-    "The process that the notebook's kernel is copied from imports what it needs while the set is judged."
+def _prepare_report():
+    "While the set is judged, papermill is imported here, and what the notebook needs where its kernel is copied from."
     from calibnb.processes.kernels import KERNEL_MODULES
     from calibnb.processes.pool import fork_server
     rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
              'runs.run')
     fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
+    Thread(target=import_module, args=['papermill'], daemon=True).start()
 
 def _evaluated(preds, val, args):
     from calibnb.evaluate.audit import evaluate
