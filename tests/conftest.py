@@ -1,7 +1,11 @@
 "What the tests share: golden vectors, paths, tolerances from rounding, how long to wait, one thread."
+import itertools
 import json
 import math
+import multiprocessing.forkserver
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +104,54 @@ def _called(function, args, tell):
     return function(*args)
 
 
+class Command:
+    """A command as `subprocess.Popen` has it, but a copy of the fork server; what it begins are copies, too.
+
+    A new command, and a fork server of its own, would import torch for ten seconds of a core before they begin.
+    """
+    number = itertools.count()
+
+    def __init__(self, function, *args, env, folder):
+        context, server = forks(), multiprocessing.forkserver._forkserver
+        known = vars(server).keys() & {"_forkserver_address", "_forkserver_authkey"}
+        reach = {name: getattr(server, name) for name in known}
+        number = next(self.number)
+        self.files = [folder/f"{number}.{name}" for name in ("out", "err")]
+        self.process = context.Process(target=_as_command, args=(function, args, env, self.files, reach))
+        self.process.start()
+        self.pid = self.process.pid
+
+    @property
+    def returncode(self):
+        return self.process.exitcode
+
+    def poll(self):
+        return self.process.exitcode
+
+    def send_signal(self, number):
+        os.kill(self.pid, number)
+
+    def kill(self):
+        self.process.kill()
+
+    def communicate(self, timeout=None):
+        self.process.join(timeout)
+        assert self.returncode is not None, "it takes too long"
+        return [file.read_text() for file in self.files]
+
+
+def _as_command(function, args, env, files, reach):
+    os.environ.clear()
+    os.environ.update(env)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), stream)
+    module = multiprocessing.forkserver
+    module.ensure_running = lambda: None  # it runs already
+    vars(module._forkserver).update(reach, ensure_running=module.ensure_running)
+    sys.exit(function(*args))
+
+
 def run_forked(notebook, params={}, **options):
     "`run_notebook` in a kernel that is a copy, like those of a sweep."
     forks()
@@ -144,10 +196,10 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "The slowest files come first, so that two workers end together."
-    slowest = ["test_calibratability.py", "test_weighted_gradients.py", "test_meta_regularization.py",
-               "test_loss_comparison.py", "test_nll_overfitting.py", "test_experiments.py", "test_sweep.py",
-               "test_train.py", "test_browser.py", "test_files.py", "test_notebooks.py", "test_metrics.py",
-               "test_house.py", "test_losses.py"]
+    slowest = ["test_sweep.py", "test_train.py", "test_docs.py", "test_browser.py", "test_experiments.py",
+               "test_calibratability.py", "test_weighted_gradients.py", "test_notebooks.py", "test_files.py",
+               "test_meta_regularization.py", "test_pool.py", "test_loss_comparison.py", "test_house.py",
+               "test_evaluate.py", "test_nll_overfitting.py", "test_losses.py", "test_metrics.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 

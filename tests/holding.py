@@ -27,6 +27,10 @@ def make_run_held(config, root, tell):
     make_run(config, root, tell=tell)
 
 
-if __name__ == "__main__":
+def main_held(args=None):
     calibnb.sweep.engines._do = make_run_held
-    sys.exit(main())
+    return main(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main_held())

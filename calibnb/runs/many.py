@@ -68,7 +68,7 @@ def _train_there(configs, root, options, tell):
 # %% ../../nbs/70_runs/06_many.ipynb #565c89b7
 @cache
 def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
-    "Of forward and backward, the best of three; `args` of the model as JSON."
+    "Of forward and backward, the best of two or three; `args` of the model as JSON."
     options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
     net = make_model(model, num_classes, shape, **options).to(device)
     def seconds(n):
@@ -78,11 +78,12 @@ def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
         F.cross_entropy(net(x), y).backward()
         if device.type == 'cuda': torch.cuda.synchronize()
         return time.perf_counter() - start
-    few, some = min(batch_size, 8), min(batch_size, 16)
-    seconds(few)  # warms up
-    slow = device.type != 'cuda' and seconds(few) >= .1  # then a sample takes as long in a small batch as in any
-    n = some if slow else batch_size
-    return min(seconds(n) for _ in range(3))/n
+    few = min(batch_size, 8)
+    seconds(min(few, 2))  # warms up
+    first = seconds(few)
+    slow = device.type != 'cuda' and first >= .1  # then a sample takes as long in a small batch as in any
+    if slow: return min(first, seconds(few))/few
+    return min(seconds(batch_size) for _ in range(3))/batch_size
 
 # %% ../../nbs/70_runs/06_many.ipynb #8a12000a
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training, relative to a plain one

@@ -94,7 +94,7 @@ class Cluster:
 def _do_there(config, root, timeout, env):
     "The outcome of a job; this is called on the machine that was given it."
     os.environ.update(env)
-    return next(iter(in_processes(_do, [(config, root)], 1, timeout=timeout, preload=_PRELOAD)))
+    return next(iter(in_processes(_do, [(config, root)], 1, timeout=timeout)))
 
 def _on_cluster(cluster, jobs, workers, timeout):
     "The outcomes of jobs that a cluster runs, no more of them at a time than `workers` says."

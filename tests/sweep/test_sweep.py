@@ -11,7 +11,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import ROOT, forks, patience, wait_for
+from conftest import ROOT, Command, forks, patience, wait_for
+from holding import main_held
 from nbformat.v4 import new_code_cell, new_notebook
 
 from calibnb.cli import main
@@ -74,7 +75,7 @@ def nothing_goes_on():
 def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
     root = tmp_path/"runs"
     spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
-    limit = patience(4)  # enough for those that are not stuck
+    limit = patience(2.5)  # enough for those that are not stuck
     table = sweep(spec, root, timeout=limit, progress=False).set_index("job")
     assert Counter(table.state) == {"failed": 8, "done": 2}
     reasons = {
@@ -152,24 +153,30 @@ def test_a_full_disk_fails_with_its_reason(faulty, tmp_path):
         subprocess.run(["umount", "-l", str(root)], check=True)
 
 
-LONG = dict(preset="quick", base={"recipe.epochs": 200}, grid=dict(seed=[0, 1]))
+LONG = dict(preset="quick", base={"recipe.epochs": 20}, grid=dict(seed=[0, 1]))
 
 
-def command(args, root, program=(Path(sys.executable).parent/"calibnb",), env={}, **kwargs):
-    def hears():  # also where the tests run in the background of a shell
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    env = os.environ | dict(CALIBNB_RUNS=str(root)) | env
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process = subprocess.Popen([*map(str, program), *args], **kwargs, **pipes, preexec_fn=hears, env=env, text=True)
+def command(args, root, function=main, env={}):
+    process = Command(function, args, env=os.environ | dict(CALIBNB_RUNS=str(root)) | env, folder=root.parent)
     started.append(process)
     return process
 
 
-def held_command(args, root, go, **kwargs):
+def held_command(args, root, go):
     "One whose trainings save after a step and wait until the file `go` is there: they cannot be over too soon."
-    program = sys.executable, ROOT/"tests"/"holding.py"
-    return command(args, root, program, dict(CALIBNB_TEST_GO=str(go)), **kwargs)
+    return command(args, root, main_held, dict(CALIBNB_TEST_GO=str(go)))
+
+
+def held_in_a_terminal(args, root, go):
+    "Likewise, but a process that is started, and that leads a group, as in a terminal."
+    def hears():  # also where the tests run in the background of a shell
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    env = os.environ | dict(CALIBNB_RUNS=str(root), CALIBNB_TEST_GO=str(go))
+    how = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hears)
+    process = subprocess.Popen([sys.executable, ROOT/"tests"/"holding.py", *args], env=env, **how)
+    started.append(process)
+    return process
 
 
 def spec_file(tmp_path, spec):
@@ -228,7 +235,7 @@ def test_trainings_interrupted_from_a_terminal_say_so_and_go_on(tmp_path):
     "Ctrl-C goes to every process of the group."
     root = tmp_path/"runs"
     args = ["sweep", spec_file(tmp_path, LONG)]
-    master = held_command(args, root, tmp_path/"go", start_new_session=True)
+    master = held_in_a_terminal(args, root, tmp_path/"go")
     wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
     os.killpg(master.pid, signal.SIGINT)
     out, err = master.communicate(timeout=patience(120))
