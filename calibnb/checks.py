@@ -41,7 +41,7 @@ def check_nll_overfitting(settings:dict):
     _trainings(settings, 20, ', of which the last fifth is compared with others')
     _exponents(settings, '; 0 is cross-entropy, which is always there')
     _one_of(settings, 'quick_data', ('digits', 'noisy_digits'), 'digits or noisy_digits')
-    for name in 'sesoi_norm', 'sesoi_epochs': _above_zero(settings, name)
+    for name in 'sesoi_norm', 'sesoi_epochs', 'sesoi_temperature': _above_zero(settings, name)
 
 def check_calibratability(settings:dict):
     "ValueError for parameters of `calibratability` that cannot be right."

@@ -1,4 +1,5 @@
 "nll_overfitting, run small: complete, computed from its trainings, and broken on purpose it turns."
+import nbformat
 import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
@@ -6,7 +7,9 @@ from reading import (
     assert_undecided_by_two, broken_copy, changed, ece_percent, finding, kinds, margin, percent, table, trainings)
 
 from calibnb.data import load_data
+from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import CONTRADICTED
+from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
 SMALL = dict(n_seeds=2, epochs=20)
@@ -34,7 +37,7 @@ def fifths(run, column):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 4, 2)
+    assert_complete(study, 5, 3)
     assert kinds(study) == {"paper", "ours", "identity"}
 
 
@@ -54,6 +57,59 @@ def test_the_table_is_of_the_trainings(root, study):
         assert rows[label]["weight norm"] == percent([r.history["weight_norm"][-1] for r in runs])
         best = [1 + int(np.argmin(r.history["test_nll"])) for r in runs]
         assert rows[label]["epoch of best test NLL"] == "{}, {}".format(*best)
+
+
+LOSSES = {"CE": "ce", "Brier": "brier", "MMCE": "mmce", "LS-0.05": "label_smoothing", "FL-3": "focal"}
+
+
+def after_scaling(run, measure, scaling):
+    "In percent, on the test set, with the temperature that fits the validation set."
+    val, test = run.predictions("val"), run.predictions("test")
+    return 100*measure(scaling.fit(val.logits, val.target).transform(test.logits), test.target).item()
+
+
+def test_five_losses_before_and_after_scaling(root, study):
+    head, *lines = table(study, "five_losses")
+    rows = {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
+    assert list(rows)[:5] == list(LOSSES) and len(rows) == 10
+    by_ece, by_nll = TemperatureScaling.reference(), TemperatureScaling()
+    for label, loss in LOSSES.items():
+        runs = of(root, loss, gamma=3.) if loss == "focal" else of(root, loss)
+        assert [r.config.seed for r in runs] == [0, 1]
+        columns = {
+            "ECE %": [ece_percent(r) for r in runs],
+            "ECE % + TS": [after_scaling(r, ece, by_ece) for r in runs],
+            "ECE % + TS, T by NLL": [after_scaling(r, ece, by_nll) for r in runs],
+            "adaptive ECE % + TS": [after_scaling(r, ada_ece, by_ece) for r in runs],
+            "classwise ECE % + TS": [after_scaling(r, classwise_ece, by_ece) for r in runs]}
+        assert {title: rows[label][title] for title in columns} == {k: percent(v) for k, v in columns.items()}, label
+    assert {r.config.loss_args["mode"] for r in of(root, "label_smoothing")} == {"off_target"}
+    assert {r.config.loss_args["lam"] for r in of(root, "mmce")} == {2.}
+    printed = rows["FL-3 (paper: CIFAR-10, ResNet-50)"]
+    assert (printed["ECE %"], printed["ECE % + TS"], printed["T"], printed["error %"]) == ("1.48", "1.42", "1.1", "5.25")
+
+
+def test_claims_of_the_table(root, study):
+    ce, focal = of(root, "ce"), of(root, "focal", gamma=3.)
+    def from_one(run):
+        val = run.predictions("val")
+        return abs(TemperatureScaling.reference().fit(val.logits, val.target).temperature_ - 1)
+    nearer = [from_one(a) - from_one(b) for a, b in zip(ce, focal)]
+    assert margin(study, "the temperature of FL-3") == pytest.approx(np.mean(nearer))
+    best = finding(study, "FL-3 has the lowest ECE of the five")
+    assert "CE 4.35, Brier 1.82, MMCE 4.56, LS-0.05 2.96, FL-3 1.48" in best.paper
+    eces = {label: np.mean([ece_percent(r) for r in of(root, loss)]) for label, loss in LOSSES.items() if loss != "focal"}
+    leads = [value - np.mean([ece_percent(r) for r in focal]) for value in eces.values()]
+    assert any(best.effect.value == pytest.approx(lead) for lead in leads)
+
+
+def test_nll_and_entropy_of_training_and_test_samples(study):
+    "Six panels; what is drawn in them is the history, which other figures show too."
+    nb = nbformat.read(study/"notebook.ipynb", 4)
+    notes = [o.metadata.get("image/png", {}).get("alt", "") for c in nb.cells for o in c.get("outputs", [])
+             if o.output_type == "display_data"]
+    words, = [alt for alt in notes if alt.startswith("nll and entropy: ")]
+    assert all(f"{k}, {of} samples" in words for k in ("NLL", "entropy") for of in ("all", "right", "wrong"))
 
 
 def test_margins_are_of_the_histories(root, study):
@@ -83,6 +139,7 @@ COMPARED = [
     "ends with larger weights",
     "ends with a lower ECE than",
     "after one epoch the weights of",
+    "is nearer to 1 than that of CE",
 ]
 
 
@@ -109,7 +166,7 @@ def test_time_reversed_and_another_minimiser_turn_the_others(root, study, tmp_pa
 
 def test_one_repetition_with_known_probabilities(root):
     folder = run_forked("nll_overfitting", SMALL | dict(n_seeds=1, quick_data="noisy_digits"), root=root)
-    assert_complete(folder, 4, 2)
+    assert_complete(folder, 5, 3)
     head, ce, *_ = table(folder, "last_epoch")
     run, = of(root, "ce", data="noisy_digits")
     preds, posterior = run.predictions("test"), load_data("noisy_digits", seed=0).test.posterior
@@ -121,5 +178,5 @@ def test_one_repetition_with_known_probabilities(root):
 def test_the_full_setting_can_be_planned(tmp_path):
     folder = run_forked("nll_overfitting", dict(quick=False, dry_run=True), root=tmp_path)
     head, *plan = table(folder, "plan")
-    assert len(plan) == 4*5 and {row[2] for row in plan} == {"resnet50"} and not folder.result.findings
+    assert len(plan) == (4 + 3)*5 and {row[2] for row in plan} == {"resnet50"} and not folder.result.findings
     assert all(row[head.index("epochs")] == "350" for row in plan)
