@@ -91,7 +91,7 @@ gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the ex
 	$(BIN)/python -c "from calibnb.notebooks.paper_pages import write_paper_pages; write_paper_pages('runs/gallery')"
 	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 
-plans: $(DEV)          ## ask notebooks and sweeps how much they train for the papers' figures: nbs/plans.csv
+plans: $(DEV)          ## after changing what a notebook trains: hours of each command of the papers, nbs/plans.csv
 	$(BIN)/python docs/plans.py
 	$(BIN)/python docs/places.py
 

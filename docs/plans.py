@@ -1,22 +1,21 @@
 """Trainings and hours of each command of `nbs/places.csv`, into `nbs/plans.csv`: `make plans` calls this.
 
-The notebook or the sweep says what it would train, by a dry run; nothing is trained. A command whose notebooks and
-sweeps are as they were is not asked again.
+A sweep's file says what it trains. A notebook is gone through up to the cell that plans its trainings, and no further.
 """
 import os
 import shlex
 import sys
 import tempfile
-from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
+from unittest.mock import patch
 
 import pandas as pd
 
+import calibnb.runs
 from calibnb.cli.command import parser
-from calibnb.notebooks.execute import code_hash, find_notebook, run_notebook
-from calibnb.params import notebook_parameters
-from calibnb.runs.many import plan_table
+from calibnb.notebooks.execute import plan_notebook
+from calibnb.params import read_notebook
+from calibnb.runs.many import estimate_gpu_seconds
 from calibnb.sweep.spec import expand
 from calibnb.sweep.typed import typed_spec
 
@@ -30,81 +29,52 @@ def jobs(part):
     given = dict(args.parameters)
     if hasattr(args, "what"):
         return [job.config for job in expand(typed_spec(args.what, given, args.grid))]
-    return [(find_notebook(name), given) for name in args.experiments]
+    return [plan_notebook(name, given) for name in args.experiments]
 
 
-def parts(command):
-    return command.split(" && ")
+class Planned(Exception):
+    "A notebook has come to its plan; its RunConfigs are the argument."
 
 
-def made_of(command):
-    "The hash of what decides the plan: the code of its notebooks, or the text of its sweep."
-    def of(part):
-        args = parser().parse_args(shlex.split(part)[1:])
-        names = [args.what] if hasattr(args, "what") else args.experiments
-        return [Path(n).read_text() if Path(n).suffix == ".yaml" else code_hash(find_notebook(n)) for n in names]
-    return sha256("\n".join(text for part in parts(command) for text in of(part)).encode()).hexdigest()[:16]
-
-
-@contextmanager
-def empty_runs():
-    "A folder for runs in which there are none, so that every training counts."
-    before = os.environ.get("CALIBNB_RUNS")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CALIBNB_RUNS"] = folder
-        try:
-            yield folder
-        finally:
-            del os.environ["CALIBNB_RUNS"]
-            if before is not None:
-                os.environ["CALIBNB_RUNS"] = before
-
-
-NONE = pd.DataFrame(dict(gpu_hours=[]))
-asked = {}  # notebooks with their parameters, which several commands may have in common -> table
+def planned(configs, *_, **__):
+    raise Planned(list(configs))
 
 
 def trainings(job):
-    "The table of the trainings of a job; of a notebook that trains nothing an empty one."
+    "The RunConfigs of a job; none of a notebook that trains nothing."
     if not isinstance(job, tuple):
-        return plan_table([job], estimate=True)
-    notebook, given = job
-    key = str(notebook), str(sorted(given.items()))
-    if key not in asked:
-        asked[key] = dry_run(notebook, given) if "dry_run" in notebook_parameters(notebook) else NONE
-    return asked[key]
-
-
-def dry_run(notebook, given):
-    folder = run_notebook(notebook, given | dict(dry_run=True))
-    try:
-        return pd.read_csv(folder/"tables"/"plan.csv")
-    except pd.errors.EmptyDataError:
-        return NONE
+        return [job]
+    path, settings = job
+    if "dry_run" not in settings:
+        return []
+    cells = ["".join(cell["source"]) for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
+    names = settings | dict(settings=settings)
+    with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
+        with patch.dict(os.environ, CALIBNB_RUNS=folder):
+            try:
+                for cell in cells[2:]:  # after the parameters and their check, which `plan_notebook` has made
+                    exec(cell, names)
+            except Planned as plan:
+                return plan.args[0]
+    raise ValueError(f"{path}: has a parameter dry_run and makes no plan")
 
 
 def plan(command):
     "A row of the file."
-    with empty_runs():
-        tables = [trainings(job) for part in parts(command) for job in jobs(part)]
-    hours = sum(table.gpu_hours.sum(skipna=False) for table in tables)
-    known = hours == hours  # NaN where one is not known
-    return dict(command=command, runs=sum(map(len, tables)), gpu_hours=f"{hours:.1f}" if known else "",
-                source=made_of(command))
+    configs = [config for part in command.split(" && ") for job in jobs(part) for config in trainings(job)]
+    seconds = [estimate_gpu_seconds(config) for config in configs]
+    hours = "" if None in seconds else f"{sum(seconds)/3600:.1f}"
+    return dict(command=command, runs=len(configs), gpu_hours=hours)
 
 
-def main():
+def main(file=FILE):
+    commands = pd.read_csv(ROOT/"nbs"/"places.csv", keep_default_na=False).command
     os.chdir(ROOT)
-    rows = pd.read_csv("nbs/places.csv", keep_default_na=False)
-    known = {row["command"]: row for row in pd.read_csv(FILE, dtype=str, keep_default_na=False).to_dict("records")}
-    commands = [command for command in dict.fromkeys(rows.command) if command]
-    made = []
-    for command in commands:
-        old = known.get(command)
-        made.append(old if old and old["source"] == made_of(command) else plan(command))
-        print(f"{made[-1]['runs']} trainings, {made[-1]['gpu_hours'] or '?'} hours: {command}", flush=True)
-    pd.DataFrame(made).to_csv(FILE, index=False)
+    rows = [plan(command) for command in dict.fromkeys(commands) if command]
+    pd.DataFrame(rows).to_csv(file, index=False)
+    for row in rows:
+        print(f"{row['runs']} trainings, {row['gpu_hours'] or '?'} hours: {row['command']}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

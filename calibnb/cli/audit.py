@@ -98,10 +98,12 @@ def _audit(args):
     return 0 if report or args.no_report else 1
 
 def _prepare_kernel():
-    "The process that the notebook's kernel is copied from imports torch while the set is judged."
+    "The process that the notebook's kernel is copied from imports what it needs while the set is judged."
     from calibnb.processes.kernels import KERNEL_MODULES
     from calibnb.processes.pool import fork_server
-    fork_server(KERNEL_MODULES)
+    rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
+             'runs.run')
+    fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
 
 def _evaluated(preds, val, args):
     from calibnb.evaluate.audit import evaluate

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'list_data', 'data_options', 'load_data', 'data_fingerprint', 'data_size']
+           'list_data', 'data_options', 'load_data', 'true_posterior', 'data_fingerprint', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
@@ -73,10 +73,12 @@ def sst(
     fine:bool=False,        # five classes; else negative and positive
     phrases:bool=True,      # labels of phrases too, not of whole sentences only
     vocabulary:int=20_000,
+    vectors:str|None=None,  # word vectors of yours, e.g. 'glove.840B.300d' for glove.840B.300d.txt in the data root
 )->Splits:
     "Stanford Sentiment Treebank as tables of nodes; train, val and test are the official ones."
-    options = dict(meta_val=meta_val, n_train=n_train, fine=fine, phrases=phrases, vocabulary=vocabulary)
-    return _read_and_split('sst', read_sst, seed, **options)
+    options = dict(meta_val=meta_val, n_train=n_train)
+    return _read_and_split('sst', read_sst, seed, **options, fine=fine, phrases=phrases, vocabulary=vocabulary,
+                           vectors=vectors)
 
 # %% ../../nbs/50_data/08_sets.ipynb #8d4fd4e4
 def imagefolder(
@@ -145,6 +147,16 @@ def _resolve(name):
     if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
     if colon and f'{kind}:/path' in data_sets: return data_sets[f'{kind}:/path'], dict(path=path)
     return pick('data', name, data_sets), {}
+
+# %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81
+def true_posterior(
+    name:str,       # one of `list_data()`
+    *, seed:int=0,  # as in `load_data`
+    **options,      # likewise
+):                  # (N, K) float64 tensor; None where nobody knows them
+    "True class probabilities of the test samples; of CIFAR-10 by people, MissingData where CIFAR-10H is not there."
+    if 'human_labels' in data_options(name): options['human_labels'] = True
+    return load_data(name, seed=seed, **options).test.posterior
 
 # %% ../../nbs/50_data/08_sets.ipynb #6a33b358
 def data_fingerprint(

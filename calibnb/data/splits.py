@@ -82,6 +82,7 @@ class Splits:
     val:Split
     test:Split
     meta_val:Split|None=None
+    vectors:Tensor|None=None  # (V, D) float32 of word ids, nan where a word has none; for texts that bring them
 
     @property
     def in_shape(self):
@@ -155,7 +156,8 @@ def split_arrays(
         if len(rows): parts[part] = _split_of(arrays, 'train', rows, scale, in_memory)
         elif f'{part}_x' in arrays: parts[part] = _split_of(arrays, part, None, scale, in_memory)
     num_classes = 1 + max(int(split.y.max()) for split in parts.values())
-    return Splits(name, num_classes, **parts)
+    vectors = _on_disk(arrays['vectors']) if 'vectors' in arrays else None
+    return Splits(name, num_classes, **parts, vectors=vectors)
 
 def _check_sizes(n_train, **shares):
     for option, share in shares.items():

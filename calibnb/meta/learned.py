@@ -70,12 +70,28 @@ class LearnedLoss(nn.Module):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #d5fcf02c
 def _softplus_inverse(gamma): return gamma + math.log(-math.expm1(-gamma))
+def _logit(gamma): return math.log(gamma) - math.log1p(-gamma)
 def _itself(gamma): return gamma
 
-POSITIVITY = {  # name -> function, and its inverse for positive numbers
-    'abs': (torch.abs, _itself), 'relu': (torch.relu, _itself), 'softplus': (F.softplus, _softplus_inverse)}
+def _min_max(values):
+    "From 0, the smallest of the batch, to 1, the largest; 0 where all are equal."
+    low, high = values.aminmax()
+    return (values - low)/(high - low).clamp_min(torch.finfo(values.dtype).tiny)
+
+POSITIVITY = {  # name -> function of a batch, and its inverse; None: the batch alone decides
+    'abs': (torch.abs, _itself), 'relu': (torch.relu, _itself), 'softplus': (F.softplus, _softplus_inverse),
+    'sigmoid': (torch.sigmoid, _logit), 'min_max': (_min_max, None)}
 INITS = 'exact', 'scaled', 'random'
 _LEAST_TAU = 1e-6  # what is divided by less leaves the range of float32
+
+def _check_start(gamma0, init, positivity):
+    "ValueError for a gamma0 that the range of gamma does not hold."
+    if init == 'random': return
+    if positivity == 'sigmoid' and not gamma0 < 1:
+        raise ValueError(f'gamma0: {gamma0}, want less than 1, which a sigmoid stays below; take 0.5')
+    if positivity == 'min_max':
+        raise ValueError(f'positivity: "min_max" with init {init!r}, but gamma then lies between 0 and 1 in every batch '
+                         'and cannot be gamma0 everywhere; take init "random"')
 
 def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
     if heads < 2: raise ValueError(f'heads: {heads}, want at least 2: with fewer, gamma is the same for every sample')
@@ -84,6 +100,7 @@ def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
         raise ValueError(f'tau: {tau}, want at least 1e-6; what is divided by less leaves the range of float32')
     pick('init', init, INITS)
     pick('positivity', positivity, POSITIVITY)
+    _check_start(gamma0, init, positivity)
     to_be_scaled = init == 'scaled' or init == 'exact' and heads > dim
     if positivity != 'abs' and to_be_scaled:
         raise ValueError(f'positivity: {positivity!r} with init {init!r} and {heads} heads for {dim} features, but '
@@ -91,14 +108,18 @@ def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #23fe9eca
 class GammaNet(LearnedLoss):
-    "The focal exponent of each sample, from its features [Meta-regularization, Eqs. 3-4]."
+    """The focal exponent of each sample, from its features [Meta-regularization, Eqs. 3-4].
+
+    With positivity 'sigmoid' gamma is below 1, and so is gamma0; with 'min_max' it goes from 0 to 1 in every batch,
+    so that it depends on the other samples, and `init` is 'random'.
+    """
     def __init__(self,
         dim:int,               # d, of the features
         heads:int,             # k; the paper takes the number of classes
         tau:float=.01,         # divides; a meta step of 0.001 moves gamma by about 1
-        gamma0:float=1.,       # at the start
+        gamma0:float=1.,       # at the start, if it is not random
         init:str='exact',      # 'exact': gamma0 for every input; 'scaled': by `rescale` on a batch; 'random'
-        positivity:str='abs',  # 'abs', 'relu' or 'softplus'
+        positivity:str='abs',  # 'abs', 'relu', 'softplus', 'sigmoid' or 'min_max'
         gamma_max:float|None=None,  # above it gamma is cut off, and has no gradient
     ):
         super().__init__()

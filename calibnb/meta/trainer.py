@@ -31,7 +31,10 @@ from calibnb.meta.hypergradients import (
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #08b6209b
 LEARN = {'gamma': GammaNet, 'smoothing': LearnedSmoothing, 'l2': LearnedL2}
-OUTER = {'sece': sece, 'dece': dece}
+
+def _cross_entropy(logits, target): return F.cross_entropy(logits, target)
+
+OUTER = {'sece': sece, 'dece': dece, 'ce': _cross_entropy}
 _CHOICES = dict(learn=LEARN, outer=OUTER, scope=('head', 'full'), jvp_by=('forward', 'difference'))
 
 class MetaFields(BaseModel):
@@ -39,7 +42,7 @@ class MetaFields(BaseModel):
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     learn: str = 'gamma'                       # gamma (γ-Net), smoothing, l2
     learn_args: dict = {}                      # of GammaNet (tau, gamma0, init, heads, ...) or LearnedSmoothing (kind)
-    outer: str = 'sece'                        # sece, dece
+    outer: str = 'sece'                        # sece, dece; ce: no calibration error, as a comparison
     outer_args: dict = {}                      # of the surrogate: bandwidth, n_bins, ...
     ce_weight: float = Field(0., ge=0)         # of cross-entropy in the outer loss
     cal_weight: float = Field(1., ge=0)        # of the calibration error

@@ -59,7 +59,7 @@ def _smeared(means, sigma, points):
     "Errors smeared out by widths `sigma`, a number or (D, 1), at `points` steps, or as many as there are cells."
     points = min(points, means.shape[-1] - 1)
     k = torch.arange(points + 1, dtype=means.dtype, device=means.device)
-    decay = (-(math.pi*sigma*k).square()/2).exp_()
+    decay = (-(math.pi*sigma*k).square()/2).clamp_min_(-60).exp_()  # smaller numbers change nothing and are slow
     return torch.fft.irfft(decay*means[..., :points + 1], 2*points)[..., :points + 1].mul_(2*points)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #62856b77

@@ -10,6 +10,7 @@ import pickle
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from torch import nn, Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -21,24 +22,34 @@ from .convnets import ResNet, WideResNet, DenseNet, VGG
 from .sequences import TextCNN, TreeLSTM
 
 # %% ../../nbs/55_models/04_named.ipynb #e0973264
+def _resized(x, size):
+    "Images of another size, (B, C, size, size); averaged over the pixels that become one where they shrink."
+    return F.interpolate(x, (size, size), mode='bilinear', antialias=size < max(x.shape[-2:]))
+
 class Torchvision(Classifier):
     "A classifier of torchvision with a new head."
     def __init__(self,
         num_classes:int,  # K
-        in_shape,         # (3, height, width), as the network wants it
-        net:str='resnet50', # 'resnet18', 'resnet50' or 'vit_b_16'
+        in_shape,         # (3, height, width) of the images as they come
+        net:str='resnet50', # 'resnet18', 'resnet50' or 'vit_b_16', which wants 224 x 224 pixels
         weights:str|None=None, # path of its state dictionary, e.g. torchvision's file for ImageNet; None: random
+        resize:int|None=None,  # pixels each way that the images are brought to, bilinearly; None: as they come
     ):
         super().__init__()
         import torchvision
-        _check_image(f'torchvision {net}', in_shape, 32)
         pick('net', net, ('resnet18', 'resnet50', 'vit_b_16'))
+        if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
+        _check_image(f'torchvision {net}', in_shape, 32 if resize is None else 1)
+        seen = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)
+        if net == 'vit_b_16' and seen[1:] != (224, 224):
+            raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 wants 224x224; resize=224 enlarges them')
+        self.resize, self.values_each = resize, torch.Size(seen).numel()  # how many values a sample has within
         self.body = torchvision.models.get_model(net, weights=None)
         if weights is not None: self._load(weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
         setattr(owner, name, nn.Identity())
-    def features(self, x): return self.body(x)
+    def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
     def _load(self, path):
         try: self.body.load_state_dict(torch.load(path, map_location='cpu', weights_only=True))

@@ -162,7 +162,8 @@ def write_gallery(
     directory = Path(directory)
     paths = {p.stem: p for p in sorted(directory.glob('*.ipynb'))}
     by_paper = [f'[{_title(page)}]({page.name})' for page in sorted(directory.glob('*.md')) if page.stem != 'README']
-    parts = ['# Gallery', _ABOUT, *([f'Figure by figure and table by table: {", ".join(by_paper)}.'] if by_paper else [])]
+    parts = ['# Gallery', _ABOUT]
+    if by_paper: parts.append(f'Figure by figure and table by table: {", ".join(by_paper)}.')
     for name in [*(n for n in order if n in paths), *(n for n in paths if n not in order)]:
         summary = _summary(nbformat.read(paths[name], as_version=4))
         if summary['picture']:

@@ -37,7 +37,13 @@ def _of_paper(paper, place)->list[str]:
     "The numbers that the paper prints in a table, as paragraphs."
     numbers = paper_numbers()
     if not len(numbers[(numbers.paper == paper) & (numbers.place == place)]): return []  # the loss study prints none
-    return ['In the paper:', markdown_table(paper_table(paper, place=place).map('{:g}'.format).replace('nan', '–'))]
+    table = paper_table(paper, ('data', 'model', 'metric'), place=place).T  # long rather than wide
+    table.index = [_joined(key) for key in table.index]
+    return ['In the paper:', markdown_table(table.map('{:g}'.format).replace('nan', '–'))]
+
+def _joined(key):
+    "'CIFAR-10, ResNet-50, ECE %': what names a row; a part that is not stated is left out."
+    return key if isinstance(key, str) else ', '.join(part for part in key if part != '–')
 
 def _ours(directory, row, shown)->str:
     "What stands in the page for a row: a picture, a table, a section, or that there is nothing yet."

@@ -236,7 +236,7 @@ class _Scaled:
 def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
     "The flat array with the least value, and the largest derivative there: L-BFGS, with new scales each round."
     from scipy.optimize import minimize
-    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20)
+    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=20, maxls=5)  # more would search in rounding
     scaled = _Scaled(objective, flat)
     for _ in range(rounds):
         found = minimize(scaled, scaled.into(flat), jac=True, method='L-BFGS-B', options=options)
@@ -249,7 +249,7 @@ def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
 @cache
 def _libraries():
     "Those whose threads and torch's would wait for each other, for most of the time; to find them takes milliseconds."
-    import scipy.optimize  # so that its libraries are among them
+    import scipy.optimize  # noqa: F401 -- so that its libraries are among them
     return ThreadpoolController()
 
 class _LinearMap(_LinearNLL):

@@ -352,15 +352,15 @@ def ensemble_temperature(
     from scipy.optimize import minimize
     bounds = [(math.log(.01), math.log(100.)), (_LEAST, 1.), (_LEAST, 1.)]
     rest = dict(type='ineq', fun=lambda x: 1 - x[1] - x[2], jac=lambda x: np.array([0., -1., -1.]))
-    def least(start, rows):
+    def least(start, rows, ftol):
         nll = _mixture_nll(logits[rows], target[rows])
-        how = dict(method='SLSQP', bounds=bounds, constraints=rest, options=dict(ftol=1e-10, maxiter=100))
+        how = dict(method='SLSQP', bounds=bounds, constraints=rest, options=dict(ftol=ftol, maxiter=100))
         with warnings.catch_warnings():
             warnings.filterwarnings('ignore', 'Values in x were outside bounds')  # by rounding; older SciPy says so
             return minimize(nll, start, jac=True, **how).x
     logits = _wide_enough(logits)
     start = np.array([-math.log(_start_temperature(logits, target)), .05, .05])
     step = len(logits)//_FEW
-    if step > 1: start = least(start, slice(None, None, step))
-    found = least(start, slice(None))
+    if step > 1: start = least(start, slice(None, None, step), 1e-7)
+    found = least(start, slice(None), 1e-9)  # as much as float32 can tell
     return EnsembleTemperature(math.exp(-found[0]), _weights(found[1:]))

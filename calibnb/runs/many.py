@@ -156,10 +156,15 @@ def _plan_row(config, root):
                 state=RunFolder(config.path(root)).state)
 
 def _loss_args(config):
-    "Options of the loss that are not at their defaults; of a loss that learns, the scope."
-    if config.meta: return dict(scope=config.meta.scope)
+    "Options of the loss that are not at their defaults; of a loss that learns, the scope too."
+    if config.meta: return dict(scope=config.meta.scope) | _learned_args(config.meta)
     defaults = loss_options(config.loss)
     return {k: v for k, v in config.loss_args.items() if v != defaults[k]}
+
+def _learned_args(meta):
+    usual = type(meta)(learn=meta.learn, outer=meta.outer)
+    parts = [(getattr(meta, name), getattr(usual, name)) for name in ('learn_args', 'outer_args')]
+    return {k: v for given, defaults in parts for k, v in given.items() if v != defaults.get(k)}
 
 def _hours(config, state, device):
     if state == 'done': return dict(hours=0., gpu_hours=0.)

@@ -25,6 +25,7 @@ from ..evaluate.scored import Scored
 from ..evaluate.measures import measure_all
 from ..data.sets import data_fingerprint, load_data
 from ..models.named import make_model
+from ..models.sequences import set_vectors
 from ..train.history import History
 from ..train.recorders import make_recorder
 from ..train.trainer import Trainer
@@ -120,6 +121,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
     seed = config.seed if config.data_seed is None else config.data_seed
     splits = load_data(config.data, seed=seed, **config.data_args)
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
+    if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, watching = _make_trainer(config, model, device), _make_recorders(config)
     if rank() == 0: _write_begun(folder, splits)
     history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', rank() == 0 and progress,

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar', 'ProgressLines',
            'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
-           'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'make_recorder', 'Recorder',
-           'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale', 'Stepper',
-           'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session', 'training_session',
-           'Trainer']
+           'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress', 'make_recorder',
+           'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale',
+           'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session',
+           'training_session', 'Trainer']
 
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
 from typing import TYPE_CHECKING
@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.train.recipe import AUGMENTATIONS, KEEP, OPTIMIZERS, Presets, Recipe, SCHEDULES
     from calibnb.train.history import EventFiles, History, progress_bar, ProgressLines
     from calibnb.train.recorders import (
-        CalibrationErrors, ConfidenceHistogram, EpochView, GammaStats, GradientNorms, KeptEpoch, LearnedEpoch,
-        make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
+        CalibrationErrors, ConfidenceHistogram, EpochView, GammaOfTest, GammaStats, GradientNorms, KeptEpoch,
+        LearnedEpoch, make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
     )
     from calibnb.train.task import check_task, flip_labels
     from calibnb.train.evaluator import Evaluator, one_thread, ordered
@@ -35,8 +35,8 @@ __getattr__, __dir__ = _door(
 _all_ = [
     'Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar',
     'ProgressLines', 'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
-    'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'make_recorder',
-    'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale',
-    'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session', 'training_session',
-    'Trainer'
+    'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
+    'make_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered',
+    'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session',
+    'training_session', 'Trainer'
 ]

@@ -73,7 +73,7 @@ class Evaluator:
     @torch.no_grad()
     def _evaluate(self, split, fn, batch_size):
         self.model.eval()
-        values_each = max(1, split.x.shape[1:].numel())
+        values_each = max(1, split.x.shape[1:].numel(), getattr(self.model, 'values_each', 0))
         batch_size = batch_size or max(1, min(_LARGEST_BATCH, _LARGEST_INPUT//values_each))
         starts, out = range(0, len(split), batch_size), None
         with one_thread(self.model, self.recipe, self.device), autocast(self.device, self.recipe.precision):

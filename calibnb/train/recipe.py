@@ -131,6 +131,23 @@ def _adam(kind, weights, recipe, fused):
 def _adagrad(weights, recipe, fused):
     return torch.optim.Adagrad(weights, recipe.lr, weight_decay=recipe.weight_decay)
 
+class _BesideSGD:
+    "An optimiser, and plain SGD for weights that have a rate of their own: no momentum, no decay, no schedule."
+    def __init__(self, optimizer, weights): self.optimizer, self.weights = optimizer, weights
+    @property
+    def param_groups(self): return self.optimizer.param_groups
+    def state_dict(self)->dict: return self.optimizer.state_dict()
+    def load_state_dict(self, state:dict): self.optimizer.load_state_dict(state)
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+        for w in self.weights: w.grad = None
+
+    @torch.no_grad()
+    def step(self):
+        self.optimizer.step()
+        for w in self.weights:
+            if w.grad is not None: w.sub_(w.sgd_lr*w.grad)
+
 OPTIMIZERS = dict(  # name -> (weights, recipe, fused) -> optimiser
     sgd=_sgd, adam=partial(_adam, torch.optim.Adam), adamw=partial(_adam, torch.optim.AdamW), adagrad=_adagrad)
 
@@ -199,4 +216,10 @@ class Recipe(Presets, RecipeFields):
     def make_optimizer(self, parameters):
         "The optimiser for these parameters."
         make, fused = OPTIMIZERS[self.optimizer], self.precision != 'fp16'  # whose loss scaling needs torch's own
-        with torch.device('cpu'): return make(list(parameters), self, fused)  # also AdaGrad's counters
+        parameters = list(parameters)
+        by_sgd = [w for w in parameters if hasattr(w, 'sgd_lr')]
+        if by_sgd and not fused:
+            raise ValueError('precision: fp16, but the model has an embedding_lr; take bf16 or fp32')
+        others = [w for w in parameters if not hasattr(w, 'sgd_lr')]
+        with torch.device('cpu'): optimizer = make(others, self, fused)  # also AdaGrad's counters
+        return _BesideSGD(optimizer, by_sgd) if by_sgd else optimizer

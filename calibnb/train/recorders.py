@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['recorders', 'EpochView', 'Recorder', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
-           'Snapshots', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'MetaProgress', 'KeptEpoch',
-           'make_recorder', 'ready_recorders']
+           'Snapshots', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
+           'KeptEpoch', 'make_recorder', 'ready_recorders']
 
 # %% ../../nbs/60_train/05_recorders.ipynb #1885fe5e
 import math
@@ -202,7 +202,9 @@ class GradientNorms(Snapshots):
 # %% ../../nbs/60_train/05_recorders.ipynb #433ffe4e
 class GammaStats(Recorder):
     "Mean, spread and range of the focal exponent over a split [Meta-regularization, Fig. 3]."
-    def __init__(self, split:str='train'): self.split = split
+    def __init__(self,
+        split:str='train',  # its name begins the columns, unless it is `train`
+    ): self.split, self.prefix = split, '' if split == 'train' else f'{split}_'
 
     def check(self, trainer):
         learns = getattr(getattr(trainer, 'meta', None), 'learn', 'gamma')
@@ -215,7 +217,7 @@ class GammaStats(Recorder):
     def __call__(self, view:EpochView)->dict:
         gamma = self._gamma(view).double()
         stats = dict(mean=gamma.mean(), std=gamma.std(correction=0), min=gamma.min(), max=gamma.max())
-        return {f'gamma_{name}': value.item() for name, value in stats.items()}
+        return {f'{self.prefix}gamma_{name}': value.item() for name, value in stats.items()}
 
     def _gamma(self, view):
         "The exponent of each sample, (N,)."
@@ -225,6 +227,10 @@ class GammaStats(Recorder):
         if 'gammas' in options:
             return gamma_of_bucket(_label_probability(preds), options['thresholds'], options['gammas'])
         return as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
+
+class GammaOfTest(GammaStats):
+    "The same over the test split, where no label was seen [Meta-regularization, Fig. 3]."
+    def __init__(self): super().__init__('test')
 
 class MetaProgress(Recorder):
     "Mean norm of the hypergradient and mean outer loss, over the steps of an epoch; for a MetaTrainer."
@@ -272,7 +278,8 @@ def _copied(module):
 recorders = Registry('recorder', {
     'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm,
     'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch, 'confidence_histogram': ConfidenceHistogram,
-    'gradient_norms': GradientNorms, 'gamma_stats': GammaStats, 'meta_progress': MetaProgress})
+    'gradient_norms': GradientNorms, 'gamma_stats': GammaStats, 'test_gamma_stats': GammaOfTest,
+    'meta_progress': MetaProgress})
 
 def make_recorder(name:str):
     "A recorder by name, with its defaults."

@@ -11,7 +11,7 @@ from PIL import Image
 from sklearn.utils import Bunch
 
 from calibnb.data.cache import MissingData
-from calibnb.data import Rows, Split, data_options, list_data, load_data, split_arrays
+from calibnb.data import Rows, Split, data_options, list_data, load_data, split_arrays, true_posterior
 from calibnb.data.downloads import downloads
 from calibnb.data.images import CIFAR10_CLASSES, read_cifar, read_tiny_imagenet
 from calibnb.data.texts import read_sst
@@ -78,10 +78,12 @@ def test_cifar_as_images_in_any_of_two_places_and_human_labels(root):
     human = np.zeros((20, 10))
     human[np.arange(20), original] = np.arange(20)  # in the original order, each image has its own number
     np.save(root/"cifar10-test-labels.npy", original)
-    with pytest.raises(MissingData, match="cifar10h is not in"):
-        load_data("cifar10", human_labels=True)
+    for of_people in load_data, true_posterior:
+        with pytest.raises(MissingData, match="cifar10h is not in"):
+            of_people("cifar10", human_labels=True)
     np.save(root/"cifar10h-probs.npy", human)
     test = load_data("cifar10", human_labels=True).test
+    assert torch.equal(true_posterior("cifar10", human_labels=False), test.posterior)  # the options are of a training
     numbers = test.posterior.gather(1, test.y[:, None])[:, 0]
     for c in range(10):  # the first image of a class is the first of that class in the original order
         assert numbers[test.y == c].tolist() == np.flatnonzero(original == c).tolist()
@@ -145,6 +147,27 @@ def test_sst_sizes_and_options(root):
     (root/"trees"/"dev.txt").unlink()
     with pytest.raises(MissingData, match="sst is not in"):
         load_data("sst")
+
+
+def test_words_of_sst_may_have_vectors(root):
+    "Those of the file, in its order of numbers; words of val and test have ids then, and so vectors, too."
+    (root/"sst").mkdir()
+    texts = dict(train="(4 (3 Good) (2 film))\n(0 (1 bad) (2 film))", dev="(3 (2 a) (3 good))", test="(1 (2 odd) (1 bad))")
+    for name, text in texts.items():
+        (root/"sst"/f"{name}.txt").write_text(text)
+    with pytest.raises(MissingData, match="glove.6B.3d.txt there .* or leave the option vectors out"):
+        load_data("sst", vectors="glove.6B.3d")
+    lines = [", 0.1 0.2 0.3", "film -0.25 1 2e-2", "Good 9 9 9", "odd 4 5 6", ". . . 7 8 9", "bad\u00a0idea 1 2 3"]
+    (root/"glove.6B.3d.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    splits = load_data("sst", vectors="glove.6B.3d")
+    film, odd, bad = (splits.parts[part].x[0, row, 0] for part, row in (("train", 1), ("test", 0), ("test", 1)))
+    assert torch.equal(splits.vectors[film], torch.tensor([-.25, 1., .02]))
+    assert torch.equal(splits.vectors[odd], torch.tensor([4., 5., 6.])) and odd > 1
+    assert splits.vectors[[0, 1, int(bad)]].isnan().all() and splits.vectors.shape == (7, 3)
+    assert load_data("sst").vectors is None and load_data("sst").test.x[0, 0, 0] == 1
+    (root/"glove.6B.3d.txt").write_text("film 1 2 3\nodd 4 5\n")  # another file of that name is read anew
+    with pytest.raises(ValueError, match=r"line 2: '4 5' after a word, want 3 numbers"):
+        load_data("sst", vectors="glove.6B.3d")
 
 
 def test_folders_of_images(tmp_path, monkeypatch):

@@ -302,6 +302,7 @@ TABLE |= {
     "data.noisy_digits": lambda: data.noisy_digits(3, variants=1, n_train=20, n_val=10),
     "data.load_data": lambda: data.load_data("digits", pool=4),
     "data.data_size": lambda: data.data_size("digits"),
+    "data.true_posterior": lambda: data.true_posterior("noisy_digits", n_train=50),
     "data.hold_out": lambda: data.hold_out(TARGET.numpy() > 0, [4, 5], 0),
     "data.channel_scale": lambda: data.channel_scale(SQUARES["train_x"]),
     "data.split_arrays": lambda: [(s.num_classes, s.train.ready(s.train.x[:]), s.test.ready(s.test.x[:]), s.val.y)
@@ -374,7 +375,8 @@ TABLE |= {
     "gamma_net.focal_logit_gradient": lambda: gamma_net.focal_logit_gradient(LOGITS, TARGET, CONF),
     "gamma_net.GammaNet": lambda: [inner(gamma_net.GammaNet, 4, k, init=i, positivity=p) for k, i, p in
                                    ((3, "exact", "abs"), (6, "exact", "abs"), (3, "scaled", "abs"),
-                                    (3, "random", "softplus"), (3, "exact", "softplus"))],
+                                    (3, "random", "softplus"), (3, "exact", "softplus"),
+                                    (3, "random", "min_max"))],
     "gamma_net.LearnedSmoothing": lambda: [inner(gamma_net.LearnedSmoothing, K, kind) for kind in gamma_net.SMOOTHINGS],
     "gamma_net.LearnedL2": lambda: [(m, m(HEAD.head)) for m in [gamma_net.LearnedL2(HEAD.head)]],
     "gamma_net.hypergradient": lambda: [hyper(gamma_net.hypergradient, **o)

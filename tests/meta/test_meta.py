@@ -13,7 +13,7 @@ from torch.func import functional_call
 from calibnb.data import Split, Splits, load_data
 from calibnb.losses import dece, focal_loss, sece
 from calibnb.meta import (
-    SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
+    POSITIVITY, SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
     hypergradient, untouched_statistics
 )
 from calibnb.models import make_model
@@ -220,6 +220,19 @@ def test_the_hypergradient_is_that_of_double_backward(net, scope, reduction, out
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 
 
+@pytest.mark.parametrize("positivity", POSITIVITY)
+def test_the_hypergradient_is_exact_for_every_positive_function(positivity):
+    "With min-max, too, where the exponent of a sample depends on the others of its batch."
+    torch.manual_seed(4)
+    model = Network(nn.Sequential(nn.Linear(3, 8), nn.Tanh()), nn.Linear(8, 3)).double()
+    init = "random" if positivity == "min_max" else "exact"
+    inner = GammaNet(8, 3, gamma0=.7, init=init, positivity=positivity, tau=.3).double()
+    batch, other = two_batches(3, classes=3)
+    want, _ = by_double_backward(model, inner, focal_of(inner), batch, other, narrow_sece, .3, "head", "mean")
+    got, _ = hypergradient(model, inner, batch, other, narrow_sece, .3)
+    assert_near(got, want)
+
+
 @pytest.mark.parametrize("scope", ["head", "full"])
 def test_dropout_is_that_of_the_step(scope):
     "The pass along v draws the masks that the training batch had."
@@ -245,12 +258,38 @@ def test_every_input_begins_with_gamma0(dim, heads, gamma0):
     assert gamma.std() < rounding(1, torch.float32, gamma0)
 
 
+@pytest.mark.parametrize("positivity, gamma0", [("abs", 1.), ("relu", .2), ("softplus", 3.), ("sigmoid", .9)])
+def test_every_positive_function_begins_with_gamma0_and_learns(positivity, gamma0):
+    "Beside the paper's absolute value, Table 3 has others; all start where they are told and have a gradient there."
+    net = GammaNet(16, 4, gamma0=gamma0, positivity=positivity)
+    gamma = net(torch.randn(50, 16))
+    gradients = torch.autograd.grad(gamma.sum(), list(net.parameters()))
+    assert (gamma - gamma0).abs().max() < 1e-5 and gradients[1].abs().min() > 0
+
+
+def test_bounded_exponents_stay_in_their_range():
+    "Whatever gamma-Net learns: a sigmoid below 1, min-max from 0 to 1 in each batch, and the same for equal samples."
+    torch.manual_seed(3)
+    x = 10*torch.randn(200, 16)
+    low, high = GammaNet(16, 4, init="random", positivity="sigmoid", tau=1e-3)(x).detach().aminmax()
+    assert 0 <= low < high <= 1
+    net = GammaNet(16, 4, init="random", positivity="min_max")
+    for batch in x[:100], x[100:]:
+        values = net(batch)
+        raw = (batch @ net.A).softmax(1) @ (net.A.T @ net.W)
+        assert values.min() == 0 and values.max() == 1
+        assert torch.allclose(values, (raw - raw.min())/(raw.max() - raw.min()), atol=1e-4)
+    assert (net(x[:1].expand(5, -1)) == 0).all() and net(x[:1]).isfinite().all()
+
+
 @pytest.mark.parametrize("options, message", [
     (dict(tau=0.), "tau: 0.0, want a positive number"),
     (dict(gamma0=0.), "gamma0"),
     (dict(init="xavier"), "init: 'xavier' is not known"),
     (dict(positivity="square"), "positivity: 'square' is not known"),
     (dict(gamma_max=-1.), "gamma_max"),
+    (dict(positivity="sigmoid"), "gamma0: 1.0, want less than 1"),
+    (dict(positivity="min_max"), "'exact', but gamma then lies between 0 and 1 in every batch"),
 ])
 def test_a_wrong_option_of_gamma_net_is_named(options, message):
     with pytest.raises(ValueError, match=message):
@@ -694,9 +733,11 @@ def test_what_was_learned_is_of_the_epoch_that_was_kept(monkeypatch):
     scores, splits = iter([3., 1., 2., 4., 5.]), problem()
     monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
     trainer = MetaTrainer(small_mlp(), MetaRecipe(lr=1e-2), Recipe(epochs=5, batch_size=16, keep="val_nll"), "cpu")
-    gamma_mean = trainer.fit(splits, ["gamma_stats"])["gamma_mean"]
+    history = trainer.fit(splits, ["gamma_stats", "test_gamma_stats"])
+    gamma_mean = history["gamma_mean"]
     assert trainer.kept.epoch == 2
     assert trainer.gamma(splits.train).mean().item() == pytest.approx(gamma_mean[1], rel=1e-5)
+    assert trainer.gamma(splits.test).std(correction=0).item() == pytest.approx(history["test_gamma_std"][1], rel=1e-4)
     assert abs(gamma_mean[1] - gamma_mean[4]) > 1e-3
 
 

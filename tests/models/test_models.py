@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from calibnb.models import list_models, make_model, model_options
+from calibnb.data import Split
 from calibnb.data.trees import parse_tree, tree_tables
+from calibnb.train import Evaluator
 
 # millions of parameters for ten classes, as the papers (or the reference code for 32x32 images) state them
 PUBLISHED = {"resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110": 1.73, "wide_resnet": 36.5,
@@ -70,6 +72,34 @@ def test_networks_of_torchvision(tmp_path):
     for path in tmp_path/"r18.pt", tmp_path/"absent.pt":
         with pytest.raises(ValueError, match="does not hold the weights of this network"):
             make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(path))
+
+
+def test_small_images_are_enlarged_where_the_network_is():
+    "By its option `resize`: the same network is given the enlarged images, and fewer of them at a time."
+    x = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    options = dict(net="resnet18", seed=0)
+    large = make_model("torchvision_resnet50", 5, (3, 64, 64), **options).eval()
+    small = make_model("torchvision_resnet50", 5, (3, 8, 8), resize=64, **options).eval()
+    enlarged = torch.nn.functional.interpolate(x, (64, 64), mode="bilinear")
+    assert torch.equal(small(x), large(enlarged)) and not torch.equal(small(x), small(x.flip(0)))
+    seen, few = [], Split(x, torch.tensor([0, 1, 2]))
+    small.values_each = 2**23  # half of what is computed at a time
+    small.body.conv1.register_forward_hook(lambda m, args, out: seen.append(args[0].shape))
+    Evaluator(small, device="cpu").predict(few)
+    assert seen == [(2, 3, 64, 64), (1, 3, 64, 64)]
+
+
+@pytest.mark.parametrize("size, wanted", [(16, "at least 32 pixels"), (0, "at least 32"), (True, "int"), (64., "int")])
+def test_sizes_that_cannot_be(size, wanted):
+    with pytest.raises(ValueError, match=f"resize: {size}, want {wanted}"):
+        make_model("torchvision_resnet50", 5, (3, 8, 8), net="resnet18", resize=size)
+
+
+def test_a_vision_transformer_says_which_images_it_wants():
+    with pytest.raises(ValueError, match="32x32 pixels, vit_b_16 wants 224x224; resize=224 enlarges them"):
+        make_model("vit_b_16", 5, (3, 32, 32))
+    with pytest.raises(ValueError, match="a torchvision vit_b_16 needs images"):
+        make_model("vit_b_16", 5, (10,), resize=224)
 
 
 class Bomb:

@@ -56,6 +56,29 @@ def test_progress_is_told_to_a_function(tmp_path):
     assert told == [1, 1, 1]
 
 
+def test_a_tree_network_begins_with_vectors_of_words(tmp_path, monkeypatch):
+    "At rate 0 they stay what they were; at another plain SGD moves them, and words without a vector, without decay."
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path))
+    (tmp_path/"sst").mkdir()
+    for name in "train", "dev", "test":
+        (tmp_path/"sst"/f"{name}.txt").write_text("(4 (3 good) (2 film))\n(0 (1 bad) (2 film))\n"*4)
+    (tmp_path/"glove.tiny.txt").write_text("film 1 2 3\ngood 4 5 6\nnever 7 8 9\n")
+
+    def embedding(epochs=1, **model_args):
+        options = dict(vocabulary=9, dim=4, embedding=3, dropout=0.) | model_args
+        recipe = Recipe.sst(epochs, batch_size=8)
+        run = get_run(RunConfig(data="sst", data_args=dict(vectors="glove.tiny"), model="tree_lstm", model_args=options,
+                                recipe=recipe), tmp_path/"runs", progress=False)
+        return run.model().embedding.weight.detach()
+    still, moved = embedding(embedding_lr=0.), embedding(embedding_lr=.1)
+    assert still[2].tolist() == [1, 2, 3] and [4, 5, 6] in still.tolist() and [7, 8, 9] not in still.tolist()
+    assert (moved[2] != still[2]).all() and torch.allclose(moved, still, atol=.1)
+    assert torch.equal(moved[6:], still[6:])  # of words that do not occur
+    assert not torch.equal(embedding()[6:], still[6:])  # AdaGrad has a weight decay for them
+    with pytest.raises(ValueError, match="give the model the option embedding=3"):
+        embedding(embedding=5)
+
+
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path):
     def logits(seed, root):
         return get_run(config(seed=seed), tmp_path/root).predictions("test").logits

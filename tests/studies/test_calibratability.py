@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, run_forked
-from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings
 
 from scipy.stats import ttest_ind
 
@@ -170,16 +170,14 @@ def test_numbers_of_the_paper(study):
 @pytest.fixture(scope="module")
 def broken(root, study, tmp_path_factory):
     "Two losses swapped, two calibrators, and the sign of a gap."
-    path, name = tmp_path_factory.mktemp("broken"), "calibratability"
     wrong = {
         "loss, options = losses[name]\n    return RunConfig(":
             "loss, options = losses[{'CE': 'IFL-3', 'IFL-3': 'CE'}.get(name, name)]\n    return RunConfig(",
         "dict(TS=scaling, HB=binning)": "dict(TS=binning, HB=scaling)",
         "early.mean() - late.mean()": "late.mean() - early.mean()",
     }
-    for old, new in wrong.items():
-        name = changed(name, path, old, new).with_suffix("")
-    return run_forked(f"{name}.ipynb", SMALL, root=root)
+    notebook = broken_copy("calibratability", tmp_path_factory.mktemp("broken"), wrong)
+    return run_forked(notebook, SMALL, root=root)
 
 
 @pytest.mark.parametrize("start", [STEPS, SURER, WIDER, FEW, EARLY])
@@ -197,7 +195,7 @@ def test_one_seed_of_real_digits(root):
     assert header[0].endswith("1 seed, n = 697") and "true error %" not in header
 
 
-def test_a_dry_run_shows_the_runs_and_makes_none(tmp_path, monkeypatch, capsys):
+def test_a_dry_run_shows_the_runs_and_makes_none(forked_kernels, tmp_path, monkeypatch, capsys):
     "In the paper's own setting, whose data need not be there."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
     line = "run calibratability -p quick False -p data cifar100 -p dry_run True"

@@ -2,7 +2,8 @@
 import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
-from reading import assert_undecided_by_two, changed, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import (
+    assert_undecided_by_two, broken_copy, changed, ece_percent, finding, kinds, margin, percent, table, trainings)
 
 from calibnb.data import load_data
 from calibnb.notebooks import CONTRADICTED
@@ -97,10 +98,8 @@ def test_swapped_losses_turn_the_comparisons(root, study, tmp_path):
 def test_time_reversed_and_another_minimiser_turn_the_others(root, study, tmp_path):
     starts = "first=0, after_drop=drops[0], last=recipe.epochs - fifth"
     reversed_ = "first=recipe.epochs - fifth, after_drop=recipe.epochs - fifth, last=drops[0]"
-    path = changed("nll_overfitting", tmp_path, starts, reversed_)
-    path.rename(tmp_path/"reversed.ipynb")
     right, wrong = "binary_focal_argmin(float(v), g)", "binary_focal_argmin(float(v), 3. - g)"
-    path = changed(tmp_path/"reversed", tmp_path, right, wrong)
+    path = broken_copy("nll_overfitting", tmp_path, {starts: reversed_, right: wrong})
     folder = run_forked(path, SMALL, root=root)
     assert finding(folder, MINIMISER).verdict == CONTRADICTED
     assert margin(study, FALLING) > 0 > margin(folder, FALLING)

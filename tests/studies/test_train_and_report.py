@@ -1,12 +1,17 @@
 "One training, the report of many, and the gallery of all: computed from the runs, and refused where there are none."
+import json
+import shutil
+
 import nbformat
 import pytest
 from conftest import assert_complete, run_forked
 from reading import ece_percent, finding, kinds, percent, table, trainings
 
+from calibnb.metrics import ece
 from calibnb.notebooks import UNDECIDED, NotebookError
 from calibnb.notebooks.pages import copy_notebook, write_gallery
 from calibnb.notebooks.papers import paper_value
+from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
 from calibnb.train import Recipe
 
@@ -28,6 +33,17 @@ def few(root):
     return [get_run(config, root, progress=False) for config in configs]
 
 
+def logits_of(run, split):
+    preds = run.predictions(split)
+    return preds.logits, preds.target
+
+
+def ece_after(run, scaling):
+    "In percent, on the test set, with the temperature that fits the validation set."
+    logits, target = logits_of(run, "test")
+    return 100*ece(scaling.fit(*logits_of(run, "val")).transform(logits), target).item()
+
+
 def test_one_training_of_anything(root, training):
     assert_complete(training, 3, 2)
     run, = trainings(root, "train")
@@ -42,11 +58,17 @@ def test_one_training_of_anything(root, training):
 
 def test_the_report_is_of_the_runs(root, few):
     folder = run_forked("report", dict(experiments=["few"]), root=root)
-    assert_complete(folder, 2, 2)
+    assert_complete(folder, 2, 3)
     rows = {row[0]: row for row in table(folder, "table_1")}
     assert list(rows)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and rows["FL-3"][1] == "2"
     focal = [run for run in few if run.config.loss == "focal"]
     assert rows["FL-3"][4].startswith(percent([ece_percent(run) for run in focal]))
+    scaled = {row[0]: row for row in table(folder, "table_1_scaled")}
+    head = next(iter(scaled.values()))
+    for title, scaling in {"ECE %": TemperatureScaling(), "ECE %, T by ECE": TemperatureScaling.reference()}.items():
+        assert scaled["FL-3"][head.index(title)].startswith(percent([ece_after(run, scaling) for run in focal]))
+    temperatures = [TemperatureScaling.reference().fit(*logits_of(run, "val")).temperature_ for run in focal]
+    assert scaled["FL-3"][head.index("T by ECE")].startswith(percent(temperatures)[:4])
     found = finding(folder, "table 1: CE has the lowest ECE as trained")
     leads = {"FL-3": [ece_percent(fl) - ece_percent(ce) for ce, fl in zip(few[:2], focal)],
              "LS-0.05, mode off_target": [ece_percent(few[-1]) - ece_percent(few[0])]}
@@ -60,11 +82,33 @@ def test_the_report_is_of_the_runs(root, few):
         run_forked("report", dict(experiments=["nothing"]), root=root)
 
 
+def as_if_of(run, place, **changes):
+    "A copy of a run that says that it is of other data, or of another network."
+    settings = run.config.model_dump(mode="json") | changes
+    settings |= {f"{part}_args": {} for part in ("data", "model") if part in changes}
+    config = RunConfig.model_validate(settings | dict(experiment="as_if"))
+    shutil.copytree(run.path, config.path(place))
+    info = json.loads((run.path/"run.json").read_text())
+    text = json.dumps(info | dict(settings=config.model_dump(mode="json")))
+    (config.path(place)/"run.json").write_text(text)
+
+
+def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
+    "Also those of smoothing that leaves the label out, which is another loss than the usual one."
+    for run in few:
+        as_if_of(run, tmp_path, data="cifar10", model="resnet50")
+    folder = run_forked("report", dict(root=str(tmp_path)), root=tmp_path)
+    rows, scaled = ({row[0]: row[-1] for row in table(folder, name)} for name in ("table_1", "table_1_scaled"))
+    assert "Mukhoti 2020: " in rows["CE"] and "ECE % 4.35" in rows["CE"] and "error % 4.95" in rows["CE"]
+    assert "ECE % 2.96" in rows["LS-0.05, mode off_target"]
+    assert "ECE % + TS 1.42" in scaled["FL-3"] and "T 1.1" in scaled["FL-3"] and "ECE % 1.48" not in scaled["FL-3"]
+
+
 def test_a_report_of_one_loss_is_its_table(tmp_path):
     "There is nothing to compare, but the table is shown."
     get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
     folder = run_forked("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
-    assert_complete(folder, 1, 2)
+    assert_complete(folder, 1, 3)
     assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
     assert folder.result.findings == []
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]

@@ -1,9 +1,9 @@
 "The study of weighted gradients: tables and margins are those of its trainings; what is broken on purpose is seen."
-import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, assert_complete, run_forked
-from reading import assert_undecided_by_two, ece_percent, finding, kinds, margin, percent, table, trainings
+from conftest import assert_complete, run_forked
+from reading import (
+    assert_undecided_by_two, broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings)
 
 from calibnb.data import load_data
 from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
@@ -113,13 +113,8 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def broken(root, study, tmp_path_factory):
     "The study with losses swapped, and with another exponent and learning rate in its identities."
-    path = tmp_path_factory.mktemp("broken")/"changed.ipynb"
-    nb = nbformat.read(EXPERIMENTS/"weighted_gradients.ipynb", 4)
-    for old, new in BROKEN.items():
-        cell, = [c for c in nb.cells if old in c.source]
-        cell.source = cell.source.replace(old, new)
-    nbformat.write(nb, path)
-    return run_forked(path, SMALL, root=root)
+    notebook = broken_copy("weighted_gradients", tmp_path_factory.mktemp("broken"), BROKEN)
+    return run_forked(notebook, SMALL, root=root)
 
 
 @pytest.mark.parametrize("start", [

@@ -3,7 +3,6 @@ import functools
 import json
 import pickle
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -24,7 +23,7 @@ from calibnb.models import TreeLSTM, make_model
 from calibnb.processes.parallel import joined, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
-from calibnb.runs.worker import main
+from calibnb.runs.worker import main, train_file
 from calibnb.train import ConfidenceHistogram, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.checkpoint import Saver, load_checkpoint
@@ -740,6 +739,11 @@ def test_evaluation_on_three_processes_has_the_bits_of_one():
         assert torch.equal(features_there, features)
 
 
+def trained_there(file, root):
+    "What torchrun starts."
+    train_file(file, root, "cpu")
+
+
 def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     "Each process sees other samples; what is evaluated and what is saved has the statistics of all."
     train, test = images(203), images(4101, seed=1)  # three batches of evaluation, two of them by the first process
@@ -747,31 +751,35 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     np.savez(tmp_path/"squares.npz", y_train=train.y.numpy(), y_test=test.y.numpy(), **arrays)
     recipe = Recipe(epochs=3, batch_size=32, keep="val_nll")
     setting = RunConfig(data=f"npz:{tmp_path}/squares.npz", model="small_cnn", model_args=dict(width=4), recipe=recipe)
-    run = get_run(setting, tmp_path/"runs", processes=2, device="cpu")
+    (tmp_path/"config.json").write_text(setting.model_dump_json())
+    on_processes(2, trained_there, tmp_path/"config.json", tmp_path/"runs")
+    run = Run(setting.path(tmp_path/"runs"))
+    assert run.folder.info["processes"] == 2
     again = predicted_by_kept_weights(run, load_data(setting.data), "small_cnn", width=4)
     assert torch.equal(again, run.predictions("test").logits)
     assert "kept epoch" in (run.path/"log.txt").read_text()
     assert run.predictions("test").hit.double().mean() > .6
 
 
-ON_TWO = """
-import sys
-from calibnb.runs import *
-get_run(RunConfig.model_validate_json(sys.argv[1]), sys.argv[2], processes=2, device='cpu')
-"""
+def train_on_two(setting, root):
+    get_run(setting, root, processes=2, device="cpu", tensorboard=True)
 
 
 def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
     "When a cluster ends the job, the processes it started save and stop, and none outlives it."
     recipe = Recipe(epochs=100000, batch_size=4, lr=1e-4)
     setting = RunConfig(data_args=dict(n_train=1200), recipe=recipe, **SMALL)
-    command = [sys.executable, "-c", ON_TWO, setting.model_dump_json(), str(tmp_path)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = forks().Process(target=train_on_two, args=(setting, tmp_path))
+    process.start()
     folder = RunFolder(setting.path(tmp_path))
+
+    def hears_signals():
+        return [*folder.path.glob("tensorboard/*")]  # they come later than that
     try:
-        wait_for((folder/"checkpoint.pt").exists, alive=lambda: process.poll() is None)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(patience(60)) == 143
+        wait_for(hears_signals, alive=process.is_alive)
+        process.terminate()
+        process.join(patience(60))
+        assert process.exitcode == 143
     finally:
         process.kill()
     assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
