@@ -138,8 +138,8 @@ def binned_ece(conf, hit, n_bins=15):
 
 
 @pytest.mark.parametrize("start, loss, option, strengths", [
-    ("it rises with the strength of the L1 norm", "lp_norm", "alpha", (.01, .05)),
-    ("it rises with the exponent of focal loss", "focal", "gamma", (1., 3., 5.))])
+    ("the optimal ECE at the end rises with the strength of the L1 norm", "lp_norm", "alpha", (.01, .05)),
+    ("the optimal ECE at the end rises with the exponent of focal loss", "focal", "gamma", (1., 3., 5.))])
 def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, strengths):
     said = finding(study, start).ours.split(", ")
     runs = [of_loss(root, "ce"), *(of_loss(root, loss, **{option: value}) for value in strengths)]
