@@ -188,6 +188,7 @@ def class_sums(
     squares[:, 0] += total[1] - squares.sum(1)
     return sums
 
+# %% ../../nbs/10_metrics/01_bins.ipynb #a0c5be58
 def class_gaps(
     probs:Tensor,   # (N, K)
     target:Tensor,  # (N,) int64

@@ -172,6 +172,7 @@ def write_gallery(
     with atomic_write(directory/'README.md') as tmp: tmp.write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
     return directory/'README.md'
 
+# %% ../../nbs/75_notebooks/04_pages.ipynb #fe97c359
 def _title(page)->str:
     "What a Markdown page begins with."
     return page.read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')

@@ -246,6 +246,7 @@ def _minimised(objective, flat, ftol, gtol, steps=200, rounds=3):
         if not out_of_steps and .1 < change.min() and change.max() < 10: break
     return flat, slope
 
+# %% ../../nbs/30_posthoc/04_scaling.ipynb #6a6be717
 @cache
 def _libraries():
     "Those whose threads and torch's would wait for each other, for most of the time; to find them takes milliseconds."
