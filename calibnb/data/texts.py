@@ -78,11 +78,12 @@ def find_vectors(
     name:str,   # e.g. 'glove.840B.300d'
     root=None,  # of all data; `data_root()` when None
 )->Path:
-    "Where a file of word vectors lies: `<name>.txt` in the root, or in its folder glove/. MissingData if it is not there."
+    "Where a file of word vectors lies: `<name>.txt` in the root or in its folder glove/; else MissingData."
     hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), say with the '
             'environment variable CALIBNB_DATA where it is, or leave the option vectors out')
     return find_data('word vectors', [f'{name}.txt', f'glove/{name}.txt'], root, hint)
 
+# %% ../../nbs/50_data/04_texts.ipynb #d207f39a
 def _words_of(trees, vocabulary):
     "word -> id, of the leaves of all parts."
     leaves = ([node[WORD].lower() for node in tree if node[WORD]] for part in trees.values() for tree in part)

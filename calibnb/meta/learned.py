@@ -90,7 +90,7 @@ def _check_start(gamma0, init, positivity):
     if positivity == 'sigmoid' and not gamma0 < 1:
         raise ValueError(f'gamma0: {gamma0}, want less than 1, which a sigmoid stays below; take 0.5')
     if positivity == 'min_max':
-        raise ValueError(f'positivity: "min_max" with init {init!r}, but gamma then lies between 0 and 1 in every batch '
+        raise ValueError(f'positivity: "min_max" with init {init!r}, but gamma then goes from 0 to 1 in every batch '
                          'and cannot be gamma0 everywhere; take init "random"')
 
 def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
@@ -108,18 +108,14 @@ def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #23fe9eca
 class GammaNet(LearnedLoss):
-    """The focal exponent of each sample, from its features [Meta-regularization, Eqs. 3-4].
-
-    With positivity 'sigmoid' gamma is below 1, and so is gamma0; with 'min_max' it goes from 0 to 1 in every batch,
-    so that it depends on the other samples, and `init` is 'random'.
-    """
+    "The focal exponent of each sample, from its features [Meta-regularization, Eqs. 3-4]."
     def __init__(self,
         dim:int,               # d, of the features
         heads:int,             # k; the paper takes the number of classes
         tau:float=.01,         # divides; a meta step of 0.001 moves gamma by about 1
         gamma0:float=1.,       # at the start, if it is not random
         init:str='exact',      # 'exact': gamma0 for every input; 'scaled': by `rescale` on a batch; 'random'
-        positivity:str='abs',  # 'abs', 'relu', 'softplus', 'sigmoid' or 'min_max'
+        positivity:str='abs',  # 'abs', 'relu', 'softplus', 'sigmoid' (below 1) or 'min_max' (0 to 1 in every batch)
         gamma_max:float|None=None,  # above it gamma is cut off, and has no gradient
     ):
         super().__init__()

@@ -131,6 +131,7 @@ def _adam(kind, weights, recipe, fused):
 def _adagrad(weights, recipe, fused):
     return torch.optim.Adagrad(weights, recipe.lr, weight_decay=recipe.weight_decay)
 
+# %% ../../nbs/60_train/01_recipe.ipynb #aa0bd8d5
 class _BesideSGD:
     "An optimiser, and plain SGD for weights that have a rate of their own: no momentum, no decay, no schedule."
     def __init__(self, optimizer, weights): self.optimizer, self.weights = optimizer, weights
@@ -147,6 +148,13 @@ class _BesideSGD:
         self.optimizer.step()
         for w in self.weights:
             if w.grad is not None: w.sub_(w.sgd_lr*w.grad)
+
+def _with_own_rates(make, weights, recipe, fused):
+    "The optimiser that `make` gives, and plain SGD for weights with a rate of their own, `sgd_lr`."
+    by_sgd = [w for w in weights if hasattr(w, 'sgd_lr')]
+    if not by_sgd: return make(weights, recipe, fused)
+    if not fused: raise ValueError('precision: fp16, but the model has an embedding_lr; take bf16 or fp32')
+    return _BesideSGD(make([w for w in weights if not hasattr(w, 'sgd_lr')], recipe, fused), by_sgd)
 
 OPTIMIZERS = dict(  # name -> (weights, recipe, fused) -> optimiser
     sgd=_sgd, adam=partial(_adam, torch.optim.Adam), adamw=partial(_adam, torch.optim.AdamW), adagrad=_adagrad)
@@ -216,10 +224,4 @@ class Recipe(Presets, RecipeFields):
     def make_optimizer(self, parameters):
         "The optimiser for these parameters."
         make, fused = OPTIMIZERS[self.optimizer], self.precision != 'fp16'  # whose loss scaling needs torch's own
-        parameters = list(parameters)
-        by_sgd = [w for w in parameters if hasattr(w, 'sgd_lr')]
-        if by_sgd and not fused:
-            raise ValueError('precision: fp16, but the model has an embedding_lr; take bf16 or fp32')
-        others = [w for w in parameters if not hasattr(w, 'sgd_lr')]
-        with torch.device('cpu'): optimizer = make(others, self, fused)  # also AdaGrad's counters
-        return _BesideSGD(optimizer, by_sgd) if by_sgd else optimizer
+        with torch.device('cpu'): return _with_own_rates(make, list(parameters), self, fused)  # also AdaGrad's counters

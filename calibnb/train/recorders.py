@@ -232,6 +232,7 @@ class GammaOfTest(GammaStats):
     "The same over the test split, where no label was seen [Meta-regularization, Fig. 3]."
     def __init__(self): super().__init__('test')
 
+# %% ../../nbs/60_train/05_recorders.ipynb #efe38a54
 class MetaProgress(Recorder):
     "Mean norm of the hypergradient and mean outer loss, over the steps of an epoch; for a MetaTrainer."
     def check(self, trainer):

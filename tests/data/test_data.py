@@ -152,7 +152,8 @@ def test_sst_sizes_and_options(root):
 def test_words_of_sst_may_have_vectors(root):
     "Those of the file, in its order of numbers; words of val and test have ids then, and so vectors, too."
     (root/"sst").mkdir()
-    texts = dict(train="(4 (3 Good) (2 film))\n(0 (1 bad) (2 film))", dev="(3 (2 a) (3 good))", test="(1 (2 odd) (1 bad))")
+    train, dev, test = "(4 (3 Good) (2 film))\n(0 (1 bad) (2 film))", "(3 (2 a) (3 good))", "(1 (2 odd) (1 bad))"
+    texts = dict(train=train, dev=dev, test=test)
     for name, text in texts.items():
         (root/"sst"/f"{name}.txt").write_text(text)
     with pytest.raises(MissingData, match="glove.6B.3d.txt there .* or leave the option vectors out"):
