@@ -1389,6 +1389,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                               'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment.Showcase.table': ( '75_notebooks/experiment.html#showcase.table',
                                                                                                'calibnb/notebooks/experiment.py'),
+                                              'calibnb.notebooks.experiment._arranged': ( '75_notebooks/experiment.html#_arranged',
+                                                                                          'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment._has_many_points': ( '75_notebooks/experiment.html#_has_many_points',
                                                                                                  'calibnb/notebooks/experiment.py'),
                                               'calibnb.notebooks.experiment._in_words': ( '75_notebooks/experiment.html#_in_words',

@@ -28,10 +28,11 @@ class Showcase:
         import matplotlib.pyplot as plt
         from IPython.display import display
         path = self.folder/'figures'/f'{name}.png'
-        with atomic_write(path) as tmp: fig.savefig(tmp, format='png')
-        fig.set_layout_engine('none')  # everything is in its place; to find it again would take longer than to draw it
+        box = _arranged(fig)
+        with atomic_write(path) as tmp: fig.savefig(tmp, format='png', bbox_inches=box)
         for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
-        with atomic_write(path.with_suffix('.svg')) as tmp: fig.savefig(tmp, format='svg', metadata=dict(Date=None))
+        with atomic_write(path.with_suffix('.svg')) as tmp:
+            fig.savefig(tmp, format='svg', bbox_inches=box, metadata=dict(Date=None))
         notes = dict(name=name, **(dict(cover=True) if cover else {}))
         display(_shown(path, _in_words(fig, name), notes))
         plt.close(fig)
@@ -58,6 +59,15 @@ def _in_words(fig, name)->str:
     titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
     panels = dict.fromkeys(title for title in titles if title)  # each once
     return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+
+def _arranged(fig):
+    "Put everything in its place, for both files: to find it takes as long as to draw it. The box to cut out, or None."
+    import matplotlib as mpl
+    if mpl.rcParams['savefig.dpi'] != 'figure': fig.set_dpi(mpl.rcParams['savefig.dpi'])
+    fig.draw_without_rendering()
+    fig.set_layout_engine('none')
+    if mpl.rcParams['savefig.bbox'] != 'tight': return None
+    return fig.get_tightbbox().padded(mpl.rcParams['savefig.pad_inches'])
 
 def _has_many_points(artist)->bool:
     "Whether an artist would make the SVG large: a scatter plot or a mesh of more than a thousand."
