@@ -78,6 +78,11 @@ def _image_study(settings):
 def check_weighted_gradients(settings:dict):
     "ValueError for parameters of `weighted_gradients` that cannot be right."
     _image_study(settings)
+    networks = 'resnet50', 'resnet110', 'wide_resnet', 'densenet121'
+    _one_of(settings, 'model', networks, f'one of {", ".join(networks)}')
+    if settings['quick'] and settings['model'] != 'resnet50':
+        raise ValueError(f'model: {settings["model"]!r} belongs to the full setting, set quick to False; '
+                         'the quick one has an MLP')
     _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
     for name in 'sesoi_r', 'sesoi_cost': _above_zero(settings, name)
 

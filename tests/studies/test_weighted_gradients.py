@@ -6,7 +6,10 @@ from reading import (
     assert_undecided_by_two, broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings)
 
 from calibnb.data import load_data
+from calibnb.losses.weights import LogProbs, bsce_weight, focal_weight
+from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
+from calibnb.posthoc import TemperatureScaling
 
 SMALL = dict(n_seeds=2, epochs=10)
 RIVALS = ["CE", "Brier", "MMCE", "FLSD", "DFL, chosen", "BSCE, chosen"]
@@ -48,7 +51,7 @@ def true_error(run):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 3, 8)
+    assert_complete(study, 6, 10)
     assert kinds(study) == {"paper", "ours", "identity"}
 
 
@@ -64,6 +67,65 @@ def test_the_table_is_of_the_trainings(root, study):
         assert rows[method]["true error %"].startswith(percent([true_error(r) for r in runs]))
     assert rows["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
     assert all(float(row["error %"].split()[0]) < 50 for row in rows.values()), "each loss has learned something"
+
+
+def test_the_measures_of_the_paper_are_of_the_trainings(root, study):
+    "With the temperature of the paper's grid, which is that of the lowest ECE."
+    row, found = rows_of(study, "as_the_paper_measures")["CE"], {}
+    for run in of_loss(root, "ce"):
+        val, test = run.predictions("val"), run.predictions("test")
+        ts = TemperatureScaling.reference().fit(val.logits, val.target)
+        for suffix, probs in ("", test.probs), (" + TS", ts.transform(test.logits)):
+            measures = {"ECE": ece, "adaptive ECE": ada_ece, "classwise ECE": classwise_ece}
+            for name, measure in measures.items():
+                found.setdefault(f"{name} %{suffix}", []).append(100*measure(probs, test.target).item())
+        found.setdefault("accuracy %", []).append(100*(test.probs.argmax(1) == test.target).double().mean().item())
+        found.setdefault("T", []).append(ts.temperature_)
+    assert row == {name: percent(values) for name, values in found.items()}
+
+
+def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
+    "The one with the lowest mean ECE over what the repetitions have held out."
+    def held_out(gamma, beta):
+        preds = [r.predictions("val") for r in of_loss(root, "bsce", gamma=gamma, beta=beta)]
+        return np.mean([ece(p.probs, p.target).item() for p in preds])
+    gamma, beta = min([(g, b) for g in (1., 2., 4.) for b in (1., 2.)], key=lambda pair: held_out(*pair))
+    row, = [r for r in table(study, "choices") if r[:2] == ["BSCE", "cross-validation"]]
+    assert set(row[3:]) == {f"γ {gamma:g}, β {beta:g}"}
+    eces = [ece_percent(r) for r in of_loss(root, "bsce", gamma=gamma, beta=beta)]
+    for name in "before_and_after", "as_the_paper_measures":
+        assert rows_of(study, name)["BSCE, cross-validated"]["ECE %"].startswith(percent(eces))
+
+
+def test_exponents_beside_those_of_the_paper(root, study):
+    rows = rows_of(study, "paper_exponents")
+    assert list(rows) == [str(g) for g in range(1, 9)]
+    assert rows["8"] == {"ours": "", "paper, CIFAR-100, ResNet-50": "9.28"}
+    assert rows["2"]["ours"] == percent([ece_percent(r) for r in of_loss(root, "bsce_gra", gamma=2., beta=2.)])
+
+
+def test_weights_against_the_true_error(root, study):
+    "Pearson's r over the test samples of the network of CE."
+    def correlation(run, weight):
+        posterior = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test.posterior
+        preds = run.predictions("test")
+        u = weight(LogProbs(preds.logits.double(), preds.target)).numpy()
+        return np.corrcoef(u, (posterior - preds.probs).norm(dim=1))[0, 1]
+    rows = rows_of(study, "weights_and_truth")
+    for name, weight in {"focal": lambda p: focal_weight(p, 1.), "Brier": lambda p: bsce_weight(p, 2., 2.)}.items():
+        r = [correlation(run, weight) for run in of_loss(root, "ce")]
+        assert rows[name]["c, distance"] == f"{np.mean(r):.3f} ± {np.std(r, ddof=1):.3f}"
+    assert rows["dual focal"]["paper, best exponent, five Gaussians"] == "0.638"
+
+
+def test_what_is_drawn_of_the_first_repetition(root, study):
+    "Every test sample is in a histogram of its label's probability; the other repetitions do without."
+    first, second = of_loss(root, "bsce_gra", gamma=2., beta=2.)
+    kept = first.recorded("confidence_histogram")
+    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [697*15]*4
+    assert kept["wrong"][-1].sum() == (~first.predictions("test").hit).sum()
+    assert first.config.recorders == ("gradient_norms", "confidence_histogram")
+    assert second.config.recorders == ("gradient_norms",)
 
 
 def test_margins_are_of_the_trainings(root, study):
@@ -131,17 +193,19 @@ def test_broken_identities_are_noticed(study, broken, start):
 
 
 def test_the_full_setting_can_be_planned(tmp_path):
-    settings = dict(quick=False, data="cifar100", n_seeds=3, dry_run=True)
+    settings = dict(quick=False, data="cifar100", model="wide_resnet", n_seeds=3, dry_run=True)
     folder = run_forked("weighted_gradients", settings, root=tmp_path)
     head, *plan = table(folder, "plan")
-    assert len(plan) == 3*43 and {row[head.index("model")] for row in plan} == {"resnet50"}
+    def all_of(column): return {row[head.index(column)] for row in plan}
+    assert len(plan) == 3*46 and all_of("model") == {"wide_resnet"} and all_of("epochs") == {"350"}
+    assert all_of("seed") == {"1", "42", "71"}, "those of the paper"
     assert not folder.result.findings
 
 
 def test_one_repetition_on_real_images(root):
     "No truth is known, and nothing but the algebra is decided."
     folder = run_forked("weighted_gradients", dict(n_seeds=1, epochs=10, quick_data="digits"), root=root)
-    assert_complete(folder, 3, 8)
+    assert_complete(folder, 5, 9)
     assert not any("true error" in cell for cell in table(folder, "before_and_after")[0])
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {UNDECIDED}
     assert finding(folder, "BSCE-GRA has the lowest ECE before").effect.n_test == 697
