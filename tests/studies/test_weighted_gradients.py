@@ -193,11 +193,11 @@ def test_broken_identities_are_noticed(study, broken, start):
 
 
 def test_the_full_setting_can_be_planned(tmp_path):
-    settings = dict(quick=False, data="cifar100", model="wide_resnet", n_seeds=3, dry_run=True)
+    settings = dict(quick=False, data="cifar100", model="resnet110", n_seeds=3, dry_run=True)
     folder = run_forked("weighted_gradients", settings, root=tmp_path)
     head, *plan = table(folder, "plan")
     def all_of(column): return {row[head.index(column)] for row in plan}
-    assert len(plan) == 3*46 and all_of("model") == {"wide_resnet"} and all_of("epochs") == {"350"}
+    assert len(plan) == 3*46 and all_of("model") == {"resnet110"} and all_of("epochs") == {"350"}
     assert all_of("seed") == {"1", "42", "71"}, "those of the paper"
     assert not folder.result.findings
 
