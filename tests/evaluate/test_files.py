@@ -201,7 +201,7 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def test_audit_and_apply(tmp_path, monkeypatch, capsys, root):
+def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     monkeypatch.setenv("CALIBNB_RUNS", str(root))
     monkeypatch.chdir(tmp_path)
     path, out = write(tmp_path/"a.npz"), tmp_path/"out"

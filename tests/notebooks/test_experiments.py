@@ -17,18 +17,13 @@ from calibnb.notebooks.pages import copy_notebook
 from calibnb.processes.kernels import forked_kernels as kernels_that_are_copies
 
 PAPERMILL = str(Path(sys.executable).parent/"papermill")
-OVERFITTING = dict(n_seeds=1, epochs=20)  # small: what it finds is tested elsewhere
+TOY = dict(n_seeds=2)  # small: what it finds is tested elsewhere
 PLAIN = dict(kernel_name="python3", progress_bar=False)
 
 
 @pytest.fixture(scope="module")
 def toy(root):
-    return run_forked("toy_gaussian", dict(n_seeds=2), root=root)
-
-
-@pytest.fixture(scope="module")
-def overfitting(root):
-    return run_forked("nll_overfitting", OVERFITTING, root=root)
+    return run_forked("toy_gaussian", TOY, root=root)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +31,7 @@ def audit(root):
     return run_forked("audit", root=root)
 
 
-@pytest.mark.parametrize("name, figures, tables", [("overfitting", 4, 2), ("audit", 4, 3)])
+@pytest.mark.parametrize("name, figures, tables", [("toy", 5, 2), ("audit", 4, 3)])
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name, figures, tables):
     assert_complete(request.getfixturevalue(name), figures, tables)
 
@@ -47,27 +42,30 @@ def test_an_audit_keeps_its_calibrator(audit):
     assert Calibrator.load(audit/"files"/"calibrator.safetensors").n_classes_ == 10
 
 
-def test_a_second_time_nothing_is_trained_and_nothing_executed(root, overfitting):
+def test_a_second_time_nothing_is_trained_and_nothing_executed(root, toy):
     def starts():
         return {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
 
     before = starts()
-    again = run_forked("nll_overfitting", OVERFITTING, root=root)
-    assert again.path == overfitting.path and not again.fresh
-    once_more = run_forked("nll_overfitting", OVERFITTING, root=root, again=True)
+    assert before
+    again = run_forked("toy_gaussian", TOY, root=root)
+    assert again.path == toy.path and not again.fresh
+    once_more = run_forked("toy_gaussian", TOY, root=root, again=True)
     assert once_more.fresh  # the notebook, on the trainings that exist
     assert starts() == before
 
 
-@pytest.mark.parametrize("name", ["toy_gaussian", "nll_overfitting"])
-def test_plain_papermill_from_any_directory(root, tmp_path, name, toy, overfitting):
+@pytest.mark.parametrize("name, few, figures", [
+    ("toy_gaussian", ["-p", "n_seeds", "1"], 5),
+    ("train", ["-y", "recipe: {epochs: 5}"], 3),
+])
+def test_plain_papermill_from_any_directory(root, tmp_path, name, few, figures, toy):
     "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
     env = {**os.environ, "CALIBNB_RUNS": str(root)}
-    few = ["-p", "n_seeds", "1"] + (["-p", "epochs", "20"] if name == "nll_overfitting" else [])
     source = str(EXPERIMENTS/f"{name}.ipynb")
     command = [PAPERMILL, source, "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"]
     subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=patience(120), capture_output=True)
-    assert pictures(tmp_path/"out.ipynb") == dict(toy_gaussian=5, nll_overfitting=4)[name]
+    assert pictures(tmp_path/"out.ipynb") == figures
     notebooks = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.path.parent.name == name]
     folder, = [f for f in notebooks if f.info["settings"]["seed"] == 3]
     assert folder.state == "done" and list((folder/"figures").glob("*.png"))

@@ -52,7 +52,7 @@ ENDS = dict(
 )
 
 
-NEW = ["exit", "over", "killed", "slow", "raised"]  # in a kernel that could speak on the terminal of this process
+NEW = ["exit", "killed", "slow"]  # in a kernel that could speak on the terminal of this process
 
 
 @pytest.mark.parametrize("how", ENDS)
