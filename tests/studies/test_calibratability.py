@@ -102,7 +102,7 @@ def test_marks_say_which_losses_differ_from_cross_entropy(root, study):
     measures = {"accuracy %": (lambda run: 100*run.predictions("test").hit.double().mean().item(), True),
                 "ECE %": (ece_percent, False)}
     losses = {f"FL-{g:g}": ("focal", dict(gamma=g)) for g in (1., 2., 3., 5.)}
-    losses |= {f"IFL-{g:g}": ("inverse_focal", dict(gamma=g)) for g in (2.,)}
+    losses |= {f"LS-{eps:g}": ("label_smoothing", dict(eps=eps)) for eps in (.01, .05, .1, .2)}
     losses |= {f"L1-{a:g}": ("lp_norm", dict(alpha=a)) for a in (.01, .05)}
     seen = set()
     for column, (measure, higher) in measures.items():
