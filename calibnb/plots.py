@@ -22,7 +22,7 @@ from .metrics.intervals import proportion_interval
 def set_style():
     "The look of every figure, for this session."
     mpl.rcParams.update({
-        'figure.dpi': 96, 'figure.constrained_layout.use': True, 'savefig.dpi': 144, 'savefig.bbox': 'tight',
+        'figure.dpi': 96, 'figure.constrained_layout.use': True, 'savefig.dpi': 110, 'savefig.bbox': 'tight',
         'font.size': 10, 'axes.titlesize': 10.5, 'axes.titleweight': 'bold', 'axes.titlelocation': 'left',
         'axes.spines.top': False, 'axes.spines.right': False, 'axes.axisbelow': True,
         'axes.grid': True, 'grid.color': '#e4e4e4', 'grid.linewidth': .6,

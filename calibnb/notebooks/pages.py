@@ -21,7 +21,7 @@ def copy_notebook(
     folder:RunFolder,  # of a finished notebook
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
-    "Copy an executed notebook without papermill's notes about this machine; figures in 256 colours."
+    "Copy an executed notebook without papermill's notes about this machine; figures in 128 colours."
     import nbformat
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
@@ -41,7 +41,7 @@ def _fewer_colours(png):
     "A PNG in base64 with a palette."
     from PIL import Image
     out = BytesIO()
-    Image.open(BytesIO(b64decode(png))).convert('RGB').quantize(256).save(out, 'png', optimize=True)
+    Image.open(BytesIO(b64decode(png))).convert('RGB').quantize(128).save(out, 'png', optimize=True)
     return b64encode(out.getvalue()).decode()
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #1f786b13
