@@ -525,7 +525,7 @@ ELSEWHERE = {
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",
              "a part of meta.MetaTrainer": "MetaStepper"},
-    "models": {HELPERS: "models Classifier list_models",
+    "models": {HELPERS: "models Classifier list_models set_vectors",
                LAYERS: "MLP SmallCNN ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
     "synth": {},
     "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download",
