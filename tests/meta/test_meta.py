@@ -289,7 +289,7 @@ def test_bounded_exponents_stay_in_their_range():
     (dict(positivity="square"), "positivity: 'square' is not known"),
     (dict(gamma_max=-1.), "gamma_max"),
     (dict(positivity="sigmoid"), "gamma0: 1.0, want less than 1"),
-    (dict(positivity="min_max"), "'exact', but gamma then lies between 0 and 1 in every batch"),
+    (dict(positivity="min_max"), "'exact', but gamma then goes from 0 to 1 in every batch"),
 ])
 def test_a_wrong_option_of_gamma_net_is_named(options, message):
     with pytest.raises(ValueError, match=message):
