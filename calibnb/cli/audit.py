@@ -88,7 +88,7 @@ def _title(args): return args.title or Path(args.file).name
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
-    os.environ.setdefault('GOMP_SPINCOUNT', '30000')  # threads that wait soon leave the core to the processes beside them
+    os.environ.setdefault('GOMP_SPINCOUNT', '30000')  # threads that wait soon leave the core to others
     preds, val, remarks = _audit_sets(args)
     if not args.no_report: _prepare_report()
     found = _evaluated(preds, val, args)
