@@ -37,11 +37,15 @@ def _pictures(nb):
     outputs = [output for cell in nb.cells for output in cell.get('outputs', [])]
     return [output for output in outputs if 'image/png' in output.get('data', {})]
 
+def _opened(png):
+    "A PNG in base64 as an image."
+    from PIL import Image
+    return Image.open(BytesIO(b64decode(png))).convert('RGB')
+
 def _fewer_colours(png):
     "A PNG in base64 with a palette."
-    from PIL import Image
     out = BytesIO()
-    Image.open(BytesIO(b64decode(png))).convert('RGB').quantize(128).save(out, 'png', optimize=True)
+    _opened(png).quantize(128).save(out, 'png', optimize=True)
     return b64encode(out.getvalue()).decode()
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #1f786b13
@@ -143,9 +147,9 @@ def save_small_picture(
     width:int=1000,  # pixels that it may have
 ):
     "A picture of a notebook as a small file, with 128 colours and no wider than a page."
-    from PIL import Image
-    image = Image.open(BytesIO(b64decode(png))).convert('RGB')
-    if image.width > width: image = image.resize((width, round(image.height*width/image.width)), Image.LANCZOS)
+    from PIL.Image import Resampling
+    image = _opened(png)
+    if image.width > width: image = image.resize((width, round(image.height*width/image.width)), Resampling.LANCZOS)
     with atomic_write(path) as tmp: image.quantize(128).save(tmp, 'png', optimize=True)
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #bbc93012

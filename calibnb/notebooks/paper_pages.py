@@ -57,11 +57,15 @@ def _ours(directory, row, shown)->str:
     save_small_picture(what, directory/picture)
     return f'[![{row["shows"]}]({picture.as_posix()})]({notebook}.ipynb)'
 
+def _sentence(text)->str:
+    "A phrase with a capital and a full stop; names within it keep theirs."
+    return text[:1].upper() + text[1:].removesuffix('.') + '.'
+
 def _paragraphs(directory, row, shown)->list[str]:
     "A row of `places.csv`, below the heading of its figure or table."
-    notes = [row['note'].capitalize()] if row['note'] and row['notebook'] else []
+    notes = [_sentence(row['note'])] if row['note'] and row['notebook'] else []
     made = [f'As printed ({row["data"]}): `{row["command"]}`'] if row['command'] else []
-    return [row['shows'][:1].upper() + row['shows'][1:] + '.', _ours(directory, row, shown), *notes, *made]
+    return [_sentence(row['shows']), _ours(directory, row, shown), *notes, *made]
 
 # %% ../../nbs/75_notebooks/07_paper_pages.ipynb #2328f8c0
 def write_paper_pages(
