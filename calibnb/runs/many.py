@@ -66,11 +66,15 @@ def _train_there(configs, root, options, tell):
     for config in configs: get_run(config, root, progress=tell, **options)
 
 # %% ../../nbs/70_runs/06_many.ipynb #565c89b7
+def _network(model, args, shape, num_classes):
+    "A network with any weights; its options as JSON."
+    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
+    return make_model(model, num_classes, shape, **options)
+
 @cache
 def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
     "Of forward and backward, the best of two or three; `args` of the model as JSON."
-    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
-    net = make_model(model, num_classes, shape, **options).to(device)
+    net = _network(model, args, shape, num_classes).to(device)
     def seconds(n):
         x = torch.rand(n, *shape, dtype=torch.float32, device=device)
         y = torch.arange(n, device=device) % num_classes
@@ -120,8 +124,7 @@ class _Calls(TorchDispatchMode):
 @cache
 def _step_on_gpu(model, args, shape, num_classes, batch_size):
     "(floating-point operations, calls) of a forward and backward pass; `args` of the model as JSON."
-    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
-    net = make_model(model, num_classes, shape, **options).to('meta')
+    net = _network(model, args, shape, num_classes).to('meta')
     x = torch.empty(batch_size, *shape, dtype=torch.float32, device='meta')
     y = torch.empty(batch_size, dtype=torch.int64, device='meta')
     with FlopCounterMode(display=False) as flops, _Calls() as calls: F.cross_entropy(net(x), y).backward()
