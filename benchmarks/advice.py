@@ -1,6 +1,6 @@
 """Is the audit's advice right? Eight scikit-learn models with 2 to 20 classes, judged on samples that no audit saw.
 
-    python benchmarks/advice.py            # some 15 minutes on two cores
+    python benchmarks/advice.py            # three audit sets a model, some 90 seconds on two cores
     python benchmarks/advice.py --draws 1  # one audit set a model
 
 Each audit sees 4,000 samples; the 16,000 others tell which row of its table is best. On those, advice is right if its

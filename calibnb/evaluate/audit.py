@@ -18,18 +18,20 @@ from ..core.options import pick
 from ..core.predictions import Predictions
 from ..metrics.bins import check_bins
 from ..metrics.intervals import SharedResamples
-from ..posthoc import COMPOSABLE, Composed, list_calibrators, make_calibrator
+from calibnb.posthoc import (
+    COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
+)
 from ..posthoc.temperature import _kept_temperatures
 from .scored import Scored
 from .measures import measure_all
-from .table import AS_GIVEN, SAME_NLL, Evaluation
+from .table import AS_GIVEN, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
 class _Splits:
-    "Pairs of samples to fit on and samples to judge, and in which order the latter come."
+    "Pairs of samples to fit on and samples to judge; of cross-fitting, the latter as parts of the set in `order`."
     def __init__(self, preds, val, folds, seed):
-        self.order, self.pairs = None, [(val, preds)]
+        self.order, self.pairs, self.parts = None, [(val, preds)], []
         if val is not None or folds is None: return
         N, draw = len(preds), torch.Generator().manual_seed(seed)
         self.order = torch.randperm(N, generator=draw, device='cpu')
@@ -37,6 +39,7 @@ class _Splits:
         ends = list(accumulate(len(part) for part in self.order.tensor_split(folds)))
         starts = [0, *ends[:-1]]
         self.pairs = [(twice[end:start + N], twice[start:end]) for start, end in zip(starts, ends)]
+        self.parts = [part for _, part in self.pairs]
 
     def scored(self, calibrators, n_bins):
         "The whole set, each part of it by its own calibrator."
@@ -53,13 +56,30 @@ def _notes_on(source, one_class):
                      f'{source.eps:.3g}; the row "{AS_GIVEN}" is measured without mixing.')
     return notes
 
+# %% ../../nbs/40_evaluate/07_audit.ipynb #9b7e411a
+def _on_held_out(
+    first,  # calibrators, fitted on all samples, then without each of the parts
+    then,   # name of the calibrator on top of them
+    source, # all samples
+    parts,  # of the samples; none: they are not judged, so they are cut here
+):
+    "Compositions, one for each of `first`."
+    if not parts:
+        held_out = held_out_logits(first[0], source.logits, source.target)
+        yield Composed.on(first[0], then, held_out, source.target)
+        return
+    judged = [(calibrated_logits(fitted, part.logits), part.target) for fitted, part in zip(first[1:], parts)]
+    for i, fitted in enumerate(first):
+        rest = judged if i == 0 else judged[:i - 1] + judged[i:]
+        yield Composed.on(fitted, then, *map(torch.cat, zip(*rest)))
+
 # %% ../../nbs/40_evaluate/07_audit.ipynb #8200e624
 class _Fits:
     "Fits calibrators on all samples they may see, and on the parts of cross-fitting."
     def __init__(self, preds, val, folds, seed, n_bins, progress):
         self.source = preds if val is None else val  # the samples to fit on
         self.splits, self.n_bins = _Splits(preds, val, folds, seed), n_bins
-        self.crosses, self.made = self.splits.order is not None, {}  # row -> what was fitted for it
+        self.made = {}  # row -> what was fitted for it
         self.bar = tqdm(disable=not progress, desc='audit', unit='fit', leave=False)
 
     def expect(self, n_calibrators):
@@ -68,24 +88,23 @@ class _Fits:
 
     def _sources(self):
         "What to fit on: all samples, then each part."
-        return [self.source, *(rest for rest, _ in self.splits.pairs if self.crosses)]
+        return [self.source, *(rest for rest, _ in self.splits.pairs if self.splits.parts)]
 
-    def _fit_on(self, source, name, calibrator, base):
-        "A fitted copy of the calibrator; a composition on top of `base`, which is fitted on the same samples."
+    def _told(self, name, fits):
+        "The fitted calibrators of a row, as the bar counts them."
         self.bar.set_postfix_str(name, refresh=False)
-        if base: fitted = Composed.on(base, calibrator.then, source.logits, source.target)
-        else: fitted = clone(calibrator).fit(source.logits, source.target)
-        self.bar.update()
-        return fitted
+        for fitted in fits:
+            self.bar.update()
+            yield fitted
 
     def fit(self, name, calibrator, on=None):
         "The calibrator to use, fitted on all, and the set as scored by those that saw none of its labels."
-        sources = self._sources()
-        bases = self.made[on] if on else [None]*len(sources)
-        fitted = [self._fit_on(source, name, calibrator, base) for source, base in zip(sources, bases)]
+        if on: fits = _on_held_out(self.made[on], calibrator.then, self.source, self.splits.parts)
+        else: fits = (clone(calibrator).fit(source.logits, source.target) for source in self._sources())
+        fitted = list(self._told(name, fits))
         fitted[0].eps_ = self.source.eps
         self.made[name] = fitted
-        return fitted[0], self.splits.scored(fitted[1:] if self.crosses else fitted, self.n_bins)
+        return fitted[0], self.splits.scored(fitted[1:] if self.splits.parts else fitted, self.n_bins)
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #fff4904b
 class _Comparison:
@@ -121,13 +140,13 @@ class _Comparison:
 # %% ../../nbs/40_evaluate/07_audit.ipynb #7bbd32ae
 def _on_top(found):
     """Platt scaling and isotonic regression of the confidence, on top of each calibrator of all classes that is best
-    in NLL and leaves an ECE above the noise floor."""
+    in NLL and leaves an ECE that a calibrated model would hardly show."""
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
     nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
     best = [row for row, value in nll.items() if value <= min(nll.values()) + SAME_NLL]
     # one row for each NLL: matrix scaling and Dirichlet calibration are the same where logits are log-probabilities
     distinct = {nll[row]: row for row in reversed(best)}.values()
-    wanting = [row for row in distinct if not found.rows[row]['ece'].within_floor]
+    wanting = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
     return {name: make_calibrator(name) for row in wanting for name in (f'{row}+platt', f'{row}+isotonic')}
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #606013c9

@@ -13,7 +13,7 @@ import torch
 from ..metrics.bins import check_bins, mass_table, table_norm, width_bins
 from ..metrics.smoothing import cosine_means, smooth_error_norm, smooth_noise
 from calibnb.metrics.intervals import (
-    SharedResamples, class_interval, consistency_p, gap_interval, norm_interval, percentiles
+    SharedResamples, class_interval, consistent_errors, gap_interval, norm_interval, percentiles, share_of_at_least
 )
 from ..metrics.measure import Measure
 from .scored import Scored
@@ -32,17 +32,19 @@ def _means(scored, resamples):
 def _binned(table, n_bins, floor, seed):
     "A binned error of a table, with its interval and its floor, from a tensor of simulated errors."
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
-    n, p = table.count.sum().item(), consistency_p(table.conf, table.acc, table.count, seed=seed)
-    return Measure.of(table_norm(table), n, interval, bins=n_bins, p=p, **_of_floor(floor))
+    value, n = table_norm(table), table.count.sum().item()
+    errors = consistent_errors(table.conf, table.count, seed=seed)  # by bins, so there can be many
+    found = dict(floor=floor.mean().item(), floor_high=_high(errors), p=share_of_at_least(errors, value))
+    return Measure.of(value, n, interval, bins=n_bins, **found)
 
-def _of_floor(errors):
-    return dict(floor=errors.mean().item(), floor_high=errors.quantile(.95).item())
+def _high(errors): return errors.quantile(.95).item()
 
 def _smooth(conf, hit, floor, seed):
     "The smooth ECE, which has no bins."
     means = cosine_means([(conf, hit.double() - conf)])
     interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means))
-    return Measure.of(smooth_error_norm(means), len(conf), interval, **_of_floor(floor))
+    found = dict(floor=floor.mean().item(), floor_high=_high(floor))
+    return Measure.of(smooth_error_norm(means), len(conf), interval, **found)
 
 def _top_label_measures(scored, more_bins, draws, seed):
     "ECE, adaptive and smooth ECE of the predictions, with intervals and noise floors."

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_level', 'check_resamples', 'resamples', 'percentiles', 'SharedResamples', 'bootstrap_mean', 'norm_interval',
-           'gap_interval', 'class_interval', 'squared_interval', 'proportion_interval', 'consistency_p', 'lean_p',
-           'holm']
+           'gap_interval', 'class_interval', 'squared_interval', 'proportion_interval', 'consistent_errors',
+           'share_of_at_least', 'consistency_p', 'lean_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
 import math
@@ -211,6 +211,25 @@ def proportion_interval(
     return lo.masked_fill(none, math.nan), hi.masked_fill(none, math.nan)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #d054ae8a
+def consistent_errors(
+    conf:Tensor,     # (M,) mean confidence of each bin; nan where empty
+    count:Tensor,    # (M,) samples
+    draws:int=1000,
+    seed:int=0,
+)->Tensor:           # (draws,) float64
+    "Mean |accuracy - confidence| over samples, of simulated models that are calibrated in each bin."
+    full = count > 0
+    p, n = conf[full].clamp(0, 1).numpy()[:, None], count[full].numpy().astype(np.int64)[:, None]
+    hits = np.random.default_rng(seed).binomial(n, p, (len(n), draws))
+    return torch.from_numpy(abs(hits - n*p).sum(0)/n.sum())
+
+def share_of_at_least(
+    errors:Tensor,  # (draws,) of a calibrated model
+    observed,       # the error that was seen
+)->float:
+    "How often a calibrated model shows as large an error, in (0, 1]."
+    return (1 + (errors >= float(observed)*(1 - 1e-12)).sum().item())/(1 + len(errors))
+
 def consistency_p(
     conf:Tensor,     # (M,) mean confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -219,13 +238,8 @@ def consistency_p(
     seed:int=0,
 )->float:
     "How often a calibrated model shows as large a mean |accuracy - confidence|, in (0, 1]."
-    full = count > 0
-    p, n = conf[full].clamp(0, 1).numpy(), count[full].numpy()
-    p, n = p[:, None], n.astype(np.int64)[:, None]
-    hits = np.random.default_rng(seed).binomial(n, p, (len(n), draws))
-    errors = abs(hits - n*p).sum(0)
-    observed = abs(n*(acc[full].numpy()[:, None] - p)).sum()
-    return (1 + (errors >= observed*(1 - 1e-12)).sum().item())/(1 + draws)
+    observed = (count*(acc - conf).abs()).nansum()/count.sum()
+    return share_of_at_least(consistent_errors(conf, count, draws, seed), observed)
 
 def lean_p(
     conf:Tensor,  # (N,) confidences

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE', 'oracle_ece',
            'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'HistogramBinning', 'Isotonic',
-           'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed']
+           'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits']
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #bb8957c1
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
         Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
     )
     from calibnb.posthoc.confidence_maps import BBQ, HistogramBinning, Isotonic, Platt
-    from calibnb.posthoc.composed import COMPOSABLE, Composed, ON_TOP
+    from calibnb.posthoc.composed import COMPOSABLE, Composed, calibrated_logits, held_out_logits, ON_TOP
 
 __getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'confidence_maps', 'composed')
 
@@ -26,5 +26,6 @@ __getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'confidence_maps
 _all_ = [
     'CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE',
     'oracle_ece', 'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'HistogramBinning',
-    'Isotonic', 'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed'
+    'Isotonic', 'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed',
+    'calibrated_logits', 'held_out_logits'
 ]

@@ -214,7 +214,8 @@ def equal_rows(seed, n=500, K=3, rows=7):
 def test_of_equal_rows_none_is_called_beaten(monkeypatch):
     "In at most 10 of 100 tables by any measure; Holm's correction allows 5, tests against the least alone find 11."
     # intervals and p of a row's own error decide nothing here, and would take half of the time
-    for name, unread in dict(consistency_p=1., gap_interval=(0., 1.), norm_interval=(0., 1.), smooth_noise={}).items():
+    unneeded = dict(consistent_errors=torch.ones(1), gap_interval=(0., 1.), norm_interval=(0., 1.), smooth_noise={})
+    for name, unread in unneeded.items():
         monkeypatch.setattr(f"calibnb.evaluate.measures.{name}", lambda *args, unread=unread, **options: unread)
     beaten = {}
     for rows in map(equal_rows, range(100)):

@@ -211,6 +211,9 @@ TABLE |= {
     "intervals.class_interval": lambda: intervals.class_interval(bins.class_sums(PROBS, TARGET, 5), draws=20),
     "intervals.consistency_p": lambda: [intervals.consistency_p(t.conf, t.acc, t.count, draws=20)
                                         for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.consistent_errors": lambda: [intervals.consistent_errors(t.conf, t.count, draws=20)
+                                            for t in [bins.width_bins(CONF, HIT, 5)]],
+    "intervals.share_of_at_least": lambda: intervals.share_of_at_least(CONF, .5),
     "intervals.lean_p": lambda: intervals.lean_p(CONF, HIT),
     "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
@@ -245,6 +248,8 @@ for name, kind in ((n, k) for n, k in posthoc.CALIBRATORS.items() if n != "+"):
         TABLE[f"posthoc.{kind.__name__}" + (f" {options}" if i else "")] = partial(calibrated, name, options)
 TABLE |= {
     "posthoc.Composed": partial(calibrated, "vector+platt", {}),
+    "posthoc.calibrated_logits": lambda: posthoc.calibrated_logits(posthoc.VectorScaling().fit(*ROUGH), LOGITS),
+    "posthoc.held_out_logits": lambda: posthoc.held_out_logits(posthoc.VectorScaling(), *ROUGH),
     "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
     "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
         LOGITS.double(), 2., LOG_WEIGHTS),
@@ -483,6 +488,8 @@ TABLE |= {
     "evaluate.Resamples": lambda: [evaluate.Resamples(n, 3).mean(draw(n)) for n in (N, 9000)],
     "evaluate.resampled_measures": lambda: evaluate.resampled_measures(
         evaluate.Scored.of(PREDS), evaluate.Resamples(TARGET, 3), PROBS.double()),
+    "evaluate.shows_no_error": lambda: [
+        evaluate.shows_no_error("a row", evaluate.measure_all(evaluate.Scored.of(PREDS), n_boot=2, draws=2)["ece"])],
     "evaluate.signed_residuals": lambda: evaluate.signed_residuals(evaluate.Scored.of(PREDS)),
     "evaluate.as_good_as_best": lambda: evaluate.as_good_as_best(
         {name: evaluate.measure_all(s, n_boot=2, draws=2) for name, s in two_rows().items()}, two_rows()),
@@ -520,7 +527,7 @@ ELSEWHERE = {
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
     "score_maps": {},
-    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL"},
+    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL DOUBT"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction LearnedLoss",
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",

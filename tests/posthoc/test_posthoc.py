@@ -18,8 +18,8 @@ from sklearn.exceptions import NotFittedError
 from calibnb import metrics
 from calibnb.posthoc import score_maps, temperature
 from calibnb.posthoc import (
-    BBQ, Calibrator, Dirichlet, HistogramBinning, Isotonic, MatrixScaling, Platt, TemperatureScaling, VectorScaling,
-    list_calibrators, make_calibrator, oracle_ece
+    BBQ, Calibrator, Composed, Dirichlet, HistogramBinning, Isotonic, MatrixScaling, Platt, TemperatureScaling,
+    VectorScaling, calibrated_logits, held_out_logits, list_calibrators, make_calibrator, oracle_ece
 )
 from calibnb.posthoc.temperature import ece_by_temperature, temperature_lists
 
@@ -639,10 +639,38 @@ def test_a_composition_is_its_parts():
     logits, target = overconfident(N=800, K=4)
     both = make_calibrator("vector+platt").fit(logits, target)
     first = VectorScaling().fit(logits, target)
-    scaled = first._logits(logits.double())
+    then = Platt().fit(held_out_logits(VectorScaling(), logits, target), target)
     assert torch.equal(both.predict(logits), first.predict(logits)) and not both.keeps_prediction
-    assert torch.allclose(both.transform(logits.double()), Platt().fit(scaled, target).transform(scaled))
+    assert torch.allclose(both.transform(logits.double()), then.transform(first._logits(logits.double())))
     assert make_calibrator("temperature+isotonic").keeps_prediction
+
+
+def test_held_out_logits_are_of_fits_that_saw_no_label():
+    "One label changed changes the logits of the other parts only."
+    logits, target = overconfident(N=200, K=4)
+    got = held_out_logits(VectorScaling(), logits, target)
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    parts = order.tensor_split(5)
+    for part in parts:
+        rest = torch.isin(order, part, invert=True)
+        alone = VectorScaling().fit(logits[order[rest]], target[order[rest]])
+        assert torch.allclose(got[part].softmax(1), alone.transform(logits[part].double()), atol=1e-12)
+    changed = target.clone()
+    changed[0] = (target[0] + 1) % 4
+    same = (held_out_logits(VectorScaling(), logits, changed) == got).all(1)
+    own_part = next(part for part in parts if 0 in part)
+    assert same.nonzero()[:, 0].tolist() == sorted(own_part.tolist())
+
+
+def test_the_second_part_does_not_trust_what_the_first_learned_by_heart():
+    "Labels that no logit tells: on its own samples matrix scaling looks right, and new samples pay for it."
+    draw = torch.Generator().manual_seed(1)
+    logits, target = torch.randn(800, 20, generator=draw), torch.randint(20, (800,), generator=draw)
+    new = torch.randn(20_000, 20, generator=draw)
+    both = Composed("matrix", "platt").fit(logits, target)
+    by_heart = Platt().fit(calibrated_logits(both.first_, logits), target)
+    careless = by_heart.transform(calibrated_logits(both.first_, new)).max(1)[0].mean()
+    assert both.transform(new).max(1)[0].mean() < .07 < careless
 
 
 @pytest.mark.parametrize("name, message", [
@@ -767,7 +795,8 @@ def test_a_composition_takes_a_first_part_that_is_fitted(first, tmp_path):
     logits, target = overconfident(N=600, K=4)
     fitted = make_calibrator(first).fit(logits, target)
     want = make_calibrator(f"{first}+platt").fit(logits, target)
-    got = type(want).on(fitted, "platt", logits, target)
+    held_out = held_out_logits(fitted, logits, target)
+    got = type(want).on(fitted, "platt", held_out, target)
     assert got.first_ is fitted and got.get_params() == want.get_params()
     assert torch.equal(got.transform(logits), want.transform(logits))
     got.save(tmp_path/"c.safetensors")
