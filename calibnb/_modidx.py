@@ -512,6 +512,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'calibnb.evaluate.table._Ranking.recommended': ( '40_evaluate/table.html#_ranking.recommended',
                                                                                          'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table._Stored': ('40_evaluate/table.html#_stored', 'calibnb/evaluate/table.py'),
+                                        'calibnb.evaluate.table._Stored._of': ( '40_evaluate/table.html#_stored._of',
+                                                                                'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table._Stored.load': ( '40_evaluate/table.html#_stored.load',
                                                                                  'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table._Stored.record': ( '40_evaluate/table.html#_stored.record',

@@ -135,7 +135,7 @@ def read_cifar(
     dataset, files = _CIFAR[name]
     folders = [p for p in ('cifar10', '') if name == 'cifar10' and _is_cifar10(root/p)]
     place = find_data(name, [files, *folders], root)
-    as_images = not place.name.startswith('cifar-')
+    as_images = name == 'cifar10' and _is_cifar10(place)
     arrays = read_folder(place, name=name) if as_images else _read_torchvision_cifar(name, dataset, place, root)
     if not human_labels: return arrays
     labels = arrays['test_y']

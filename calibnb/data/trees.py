@@ -33,7 +33,7 @@ def parse_tree(
 
 def _node(content, nodes, line):
     "A row of the table from what stands in a pair of brackets: a label, and a word or the rows of two children."
-    label, *children = content
+    label, *children = content or ['']
     if not str(label).isdigit() or len(children) not in (1, 2):
         raise ValueError(f'tree: {line[:60]!r}, want nodes (label word) or (label left right)')
     if len(children) == 1: return [children[0], -1, -1, 0, int(label)]

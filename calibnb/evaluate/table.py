@@ -132,6 +132,7 @@ class _Stored(_Ranking):
         "Write to a folder; a calibrator without a name is a ValueError."
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder/_FILE).unlink(missing_ok=True)  # comes last, so that a folder with it is whole
         for i, calibrator in enumerate(self.fitted.values()): calibrator.save(folder/f'calibrator-{i}.safetensors')
         samples = {f'{i}.{field}': getattr(scored, field)
                    for i, scored in enumerate(self.scored.values()) for field in _OF_ROW}
@@ -148,8 +149,14 @@ class _Stored(_Ranking):
             with safe_open(path, 'pt') as f: meta, samples = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except (SafetensorError, OSError) as e: raise ValueError(f'folder: {path} cannot be read ({e})') from None
         if meta.get('format') != _FORMAT: raise ValueError(f'folder: {path} holds no evaluation')
+        try: return cls._of(folder, json.loads(meta['head']), samples)
+        except (KeyError, TypeError) as e: raise ValueError(f'folder: {path} is not as it was saved: {e}') from None
+
+    @classmethod
+    def _of(cls, folder, head, samples):
+        "From what is in the files."
         from calibnb.posthoc.calibrator import Calibrator
-        head, target = json.loads(meta['head']), samples['target']
+        target = samples['target']
         rows = {row: {name: Measure(**m) for name, m in measures.items()} for row, measures in head['rows'].items()}
         scored = {row: Scored(target=target, **{field: samples[f'{i}.{field}'] for field in _OF_ROW})
                   for i, row in enumerate(rows)}

@@ -37,7 +37,8 @@ def _sum_by(weight, values):
     return (weight*values[:, None]).sum(0)
 
 def _check_bin_number(n_bins):
-    if n_bins < 1: raise ValueError(f'n_bins: {n_bins}, want at least 1')
+    whole = isinstance(n_bins, int) and not isinstance(n_bins, bool)
+    if not whole or n_bins < 1: raise ValueError(f'n_bins: {n_bins!r}, want a whole number of bins, at least 1')
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #e43b7ed6
 def soft_accuracy(

@@ -15,6 +15,7 @@ from calibnb.data import Rows, Split, data_options, list_data, load_data, split_
 from calibnb.data.downloads import downloads
 from calibnb.data.images import CIFAR10_CLASSES, read_cifar, read_tiny_imagenet
 from calibnb.data.texts import read_sst
+from calibnb.data.trees import parse_tree
 
 ON_DISK = ["cifar10", "cifar100", "svhn", "tiny_imagenet", "20newsgroups", "sst"]
 
@@ -147,6 +148,14 @@ def test_sst_sizes_and_options(root):
     (root/"trees"/"dev.txt").unlink()
     with pytest.raises(MissingData, match="sst is not in"):
         load_data("sst")
+
+
+@pytest.mark.parametrize("line, message", [
+    ("good", "does not begin with a bracket"), ("(3 (2 a)", "ends before its brackets are closed"),
+    ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "a word beside a branch")])
+def test_what_is_no_tree_is_told(line, message):
+    with pytest.raises(ValueError, match=f"tree: .*{message}"):
+        parse_tree(line)
 
 
 def test_words_of_sst_may_have_vectors(root):

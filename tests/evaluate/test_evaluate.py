@@ -6,10 +6,12 @@ import warnings
 import pandas as pd
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.evaluate import AS_GIVEN, Scored, check_sets, evaluate, measure_all
+from calibnb.evaluate import AS_GIVEN, Evaluation, Scored, check_sets, evaluate, measure_all
 from calibnb.evaluate.ranking import as_good_as_best
 from calibnb.posthoc import list_calibrators, make_calibrator
 
@@ -396,7 +398,6 @@ def test_advice_says_what_is_left_and_what_mends_it():
 
 def test_few_samples_that_decide_are_told():
     "Three samples cost the network 20 nats each; without them it would have the lower NLL."
-    from calibnb.evaluate import Evaluation
     n = 1000
     pred = target = torch.zeros(n, dtype=torch.int64)
     probs = torch.tensor([[.9, .1]], dtype=torch.float64).expand(n, 2)
@@ -433,3 +434,22 @@ def test_the_floor_of_classes_with_few_bins(n_bins):
     drawn = torch.stack([metrics.classwise_ece(preds.probs, y, n_bins, validate=False) for y in labels])
     floor = measure_all(Scored.of(preds, n_bins=n_bins), draws=1, n_boot=2)["classwise_ece"].floor
     assert abs(drawn.mean() - floor) < 4*drawn.std()/math.sqrt(300)
+
+
+def test_a_folder_without_all_of_an_evaluation_is_refused(tmp_path, monkeypatch):
+    "A record that lacks a row's samples; and a second `save` that ends early leaves nothing that looks whole."
+    found = evaluate(overconfident(200), calibrators=["temperature"], n_boot=5, draws=2)
+    found.save(tmp_path)
+    path = tmp_path/"evaluation.safetensors"
+    with safe_open(path, "pt") as f:
+        metadata, samples = f.metadata(), {name: f.get_tensor(name) for name in f.keys() if name != "1.conf"}
+    save_file(samples, path, metadata=metadata)
+    with pytest.raises(ValueError, match="evaluation.safetensors is not as it was saved: '1.conf'"):
+        Evaluation.load(tmp_path)
+    found.save(tmp_path)
+    assert Evaluation.load(tmp_path).record() == found.record()
+    monkeypatch.setattr(type(found.fitted["temperature"]), "save", lambda self, path: 1/0)
+    with pytest.raises(ZeroDivisionError):
+        found.save(tmp_path)
+    with pytest.raises(ValueError, match="evaluation.safetensors cannot be read"):
+        Evaluation.load(tmp_path)

@@ -549,7 +549,8 @@ def test_bad_input_is_refused(name, case):
 @pytest.mark.parametrize("surrogate, options", [
     (surrogates.dece, dict(t_b=0.)), (surrogates.soft_accuracy, dict(t_a=-1.)),
     (surrogates.sece, dict(bandwidth=float("nan"))), (surrogates.soft_ece, dict(temperature=0.)),
-    (surrogates.mmce, dict(width=0.))])
+    (surrogates.mmce, dict(width=0.)), (surrogates.dece, dict(n_bins=2.5)), (surrogates.dece, dict(n_bins=True)),
+    (surrogates.soft_ece, dict(n_bins="3")), (surrogates.soft_ece, dict(n_bins=0))])
 def test_bad_widths_are_refused(surrogate, options):
     with pytest.raises(ValueError, match="want "):
         surrogate(*batch(), **options)
