@@ -120,7 +120,10 @@ class _Ranking:
         return int(lost[0, 0]) + 1 if len(lost) else len(gain)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #c3798771
-class _Stored(_Ranking):
+_FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
+_OF_ROW = [field.name for field in fields(Scored) if field.name != 'target']  # the rows share the target
+
+class _Written(_Ranking):
     "An evaluation as a record for programs, and as a folder."
     def record(self)->dict:
         "All but the samples and the calibrators, as JSON has it."
@@ -141,6 +144,9 @@ class _Stored(_Ranking):
         metadata = dict(format=_FORMAT, head=json.dumps(head))
         with atomic_write(folder/_FILE) as tmp: save_file(samples, tmp, metadata=metadata)
 
+# %% ../../nbs/40_evaluate/05_table.ipynb #d1ce1229
+class _Stored(_Written):
+    "An evaluation that can be read again."
     @classmethod
     def load(cls, folder):
         "Read what `save` wrote; it executes nothing. ValueError for anything else."
@@ -163,9 +169,6 @@ class _Stored(_Ranking):
         fitted = {row: Calibrator.load(Path(folder)/f'calibrator-{i}.safetensors')
                   for i, row in enumerate(head['fitted'])}
         return cls(head['how'], rows, head['best'], scored, fitted, head['notes'], head['doubtful'])
-
-_FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
-_OF_ROW = [field.name for field in fields(Scored) if field.name != 'target']  # the rows share the target
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
 class Evaluation(_Stored):
