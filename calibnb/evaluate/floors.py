@@ -40,7 +40,7 @@ class ConfidenceCells:
         n_bins:dict,         # name -> number of equal-width bins
         equal_mass:dict={},  # name -> number of bins with equally many samples
     ):
-        conf, self.n = conf.sort()[0], len(conf)
+        conf, self.n = torch.from_numpy(np.sort(conf.numpy())), len(conf)
         first = {name: _first_of_bins(conf, M) for name, M in n_bins.items()}
         first |= {name: _first_of_parts(self.n, M) for name, M in equal_mass.items()}
         starts = torch.arange(self.n, device='cpu')

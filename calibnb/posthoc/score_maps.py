@@ -138,7 +138,7 @@ def _mapped_odds(m, odds):
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #85ba317b
 def _sum_of_steps(lower, jumps):
     "Edges and values of the function that rises by `jumps` at `lower`, in any order."
-    edges, place = lower.unique(return_inverse=True)
+    edges, place = map(torch.from_numpy, np.unique(lower.numpy(), return_inverse=True))  # torch's is slow
     values = torch.zeros_like(edges).index_add_(0, place, jumps).cumsum(0)
     values = values.clamp_max(1 - 2**-53)  # means of shares below 1 are, too, but for rounding
     return torch.cat([edges, edges.new_ones(1)]), values
