@@ -42,9 +42,10 @@ def _high(errors): return errors.quantile(.95).item()
 def _smooth(conf, hit, floor, seed):
     "The smooth ECE, which has no bins."
     means = cosine_means([(conf, hit.double() - conf)])
-    interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means))
+    value = smooth_error_norm(means)
+    interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means, value=value))
     found = dict(floor=floor.mean().item(), floor_high=_high(floor))
-    return Measure.of(smooth_error_norm(means), len(conf), interval, **found)
+    return Measure.of(value, len(conf), interval, **found)
 
 def _top_label_measures(scored, more_bins, draws, seed):
     "ECE, adaptive and smooth ECE of the predictions, with intervals and noise floors."

@@ -146,11 +146,17 @@ def gap_interval(
     return norm_interval(gap, _normal_noise(error, draws, seed), error, weight, len(gap), level)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #ae560189
+_NORMAL = 9 # variance of a binomial number, from which on a normal one is drawn, which is faster
+
 def _binomial_noise(number, expected, narrower, draws, seed):
-    draw, n, p = np.random.default_rng(seed), number.long().numpy(), expected.numpy()
+    draw, mean, variance = np.random.default_rng(seed), number*expected, number*expected*(1 - expected)
+    few = variance < _NORMAL
+    n, p = number[few].long().numpy()[:, None], expected[few].numpy()[:, None]
     for rows in _pieces(draws, len(number)):
-        hits = draw.binomial(n[:, None], p[:, None], (len(n), rows)).T  # all of one law together: half the time
-        yield narrower*(torch.from_numpy(hits)/number - expected)
+        error = torch.from_numpy(draw.standard_normal((rows, len(number)), np.float32))*variance.sqrt()
+        hits = draw.binomial(n, p, (len(n), rows)).T  # all of one law together: half the time
+        error[:, few] = torch.from_numpy(hits) - mean[few]
+        yield narrower*error/number
 
 def class_interval(
     classes:Tensor,  # (4, K, M) of `class_sums`

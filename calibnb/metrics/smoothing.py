@@ -109,12 +109,14 @@ def smooth_noise(
     seed:int=0,
     cells:int=2**12,  # of the grid
     means:Tensor|None=None, # `cosine_means` of the errors, if they are known already
+    value:float|None=None,  # their smECE, if it is
 )->dict:              # gap, noise, error, weight, many: for `intervals.norm_interval`
     "The smeared error at the width that it equals, what noise does to it, and the weights of an integral from 0 to 1."
     conf = conf.double().cpu()
     e = hit.double().cpu() - conf
     if means is None: means = cosine_means([(conf, e)], cells)
-    sigma = max(smooth_error_norm(means), 1e-4)  # the least width that `cells_for` takes
+    if value is None: value = smooth_error_norm(means)
+    sigma = max(value, 1e-4)  # the least width that `cells_for` takes
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # finer noise would be smeared out
     size = torch.bincount((conf*points).round().int(), weights=e.square(), minlength=points + 1).sqrt_().float()
     draw = torch.Generator().manual_seed(seed)
