@@ -1433,6 +1433,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'calibnb/notebooks/pages.py')},
             'calibnb.notebooks.paper_pages': { 'calibnb.notebooks.paper_pages._bare': ( '75_notebooks/paper_pages.html#_bare',
                                                                                         'calibnb/notebooks/paper_pages.py'),
+                                               'calibnb.notebooks.paper_pages._in_the_paper': ( '75_notebooks/paper_pages.html#_in_the_paper',
+                                                                                                'calibnb/notebooks/paper_pages.py'),
                                                'calibnb.notebooks.paper_pages._joined': ( '75_notebooks/paper_pages.html#_joined',
                                                                                           'calibnb/notebooks/paper_pages.py'),
                                                'calibnb.notebooks.paper_pages._of_paper': ( '75_notebooks/paper_pages.html#_of_paper',
