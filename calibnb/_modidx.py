@@ -3,6 +3,7 @@
 d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url': '', 'lib_path': 'calibnb'},
   'syms': { 'calibnb.checks': { 'calibnb.checks._above_zero': ('checks.html#_above_zero', 'calibnb/checks.py'),
                                 'calibnb.checks._at_least': ('checks.html#_at_least', 'calibnb/checks.py'),
+                                'calibnb.checks._digit_study': ('checks.html#_digit_study', 'calibnb/checks.py'),
                                 'calibnb.checks._exponents': ('checks.html#_exponents', 'calibnb/checks.py'),
                                 'calibnb.checks._full_data': ('checks.html#_full_data', 'calibnb/checks.py'),
                                 'calibnb.checks._image_study': ('checks.html#_image_study', 'calibnb/checks.py'),
