@@ -28,6 +28,11 @@ def _trainings(settings, epochs, why=''):
     _at_least(settings, 'n_seeds', 1)
     _at_least(settings, 'epochs', epochs, why)
 
+def _digit_study(settings, epochs, why=''):
+    "What every study wants whose quick setting has the digits."
+    _trainings(settings, epochs, why)
+    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+
 def _full_data(settings, *known):
     "The data of the full setting, which the quick one does not have."
     _one_of(settings, 'data', known, f'one of {", ".join(known)}')
@@ -38,23 +43,20 @@ def _full_data(settings, *known):
 # %% ../nbs/73_checks.ipynb #c1a50007
 def check_nll_overfitting(settings:dict):
     "ValueError for parameters of `nll_overfitting` that cannot be right."
-    _trainings(settings, 20, ', of which the last fifth is compared with others')
+    _digit_study(settings, 20, ', of which the last fifth is compared with others')
     _exponents(settings, '; 0 is cross-entropy, which is always there')
-    _one_of(settings, 'quick_data', ('digits', 'noisy_digits'), 'digits or noisy_digits')
     for name in 'sesoi_norm', 'sesoi_epochs', 'sesoi_temperature': _above_zero(settings, name)
 
 def check_calibratability(settings:dict):
     "ValueError for parameters of `calibratability` that cannot be right."
-    _trainings(settings, 20, ', or no sample is learned late')
+    _digit_study(settings, 20, ', or no sample is learned late')
     _at_least(settings, 'resamples', 2)
     for name in ('least_ratio', 'least_gap'): _above_zero(settings, name)
-    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), '"noisy_digits" or "digits"')
     _full_data(settings, 'svhn', 'cifar10', 'cifar100', '20newsgroups')
 
 def check_loss_comparison(settings:dict):
     "ValueError for parameters of `loss_comparison` that cannot be right."
-    _trainings(settings, 10)
-    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
+    _digit_study(settings, 10)
     _one_of(settings, 'paper', ('wang2021', 'loss_study'), 'wang2021 or loss_study')
     _full_data(settings, 'svhn', 'cifar10', 'cifar100', '20newsgroups')
     if settings['paper'] == 'loss_study' and settings['data'] != 'cifar10':
@@ -72,7 +74,7 @@ def check_report(settings:dict):
 
 # %% ../nbs/73_checks.ipynb #ef5c13d6
 def _image_study(settings):
-    _trainings(settings, 10)
+    _digit_study(settings, 10)
     _full_data(settings, 'cifar10', 'cifar100', 'tiny_imagenet')
 
 def check_weighted_gradients(settings:dict):
@@ -83,14 +85,12 @@ def check_weighted_gradients(settings:dict):
     if settings['quick'] and settings['model'] != 'resnet50':
         raise ValueError(f'model: {settings["model"]!r} belongs to the full setting, set quick to False; '
                          'the quick one has an MLP')
-    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
     for name in 'sesoi_r', 'sesoi_cost': _above_zero(settings, name)
 
 def check_meta_regularization(settings:dict):
     "ValueError for parameters of `meta_regularization` that cannot be right."
     _image_study(settings)
     _one_of(settings, 'scope', ('head', 'full'), 'head or full')
-    _one_of(settings, 'quick_data', ('noisy_digits', 'digits'), 'noisy_digits or digits')
     _above_zero(settings, 'bandwidth')
     _above_zero(settings, 'meta_lr')
     _above_zero(settings, 'least_gamma')

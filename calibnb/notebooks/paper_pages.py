@@ -30,20 +30,28 @@ def _bare(html)->str:
     lines = re.sub(r' (id|class|style)="[^"]*"', '', table).splitlines()
     return '\n'.join(line.strip() for line in lines if line.strip())
 
-# %% ../../nbs/75_notebooks/07_paper_pages.ipynb #d8926176
-def _slug(paper): return re.sub(r'[^a-z0-9]+', '_', paper.lower()).strip('_')
-
+# %% ../../nbs/75_notebooks/07_paper_pages.ipynb #bacfbf24
 def _of_paper(paper, place)->list[str]:
     "The numbers that the paper prints in a table, as paragraphs."
     numbers = paper_numbers()
-    if not len(numbers[(numbers.paper == paper) & (numbers.place == place)]): return []  # the loss study prints none
+    numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
+    if not len(numbers): return []  # the loss study prints none
     table = paper_table(paper, ('data', 'model', 'metric'), place=place).T  # long rather than wide
     table.index = [_joined(key) for key in table.index]
-    return ['In the paper:', markdown_table(table.map('{:g}'.format).replace('nan', '–'))]
+    return [f'{_in_the_paper(numbers)}:', markdown_table(table.map('{:g}'.format).replace('nan', '–'))]
+
+def _in_the_paper(numbers)->str:
+    "With the test samples and trainings behind each number, where all have as many and the paper says so."
+    def of_all(column): return numbers[column].iloc[0] if numbers[column].nunique(dropna=False) == 1 else float('nan')
+    counts = {'test samples': of_all('n_test'), 'trainings': of_all('runs')}
+    return ', '.join(['In the paper', *(f'{n:,.0f} {what}' for what, n in counts.items() if n > 0)])
 
 def _joined(key):
     "'CIFAR-10, ResNet-50, ECE %': what names a row; a part that is not stated is left out."
     return key if isinstance(key, str) else ', '.join(part for part in key if part != '–')
+
+# %% ../../nbs/75_notebooks/07_paper_pages.ipynb #d8926176
+def _slug(paper): return re.sub(r'[^a-z0-9]+', '_', paper.lower()).strip('_')
 
 def _ours(directory, row, shown)->str:
     "What stands in the page for a row: a picture, a table, a section, or that there is nothing yet."

@@ -27,13 +27,16 @@ def read_rows(
 
 @cache
 def _all():
-    "The numbers, as such."
-    return [dict(row, value=float(row['value'])) for row in read_rows('papers.csv')]
+    "The numbers, as such; nan where nothing is stated."
+    def read(row): return {column: float(row[column] or 'nan') for column in _NUMBERS}
+    return [row | read(row) for row in read_rows('papers.csv')]
+
+_NUMBERS = 'value', 'sd', 'n_test', 'runs'
 
 def paper_numbers(
     paper:str|None=None,  # short name; None: all papers
     **where,              # place, data, model, method or metric: a value, or a list of values
-):                        # pandas DataFrame: paper, place, data, model, method, metric, value, note
+):                        # pandas DataFrame: paper, place, data, model, method, metric, value, sd, n_test, runs, note
     "The papers' numbers, as printed."
     import pandas as pd
     rows, columns = _all(), list(_all()[0])

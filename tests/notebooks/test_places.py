@@ -73,6 +73,21 @@ def test_every_table_says_how_much_of_it_is_there():
         assert table.missing or full, table
 
 
+def test_how_sure_a_number_is():
+    "Test samples and trainings, as far as they are stated; what is missing of the standard deviations is said."
+    numbers = paper_numbers()
+    stated = {data: set(of_data.n_test.dropna()) for data, of_data in numbers.groupby("data")}
+    ten_thousand = dict.fromkeys(["CIFAR-10", "CIFAR-100", "Tiny-ImageNet"], {10_000})
+    assert {data: n for data, n in stated.items() if n} == ten_thousand
+    tables = numbers[numbers.place.str.startswith("Table")]
+    runs = {paper: set(of_paper.runs) for paper, of_paper in tables.dropna(subset="runs").groupby("paper")}
+    assert runs == {"Lin 2025": {3}, "meta-regularization": {5}}
+    assert not (numbers.sd <= 0).any()
+    lacking = {(t.paper, t.place) for t in paper_tables().itertuples() if "standard deviations" in t.missing}
+    of_those = numbers.set_index(["paper", "place"]).loc[sorted(lacking)]
+    assert of_those.sd.isna().any(), "say in nbs/tables.csv that they are there"
+
+
 def test_no_number_is_there_twice():
     what = ["paper", "place", "data", "model", "method", "metric"]
     assert not paper_numbers().duplicated(what).any()

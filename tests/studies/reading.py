@@ -5,8 +5,10 @@ import nbformat
 import numpy as np
 from conftest import EXPERIMENTS
 
+from calibnb.data import load_data
 from calibnb.metrics import ece
 from calibnb.notebooks import HOLDS, UNDECIDED
+from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
 
@@ -31,6 +33,20 @@ def percent(values):
 def ece_percent(run):
     preds = run.predictions("test")
     return 100*ece(preds.probs, preds.target).item()
+
+
+def scaled_ece(run):
+    "In percent, after temperature scaling on the validation samples."
+    val, test = run.predictions("val"), run.predictions("test")
+    probs = TemperatureScaling().fit(val.logits, val.target).transform(test.logits)
+    return 100*ece(probs, test.target).item()
+
+
+def true_error(run):
+    "In percent: how far the confidences of test samples are from the true probabilities of the predicted classes."
+    posterior = load_data(run.config.data, seed=run.config.seed, **run.config.data_args).test.posterior
+    conf, pred = run.predictions("test").probs.max(1)
+    return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
 
 
 def changed(name, tmp_path, old, new):

@@ -3,12 +3,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, run_forked
-from reading import broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings, true_error
 
 from scipy.stats import ttest_ind
 
 from calibnb import cli
-from calibnb.data import load_data
 from calibnb.metrics import debiased_ece
 from calibnb.notebooks import HOLDS, UNDECIDED
 from calibnb.notebooks.verdicts import spread
@@ -46,13 +45,6 @@ def temperature(run):
     return TemperatureScaling("nll", "pool").fit(val.logits, val.target).temperature_
 
 
-def true_error_percent(run):
-    preds = run.predictions("test")
-    posterior = load_data("noisy_digits", seed=run.config.seed).test.posterior
-    of_prediction = posterior[range(len(preds)), preds.pred]
-    return 100*(of_prediction - preds.conf).abs().mean().item()
-
-
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study, 7, 7)
     assert {f.stem for f in (study/"figures").iterdir()} >= {"reliability", "validation_size", "optimal_ece", "sweep"}
@@ -73,7 +65,7 @@ def test_the_table_is_of_the_runs(root, study):
         runs = of_loss(root, loss, **options)
         assert [r.config.seed for r in runs] == [0, 1]
         assert found[label]["ECE %"].split(" ●")[0].split(" ○")[0] == percent([ece_percent(run) for run in runs])
-        assert found[label]["true error %"].startswith(percent([true_error_percent(run) for run in runs]))
+        assert found[label]["true error %"].startswith(percent([true_error(run) for run in runs]))
         assert found[label]["T"] == percent([temperature(run) for run in runs])
     cells = [cell for row in found.values() for cell in row.values()]
     assert len(found) == 15 + 4*2 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)

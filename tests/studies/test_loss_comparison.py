@@ -3,9 +3,8 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, run_forked
-from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings, true_error
 
-from calibnb.data import load_data
 from calibnb.metrics import debiased_ece
 from calibnb.notebooks import UNDECIDED
 from calibnb.runs import choose_coefficient
@@ -37,12 +36,6 @@ def rows_of(folder, name):
     head, *rows = table(folder, name)
     columns = [c for c in head if c not in ("network", "loss", "metric")]
     return {tuple(row[:2]): dict(zip(columns, row[2:])) for row in rows if row[0] in NETWORKS}
-
-
-def true_error(run):
-    posterior = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test.posterior
-    preds = run.predictions("test")
-    return 100*(posterior.gather(1, preds.pred[:, None])[:, 0] - preds.conf).abs().mean().item()
 
 
 def chosen(root, hidden, loss, option, values):

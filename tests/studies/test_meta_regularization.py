@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, claim, run_forked
-from reading import broken_copy, changed, ece_percent, finding, kinds, margin, percent, table, trainings
+from reading import (
+    broken_copy, changed, ece_percent, finding, kinds, margin, percent, scaled_ece, table, trainings, true_error)
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.meta import MetaRecipe
-from calibnb.metrics import ece
 from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
@@ -81,19 +81,6 @@ def test_the_table_is_of_the_runs(study, runs):
     assert rows["CE + TS"]["ECE %"] == percent([scaled_ece(run) for run in runs["ce"]])
     assert rows["CE + TS"]["ECE %"] == rows["CE"]["ECE + TS %"]
     assert rows["FL-1"]["true error %"] == percent([true_error(run) for run in runs["FL-1"]])
-
-
-def scaled_ece(run):
-    val, test = run.predictions("val"), run.predictions("test")
-    probs = TemperatureScaling().fit(val.logits, val.target).transform(test.logits)
-    return 100*ece(probs, test.target).item()
-
-
-def true_error(run):
-    "Of the confidences, in percent, from the predictions on disk."
-    posterior = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test.posterior
-    conf, pred = run.predictions("test").probs.max(1)
-    return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
 
 
 def test_the_choice_is_made_on_validation_samples(study, runs):

@@ -1,15 +1,19 @@
 "The study of weighted gradients: tables and margins are those of its trainings; what is broken on purpose is seen."
+import re
+
 import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
 from reading import (
-    assert_undecided_by_two, broken_copy, ece_percent, finding, kinds, margin, percent, table, trainings)
+    assert_undecided_by_two, broken_copy, ece_percent, finding, kinds, margin, percent, scaled_ece, table, trainings,
+    true_error)
 
 from calibnb.data import load_data
-from calibnb.losses.weights import LogProbs, bsce_weight, focal_weight
+from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
 from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
 from calibnb.posthoc import TemperatureScaling
+from calibnb.runs import choose_coefficient
 
 SMALL = dict(n_seeds=2, epochs=10)
 RIVALS = ["CE", "Brier", "MMCE", "FLSD", "DFL, chosen", "BSCE, chosen"]
@@ -43,13 +47,6 @@ def chosen_ece(root, folder, method, loss):
     return [ece_percent(of_loss(root, loss, **options)[i]) for i, options in enumerate(picked)]
 
 
-def true_error(run):
-    "In percent: how far confidences are from the true probability of the predicted class."
-    posterior = load_data(run.config.data, seed=run.config.seed, **run.config.data_args).test.posterior
-    conf, pred = run.predictions("test").probs.max(1)
-    return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
-
-
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study, 6, 10)
     assert kinds(study) == {"paper", "ours", "identity"}
@@ -65,6 +62,7 @@ def test_the_table_is_of_the_trainings(root, study):
         runs = of_loss(root, loss)
         assert len(runs) == 2 and rows[method]["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
         assert rows[method]["true error %"].startswith(percent([true_error(r) for r in runs]))
+        assert rows[method]["ECE % + TS"].startswith(percent([scaled_ece(r) for r in runs]))
     assert rows["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
     assert all(float(row["error %"].split()[0]) < 50 for row in rows.values()), "each loss has learned something"
 
@@ -97,6 +95,30 @@ def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
         assert rows_of(study, name)["BSCE, cross-validated"]["ECE %"].startswith(percent(eces))
 
 
+def test_each_repetition_chooses_on_its_validation_samples(root, study):
+    "By the calibration error for what is compared before temperature scaling, by refinement for what is after it."
+    grid = {gamma: of_loss(root, "dual_focal", gamma=gamma) for gamma in (1., 3., 5.)}
+
+    def chosen(i, criterion):
+        preds = {gamma: runs[i].predictions("val") for gamma, runs in grid.items()}
+        return f"γ {choose_coefficient(preds, criterion, clusters=grid[1.][i].rows['val']):g}"
+    cells = {}
+    for when, criterion in {"before TS": "calibration", "after TS": "refinement"}.items():
+        row, = [r for r in table(study, "choices") if r[:2] == ["DFL", when]]
+        cells[when] = row[3:]
+        assert cells[when] == [chosen(i, criterion) for i in range(2)]
+    assert cells["before TS"] != cells["after TS"], "or the test could not see them swapped"
+
+
+def test_losses_beside_gradients(root, study):
+    "Each of the paper's two columns beside its own of ours."
+    row = rows_of(study, "losses_or_gradients")["FLSD"]
+    for way, loss, theirs in ("losses", "flsd", 1.26), ("gradients", "flsd_gra", .88):
+        assert float(row[f"the paper, weighted {way}"]) == theirs
+        ours = np.mean([ece_percent(r) for r in of_loss(root, loss)])
+        assert float(row[f"ours, weighted {way}"]) == pytest.approx(ours)
+
+
 def test_exponents_beside_those_of_the_paper(root, study):
     rows = rows_of(study, "paper_exponents")
     assert list(rows) == [str(g) for g in range(1, 9)]
@@ -112,7 +134,12 @@ def test_weights_against_the_true_error(root, study):
         u = weight(LogProbs(preds.logits.double(), preds.target)).numpy()
         return np.corrcoef(u, (posterior - preds.probs).norm(dim=1))[0, 1]
     rows = rows_of(study, "weights_and_truth")
-    for name, weight in {"focal": lambda p: focal_weight(p, 1.), "Brier": lambda p: bsce_weight(p, 2., 2.)}.items():
+    weights = {
+        "focal": lambda p: focal_weight(p, 1.),
+        "dual focal": lambda p: dual_focal_weight(p, 1.),
+        "Brier": lambda p: bsce_weight(p, 2., 2.),
+    }
+    for name, weight in weights.items():
         r = [correlation(run, weight) for run in of_loss(root, "ce")]
         assert rows[name]["c, distance"] == f"{np.mean(r):.3f} ± {np.std(r, ddof=1):.3f}"
     assert rows["dual focal"]["paper, best exponent, five Gaussians"] == "0.638"
@@ -135,8 +162,35 @@ def test_margins_are_of_the_trainings(root, study):
     lowest = finding(study, "BSCE-GRA has the lowest ECE before")
     assert lowest.kind == "paper" and lowest.effect.n_test == 697*15
     rival, = [m for m in RIVALS if f"the closest is {m};" in lowest.effect.note]
-    ours, theirs = (float(rows_of(study)[m]["ECE %"].split()[0]) for m in ("BSCE-GRA, chosen", rival))
-    assert lowest.effect.value == pytest.approx(theirs - ours, abs=.011)  # of two numbers with two digits
+    def mean(method, column): return float(rows_of(study)[method][column].split()[0])
+    def lead(rival, column): return mean(rival, column) - mean("BSCE-GRA, chosen", column)
+    assert lowest.effect.value == pytest.approx(lead(rival, "ECE %"), abs=.011)  # of two numbers with two digits
+    least = min(lead(m, "true error %") for m in RIVALS)
+    assert ("true error" in lowest.effect.note) == (least*lowest.effect.value < 0)
+
+
+def confidence_percent(runs):
+    return 100*np.mean([r.predictions("test").conf.mean().item() for r in runs])
+
+
+def test_the_margin_of_overconfidence_is_of_the_trainings(root, study):
+    runs = of_loss(root, "ce")
+    accuracy = 100*np.mean([r.predictions("test").hit.double().mean().item() for r in runs])
+    found = margin(study, "CE leaves the network overconfident")
+    assert found == pytest.approx(confidence_percent(runs) - accuracy, abs=1e-4)
+
+
+def test_margins_over_the_exponents_are_of_the_trainings(root, study):
+    "Of the step, and of the end of the map, that the finding names."
+    found = finding(study, "the mean confidence falls as the exponent grows")
+    loss, low, beta, high = re.search(r"closest is ([\w-]+), γ (\d), β (\d) to (\d)", found.effect.note).groups()
+    name = {"BSCE": "bsce", "BSCE-GRA": "bsce_gra"}[loss]
+    less, more = (confidence_percent(of_loss(root, name, gamma=float(g), beta=float(beta))) for g in (low, high))
+    assert found.effect.value == pytest.approx(less - more, abs=1e-4)
+    found = finding(study, "the ECE of BSCE-GRA is least at an exponent between")
+    end = float(re.search(r"closest is γ (\d)", found.effect.note)[1])
+    at_end, inside = (np.mean([ece_percent(r) for r in of_loss(root, "bsce_gra", gamma=g, beta=2.)]) for g in (end, 2.))
+    assert found.effect.value == pytest.approx(at_end - inside)
 
 
 def test_the_margin_of_the_gradient_norms_is_of_the_last_epoch(root, study):
