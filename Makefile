@@ -47,12 +47,12 @@ demo: $(NOTEBOOKS)     ## run the headline experiments; prints where their noteb
 # one thread each: processes of several threads wait for one another, and take five times as long
 LESSONS := OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2
 
-test: $(DEV)           ## the lesson cells of all notebooks, then tests/
-	$(LESSONS)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
-
 # two jobs side by side, the first one's output after the second's; fails if either does
 both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first | second))
+
+# tests of kernels, clusters and killed processes wait much of their time: two cores have work for more than two
+test: $(DEV)           ## the lesson cells of all notebooks and, beside them, tests/
+	$(call both,$(LESSONS),$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder)
 
 check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
 	$(BIN)/ruff check

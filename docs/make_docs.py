@@ -285,7 +285,7 @@ def build(run=True):
     DOCS.mkdir(exist_ok=True)
     if run:
         os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
-    config["nav"] = gather(run)
+    config |= dict(nav=gather(run), hooks=[str(ROOT/"docs"/"templates.py")])
     (DOCS/"mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")]
     subprocess.run(command, check=True, cwd=DOCS, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))

@@ -195,11 +195,12 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    "The slowest files come first, so that two workers end together."
-    slowest = ["test_sweep.py", "test_train.py", "test_docs.py", "test_browser.py", "test_experiments.py",
-               "test_calibratability.py", "test_weighted_gradients.py", "test_notebooks.py", "test_files.py",
-               "test_meta_regularization.py", "test_pool.py", "test_loss_comparison.py", "test_house.py",
-               "test_evaluate.py", "test_nll_overfitting.py", "test_losses.py", "test_metrics.py"]
+    "The slowest files come first, so that all workers end together."
+    slowest = ["test_sweep.py", "test_train.py", "test_docs.py", "test_browser.py", "test_loss_comparison.py",
+               "test_weighted_gradients.py", "test_calibratability.py", "test_experiments.py",
+               "test_meta_regularization.py", "test_places.py", "test_house.py", "test_notebooks.py", "test_files.py",
+               "test_pool.py", "test_nll_overfitting.py", "test_evaluate.py", "test_losses.py", "test_toy_gaussian.py",
+               "test_train_and_report.py", "test_loss_geometry.py", "test_metrics.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 

@@ -1,6 +1,5 @@
 "Experiments through papermill: they run, find their runs again, refuse what is wrong, and say why they stopped."
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,16 +54,28 @@ def test_a_second_time_nothing_is_trained_and_nothing_executed(root, toy):
     assert starts() == before
 
 
-@pytest.mark.parametrize("name, few, figures", [
-    ("toy_gaussian", ["-p", "n_seeds", "1"], 5),
-    ("train", ["-y", "recipe: {epochs: 5}"], 3),
+def as_command(source, parameters):
+    given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+    command = [PAPERMILL, source, "out.ipynb", *given, "--no-progress-bar"]
+    subprocess.run(command, check=True, timeout=patience(120), capture_output=True)
+
+
+def as_function(source, parameters, to="out.ipynb"):
+    "In a kernel that is a copy."
+    forks()
+    options = PLAIN | for_slow_kernels() | dict(kernel_manager_class=kernels_that_are_copies())
+    papermill.execute_notebook(source, to, parameters=parameters, **options)
+
+
+@pytest.mark.parametrize("run, name, few, figures", [
+    (as_command, "toy_gaussian", dict(n_seeds=1), 5),
+    (as_function, "train", dict(recipe=dict(epochs=5)), 3),
 ])
-def test_plain_papermill_from_any_directory(root, tmp_path, name, few, figures, toy):
+def test_plain_papermill_from_any_directory(root, tmp_path, monkeypatch, run, name, few, figures, toy):
     "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
-    env = {**os.environ, "CALIBNB_RUNS": str(root)}
-    source = str(EXPERIMENTS/f"{name}.ipynb")
-    command = [PAPERMILL, source, "out.ipynb", "-p", "seed", "3", *few, "--no-progress-bar"]
-    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=patience(120), capture_output=True)
+    monkeypatch.setenv("CALIBNB_RUNS", str(root))
+    monkeypatch.chdir(tmp_path)
+    run(str(EXPERIMENTS/f"{name}.ipynb"), dict(seed=3, **few))
     assert pictures(tmp_path/"out.ipynb") == figures
     notebooks = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.path.parent.name == name]
     folder, = [f for f in notebooks if f.info["settings"]["seed"] == 3]
@@ -73,10 +84,8 @@ def test_plain_papermill_from_any_directory(root, tmp_path, name, few, figures, 
 
 def refused(path, tmp_path, **parameters):
     "What plain papermill says when the notebook refuses its parameters."
-    forks()
-    options = PLAIN | for_slow_kernels() | dict(kernel_manager_class=kernels_that_are_copies())
     with pytest.raises(papermill.PapermillExecutionError) as error:
-        papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), parameters=parameters, **options)
+        as_function(str(path), parameters, str(tmp_path/"out.ipynb"))
     return error.value
 
 
@@ -187,7 +196,7 @@ def test_a_notebook_that_changed_is_executed_again(tmp_path):
 def test_after_plain_papermill_the_executed_notebook_is_still_made(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     path = notebook(tmp_path/"good.ipynb", GOOD)
-    papermill.execute_notebook(str(path), str(tmp_path/"out.ipynb"), **PLAIN, **for_slow_kernels())
+    as_function(str(path), {}, str(tmp_path/"out.ipynb"))
     folder, = find_runs(tmp_path/"runs")
     assert folder.state == "done" and not (folder/"notebook.ipynb").exists()
     assert (run_forked(path)/"notebook.ipynb").exists()

@@ -3,13 +3,12 @@
 import csv
 import re
 import shlex
-import subprocess
 import sys
 from itertools import groupby
 
 import nbformat
 import pytest
-from conftest import ROOT, patience
+from conftest import ROOT, on_processes
 
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import list_experiments, plan_notebook
@@ -21,6 +20,7 @@ from calibnb.sweep.typed import typed_spec
 
 sys.path.insert(0, str(ROOT/"docs"))
 import places  # noqa: E402
+import plans  # noqa: E402
 
 COLUMNS = ["paper", "place", "shows", "kind", "notebook", "name", "data", "command", "note"]
 ROWS = paper_places()
@@ -155,9 +155,7 @@ def test_a_command_can_be_run_as_printed(command):
 
 def test_plans_are_those_of_the_commands(tmp_path):
     "The trainings that notebooks and sweeps would make now, and their hours; in a process, since notebooks set styles."
-    command = [sys.executable, "docs/plans.py", str(tmp_path/"plans.csv")]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience(200))
-    assert ended.returncode == 0, ended.stderr
+    on_processes(1, plans.main, tmp_path/"plans.csv")
     assert (tmp_path/"plans.csv").read_text() == (ROOT/"nbs"/"plans.csv").read_text(), "run `make plans`"
 
 

@@ -75,7 +75,7 @@ def nothing_goes_on():
 def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
     root = tmp_path/"runs"
     spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
-    limit = patience(2.5)  # enough for those that are not stuck
+    limit = patience(1.2)  # twice as long as those take that are not stuck
     table = sweep(spec, root, timeout=limit, progress=False).set_index("job")
     assert Counter(table.state) == {"failed": 8, "done": 2}
     reasons = {
