@@ -18,7 +18,7 @@ from ..core.options import Registry, pick
 from ..core.checks import as_tensor, at_least_float32, check_bool, check_logits
 from ..core.runtime import seeded
 from .classifier import Classifier, _check_image, MLP, SmallCNN
-from .convnets import ResNet, WideResNet, DenseNet, VGG
+from .convnets import DenseNet, ResNet, SmallResNet, VGG, WideResNet
 from .sequences import TextCNN, TreeLSTM
 
 # %% ../../nbs/55_models/04_named.ipynb #e0973264
@@ -61,6 +61,7 @@ class Torchvision(Classifier):
 models = Registry('model', {
     'mlp': MLP,
     'small_cnn': SmallCNN,
+    'small_resnet': SmallResNet,
     'resnet18': ResNet,
     'resnet50': partial(ResNet, blocks=(3, 4, 6, 3), bottleneck=True),
     'resnet32': partial(ResNet, blocks=(5, 5, 5), width=16, shortcut='pad'),

@@ -336,6 +336,7 @@ def small_digits(**options):
 
 
 SMALL = {"mlp": ((16,), dict(hidden=[8])), "small_cnn": ((1, 8, 8), dict(width=4)),
+         "small_resnet": ((3, 8, 8), dict(width=4, hidden=8)),
          "resnet18": ((3, 8, 8), dict(width=4)), "resnet50": ((3, 8, 8), dict(blocks=[1, 1], width=4)),
          "resnet32": ((3, 8, 8), dict(blocks=[1, 1], width=4)),
          "resnet110": ((3, 8, 8), dict(blocks=[1, 1, 1], width=4, shortcut="pad")),
@@ -533,7 +534,7 @@ ELSEWHERE = {
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",
              "a part of meta.MetaTrainer": "MetaStepper"},
     "models": {HELPERS: "models Classifier list_models set_vectors",
-               LAYERS: "MLP SmallCNN ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
+               LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
     "synth": {},
     "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},

@@ -47,9 +47,9 @@ def test_features_and_head(name, size):
     assert torch.allclose(net(x), torch.cat([net(x[:1]), net(x[1:])]), atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "densenet121"])
+@pytest.mark.parametrize("name", ["small_resnet", "resnet18", "densenet121"])
 def test_stages_halve_the_image(name):
-    "The stem keeps 32x32; three halvings leave 4x4 for the mean."
+    "Three halvings, that of small_resnet's stem among them, leave 4x4 of 32x32."
     net, seen = make_model(name, 10, (3, 32, 32)), []
     for m in net.modules():
         if isinstance(m, torch.nn.AdaptiveAvgPool2d):
@@ -188,10 +188,12 @@ def test_seeds_and_options():
     assert not torch.equal(a.head.weight, c.head.weight)
     assert model_options("resnet110")["blocks"] == (18, 18, 18) and model_options("resnet32")["shortcut"] == "pad"
     assert count(make_model("resnet32", 10, (3, 32, 32), shortcut="conv")) == 466_906
+    assert count(make_model("small_resnet", 10, (3, 32, 32))) == 816_170
 
 
 @pytest.mark.parametrize("name, shape, options, message", [
     ("resnet18", (16,), {}, "a resnet needs images"),
+    ("small_resnet", (1, 4, 4), {}, "at least 8x8"),
     ("vgg16", (3, 16, 16), {}, "at least 32x32"),
     ("wide_resnet", (3, 32, 32), dict(depth=28), "depth: 28, want 6n \\+ 2"),
     ("resnet18", (3, 32, 32), dict(shortcut="x"), "shortcut: 'x' is not known"),
