@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open, SafetensorError
@@ -130,27 +131,30 @@ class _Stored:
         if 'eps' in data: data['eps'] = data['eps'].item()
         return cls(**data)
 
-# %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
-@dataclass(frozen=True, eq=False)
-class Predictions(_Derived, _Stored):
-    "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
-    logits:Tensor  # (N, K) finite
-    target:Tensor  # (N,) int64 in 0..K-1
-    given:Tensor|None=None  # (N, K) probabilities, where the logits are logarithms of their mixture with the uniform
-    eps:float=0.            # weight of the uniform in that mixture
+# %% ../../nbs/00_core/05_predictions.ipynb #c242c925
+def _of_classifier(classifier, X, y):
+    "(N, K) probabilities and (N,) columns of the labels."
+    kind = type(classifier).__name__
+    if not hasattr(classifier, 'predict_proba'):
+        raise TypeError(f'classifier: {kind} has no predict_proba; '
+                        'give scores of yours to Predictions, or probabilities to Predictions.from_probs')
+    probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
+    if y.ndim != 1 or np.ndim(probs) != 2:
+        raise ValueError(f'y: shape {y.shape}, want one label a sample; of several outputs, give one at a time')
+    columns = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unknown = y[classes[columns] != y].tolist()
+    if unknown:
+        known = ', '.join(map(repr, classes.tolist()[:20]))
+        raise ValueError(f'y: {unknown[0]!r} is none of the labels that {kind} was fitted on: {known}')
+    return probs, columns
 
-    def __post_init__(self):
-        logits, target = check_logits(self.logits, self.target, values=True)
-        object.__setattr__(self, 'logits', logits.detach())
-        object.__setattr__(self, 'target', target)
-
-    def __len__(self): return len(self.target)
-    def __getitem__(self, rows):
-        given = None if self.given is None else self.given[rows]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
-    def __repr__(self):
-        error = 1 - self.hit.double().mean()
-        return f'Predictions({len(self)} samples, {self.num_classes} classes, error {error:.4f})'
+# %% ../../nbs/00_core/05_predictions.ipynb #9cc58c80
+class _Made:
+    "Predictions of what others give."
+    @classmethod
+    def of(cls, classifier, X, y):
+        "Of a fitted classifier of scikit-learn and labelled samples that it has not seen; labels as it knows them."
+        return cls.from_probs(*_of_classifier(classifier, X, y))
 
     @classmethod
     def from_probs(cls, probs, target, eps=None):
@@ -169,3 +173,25 @@ def _zeros_text(zeros, n, eps):
     seen = 'here each counts as 87.3 nats'
     if eps: seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}'
     return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'
+
+# %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
+@dataclass(frozen=True, eq=False)
+class Predictions(_Derived, _Stored, _Made):
+    "Logits of a network on a set with the set's labels; checked once, here, so that what follows need not."
+    logits:Tensor  # (N, K) finite
+    target:Tensor  # (N,) int64 in 0..K-1
+    given:Tensor|None=None  # (N, K) probabilities, where the logits are logarithms of their mixture with the uniform
+    eps:float=0.            # weight of the uniform in that mixture
+
+    def __post_init__(self):
+        logits, target = check_logits(self.logits, self.target, values=True)
+        object.__setattr__(self, 'logits', logits.detach())
+        object.__setattr__(self, 'target', target)
+
+    def __len__(self): return len(self.target)
+    def __getitem__(self, rows):
+        given = None if self.given is None else self.given[rows]
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
+    def __repr__(self):
+        error = 1 - self.hit.double().mean()
+        return f'Predictions({len(self)} samples, {self.num_classes} classes, error {error:.4f})'

@@ -3,11 +3,14 @@ import io
 import math
 import warnings
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.svm import LinearSVC
 
 from calibnb import metrics
 from calibnb.core import Predictions
@@ -453,3 +456,29 @@ def test_a_folder_without_all_of_an_evaluation_is_refused(tmp_path, monkeypatch)
         found.save(tmp_path)
     with pytest.raises(ValueError, match="evaluation.safetensors cannot be read"):
         Evaluation.load(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [["no", "perhaps", "yes"], [-3, 7, 4000]])
+def test_predictions_of_a_classifier_have_its_columns(labels):
+    "Whatever the labels are, and in whatever order they come."
+    draw = np.random.default_rng(0)
+    X, ids = draw.normal(size=(90, 4)), np.arange(90) % 3
+    y = np.asarray(labels)[ids]
+    forest = RandomForestClassifier(10, random_state=0).fit(X[:60], y[:60])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels with probability 0
+        got, want = (Predictions.of(forest, X[60:], y[60:].tolist()),
+                     Predictions.from_probs(forest.predict_proba(X[60:]), ids[60:]))
+    assert torch.equal(got.probs, want.probs) and torch.equal(got.target, want.target) and got.eps == want.eps > 0
+    assert (np.asarray(labels)[got.pred.numpy()] == forest.predict(X[60:])).all()
+
+
+def test_what_predictions_of_a_classifier_refuse():
+    X, y = np.arange(12.).reshape(6, 2), np.array(["a", "b"]*3)
+    forest = RandomForestClassifier(3, random_state=0).fit(X, y)
+    with pytest.raises(ValueError, match="y: 'c' is none of the labels that RandomForestClassifier .* 'a', 'b'"):
+        Predictions.of(forest, X, ["a", "b", "c", "a", "b", "a"])
+    with pytest.raises(ValueError, match=r"y: shape \(6, 2\), want one label a sample"):
+        Predictions.of(forest.fit(X, np.stack([y, y], 1)), X, np.stack([y, y], 1))
+    with pytest.raises(TypeError, match="classifier: LinearSVC has no predict_proba"):
+        Predictions.of(LinearSVC(), X, y)
