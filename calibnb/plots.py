@@ -132,16 +132,16 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     around = [Path.MOVETO, *[Path.LINETO]*3, Path.CLOSEPOLY]
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
-def _fills(color, count, strength):
+def _fills(color, share, strength):
     "Which bars are filled alike, and how: by strength, or each by its share of the samples in percent."
     if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
-    shades = color.to_rgba(100*count/count.sum())
-    return [(np.arange(len(count)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
+    shades = color.to_rgba(share)
+    return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
 
-def _bars(ax, lo, hi, acc, conf, count, color):
+def _bars(ax, lo, hi, acc, conf, count, share, color):
     "Bars of accuracy, and the gaps to the confidence: red below it, green above it."
     strength = np.clip(count//2.5/4, .25, 1)  # bins of fewer than ten samples are pale, in four steps
-    for some, fill_style in _fills(color, count, strength):
+    for some, fill_style in _fills(color, share, strength):
         _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)
     for s in np.unique(strength):
         for edge, side in (vermillion, acc < conf), (green, acc >= conf):
@@ -150,8 +150,10 @@ def _bars(ax, lo, hi, acc, conf, count, color):
             _boxes(ax, lo[some], hi[some], acc[some], conf[some], **hatched)
 
 def _table_with_intervals(bins):
-    "The bins as a DataFrame, with the interval of each accuracy."
-    table, hits = bins.frame(), (bins.acc.nan_to_num(0)*bins.count).round()
+    "The bins as a DataFrame, with the share of each and the interval of its accuracy; with weights there is none."
+    table = bins.frame().assign(share=100*bins.weight.numpy())
+    if bins.mass is not None: return table.assign(acc_lo=np.nan, acc_hi=np.nan)
+    hits = (bins.acc.nan_to_num(0)*bins.count).round()
     lo, hi = proportion_interval(hits, bins.count)
     return table.assign(acc_lo=lo.numpy(), acc_hi=hi.numpy())
 
@@ -167,11 +169,10 @@ def fill_reliability_axes(
     "Draw bins into a reliability diagram."
     table = _table_with_intervals(bins)
     full = table[table['count'] > 0]
-    lo, hi, acc, conf, count = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count'))
-    _bars(ax, lo, hi, acc, conf, count, color)
+    lo, hi, acc, conf, count, share = (full[k].to_numpy() for k in ('lo', 'hi', 'acc', 'conf', 'count', 'share'))
+    _bars(ax, lo, hi, acc, conf, count, share, color)
     if len(table) <= 30: ax.vlines((lo + hi)/2, full.acc_lo, full.acc_hi, color='#404040', lw=1.1)
     ax.plot([0, 1], [0, 1], color='k', lw=.8, ls=':')
-    share = 100*count/count.sum()
     _boxes(strip, lo, hi, 0*share, share, facecolor=grey, edgecolor='white', lw=.5)
     if curve is not None:
         x, smooth, density = curve
@@ -191,9 +192,10 @@ def reliability_diagram(
     note:str='',           # text below the title, e.g. the ECE with its interval
     leftmost:bool=True,    # False in a row of diagrams: no labels on the vertical axes
     curve=None,            # (confidence, accuracy, density) of `smooth_curve`
+    what:tuple=('confidence', 'accuracy'), # labels of the axes, e.g. ('probability of class 1', 'share of class 1')
 ):                         # pandas DataFrame, a row a bin, with the interval of the accuracy
     "Bars of accuracy over confidence with intervals and hatched gaps, and the share of samples beneath."
-    return fill_reliability_axes(ax, reliability_axes(ax, leftmost), bins, title, color, note, curve)
+    return fill_reliability_axes(ax, reliability_axes(ax, leftmost, what), bins, title, color, note, curve)
 
 # %% ../nbs/35_plots.ipynb #39be5785
 def reliability_row(

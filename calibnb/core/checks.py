@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive', 'check_bool',
-           'check_scores', 'check_logits', 'check_unlabelled', 'check_probs']
+           'check_scores', 'one_column', 'check_logits', 'check_unlabelled', 'check_probs', 'check_multilabel']
 
 # %% ../../nbs/00_core/03_checks.ipynb #6921443c
 import math
@@ -71,43 +71,80 @@ def check_scores(
     name:str,     # 'logits' or 'probs', for the message
     scores:Tensor,# floating point, (N, K) or (N, K, d1, ...)
     target=None,  # integer class ids of a shape that fits, or None
+    least:int=2,  # columns; 1 where one column may stand for the class 1 of two
 ):
     "ValueError unless dtypes and shapes are what losses and metrics take; values are not looked at."
     shape = scores.shape
-    good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= 2 and 0 not in shape
+    good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= least and 0 not in shape
     fits = target is None or target.dtype in _ids and target.shape == shape[:1] + shape[2:]
-    if not good or not fits: _explain(name, scores, target)
+    if not good or not fits: _explain(name, scores, target, least)
 
-def _explain(name, scores, target):
+def _explain(name, scores, target, least):
     "Raise the ValueError that says what `check_scores` saw."
     if not scores.is_floating_point():
         swapped = f'; are target and {name} swapped?' if target is not None and target.is_floating_point() else ''
         raise ValueError(f'{name}: dtype {str(scores.dtype)[6:]}, want floating point{swapped}')
-    if scores.ndim < 2 or scores.shape[1] < 2:
-        hint = '; a binary probability p goes in as stack([1-p, p], 1)' if name == 'probs' else ''
-        raise ValueError(f'{name}: shape {tuple(scores.shape)}, want (N, K) or (N, K, d1, ...) with K >= 2{hint}')
+    if scores.ndim < 2 or scores.shape[1] < least:
+        hint = '; a binary probability p goes in as stack([1-p, p], 1)' if name == 'probs' and least == 2 else ''
+        raise ValueError(f'{name}: shape {tuple(scores.shape)}, want (N, K) or (N, K, d1, ...) with K >= {least}{hint}')
     if scores.numel() == 0:
         raise ValueError(f'{name}: empty, shape {tuple(scores.shape)}; want at least one sample')
     if target.dtype not in _ids:
-        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; '
-                         'one-hot or soft targets need .argmax(1) first')
+        way = 'labels 0 and 1 need .long()' if scores.shape[1] == 1 else 'one-hot or soft targets need .argmax(1)'
+        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; {way} first')
     want = (scores.shape[0], *scores.shape[2:])
     hints = {scores.shape: '; one-hot labels need .argmax(1) first', (*want, 1): '; .squeeze(1) first?'}
     hint = hints.get(tuple(target.shape), '')
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
+
+# %% ../../nbs/00_core/03_checks.ipynb #534d931a
+def one_column(
+    scores:Tensor,  # (N,), (N, 1) or (N, 1, d1, ...); all else is left as it is
+    target=None,    # labels: (N,), (N, d1, ...) or as the scores
+):                  # scores (N, 1) or (N, 1, d1, ...), and target (N,) or (N, d1, ...), or None
+    "Scores of class 1, with their column, and their labels without."
+    if scores.ndim == 1: scores = scores[:, None]
+    if target is None or scores.ndim < 2 or scores.shape[1] != 1: return scores, target
+    if target.dtype == torch.bool: target = target.to(torch.uint8)
+    return scores, target.squeeze(1) if target.shape == scores.shape else target
+
+# %% ../../nbs/00_core/03_checks.ipynb #60677929
+def _flat_ids(target, device):
+    if target.ndim != 1: target = target.reshape(-1)
+    return target if target.dtype == torch.int64 and target.device == device else target.to(device, torch.int64)
+
+def _check_labels(target, K, name, ignore_index=None):
+    lo, hi = (v.item() for v in target.aminmax())
+    last = max(K - 1, 1)
+    if lo >= 0 and hi <= last: return
+    bad = (target < 0) | (target > last)
+    if ignore_index is not None: bad &= target != ignore_index
+    if bad.any():
+        row = bad.nonzero()[0, 0].item()
+        columns = 'one column, of class 1' if K == 1 else f'{K} columns'
+        raise ValueError(f'target: label {target[row].item()} at row {row}, want 0..{last} ({name} has {columns})')
+
+def _check_finite(logits):
+    "A sum is nan or inf as soon as one number is; it may overflow too, so only then is each number looked at."
+    if not logits.detach().sum().isfinite() and not logits.isfinite().all():
+        row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
+        raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
 
 # %% ../../nbs/00_core/03_checks.ipynb #4895492a
 def check_logits(
     logits,             # (N, K) or (N, K, d1, ...) unnormalised log-probabilities
     target,             # (N,) or (N, d1, ...) integer class ids
     values:bool=False,  # also refuse nan and inf, and look at labels on every device (a pass over the data)
+    *, least:int=2,     # columns; 1 takes log-odds of class 1 too, as `one_column` has them
+    ignore_index:int|None=None, # a label that may be there, whatever the number of columns
 )->tuple[Tensor, Tensor]: # (N, K) logits and (N,) int64 target, flattened
     "`logits` and `target` ready for use; a ValueError names the argument, the value and the way out."
     check_target(target)
     logits, target = as_tensor(logits, 'logits'), as_tensor(target, 'target')
-    check_scores('logits', logits, target)
+    if least == 1: logits, target = one_column(logits, target)
+    check_scores('logits', logits, target, least)
     logits, target = flatten_classes(logits), _flat_ids(target, logits.device)
-    if (values or target.is_cpu) and not traced(): _check_labels(target, logits.shape[1], 'logits')
+    if (values or target.is_cpu) and not traced(): _check_labels(target, logits.shape[1], 'logits', ignore_index)
     if values: _check_finite(logits)
     return logits, target
 
@@ -121,22 +158,6 @@ def check_unlabelled(
     _check_finite(logits)
     return logits
 
-def _flat_ids(target, device):
-    if target.ndim != 1: target = target.reshape(-1)
-    return target if target.dtype == torch.int64 and target.device == device else target.to(device, torch.int64)
-
-def _check_labels(target, K, name):
-    lo, hi = (v.item() for v in target.aminmax())
-    if lo < 0 or hi >= K:
-        row = ((target < 0) | (target >= K)).nonzero()[0, 0].item()
-        raise ValueError(f'target: label {target[row].item()} at row {row}, want 0..{K-1} ({name} has {K} columns)')
-
-def _check_finite(logits):
-    "A sum is nan or inf as soon as one number is; it may overflow too, so only then is each number looked at."
-    if not logits.detach().sum().isfinite() and not logits.isfinite().all():
-        row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
-        raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
-
 # %% ../../nbs/00_core/03_checks.ipynb #fd2ed6c6
 _ABOVE_ONE = 1e-6                    # by which a softmax in float32 may exceed 1
 _OFF_SUM, _OFF_SUM_HALF = 1e-3, 1e-2 # by which the sum of a row may miss 1; the latter in half precision
@@ -145,27 +166,64 @@ def check_probs(
     probs,               # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
     target=None,         # (N,) or (N, d1, ...) integer class ids, or None
     validate:bool=True,  # False skips the passes over the values, not the shape checks
+    *, least:int=2,      # columns; 1 takes the probability of class 1 too, as `one_column` has it
+    ignore_index:int|None=None, # a label that may be there, whatever the number of columns
 )->tuple[Tensor, Tensor|None]: # (N, K) probs and (N,) int64 target, flattened
     "`probs` and `target` ready for use; a ValueError names the argument, the value and the way out."
     probs, target = as_tensor(probs, 'probs'), None if target is None else as_tensor(target, 'target')
-    check_scores('probs', probs, target)
+    if least == 1: probs, target = one_column(probs, target)
+    check_scores('probs', probs, target, least)
     probs = flatten_classes(probs)
     if target is not None: target = _flat_ids(target, probs.device)
     if validate:
-        _check_prob_values(probs)
-        if target is not None: _check_labels(target, probs.shape[1], 'probs')
+        _check_range(probs, 'softmax(1)' if probs.shape[1] > 1 else 'sigmoid()')
+        if probs.shape[1] > 1: _check_sums(probs)
+        if target is not None: _check_labels(target, probs.shape[1], 'probs', ignore_index)
     return probs.detach(), target
 
-def _check_prob_values(probs):
+def _check_range(probs, link):
     lo, hi = probs.aminmax()  # nan spreads into both
     if not (lo >= 0 and hi <= 1 + _ABOVE_ONE):
         bad = ~((probs >= 0) & (probs <= 1 + _ABOVE_ONE))
         row, col = bad.nonzero()[0].tolist()
         raise ValueError(f'probs: {probs[row, col].item():.4g} at row {row}, column {col}, want numbers in [0, 1]; '
-                         'logits need .softmax(1) first, percentages /100')
+                         f'logits need .{link} first, percentages /100')
+
+def _check_sums(probs):
     total = probs.sum(1)
     off = (total - 1).abs() > (_OFF_SUM_HALF if probs.dtype in (torch.float16, torch.bfloat16) else _OFF_SUM)
     if off.any():
         row = off.nonzero()[0, 0].item()
         raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; '
                          'logits need .softmax(1) first, rounded rows p/p.sum(1)')
+
+# %% ../../nbs/00_core/03_checks.ipynb #37d6e6b4
+def check_multilabel(
+    scores,               # (N, K) or (N, K, d1, ...), independent columns
+    target,               # of the same shape: 0 and 1, whole numbers or flags; or None
+    validate:bool=True,   # False skips the passes over the values
+    *, name:str='probs',  # or 'logits'
+    ignore_index:int|None=None, # a label that may be there beside 0 and 1
+)->tuple[Tensor, Tensor|None]: # (N, K) scores and (N, K) int64 target, flattened
+    "Independent columns and their labels, ready for use; a ValueError names the argument, the value and the way out."
+    scores = as_tensor(scores, name)
+    check_scores(name, scores, least=1)
+    if target is not None: target = _flat_flags(as_tensor(target, 'target'), scores, name)
+    scores = flatten_classes(scores)
+    if validate and name == 'probs': _check_range(scores, 'sigmoid()')
+    if validate and name == 'logits': _check_finite(scores)
+    if validate and target is not None: _check_zeros_and_ones(target, ignore_index)
+    return scores.detach(), target
+
+def _flat_flags(target, scores, name):
+    if target.dtype not in _ids | {torch.bool} or target.shape != scores.shape:
+        raise ValueError(f'target: {str(target.dtype)[6:]}, shape {tuple(target.shape)}, want 0 or 1 for each of '
+                         f'{name} {tuple(scores.shape)}, as whole numbers or flags')
+    return flatten_classes(target).to(scores.device, torch.int64)
+
+def _check_zeros_and_ones(target, ignore_index):
+    bad = (target != 0) & (target != 1)
+    if ignore_index is not None: bad &= target != ignore_index
+    if bad.any():
+        row, col = bad.nonzero()[0].tolist()
+        raise ValueError(f'target: label {target[row, col].item()} at row {row}, column {col}, want 0 or 1')

@@ -58,6 +58,7 @@ class ReliabilityBins:
     count:Tensor  # (M,) int64 samples
     acc:Tensor    # (M,) accuracy
     conf:Tensor   # (M,) mean confidence
+    mass:Tensor|None = None  # (M,) float64 sum of the samples' weights; None: each weighs 1
 
     @property
     def gap(self):
@@ -65,16 +66,19 @@ class ReliabilityBins:
         return self.acc - self.conf
     @property
     def weight(self):
-        "(M,) share of the samples."
-        return self.count.double()/self.count.sum()
+        "(M,) share of the samples, or of their weights."
+        mass = self.count.double() if self.mass is None else self.mass
+        return mass/mass.sum()
     @property
     def noise(self):
         "(M,) variance of being right, unbiased; 0 in a bin of one sample, which shows no spread."
+        if self.mass is not None: raise ValueError('sample_weight: noise is that of counts; leave the weights out')
         return self.acc*(1 - self.acc)*self.count/(self.count - 1).clamp_min(1)
     def frame(self):
         "The table as a pandas DataFrame."
         import pandas as pd
-        return pd.DataFrame({k: getattr(self, k).numpy() for k in ('lo', 'hi', 'count', 'acc', 'conf', 'gap')})
+        columns = ('lo', 'hi', 'count', 'acc', 'conf', 'gap', *(() if self.mass is None else ('mass',)))
+        return pd.DataFrame({k: getattr(self, k).numpy() for k in columns})
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #f8c98514
 def bin_sums(
@@ -82,8 +86,12 @@ def bin_sums(
     conf:Tensor,  # (N,) confidence
     hit:Tensor,   # (N,) bool: was it right?
     n_bins:int,   # M
-)->Tensor:        # (3, M) float64 on the CPU
-    "Number of samples, number of hits and sum of confidences of each bin; they add up over batches."
+    weight:Tensor|None=None, # (N,) of the samples; None: each weighs 1
+)->Tensor:        # (3, M) float64 on the CPU; with weights (4, M)
+    "Number of samples, hits and sum of confidences of each bin, and its weight where there are weights; they add up."
+    if weight is not None:
+        weighted = [torch.bincount(ids, weights=w, minlength=n_bins) for w in (weight*hit, weight*conf, weight)]
+        return torch.stack([torch.bincount(ids, minlength=n_bins).double(), *weighted]).cpu()
     both = torch.bincount(torch.add(ids, hit.to(ids.dtype), alpha=n_bins), minlength=2*n_bins)
     misses, hits = both.double().reshape(2, n_bins)
     confs = torch.bincount(ids, weights=conf.double(), minlength=n_bins)
@@ -91,12 +99,13 @@ def bin_sums(
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #248244c6
 def _table(sums, lo, hi):
-    samples, hits, confs = sums
-    count = samples.long()
-    return ReliabilityBins(lo.to(sums.device), hi.to(sums.device), count, hits/count, confs/count)
+    samples, hits, confs, *weights = sums
+    mass, = weights or [None]
+    total = samples if mass is None else mass
+    return ReliabilityBins(lo.to(sums.device), hi.to(sums.device), samples.long(), hits/total, confs/total, mass)
 
 def width_table(
-    sums:Tensor,  # (3, M) of `bin_sums`, of equal-width bins
+    sums:Tensor,  # (3, M) or (4, M) of `bin_sums`, of equal-width bins
 )->ReliabilityBins:
     "The table of equal-width bins from their sums."
     M = sums.shape[1]
@@ -157,8 +166,13 @@ def chunks(
     return zip(scores.split(rows), target.split(rows))
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #1a8a1f21
+def _given_to_labels(p, y):
+    "The probability of each label and its column; one column is that of label 1."
+    if p.shape[1] > 1: return p.gather(1, y[:, None])[:, 0], y
+    return p[y == 1, 0], y[y == 1] - 1
+
 def class_sums(
-    probs:Tensor,   # (N, K)
+    probs:Tensor,   # (N, K); one column is that of class 1
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
     closed:str='right',
@@ -181,7 +195,7 @@ def class_sums(
         number += counted(at)
         confs += counted(at, values)
         squares += counted(at, values.square())
-        hits += counted(cells(p.gather(1, y[:, None])[:, 0], y))
+        hits += counted(cells(*_given_to_labels(p, y)))
         total += torch.stack([p.sum(0), p.square().sum(0)]).cpu()
     number[:, 0] += N - number.sum(1)  # all the others are in the first bin
     confs[:, 0] += total[0] - confs.sum(1)
@@ -194,10 +208,18 @@ def class_gaps(
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
     closed:str='right',
+    weight:Tensor|None=None, # (N,) of the samples
 )->Tensor:          # (K, M) float64 on the CPU
     "Sum over the samples in each bin of each column of (target == k) - p_k; they add up over batches."
-    _, hits, confs, _ = class_sums(probs, target, n_bins, closed)
-    return hits - confs
+    if weight is None:
+        _, hits, confs, _ = class_sums(probs, target, n_bins, closed)
+        return hits - confs
+    def gaps(k):
+        p = probs[:, k].double()
+        hit = target == (k if probs.shape[1] > 1 else 1)
+        _, hits, confs, _ = bin_sums(bin_ids(p, n_bins, closed), p, hit, n_bins, weight)
+        return hits - confs
+    return torch.stack([gaps(k) for k in range(probs.shape[1])])
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #883ba994
 def check_norm(norm):

@@ -19,7 +19,7 @@ from .smoothing import smooth_noise
 from calibnb.metrics.intervals import (
     check_level, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
 )
-from .scores import _checked, _top_label
+from .samples import over_samples
 from calibnb.metrics.errors import (
     reliability_bins, ece, mce, average_ce, debiased_ece, smooth_ece, ada_ece, classwise_ece, ace
 )
@@ -36,22 +36,28 @@ def _warn_if_binned(metric):
 
 def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
-    probs,             # (N, K) rows summing to 1
+    probs,             # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,            # (N,) class ids
     *, n_boot:int=200, # resamples
     level:float=.95,   # of the interval, in (0, 1)
     seed:int=0,
+    sample_weight=None, # (N,) numbers of at least 0, drawn together with their samples; for metrics that take it
+    ignore_index:int|None=None, # a label whose samples are left out
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a binned error, which has a better one in `ece_ci`."
     check_level(level)
     _warn_if_binned(metric)
-    probs, target = _checked(probs, target, True)
+    samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
-    rows = (r.to(probs.device) for r in resamples(len(target), n_boot, seed))
+    flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
+    def value(part):
+        weights = {} if part.weight is None else dict(sample_weight=part.weight)
+        return as_tensor(metric(part.probs[:, 0] if flat else part.probs, part.target, **weights, **options))
+    rows = (r.to(samples.probs.device) for r in resamples(len(samples), n_boot, seed))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
-        values = [as_tensor(metric(probs[r], target[r], **options)) for r in rows]
+        values = [value(samples[r]) for r in rows]
     if values[0].ndim:
         raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; '
                          'ask for one n_bins, or a mean over classes')
@@ -59,37 +65,38 @@ def bootstrap_ci(
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
 def ece_ci(
-    probs,                 # (N, K) rows summing to 1
+    probs,                 # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                # (N,) class ids
     n_bins:int=15,
     *, scheme:str='width', # 'width' for ece, 'mass' for ada_ece, 'classwise' or 'smooth' for those
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
+    ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
     "Interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
-    if scheme == 'smooth':
-        noise = smooth_noise(*_top_label(probs, target, validate), seed=seed)
-        return norm_interval(**noise, level=level)
-    if scheme == 'classwise':
-        classes = class_sums(*_checked(probs, target, validate), n_bins, closed)
-        return class_interval(classes, level, seed=seed)
-    table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
-    return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
+    def interval(samples):
+        if scheme == 'smooth': return norm_interval(**smooth_noise(*samples.pairs, seed=seed), level=level)
+        if scheme == 'classwise':
+            return class_interval(class_sums(samples.probs, samples.target, n_bins, closed), level, seed=seed)
+        table = reliability_bins(samples.probs, samples.target, n_bins, scheme=scheme, closed=closed, validate=False)
+        return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
+    return over_samples(interval, probs, target, ignore_index=ignore_index, validate=validate)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #62479806
 def debiased_ece_ci(
-    probs,                 # (N, K) rows summing to 1
-    target,                # (N,) class ids
+    probs, target,         # as in `ece_ci`
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
+    ignore_index:int|None=None,
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
     "Analytic interval of `debiased_ece`; valid for bins with tens of samples, see `intervals.squared_interval`."
-    table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
+    options = dict(scheme=scheme, closed=closed, ignore_index=ignore_index, validate=validate)
+    table = reliability_bins(probs, target, n_bins, **options)
     return squared_interval(table.gap, table.noise, table.count, level)

@@ -9,12 +9,13 @@ __all__ = ['top_label_sums', 'reliability_bins', 'ece', 'mce', 'average_ce', 'ec
 # %% ../../nbs/10_metrics/06_errors.ipynb #dcb60fb3
 import math
 from functools import partial
+from itertools import repeat
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import check_bool, check_logits, check_positive, check_probs
+from ..core.checks import at_least_float32, check_bool, check_positive
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
     ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece,
@@ -23,45 +24,60 @@ from calibnb.metrics.bins import (
 from calibnb.metrics.smoothing import (
     beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
 )
-from .scores import _checked, _top_label, _hits
+from .samples import check_samples, hits, over_samples
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #65b3d367
-def _top_pieces(scores, target, confidence=lambda rows, top: top, size=2**20):
-    "Confidences and hits, piece by piece."
-    for rows, labels in chunks(scores, target, size):
+def _top_pieces(scores, target, weight=None, confidence=lambda rows, top: top, size=2**20):
+    "Confidences, hits and weights (None where there are none), piece by piece."
+    weights = repeat(None) if weight is None else (w for _, w in chunks(scores, weight, size))
+    for (rows, labels), w in zip(chunks(scores, target, size), weights):
         top = rows.amax(1)
         conf = confidence(rows, top)
-        yield conf, _hits(rows, labels, top, conf)
+        yield conf, hits(rows, labels, top, conf), w
 
 def top_label_sums(
-    scores:Tensor,    # (N, K) probabilities, or whatever `confidence` takes
+    scores:Tensor,    # (N, K) probabilities, one column of class 1, or whatever `confidence` takes
     target:Tensor,    # (N,) int64
     n_bins:list[int], # one or more numbers of equal-width bins
     closed:str='right',
     confidence=lambda rows, top: top, # rows (n, K) and their maxima (n,) to confidences
-)->list[Tensor]:      # (3, M) sums for each number of bins, as `bin_sums`
+    weight:Tensor|None=None,          # (N,) of the samples
+)->list[Tensor]:      # (3, M) sums for each number of bins, as `bin_sums`; with weights (4, M)
     "The sums behind equal-width tables, in one pass over chunks of rows that stay in the cache."
-    sums = [torch.zeros(3, M, dtype=torch.float64, device='cpu') for M in n_bins]
-    for conf, hit in _top_pieces(scores, target, confidence):
-        for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M)
+    rows = 3 if weight is None else 4
+    sums = [torch.zeros(rows, M, dtype=torch.float64, device='cpu') for M in n_bins]
+    for conf, hit, w in _top_pieces(scores, target, weight, confidence):
+        for M, total in zip(n_bins, sums): total += bin_sums(bin_ids(conf, M, closed), conf, hit, M, w)
     return sums
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #5dfd27eb
 def reliability_bins(
-    probs,                # (N, K) rows summing to 1
+    probs,                # (N, K) rows summing to 1, for the top label; or (N,) or (N, 1), the probability of class 1
     target,               # (N,) class ids
     n_bins:int=15,        # M
     *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each
     closed:str='right',   # which edge belongs to an equal-width bin
     ties:str='split',     # equal confidences in bins of equal mass: 'split', or 'group' to keep them together
+    sample_weight=None,   # (N,) numbers of at least 0, for bins of equal width
+    ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->ReliabilityBins:
-    "Count, accuracy and mean confidence of each bin of the top-label confidence."
+    "Count, accuracy and mean confidence of each bin; of one column, how often y is 1 and the mean probability."
+    table = partial(_table, n_bins=n_bins, scheme=scheme, closed=closed, ties=ties)
+    return over_samples(table, probs, target, None, sample_weight, ignore_index, validate)
+
+def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
+    "`reliability_bins` of samples."
     check_bins(n_bins)
     check_closed(closed)
     if scheme not in ('width', 'mass'): raise ValueError(f'scheme: {scheme!r}, want "width" or "mass"')
-    if scheme == 'mass': return mass_table(*_top_label(probs, target, validate), n_bins, ties)
-    return width_table(top_label_sums(*_checked(probs, target, validate), [n_bins], closed)[0])
+    if scheme == 'mass':
+        if samples.weight is None: return mass_table(*samples.pairs, n_bins, ties)
+        raise ValueError("sample_weight: bins of equal mass count samples; leave it out, or take scheme='width'")
+    return width_table(_sums(samples, [n_bins], closed)[0])
+
+def _sums(samples, numbers, closed, **confidence):
+    return top_label_sums(samples.probs, samples.target, numbers, closed, weight=samples.weight, **confidence)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #c170d8c0
 def _listed(n_bins):
@@ -71,89 +87,105 @@ def _listed(n_bins):
     if not numbers: raise ValueError('n_bins: an empty list, want at least one number of bins')
     return numbers
 
-def _width_tables(probs, target, n_bins, closed, validate):
-    "A checked table of equal-width bins for each number of bins."
+def _of_tables(error, n_bins, closed, **confidence):
+    "A metric of samples: `error` of the table of one number of bins, or of each of several."
     numbers = _listed(n_bins)
     check_closed(closed)
-    return [width_table(s) for s in top_label_sums(*_checked(probs, target, validate), numbers, closed)]
-
-def _over_tables(tables, error, n_bins):
-    "`error` of each table: one number, or as many as there are numbers of bins."
-    values = torch.stack([error(table) for table in tables])
-    return values if np.ndim(n_bins) else values[0]
+    def errors(samples):
+        values = torch.stack([error(width_table(sums)) for sums in _sums(samples, numbers, closed, **confidence)])
+        return values if np.ndim(n_bins) else values[0]
+    return errors
 
 def ece(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
-    n_bins=15,           # equal-width bins of the top-label confidence; a list gives one error each
-    *, norm:str='l1',    # 'l1' (ECE), 'l2' (root mean square) or 'max' (MCE)
-    closed:str='right',  # (lo, hi] or, 'left', [lo, hi)
+    probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
+    target,                     # (N,) class ids
+    n_bins=15,                  # equal-width bins; a list gives one error each
+    *, norm:str='l1',           # 'l1' (ECE), 'l2' (root mean square) or 'max' (MCE)
+    closed:str='right',         # (lo, hi] or, 'left', [lo, hi)
+    kind:str|None=None,         # 'multilabel': independent columns, and a target (N, K) of 0 and 1
+    sample_weight=None,         # (N,) numbers of at least 0
+    ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Expected calibration error: weighted mean over bins of |accuracy - confidence| [Naeini 2015]."
+)->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
+    """Expected calibration error: weighted mean over bins of |accuracy - confidence| [Naeini 2015].
+
+    Of K columns that of the top label; of one column that of P(y = 1): |how often y is 1 - mean probability|."""
     check_norm(norm)
-    tables = _width_tables(probs, target, n_bins, closed, validate)
-    return _over_tables(tables, partial(table_norm, norm=norm), n_bins)
+    error = _of_tables(partial(table_norm, norm=norm), n_bins, closed)
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #4e3f2359
 def mce(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
-    n_bins=15,           # as in `ece`
+    probs, target,              # as in `ece`
+    n_bins=15,                  # as in `ece`
     *, closed:str='right',
-    min_count:int=1,     # bins with fewer samples are left out: one sample can make a gap of nearly 1
+    min_count:int=1,            # bins with fewer samples are left out: one sample can make a gap of nearly 1
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]; nan if no bin has min_count samples
+)->Tensor:                      # 0-d float64 in [0, 1]; nan if no bin has min_count samples
     "Maximum calibration error: the largest |accuracy - confidence| of a bin; unstable, so look at its count."
     if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
     def largest(table):
         gaps = table.gap.abs()[table.count >= min_count]
         return gaps.amax() if len(gaps) else table.gap.new_tensor(math.nan)
-    return _over_tables(_width_tables(probs, target, n_bins, closed, validate), largest, n_bins)
+    error = _of_tables(largest, n_bins, closed)
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
 
 def average_ce(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
+    probs, target,              # as in `ece`
     n_bins:int=15,
     *, closed:str='right',
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]
+)->Tensor:                      # 0-d float64 in [0, 1]
     "Mean of |accuracy - confidence| over the bins that hold samples, each counting the same."
-    return reliability_bins(probs, target, n_bins, closed=closed, validate=validate).gap.abs().nanmean()
+    def error(samples): return _table(samples, n_bins, closed=closed).gap.abs().nanmean()
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #8b0b364b
+def _probability(rows, top):
+    "Of the top label, from logits; of one column, from log-odds."
+    return at_least_float32(top).sigmoid() if rows.shape[1] == 1 else top_probability(rows, top)
+
 def ece_from_logits(
-    logits,              # (N, K) or (N, K, d1, ...)
-    target,              # (N,) or (N, d1, ...) class ids
-    n_bins=15,           # as in `ece`
-    *, norm:str='l1',    # as in `ece`
+    logits,                     # (N, K) or (N, K, d1, ...); or (N,) or (N, 1), the log-odds of class 1
+    target,                     # (N,) or (N, d1, ...) class ids
+    n_bins=15,                  # as in `ece`, and so are the options
+    *, norm:str='l1',
     closed:str='right',
-)->Tensor:               # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "`ece` of softmax(logits)."
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
+)->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
+    "`ece` of softmax(logits), of one column or of independent columns that of sigmoid(logits)."
     check_norm(norm)
-    check_closed(closed)
-    numbers = _listed(n_bins)
-    logits, target = check_logits(logits, target, values=True)
-    tables = [width_table(s) for s in top_label_sums(logits.detach(), target, numbers, closed, top_probability)]
-    return _over_tables(tables, partial(table_norm, norm=norm), n_bins)
+    error = _of_tables(partial(table_norm, norm=norm), n_bins, closed, confidence=_probability)
+    return over_samples(error, logits, target, kind, sample_weight, ignore_index, name='logits')
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6add4956
 def debiased_ece(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
+    probs, target,              # as in `ece`
     n_bins:int=15,
-    *, scheme:str='width', # as in `reliability_bins`
+    *, scheme:str='width',      # as in `reliability_bins`
     closed:str='right',
+    kind:str|None=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]
+)->Tensor:                      # 0-d float64 in [0, 1]
     "Root of the mean squared gap, less its expected noise acc (1-acc)/(n-1) in each bin [Kumar 2019]; at least 0."
-    table = reliability_bins(probs, target, n_bins, scheme=scheme, closed=closed, validate=validate)
-    unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
-    return (table.weight*unbiased).sum().clamp_min(0).sqrt()
+    def error(samples):
+        table = _table(samples, n_bins, scheme, closed)
+        unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
+        return (table.weight*unbiased).sum().clamp_min(0).sqrt()
+    return over_samples(error, probs, target, kind, None, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932
 def noise_floor(
-    probs,               # (N, K) rows summing to 1
+    probs,               # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     n_bins:int=15,
     *, draws:int=100,    # simulated label sets
     seed:int=0,
@@ -164,7 +196,7 @@ def noise_floor(
     if isinstance(n_bins, (list, tuple)) or getattr(n_bins, 'ndim', 0):
         raise ValueError('target: noise_floor takes none, it draws hits from the confidences; call noise_floor(probs)')
     check_bins(n_bins)
-    conf = check_probs(probs, None, validate)[0].amax(1).double().cpu()
+    conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     total = 0
@@ -177,98 +209,120 @@ def noise_floor(
 def _scalar(value): return torch.tensor(value, dtype=torch.float64, device='cpu')
 
 def smooth_ece(
-    probs,                 # (N, K) rows summing to 1
-    target,                # (N,) class ids
-    *, sigma:float|None=None, # width of the Gaussian in units of confidence, at least 1e-4; None: as wide as the error
+    probs, target,              # as in `ece`
+    *, sigma:float|None=None,   # width of the Gaussian, in units of confidence, at least 1e-4; None: that of the error
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:                 # 0-d float64 in [0, 1]
-    "Smooth ECE of the top label, with exact mirrors at 0 and 1 [Błasiok 2024]; O(N)."
+)->Tensor:                      # 0-d float64 in [0, 1]
+    "Smooth ECE of the top label or of one column, with exact mirrors at 0 and 1 [Błasiok 2024]; O(N)."
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else cells_for(sigma)
-    pieces = _top_pieces(*_checked(probs, target, validate), size=2**17)  # small: each needs several arrays of its size
-    means = cosine_means(((conf, hit.double().sub_(conf)) for conf, hit in pieces), cells)
-    return _scalar(smooth_error_norm(means, sigma))
+    def error(samples):
+        pieces = _top_pieces(samples.probs, samples.target, samples.weight, size=2**17)  # each needs several arrays
+        means = cosine_means(((conf, _error(conf, hit, weight)) for conf, hit, weight in pieces), cells)
+        if samples.weight is not None: means = means/samples.weight.mean()
+        return _scalar(smooth_error_norm(means, sigma))
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
+
+def _error(conf, hit, weight):
+    "hit - conf, times the weight."
+    error = hit.double().sub_(conf)
+    return error if weight is None else error.mul_(weight)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #bed45924
 def sece(
-    probs,                 # (N, K) rows summing to 1
-    target,                # (N,) class ids
-    bandwidth:float=.01,   # of the Gaussian, in units of confidence
-    *, self_term:bool=True,# False: leave-one-out; nan for one sample
+    probs, target,              # as in `ece`
+    bandwidth:float=.01,        # of the Gaussian, in units of confidence
+    *, self_term:bool=True,     # False: leave-one-out; nan for one sample
+    kind:str|None=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:                 # 0-d float64 in [0, 1]
+)->Tensor:                      # 0-d float64 in [0, 1]
     "Mean |accuracy around it - confidence|, by Gaussian kernel regression [Meta-regularization, Eq. 12]; O(N²)."
     check_positive(bandwidth=bandwidth)
     check_bool(self_term=self_term)
-    conf, hit = _top_label(probs, target, validate)
-    return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
+    def error(samples):
+        conf, hit = samples.pairs
+        return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
+    return over_samples(error, probs, target, kind, None, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #72446788
 def kde_ece(
-    probs,                 # (N, K) rows summing to 1
-    target,                # (N,) class ids
-    bandwidth=None,        # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': the likeliest, for 'beta'
-    *, kernel:str='beta',  # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
-    p:float=1.,            # power of the gap
+    probs, target,              # as in `ece`
+    bandwidth=None,             # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' for 'beta': the likeliest
+    *, kernel:str='beta',       # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
+    p:float=1.,                 # power of the gap
+    kind:str|None=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:                 # 0-d float64 in [0, 1]; nan for one sample with 'beta'
+)->Tensor:                      # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     "Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p."
     if kernel not in ('beta', 'triweight'): raise ValueError(f'kernel: {kernel!r}, want "beta" or "triweight"')
     check_positive(p=p)
     likeliest = kernel == 'beta' and bandwidth == 'loo'
     if bandwidth is not None and not likeliest: check_positive(bandwidth=bandwidth)
-    conf, hit = _top_label(probs, target, validate)
-    if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
-    if likeliest: bandwidth = beta_bandwidth(conf)
-    elif bandwidth is None: bandwidth = .02
-    return (beta_regression(conf, hit, bandwidth) - conf).abs().pow(p).mean().cpu()
+    def error(samples):
+        conf, hit = samples.pairs
+        if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
+        width = beta_bandwidth(conf) if likeliest else bandwidth or .02
+        return (beta_regression(conf, hit, width) - conf).abs().pow(p).mean().cpu()
+    return over_samples(error, probs, target, kind, None, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #383e47e0
 def ada_ece(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
-    n_bins:int=15,       # parts of equal mass
-    *, method:str='split', # 'split': every sample counts; 'interp': the reference code's edges, for comparison
-    ties:str='split',    # equal confidences: 'split' in the order they come, or 'group' to keep them together
+    probs, target,              # as in `ece`
+    n_bins:int=15,              # parts of equal mass
+    *, method:str='split',      # 'split': every sample counts; 'interp': the reference code's edges, for comparison
+    ties:str='split',           # equal confidences: 'split' in the order they come, or 'group' to keep them together
+    kind:str|None=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]
+)->Tensor:                      # 0-d float64 in [0, 1]
     "Adaptive ECE: as `ece`, over bins with equally many samples [Mukhoti 2020, AdaECE]."
-    if method == 'split':
-        table = reliability_bins(probs, target, n_bins, scheme='mass', ties=ties, validate=validate)
-        return table_norm(table, 'l1')
-    if method != 'interp': raise ValueError(f'method: {method!r}, want "split" or "interp"')
     check_bins(n_bins)
-    conf, hit = _top_label(probs, target, validate)
-    return dropped_interp_ece(conf, hit, n_bins)
+    if method not in ('split', 'interp'): raise ValueError(f'method: {method!r}, want "split" or "interp"')
+    def error(samples):
+        if method == 'interp': return dropped_interp_ece(*samples.pairs, n_bins)
+        return table_norm(mass_table(*samples.pairs, n_bins, ties), 'l1')
+    return over_samples(error, probs, target, kind, None, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #41359c48
 def classwise_ece(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
-    n_bins:int=15,       # equal-width bins for each class
-    *, reduction:str='mean', # 'mean' over classes, or 'none' for the (K,) errors
+    probs, target,              # as in `ece`
+    n_bins:int=15,              # equal-width bins for each class
+    *, reduction:str='mean',    # 'mean' over classes, or 'none' for the (K,) errors
     closed:str='right',
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1], or (K,)
-    "Mean over classes of the ECE of each column against `target == k` [Kull 2019]."
+)->Tensor:                      # 0-d float64 in [0, 1], or (K,)
+    "Mean over classes of the ECE of each column against `target == k`; one column is that of class 1 [Kull 2019]."
     check_bins(n_bins)
     if reduction not in ('mean', 'none'): raise ValueError(f'reduction: {reduction!r}, want "mean" or "none"')
-    probs, target = _checked(probs, target, validate)
-    each = class_gaps(probs, target, n_bins, closed).abs().sum(1)/len(target)
+    def errors(samples):
+        total = len(samples) if samples.weight is None else samples.weight.sum().cpu()
+        return class_gaps(samples.probs, samples.target, n_bins, closed, samples.weight).abs().sum(1)/total
+    each = over_samples(errors, probs, target, kind, sample_weight, ignore_index, validate, join=torch.cat)
     return each if reduction == 'none' else each.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
 def ace(
-    probs,               # (N, K) rows summing to 1
-    target,              # (N,) class ids
-    n_bins:int=15,       # ranges of equal mass for each class
-    *, validate:bool=True,
-)->Tensor:               # 0-d float64 in [0, 1]
+    probs, target,              # as in `ece`
+    n_bins:int=15,              # ranges of equal mass for each class
+    *, kind:str|None=None,
+    ignore_index:int|None=None,
+    validate:bool=True,
+)->Tensor:                      # 0-d float64 in [0, 1]
     "Adaptive calibration error: mean |frequency - probability| over ranges of equal mass of all classes [Nixon 2019]."
     check_bins(n_bins)
-    probs, target = _checked(probs, target, validate)
-    p, order = probs.double().sort(dim=0, stable=True)
-    hit = (target[order] == torch.arange(probs.shape[1], device=probs.device)).double()
-    ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
-    gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
-    return torch.stack(gaps).mean().cpu()
+    def error(samples):
+        p, order = samples.probs.double().sort(dim=0, stable=True)
+        labels = torch.arange(p.shape[1], device=p.device) + samples.binary  # one column is that of class 1
+        hit = (samples.target[order] == labels).double()
+        ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
+        gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
+        return torch.stack(gaps).mean().cpu()
+    return over_samples(error, probs, target, kind, None, ignore_index, validate)

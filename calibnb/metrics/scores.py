@@ -12,103 +12,107 @@ import warnings
 import torch
 from torch import Tensor
 
-from ..core.checks import as_tensor, check_probs, check_target
-from ..core.predictions import first_argmax
-
-# %% ../../nbs/10_metrics/05_scores.ipynb #f70f23ec
-_MOST_TIED = .51  # two equal probabilities of a row whose sum is 1 up to the tolerance of `check_probs`, at most .01
-
-def _checked(probs, target, validate):
-    check_target(target)
-    return check_probs(probs, target, validate)
-
-def _top_label(probs, target, validate):
-    "Confidence (float64) of the prediction and whether it was right (bool): all that top-label metrics need."
-    probs, target = _checked(probs, target, validate)
-    top = probs.amax(1)
-    return top.double(), _hits(probs, target, top, top)
-
-def _hits(scores, target, top, conf):
-    "Whether the first maximum of the scores is the label; `top` is that maximum and `conf` its probability."
-    hit = scores.gather(1, target[:, None])[:, 0] == top
-    unsure = (hit & (conf <= _MOST_TIED)).nonzero()[:, 0]
-    if len(unsure):
-        rows, labels = scores.index_select(0, unsure), target.index_select(0, unsure)
-        hit[unsure] = first_argmax(rows) == labels
-    return hit
+from ..core.checks import as_tensor
+from .samples import over_samples
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #253f6d05
 def error_rate(
-    probs,     # (N, K) rows summing to 1
-    target,    # (N,) class ids
-    *, validate:bool=True,  # False skips the checks of the values
-)->Tensor:     # 0-d float64 in [0, 1]
-    "Share of samples whose most probable class is not the label."
-    return 1 - _top_label(probs, target, validate)[1].double().mean().cpu()
+    probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
+    target,                     # (N,) class ids
+    *, kind:str|None=None,      # 'multilabel': independent columns, and a target (N, K) of 0 and 1
+    sample_weight=None,         # (N,) numbers of at least 0
+    ignore_index:int|None=None, # a label whose samples are left out
+    validate:bool=True,         # False skips the checks of the values
+)->Tensor:                      # 0-d float64 in [0, 1]
+    "Share of samples whose most probable class is not the label; of one column, 1 is predicted above one half."
+    def error(samples): return 1 - samples.mean(samples.right.double()).cpu()
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
 
 def mean_confidence(
-    probs,     # (N, K) rows summing to 1
-    *, validate:bool=True,
-)->Tensor:     # 0-d float64 in [1/K, 1]
-    "Mean of the largest probability; above the accuracy means overconfident on average."
-    return check_probs(probs, None, validate)[0].amax(1).double().mean()
+    probs,                      # as in `error_rate`
+    *, kind:str|None=None,
+    sample_weight=None,
+    validate:bool=True,
+)->Tensor:                      # 0-d float64 in [1/K, 1]
+    "Mean probability of the predicted class; above the accuracy means overconfident on average."
+    def confidence(samples):
+        top = samples.probs.amax(1).double()
+        return samples.mean(torch.maximum(top, 1 - top) if samples.binary else top)
+    return over_samples(confidence, probs, None, kind, sample_weight, None, validate, labelled=False)
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3a292bb8
-def _mean_on(values, hit, on):
+def _mean_on(samples, values, on):
     "Mean over the samples that `on` names."
-    if on == 'all': return values.mean()
-    if on == 'correct': return values[hit].mean()
-    if on == 'incorrect': return values[~hit].mean()
+    if on == 'all': return samples.mean(values)
+    if on == 'correct': return samples.mean(values, samples.right)
+    if on == 'incorrect': return samples.mean(values, ~samples.right)
     raise ValueError(f'on: {on!r}, want "all", "correct" or "incorrect"')
 
 def nll(
-    probs,           # (N, K) rows summing to 1
-    target,          # (N,) class ids
-    *, on:str='all', # 'all', 'correct' or 'incorrect' samples
-    eps:float=0.,    # floor under the probability of the label
+    probs,                      # as in `error_rate`
+    target,
+    *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
+    eps:float=0.,               # floor under the probability of the label
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:           # 0-d float64 in [0, inf], nats
+)->Tensor:                      # 0-d float64 in [0, inf], nats
     "Mean negative log-likelihood; infinite, with a warning, when a label has probability 0 and `eps` is 0."
     if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
-    probs, target = _checked(probs, target, validate)
-    p_y = probs.gather(1, target[:, None])[:, 0].double().clamp_min(eps)
-    if on != 'all': return _mean_on(-p_y.log(), first_argmax(probs) == target, on)
-    out = -p_y.log().mean()
-    if out.isinf():
-        warnings.warn(f'nll: {(p_y == 0).sum().item()} labels have probability 0, so the NLL is infinite; '
+    zeros = 0
+    def error(samples):
+        nonlocal zeros
+        p_y = samples.of_label.clamp_min(eps)
+        value = _mean_on(samples, -p_y.log(), on)
+        if on == 'all' and value.isinf(): zeros += (p_y == 0).sum().item()
+        return value
+    out = over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
+    if zeros:
+        warnings.warn(f'nll: {zeros} labels have probability 0, so the NLL is infinite; '
                       'compute it from logits, or pass eps', stacklevel=2)
     return out
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3b1f4323
 def brier_of_samples(
-    probs,   # (N, K)
+    probs,   # (N, K), one column is that of class 1
     target,  # (N,) class ids
-)->Tensor:   # (N,) in [0, 2]
-    "Squared distance from each prediction to its one-hot label, unchecked [Brier 1950]."
+)->Tensor:   # (N,) in [0, 2]; of one column in [0, 1]
+    "Squared distance from each prediction to its one-hot label, of one column to 0 or 1, unchecked [Brier 1950]."
+    if probs.shape[1] == 1: return (probs[:, 0] - target).square()
     p_y = probs.gather(1, target[:, None])[:, 0]
     return probs.square().sum(1) - 2*p_y + 1
 
 def brier_score(
-    probs,     # (N, K) rows summing to 1
-    target,    # (N,) class ids
-    *, validate:bool=True,
-)->Tensor:     # 0-d float64 in [0, 2]; not divided by K
-    "Mean squared distance from the prediction to the one-hot label [Brier 1950]."
-    probs, target = _checked(probs, target, validate)
-    return brier_of_samples(probs.double(), target).mean()
+    probs,                      # as in `error_rate`
+    target,
+    *, kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
+    validate:bool=True,
+)->Tensor:                      # 0-d float64 in [0, 2], not divided by K; of one column in [0, 1]
+    "Mean squared distance from the prediction to the one-hot label, of one column to 0 or 1 [Brier 1950]."
+    def error(samples): return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
+    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
 def entropy(
-    probs,           # (N, K) rows summing to 1
-    target=None,     # (N,) class ids; needed only to split by correctness
-    *, on:str='all', # 'all', 'correct' or 'incorrect' samples
+    probs,                      # as in `error_rate`
+    target=None,                # needed only to split by correctness, and to ignore labels
+    *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
+    kind:str|None=None,
+    sample_weight=None,
+    ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:           # 0-d float64 in [0, log K], nats
-    "Mean Shannon entropy of the predictions."
-    probs, target = check_probs(probs, target, validate)
+)->Tensor:                      # 0-d float64 in [0, log K], nats
+    "Mean Shannon entropy of the predictions; of one column, that of p and 1 - p."
     if target is None and on != 'all': raise ValueError(f'target: None, want class ids to pick the {on} samples')
-    H = torch.special.entr(probs.double()).sum(1)
-    return H.mean() if on == 'all' else _mean_on(H, first_argmax(probs) == target, on)
+    def uncertainty(samples):
+        p = samples.probs.double()
+        H = torch.special.entr(p).sum(1)
+        if samples.binary: H += torch.special.entr((1 - p[:, 0]).clamp_min(0))
+        return _mean_on(samples, H, on)
+    return over_samples(uncertainty, probs, target, kind, sample_weight, ignore_index, validate, labelled=False)
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #268fb475
 def learned_epoch(

@@ -133,12 +133,14 @@ def smooth_curve(
     conf:Tensor,               # (N,) in [0, 1]
     hit:Tensor,                # (N,) bool
     sigma:float=.05,           # width of the Gaussian, in units of confidence
+    weight:Tensor|None=None,   # (N,) of the samples; None: each weighs 1
 )->tuple[Tensor, Tensor, Tensor]: # (P,) confidence, accuracy around it (nan where hardly any samples are), density
     "Accuracy as a smooth function of confidence, and the density of confidences: a smooth reliability diagram."
     conf = conf.double().cpu()
     e = hit.double().cpu() - conf
-    error = smoothed_error(cosine_means([(conf, e)]), sigma)
-    density = smoothed_error(cosine_means([(conf, torch.ones_like(e))]), sigma).clamp_min(0)
+    share = torch.ones_like(e) if weight is None else weight.double().cpu()/weight.double().mean().cpu()
+    error = smoothed_error(cosine_means([(conf, share*e)]), sigma)
+    density = smoothed_error(cosine_means([(conf, share)]), sigma).clamp_min(0)
     x = torch.linspace(0, 1, len(error), dtype=torch.float64, device='cpu')
     crowded = density*len(conf)*sigma > 4  # about four samples within half a width on either side
     seen = crowded & (x >= conf.amin()) & (x <= conf.amax())

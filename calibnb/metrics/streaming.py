@@ -12,13 +12,14 @@ from torchmetrics import Metric
 from . import bins
 from .scores import brier_score, error_rate, nll
 from .errors import top_label_sums
-from ..core.checks import check_probs, check_target
+from .samples import check_samples
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #f661dcd2
 class _AllOrNothing(Metric):
     "A metric that is left as it was by a batch that it refuses, and that says why a device cannot hold it."
     full_state_update, is_differentiable, higher_is_better = False, False, False
 
+    @torch.jit.unused  # a module that holds a metric can be scripted, as with every metric of torchmetrics
     def forward(self, probs, target):
         "The metric of a batch, which is taken in too; a batch that is refused leaves everything as it was."
         before = dict(vars(self))
@@ -40,9 +41,10 @@ class _Sums(_AllOrNothing):
 
     A subclass calls `super().__init__(shape)` with the shape of the sums, and gives
     `batch(probs, target)`, the sums of a checked batch, and `result()`, the metric from `self.sums` and `self.n`."""
-    def __init__(self, shape, validate=True, **kwargs):
+    def __init__(self, shape, *, ignore_index=None, validate=True, **kwargs):
         with torch.device('cpu'): super().__init__(**kwargs)  # where the state is, until it is moved
-        self.validate = validate
+        self.ignore_index, self.validate = ignore_index, validate
+        self.binary = None  # is it one column? Known from the first batch on
         self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
         self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
 
@@ -53,16 +55,20 @@ class _Sums(_AllOrNothing):
 
     def update(self, probs, target):
         "Take in a batch: probabilities and class ids."
-        check_target(target)
-        probs, target = check_probs(probs, target, self.validate)
-        more = self.batch(probs, target).to(self.sums.device)
-        self.sums, self.n = self.sums + more, self.n + len(target)  # in place fails for a state of inference mode
+        samples = check_samples(probs, target, None, self.ignore_index, self.validate)
+        if self.binary not in (None, samples.binary):
+            seen, now = ('one column' if binary else 'several columns' for binary in (self.binary, samples.binary))
+            raise ValueError(f'probs: {now}, but earlier batches had {seen}; a new metric is needed')
+        more = self.batch(samples.probs, samples.target).to(self.sums.device) if len(samples) else 0
+        self.sums, self.n = self.sums + more, self.n + len(samples)  # in place fails for a state of inference mode
+        self.binary = samples.binary
 
     def compute(self):
-        "The metric of all batches so far; a RuntimeError when there were none."
-        if self.n == 0:
+        "The metric of all batches so far, nan where all labels were ignored; a RuntimeError where none came."
+        if self.n: return self.result()
+        if not self.update_called:
             raise RuntimeError(f'{type(self).__name__}.compute: no samples yet, call update(probs, target) first')
-        return self.result()
+        return torch.full_like(self.result(), torch.nan)
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #9fb335f2
 class ECE(_Sums):

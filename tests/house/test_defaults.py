@@ -19,7 +19,8 @@ from calibnb.train import Recipe
 ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.predictions",
     "bins": "metrics.bins", "smoothing": "metrics.smoothing", "intervals": "metrics.intervals",
-    "metrics": "metrics.scores metrics.errors metrics.certainty", "streaming": "metrics.streaming",
+    "samples": "metrics.samples", "metrics": "metrics.scores metrics.errors metrics.certainty",
+    "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.modules losses.theory",
     "temperature": "posthoc.temperature", "score_maps": "posthoc.score_maps",
@@ -47,8 +48,8 @@ class Group:
 
 
 GROUPS = {name: Group(rooms) for name, rooms in ROOMS.items()}
-core, bins, smoothing, intervals, metrics, streaming, weights, surrogates, losses, temperature, score_maps, posthoc, \
-    plots, evaluate, synth, data, models, batches, recorders, train, gamma_net, meta = GROUPS.values()
+core, bins, smoothing, intervals, samples, metrics, streaming, weights, surrogates, losses, temperature, score_maps, \
+    posthoc, plots, evaluate, synth, data, models, batches, recorders, train, gamma_net, meta = GROUPS.values()
 
 pytestmark = pytest.mark.filterwarnings("error")
 N, K = 24, 3
@@ -85,6 +86,13 @@ def scored(*names, **options):
 
 scored("error_rate", "nll", "entropy", "brier_score", "ece", "mce", "average_ce", "debiased_ece", "ada_ece", "ace")
 scored("classwise_ece", "smooth_ece", "sece", "ece_ci", "debiased_ece_ci")
+BOTH = ["ece", "mce", "smooth_ece", "classwise_ece", "nll", "brier_score", "error_rate", "entropy"]
+
+
+def weighed():
+    return [samples.check_samples(p, HIT if p.ndim == 1 else TARGET, FEATURES[:, 0].abs(), 1) for p in (CONF, PROBS)]
+
+
 TABLE |= {
     "metrics.reliability_bins": lambda: [metrics.reliability_bins(p, y, 5, scheme=s) for p, y in SCORES
                                          for s in ("width", "mass")],
@@ -99,6 +107,15 @@ TABLE |= {
     "metrics.learned_epoch": lambda: metrics.learned_epoch(np.array([[False, True, True], [True, True, False]])),
     "metrics.bootstrap_ci": lambda: [metrics.bootstrap_ci(m, PROBS, TARGET, n_boot=5)
                                      for m in (metrics.nll, metrics.error_rate)],
+    "metrics.ece, of one column": lambda: [
+        [getattr(metrics, name)(p, HIT, **o) for name in BOTH for p in (CONF, CONF.double(), CONF.numpy())
+         for o in ({}, dict(sample_weight=FEATURES[:, 0].abs()), dict(ignore_index=0))]],
+    "metrics.ece, of columns": lambda: [getattr(metrics, name)(PROBS, F.one_hot(TARGET, K), kind="multilabel")
+                                        for name in BOTH],
+    "samples.hits": lambda: samples.hits(PROBS, TARGET, CONF, CONF),
+    "samples.Samples": lambda: [(s.pairs, s.right, s.of_label, s.mean(s.of_label, s.right)) for s in weighed()],
+    "samples.check_samples": weighed,
+    "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.of_label), PROBS, TARGET),
     "metrics.mce of no bin": lambda: metrics.mce(PROBS, TARGET, min_count=100),
     "metrics.ada_ece, others": lambda: [metrics.ada_ece(PROBS, TARGET, 5, **o)
                                         for o in (dict(method="interp"), dict(ties="group"))],
@@ -523,6 +540,7 @@ ELSEWHERE = {
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
     "streaming": {},
     "smoothing": {},
+    "samples": {},
     "intervals": {HELPERS: "check_level check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm"},
     "weights": {HELPERS: "check_reduction"},
@@ -547,8 +565,8 @@ ELSEWHERE = {
                   "part of train.Trainer": "KeptEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
-                      "check_scores check_logits check_unlabelled check_probs exp_ bind_options seed_everything seeded "
-                      "pick_device autocast atomic_write Registry"},
+                      "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
+                      "bind_options seed_everything seeded pick_device autocast atomic_write Registry"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "

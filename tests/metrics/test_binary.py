@@ -1,0 +1,397 @@
+"Probabilities of one class, independent columns, weights and ignored labels: golden numbers, copies, peers, refusals."
+import inspect
+import math
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import on_processes, rounding, vectors, within
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.calibration import calibration_curve
+from sklearn.metrics import brier_score_loss, log_loss, zero_one_loss
+from torchmetrics.functional.classification import binary_calibration_error
+
+from calibnb import metrics
+from calibnb.metrics import streaming
+from calibnb.processes.parallel import joined, rank
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import netcal.metrics
+    import relplot
+
+CASES, DATA = vectors("binary")
+CASES = {case["id"]: case for case in CASES}
+P, Y = torch.tensor(DATA["probs"], dtype=torch.float64), torch.tensor(DATA["labels"])
+WEIGHTS = torch.tensor(DATA["weights"], dtype=torch.float64)
+COLUMNS, TAGS = torch.tensor(DATA["columns"], dtype=torch.float64).T, torch.tensor(DATA["tags"]).T
+INPUTS = {"plain": (P, Y, {}), "weighted": (P, Y, dict(sample_weight=WEIGHTS)),
+          "ignored": (P, torch.tensor(DATA["ignored"]), dict(ignore_index=-1)),
+          "multilabel": (COLUMNS, TAGS, dict(kind="multilabel"))}
+SCORES = ["error_rate", "mean_confidence", "nll", "brier_score", "entropy"]
+BINNED = {"ece": metrics.ece, "ece_left": partial(metrics.ece, closed="left"),
+          "ece_l2": partial(metrics.ece, norm="l2"), "mce": metrics.mce, "average_ce": metrics.average_ce,
+          "debiased_ece": metrics.debiased_ece, "ada_ece": metrics.ada_ece, "ace": metrics.ace,
+          "classwise_ece": metrics.classwise_ece}
+LOGITS = {"from_logits": partial(metrics.ece_from_logits, norm="l1")}
+METRICS = {name: getattr(metrics, name) for name in SCORES} | BINNED | LOGITS | {
+    "smooth_ece": partial(metrics.smooth_ece, sigma=.1), "smooth_ece, fixed": metrics.smooth_ece,
+    "sece": metrics.sece, "kde_ece": metrics.kde_ece, "triweight": partial(metrics.kde_ece, kernel="triweight")}
+
+
+def takes(metric, option):
+    return option in inspect.signature(metric).parameters
+
+
+WEIGHED = {name: m for name, m in METRICS.items() if takes(m, "sample_weight")}
+
+
+def test_what_takes_what():
+    counts = {"debiased_ece", "ada_ece", "ace", "sece", "kde_ece", "triweight"}  # samples, so weights say nothing
+    assert METRICS.keys() - WEIGHED.keys() == counts
+    assert all(takes(m, "kind") for m in METRICS.values())
+    assert [name for name, m in METRICS.items() if not takes(m, "ignore_index")] == ["mean_confidence"]
+    for name in counts:
+        with pytest.raises(TypeError, match="sample_weight"):
+            METRICS[name](P, Y, sample_weight=WEIGHTS)
+
+
+def called(metric, case, *args):
+    probs, target, options = INPUTS[case]
+    if metric is metrics.mean_confidence:
+        if case == "ignored":
+            return metric(probs[target >= 0])
+        return metric(probs, **options)
+    return metric(probs, target, *args, **options)
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_golden_scores(case):
+    for name in SCORES:
+        within(called(getattr(metrics, name), case), CASES[case]["expected"][name], CASES[case])
+
+
+@pytest.mark.parametrize("n_bins", [1, 4, 10])
+@pytest.mark.parametrize("case", INPUTS)
+def test_golden_binned_errors(case, n_bins):
+    want = CASES[case]["expected"][str(n_bins)]
+    want = want | dict(classwise_ece=want["ece"])  # of one column they are the same
+    tried = [name for name in BINNED if case != "weighted" or name in WEIGHED]
+    for name in tried:
+        within(called(BINNED[name], case, n_bins), want[name], CASES[case])
+    assert len(tried) == (6 if case == "weighted" else 9)
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_golden_smooth_error(case):
+    tolerant = {**CASES[case], "atol": 2e-5}  # the trapezoid rule at 256 points of a curve as wide as .1
+    within(called(partial(metrics.smooth_ece, sigma=.1), case), tolerant["expected"]["smooth_ece"], tolerant)
+
+
+FORMS = {"(N, 1)": (P[:, None], Y), "target (N, 1)": (P, Y[:, None]), "both (N, 1)": (P[:, None], Y[:, None]),
+         "flags": (P, Y.bool()), "numpy": (P.numpy(), Y.numpy()), "numpy flags": (P.numpy(), Y.numpy().astype(bool)),
+         "list": (P.tolist(), Y.tolist()), "pixels": (P.view(4, 1, 5, 2), Y.view(4, 5, 2)),
+         "pixels with a column": (P.view(4, 1, 10), Y.view(4, 1, 10)), "float32": (P.float(), Y.to(torch.uint8))}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", METRICS)
+def test_every_form_of_one_column(name, form):
+    probs, target = FORMS[form]
+    if name == "mean_confidence":
+        assert metrics.mean_confidence(probs) == metrics.mean_confidence(P)
+    elif name != "from_logits":
+        torch.testing.assert_close(METRICS[name](probs, target), METRICS[name](P, Y), rtol=0, atol=1e-12)
+    table = metrics.reliability_bins(probs, target, 10)
+    assert torch.equal(table.count, metrics.reliability_bins(P, Y, 10).count)
+
+
+def test_one_column_and_two():
+    "Scores are the same in both forms, but for half the Brier score; calibration errors ask other questions."
+    two = torch.stack([1 - P, P], 1)
+    for name in SCORES[1:] + ["error_rate"]:
+        metric = getattr(metrics, name)
+        one, both = (metric(p) if name == "mean_confidence" else metric(p, Y) for p in (P, two))
+        assert math.isclose(one*(2 if name == "brier_score" else 1), both, rel_tol=1e-12), name
+    conf, hit = two.amax(1), two.argmax(1) == Y
+    assert math.isclose(metrics.ece(conf, hit, 10), metrics.ece(two, Y, 10), abs_tol=1e-12)
+    assert abs(metrics.ece(P, Y, 10) - metrics.ece(two, Y, 10)) > .01
+    assert math.isclose(metrics.classwise_ece(two, Y, reduction="none")[1], metrics.ece(P, Y), abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_log_odds_of_one_column(case):
+    probs, target, options = INPUTS[case]
+    for dtype in torch.float32, torch.float64:
+        logits = (3*probs - 1).to(dtype)
+        for n_bins in 7, [5, 15]:
+            got = metrics.ece_from_logits(logits, target, n_bins, **options)
+            want = metrics.ece(logits.sigmoid(), target, n_bins, **options)
+            torch.testing.assert_close(got, want, rtol=0, atol=rounding(1, dtype))
+    with pytest.raises(ValueError, match="logits: row 0 holds nan or inf"):
+        metrics.ece_from_logits(logits/0, target, **options)
+    with pytest.raises(ValueError, match="logits: dtype int64, want floating point"):
+        metrics.ece_from_logits(logits.long(), target, **options)
+
+
+@st.composite
+def problems(draw):
+    "One column that loves the edges, labels, and whole weights, not all of them 0."
+    n = draw(st.integers(1, 12))
+    probs = draw(st.lists(st.one_of(st.integers(0, 20).map(lambda k: k/20), st.floats(0, 1)), min_size=n, max_size=n))
+    labels = draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
+    weights = draw(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any))
+    return torch.tensor(probs, dtype=torch.float64), torch.tensor(labels), torch.tensor(weights)
+
+
+def both_ways(metric, probs, target, weights, **options):
+    "With weights, and with copies."
+    copies = probs.repeat_interleave(weights, 0), target.repeat_interleave(weights, 0)
+    if metric is metrics.mean_confidence:
+        return metric(probs, sample_weight=weights), metric(copies[0])
+    return metric(probs, target, sample_weight=weights, **options), metric(*copies, **options)
+
+
+@pytest.mark.filterwarnings("ignore:nll")
+@settings(max_examples=100, deadline=None)
+@given(problems())
+def test_a_weight_is_a_number_of_copies(problem):
+    for name, metric in WEIGHED.items():
+        close = dict(rtol=1e-12, atol=1e-6 if "fixed" in name else 1e-12, equal_nan=True)
+        torch.testing.assert_close(*both_ways(metric, *problem), **close)
+    probs, target, weights = problem
+    table, copied = (metrics.reliability_bins(*args, 5) for args in (
+        (probs, target), (probs.repeat_interleave(weights), target.repeat_interleave(weights))))
+    heavy = metrics.reliability_bins(probs, target, 5, sample_weight=weights)
+    assert torch.equal(heavy.mass, copied.count.double()) and (heavy.count <= table.count).all()
+    torch.testing.assert_close(heavy.acc, copied.acc, rtol=0, atol=1e-12, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weights_of_classes_and_of_columns(name):
+    draw = torch.Generator().manual_seed(0)
+    probs, target = torch.randn(30, 4, generator=draw).double().softmax(1), torch.randint(4, (30,), generator=draw)
+    weights = torch.randint(4, (30,), generator=draw)
+    scores = probs.log() if name == "from_logits" else probs
+    close = dict(rtol=0, atol=1e-6 if "fixed" in name else 1e-12)
+    torch.testing.assert_close(*both_ways(WEIGHED[name], scores, target, weights), **close)
+    if name != "mean_confidence":
+        tags = torch.randint(2, (30, 4), generator=draw)
+        torch.testing.assert_close(*both_ways(WEIGHED[name], scores, tags, weights, kind="multilabel"), **close)
+        shares = WEIGHED[name](scores, target, sample_weight=weights.double()/1000)  # only their ratios matter
+        torch.testing.assert_close(shares, WEIGHED[name](scores, target, sample_weight=weights), **close)
+
+
+@pytest.mark.parametrize("name", [name for name in METRICS if name != "mean_confidence"])
+def test_an_ignored_label_is_an_absent_sample(name):
+    draw = torch.Generator().manual_seed(0)
+    metric, ignored = METRICS[name], torch.tensor(DATA["ignored"])
+    scores = P.logit() if name == "from_logits" else P
+    assert metric(scores, ignored, ignore_index=-1) == metric(scores[ignored >= 0], ignored[ignored >= 0])
+    assert metric(scores, Y, ignore_index=0) == metric(scores[Y > 0], Y[Y > 0])
+    probs, target = torch.randn(2, 4, 8, generator=draw).softmax(1), torch.randint(4, (2, 8), generator=draw)
+    scores = probs.log() if name == "from_logits" else probs
+    rows = scores.movedim(1, -1).reshape(-1, 4)
+    for label, place in (-100, -100), (255, 255), (2, 2):
+        some = target.masked_fill(target == 2, place)
+        kept = target.flatten() != 2
+        assert metric(scores, some, ignore_index=label) == metric(rows[kept], target.flatten()[kept])
+
+
+def test_an_entry_of_a_column_is_ignored():
+    tags = TAGS.clone()
+    tags[::3, 1] = -1
+    want = [metrics.ece(COLUMNS[:, k][tags[:, k] >= 0], TAGS[:, k][tags[:, k] >= 0]) for k in range(3)]
+    assert math.isclose(metrics.ece(COLUMNS, tags, kind="multilabel", ignore_index=-1), np.mean(want), abs_tol=1e-12)
+
+
+def test_columns_are_averaged():
+    for name in ("ece", "mce", "ada_ece", "smooth_ece", "nll", "brier_score", "error_rate", "classwise_ece", "ace"):
+        metric = getattr(metrics, name)
+        want = np.mean([metric(p, y) for p, y in zip(COLUMNS.T, TAGS.T)])
+        assert math.isclose(metric(COLUMNS, TAGS, kind="multilabel"), want, rel_tol=1e-12)
+    several = metrics.ece(COLUMNS, TAGS, [5, 10], kind="multilabel")
+    assert several.tolist() == [metrics.ece(COLUMNS, TAGS, M, kind="multilabel") for M in (5, 10)]
+    each = metrics.classwise_ece(COLUMNS, TAGS, kind="multilabel", reduction="none")
+    want = torch.stack([metrics.ece(p, y) for p, y in zip(COLUMNS.T, TAGS.T)])
+    torch.testing.assert_close(each, want, rtol=1e-12, atol=0)
+    pixels = COLUMNS.view(4, 5, 3).movedim(2, 1), TAGS.view(4, 5, 3).movedim(2, 1)
+    assert math.isclose(metrics.ece(*pixels, kind="multilabel"), metrics.ece(COLUMNS, TAGS, kind="multilabel"))
+
+
+BAD = {
+    "a negative weight": ((P, Y, dict(sample_weight=-WEIGHTS)), "sample_weight: -[0-9] at row"),
+    "a weight that is no number": ((P, Y, dict(sample_weight=WEIGHTS/0)), "sample_weight: (nan|inf) at row"),
+    "weights of other samples": ((P, Y, dict(sample_weight=WEIGHTS[1:])), r"shape \(39,\), want \(40,\), one for each"),
+    "no weight at all": ((P, Y, dict(sample_weight=0*WEIGHTS)), "target: no sample is left"),
+    "everything ignored": ((P[:2], Y[:2]*0, dict(ignore_index=0)), "target: no sample is left"),
+    "an index that is none": ((P, Y, dict(ignore_index="pad")), "ignore_index: 'pad', want a whole number"),
+    "a flag for an index": ((P, Y, dict(ignore_index=True)), "ignore_index: True, want a whole number"),
+    "another label": ((P, 2*Y, dict(ignore_index=-1)), "target: label 2 at row"),
+    "nan where it is ignored": ((P/(Y > 0), Y, dict(ignore_index=0)), "probs: (nan|inf) at row"),
+    "an unknown kind": ((COLUMNS, TAGS, dict(kind="binary")), "kind: 'binary' is not known; .*known: multilabel"),
+    "labels of one column": ((COLUMNS, TAGS[:, 0], dict(kind="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
+    "a tag of 2": ((COLUMNS, TAGS*2, dict(kind="multilabel")), "label 2 at row [0-9]+, column [0-9], want 0 or 1"),
+    "no column": ((P, Y, dict(kind="multilabel")), r"probs: shape \(40,\), want \(N, K\)"),
+    "float tags": ((COLUMNS, TAGS.float(), dict(kind="multilabel")), "target: float32, .* whole numbers or flags"),
+    "columns of logits": ((COLUMNS*3, TAGS, dict(kind="multilabel")), "probs: .* logits need .sigmoid"),
+    "classes without kind": ((COLUMNS, TAGS, {}), r"target: shape \(20, 3\), want \(20,\)"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("name", ["ece", "smooth_ece", "classwise_ece", "nll", "brier_score", "entropy", "error_rate"])
+def test_bad_input_is_refused(name, case):
+    (probs, target, options), message = BAD[case]
+    with pytest.raises(ValueError, match=message):
+        getattr(metrics, name)(probs, target, **options)
+
+
+def test_labels_are_needed_to_ignore_them():
+    with pytest.raises(ValueError, match="target: None, want class ids to leave out those of -1"):
+        metrics.entropy(P, ignore_index=-1)
+
+
+def test_weights_have_no_place_in_bins_of_equal_mass():
+    with pytest.raises(ValueError, match="sample_weight: bins of equal mass count samples"):
+        metrics.reliability_bins(P, Y, scheme="mass", sample_weight=WEIGHTS)
+    with pytest.raises(ValueError, match="sample_weight: noise is that of counts; leave the weights out"):
+        _ = metrics.reliability_bins(P, Y, sample_weight=WEIGHTS).noise
+
+
+@pytest.mark.filterwarnings("ignore:bootstrap_ci")
+def test_intervals_of_one_column():
+    draw = torch.Generator().manual_seed(0)
+    p = torch.rand(3000, generator=draw, dtype=torch.float64)
+    fair, off = ((torch.rand(3000, generator=draw, dtype=torch.float64) < q).long() for q in (p, p**2))
+    for scheme in ("width", "mass", "classwise", "smooth"):
+        assert metrics.ece_ci(p, fair, scheme=scheme)[0] == 0
+        lo, hi = metrics.ece_ci(p, off, scheme=scheme)
+        assert lo < 1/6 < hi and lo > .1  # the mean of p - p² is 1/6
+        ignored = torch.where(p < .5, -1, off)
+        left = metrics.ece_ci(p[p >= .5], off[p >= .5], scheme=scheme)
+        assert metrics.ece_ci(p, ignored, scheme=scheme, ignore_index=-1) == left
+    lo, hi = metrics.debiased_ece_ci(p, off)
+    assert lo < math.sqrt(1/30) < hi  # of (p - p²)²
+    assert math.isclose(metrics.noise_floor(p), metrics.ece(p, fair), abs_tol=.01)
+    lo, hi = metrics.bootstrap_ci(metrics.brier_score, p, off)
+    assert lo < 1/3 - 2/4 + 1/3 < hi  # E(p - y)² = E p² - 2 p p² + p²
+
+
+def test_the_bootstrap_draws_weights_with_their_samples():
+    draw = torch.Generator().manual_seed(0)
+    weights = 1 + (torch.rand(40, generator=draw, dtype=torch.float64) < .5)*9
+    lo, hi = metrics.bootstrap_ci(metrics.error_rate, P, Y, sample_weight=weights, n_boot=400)
+    assert lo < metrics.error_rate(P, Y, sample_weight=weights) < hi
+    assert (lo, hi) != metrics.bootstrap_ci(metrics.error_rate, P, Y, n_boot=400)
+    seen = []
+    metrics.bootstrap_ci(lambda p, y: float(seen.append((p.shape, y.shape)) or 0), P, Y, n_boot=2, ignore_index=0)
+    assert seen == [((int(Y.sum()),),)*2]*2  # as it was given
+
+
+# other people's implementations
+
+def random_data(seed, N=2000):
+    "Float32 probabilities of class 1, none so near an edge of 10 or 15 bins that rounding decides its bin."
+    draw = torch.Generator().manual_seed(seed)
+    p = (3*torch.randn(N, generator=draw)).sigmoid()
+    y = (torch.rand(N, generator=draw) < p**1.5).long()
+    edges = p.double()[:, None]*torch.tensor([10, 15])
+    far = ((edges - edges.round()).abs() > 100*rounding(1, torch.float32)).all(1)
+    return p[far], y[far]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("n_bins", [10, 15])
+def test_binned_errors_agree_with_torchmetrics_and_netcal(seed, n_bins):
+    p, y = random_data(seed)
+    ignored = torch.where(torch.arange(len(y)) % 7 == 0, -1, y)
+    for norm in "l1", "l2", "max":
+        for target, ignore_index in (y, None), (ignored, -1), (y, 0):
+            theirs = binary_calibration_error(p, target, n_bins, norm, ignore_index).item()
+            ours = metrics.ece(p, target, n_bins, norm=norm, ignore_index=ignore_index)
+            assert math.isclose(ours, theirs, abs_tol=rounding(len(p), torch.float32))
+    for name, peer in ("ece", "ECE"), ("mce", "MCE"), ("average_ce", "ACE"):
+        theirs = getattr(netcal.metrics, peer)(n_bins).measure(p.double().numpy(), y.numpy())
+        assert math.isclose(getattr(metrics, name)(p, y, n_bins), theirs, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_agree_with_scikit_learn(seed):
+    p, y = random_data(seed)
+    weights = torch.rand(len(y), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    both = np.stack([1 - p.double(), p.double()], 1)
+    for w in None, weights.numpy():
+        close = partial(math.isclose, rel_tol=1e-9)
+        assert close(metrics.brier_score(p, y, sample_weight=w), brier_score_loss(y, p.double(), sample_weight=w))
+        assert close(metrics.nll(p, y, sample_weight=w), log_loss(y, both, sample_weight=w))
+        assert close(metrics.error_rate(p, y, sample_weight=w), zero_one_loss(y, p > .5, sample_weight=w))
+
+
+@pytest.mark.parametrize("strategy, scheme", [("uniform", "width"), ("quantile", "mass")])
+def test_the_table_is_the_calibration_curve_of_scikit_learn(strategy, scheme):
+    p, y = random_data(0)
+    p, y = p[:1500], y[:1500]
+    often, mean = calibration_curve(y.numpy(), p.double().numpy(), n_bins=10, strategy=strategy)
+    table = metrics.reliability_bins(p, y, 10, scheme=scheme)
+    full = table.count > 0
+    np.testing.assert_allclose(table.acc[full], often, atol=1e-12 if scheme == "width" else .02)  # its quantiles
+    np.testing.assert_allclose(table.conf[full], mean, atol=1e-12 if scheme == "width" else .02)  # lie elsewhere
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_smooth_ece_agrees_with_relplot(seed):
+    draw = np.random.default_rng(seed)
+    p = draw.beta(2, 2, size=3000)*.9 + .05
+    y = draw.random(3000) < p**(1 + seed/4)
+    assert math.isclose(metrics.smooth_ece(p, y), relplot.smECE(p, y), abs_tol=5e-4)
+    for sigma in .02, .05, .2:
+        assert math.isclose(metrics.smooth_ece(p, y, sigma=sigma), relplot.smECE_sigma(p, y, sigma), abs_tol=5e-4)
+
+
+# over batches
+
+KINDS = dict(ece=streaming.ECE, mce=streaming.MCE, classwise_ece=partial(streaming.ClasswiseECE, 1), nll=streaming.NLL,
+             brier_score=streaming.BrierScore, error_rate=streaming.ErrorRate)
+
+
+def sharded():
+    "Of one column in uneven batches on two processes, one of whose batches are all ignored."
+    ignored, found = torch.tensor(DATA["ignored"]), {}
+    with joined("cpu"):
+        rows = range(0, 11) if rank() == 0 else range(11, 40)
+        for name, kind in KINDS.items():
+            metric = kind(ignore_index=-1)
+            metric.update(P[:3], torch.full((3,), -1))
+            for r in torch.tensor(rows).split(4):
+                metric.update(P[r], ignored[r])
+            found[name] = metric.compute().item()
+    return found
+
+
+def test_two_processes_equal_the_whole():
+    want = {name: getattr(metrics, name)(*INPUTS["ignored"][:2], ignore_index=-1).item() for name in KINDS}
+    for got in on_processes(2, sharded):
+        assert got.keys() == want.keys() and all(abs(got[k] - want[k]) < 1e-12 for k in want)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_batches_of_one_column(name):
+    metric, whole = KINDS[name](), getattr(metrics, name)(P, Y)
+    for p, y in zip(P.split(7), Y.split(7)):
+        metric(p[:, None], y.bool())
+    torch.testing.assert_close(metric.compute(), whole, rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="probs: several columns, but earlier batches had one column"):
+        metric(torch.stack([1 - P, P], 1), Y)
+    torch.testing.assert_close(metric.compute(), whole, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_batch_of_ignored_labels_only(name):
+    metric = KINDS[name](ignore_index=0)
+    assert metric(P[:2], 0*Y[:2]).isnan() and metric.compute().isnan() and metric.n == 0
+    metric.update(P, Y)
+    torch.testing.assert_close(metric.compute(), getattr(metrics, name)(P[Y > 0], Y[Y > 0]))
