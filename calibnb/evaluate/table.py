@@ -79,7 +79,7 @@ DOUBT = .2  # a calibrator is passed over if a calibrated model shows its ECE le
 
 def shows_no_error(row:str, ece:Measure)->bool:
     "Could a calibrated model show the ECE of this row, at 5 % for the network itself and at `DOUBT` for calibrators?"
-    return ece.within_floor if row == AS_GIVEN else ece.p >= DOUBT
+    return ece.within_floor if row == AS_GIVEN else (ece.p or 0.) >= DOUBT
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #01209ebe
 SAME_NLL = .002  # nats: a fifth of the smallest difference of interest
