@@ -78,7 +78,8 @@ def _load_model(path, config):
     with safe_open(path, 'pt') as file: shape = json.loads(file.metadata()['shape'])
     options = {k: v for k, v in config.model_args.items() if k != 'weights'}  # pretrained weights would be overwritten
     model = make_model(config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
-    model.load_state_dict(load_file(path))
+    try: model.load_state_dict(load_file(path))
+    except RuntimeError as e: raise ValueError(f'model: {config.model} as it is now does not take {path}') from e
     return model.eval()
 
 def _load_learned_loss(run):
