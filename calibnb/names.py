@@ -9,6 +9,7 @@ __all__ = ['NAMES', 'check_names', 'check_names_before_torch']
 import sys
 
 from .core.options import pick
+from .core.plugins import HINT, has_plugins
 
 # %% ../nbs/02_names.ipynb #4e2a4ea2
 NAMES = {  # what is named, as messages say it -> its names
@@ -37,8 +38,8 @@ def check_names(
     "ValueError for a name that does not stand here; a path is looked at where it is read."
     for what in 'data', 'model', 'loss':
         name = given.get(what, NAMES[what][0])
-        if ':' not in str(name): pick(what, name, NAMES[what])
+        if ':' not in str(name): pick(what, name, NAMES[what], HINT)
 
 def check_names_before_torch(given:dict):
     "`check_names`, as long as nobody can have added a name."
-    if 'torch' not in sys.modules: check_names(given)
+    if 'torch' not in sys.modules and not has_plugins(): check_names(given)

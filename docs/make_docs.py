@@ -35,7 +35,7 @@ MODULES = {}  # notebook -> the module that it exports, e.g. 'metrics.bins'
 for path in sorted((ROOT/"nbs").rglob("[0-9]*.ipynb")):
     if found := re.search(r'#\|\s*default_exp (\S+?)(\\n)?"', path.read_text()):
         MODULES[path] = found[1]
-WIDGETS = "first_five_minutes", "reliability", "losses", "simplex", "runs"  # from simple to special
+WIDGETS = "first_five_minutes", "your_loss", "reliability", "losses", "simplex", "runs"  # from simple to special
 EXPLORE = [ROOT/"nbs"/"explore"/f"{name}.ipynb" for name in WIDGETS]
 GALLERY = sorted((ROOT/"runs"/"gallery").glob("*.ipynb"))
 

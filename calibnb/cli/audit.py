@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..params import check_seed
-from .flags import _add_kind, _check_file, _check_folder, _check_root, _check_there, _kind
+from .flags import _add_kind, _add_plugin, _check_file, _check_folder, _check_root, _check_there, _kind
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 def _add_audit(commands):
@@ -42,7 +42,10 @@ def _add_audit(commands):
     audit.add_argument('--to', metavar='DIR', help='also copy report, notebook, tables and calibrator to DIR')
     audit.add_argument('--no-report', action='store_true', help='end with the answer: no notebook, report, calibrator')
     audit.add_argument('--json', action='store_true', help='print the answer as JSON, with every interval and floor')
-    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed'))
+    audit.add_argument('--metric', action='append', default=[], metavar='NAME',
+                       help='a metric that a plugin registers, as a column; may be given several times')
+    _add_plugin(audit)
+    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric'))
     return audit
 
 # %% ../../nbs/90_cli/03_audit.ipynb #4e409a0f
@@ -63,8 +66,9 @@ def _files(args): return args.file, args.target_file, args.val_file, args.val_ta
 
 def _audit_sets(args):
     "Predictions, validation predictions or None, and remarks; ValueError in the words of the command line."
-    from calibnb.evaluate.audit import check_sets
+    from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
+    check_metrics(args.metric)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
@@ -114,8 +118,8 @@ def _evaluated(preds, val, args):
     from calibnb.evaluate.audit import evaluate
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
-    bar = sys.stderr.isatty() and not args.json
-    return evaluate(preds, val, calibrators, n_bins=args.bins, n_boot=n_boot, seed=args.seed, progress=bar)
+    return evaluate(preds, val, calibrators, n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric,
+                    progress=sys.stderr.isatty() and not args.json)
 
 def _answer(found, preds, args)->str:
     "What an audit found, as text."
@@ -167,6 +171,7 @@ def _add_apply(commands):
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='where to write: .npz, .npy, .csv, .pt or .safetensors')
+    _add_plugin(apply)
     apply.set_defaults(flags=dict(path='calibrator'))
     return apply
 

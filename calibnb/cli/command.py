@@ -11,13 +11,14 @@ import os
 import sys
 
 import calibnb
+from ..core.plugins import add_plugins
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
 from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _PATHS = ('file', 'target_file', 'val_file', 'val_target_file', 'calibrator', 'out', 'to', 'copy_to', 'root', 'csv',
-          'parquet', 'experiments', 'what')
+          'parquet', 'experiments', 'what', 'plugin')
 
 def _add_completion(commands):
     completion = commands.add_parser('completion', help='a script by which the shell completes what is typed')
@@ -64,6 +65,7 @@ def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
     args = parser().parse_args(argv)
     try:
+        add_plugins(getattr(args, 'plugin', []))
         code = args.do(args) or 0
         sys.stdout.flush()
         return code

@@ -43,6 +43,13 @@ def _pairs(flag, pairs):
         if names.count(name) > 1: raise ValueError(f'{flag} {name}: given twice')
     return dict(pairs)
 
+# %% ../../nbs/90_cli/01_flags.ipynb #94820c8c
+def typed(add, line):
+    "What a command reads from a line, for lessons."
+    parser = argparse.ArgumentParser()
+    add(parser.add_subparsers())
+    return parser.parse_args(line.split())
+
 # %% ../../nbs/90_cli/01_flags.ipynb #2d942ee8
 def _add_kind(command):
     kind = command.add_mutually_exclusive_group(required=True)
@@ -51,9 +58,7 @@ def _add_kind(command):
 
 def _kind(args): return 'probs' if args.probs else 'logits'
 
-# %% ../../nbs/90_cli/01_flags.ipynb #94820c8c
-def typed(add, line):
-    "What a command reads from a line, for lessons."
-    parser = argparse.ArgumentParser()
-    add(parser.add_subparsers())
-    return parser.parse_args(line.split())
+# %% ../../nbs/90_cli/01_flags.ipynb #18a13469
+def _add_plugin(command):
+    command.add_argument('--plugin', action='append', default=[], metavar='FILE', help='a .py file, or a module, that '
+                         'registers losses, models, data, recorders, calibrators or metrics; may be repeated')

@@ -9,10 +9,13 @@ __all__ = []
 import json
 from string import ascii_lowercase
 
+from ..core.plugins import load_plugins, yours
 from ..names import NAMES
+from .flags import _add_plugin
 
 # %% ../../nbs/90_cli/04_lists.ipynb #48fad292
-_LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder')
+_LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder',
+              metrics='metric')
 
 def _add_download(commands):
     about = 'fetch a data set from its makers into the folder that CALIBNB_DATA names'
@@ -26,17 +29,23 @@ def _download(args):
     print(f'{args.data} is in {download(args.data)}')
 
 def _add_list(commands):
-    names = commands.add_parser('list', help='experiments, data sets, models, losses, calibrators, recorders, runs')
+    names = commands.add_parser('list', help='experiments, data sets, models, losses and the like, runs')
     names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', *_LISTS, 'runs'])
+    _add_plugin(names)
     return names
 
 def _list(args):
+    load_plugins()
     if args.what in ('experiments', 'all'):
         from calibnb.notebooks.execute import list_experiments
         print(f'{"experiments":12} {", ".join(list_experiments())}')
     for what, kind in _LISTS.items():
-        if args.what in (what, 'all'): print(f'{what:12} {", ".join(NAMES[kind])}')
+        if args.what in (what, 'all'): print(f'{what:12} {", ".join(_names(kind)) or "none of your own"}')
     if args.what in ('runs', 'all'): _list_runs(args.what == 'all')
+
+def _names(kind):
+    "Those of calibnb, then those of plugins with the file that they come from."
+    return [*NAMES.get(kind, []), *(f'{name} ({origin.where})' for name, origin in yours(kind).items())]
 
 def _list_runs(only_how_many):
     from calibnb.runs.folder import find_runs, runs_root

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..params import read_value
 from ..names import NAMES
-from .flags import _check_file, _check_folder, _check_root, _pairs
+from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
 def _add_run(commands):
@@ -22,6 +22,7 @@ def _add_run(commands):
     run.add_argument('--again', action='store_true', help='execute even if the run is done')
     run.add_argument('--timeout', type=int, help='seconds a single cell may take')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
+    _add_plugin(run)
     return run
 
 def _run(args):
@@ -67,6 +68,7 @@ def _add_sweep(commands):
     many.add_argument('--timeout', type=float, metavar='S', help='seconds that a run may take')
     many.add_argument('--retries', type=int, default=1, help='of runs whose process died (1)')
     many.add_argument('--dry-run', action='store_true', help='list the runs and end')
+    _add_plugin(many)
     flags = dict(workers='--workers', per_gpu='--per-gpu', timeout='--timeout', retries='--retries', options='--option')
     many.set_defaults(flags=flags)
     return many

@@ -7,7 +7,7 @@ __all__ = ['atomic_write', 'pick', 'Registry', 'bind_options', 'flatten_classes'
            'check_target', 'check_positive', 'check_bool', 'check_scores', 'one_column', 'check_logits',
            'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'pick_device',
            'precisions', 'autocast', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability',
-           'Predictions']
+           'Predictions', 'load_plugins', 'PluginError']
 
 # %% ../../nbs/00_core/00_core.ipynb #661c7ae5
 from typing import TYPE_CHECKING
@@ -16,20 +16,22 @@ from .. import _door
 
 if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.core.atomic import atomic_write
-    from calibnb.core.options import bind_options, pick, Registry
+    from calibnb.core.options import bind_options, pick
     from calibnb.core.checks import (
         as_tensor, at_least_float32, check_bool, check_logits, check_multilabel, check_positive, check_probs,
         check_scores, check_target, check_unlabelled, flatten_classes, one_column, traced
     )
     from calibnb.core.runtime import autocast, pick_device, precisions, seed_everything, seeded
     from calibnb.core.predictions import exp_, first_argmax, log_probs, Predictions, top_probability, uniform_weight
+    from calibnb.core.plugins import load_plugins, PluginError, Registry
 
-__getattr__, __dir__ = _door(__name__, 'atomic', 'options', 'checks', 'runtime', 'predictions')
+__getattr__, __dir__ = _door(__name__, 'atomic', 'options', 'checks', 'runtime', 'predictions', 'plugins')
 
 # %% ../../nbs/00_core/00_core.ipynb #3a6701f6
 _all_ = [
     'atomic_write', 'pick', 'Registry', 'bind_options', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced',
     'check_target', 'check_positive', 'check_bool', 'check_scores', 'one_column', 'check_logits',
     'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'pick_device', 'precisions',
-    'autocast', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability', 'Predictions'
+    'autocast', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability', 'Predictions',
+    'load_plugins', 'PluginError'
 ]

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'list_data', 'data_options', 'load_data', 'true_posterior', 'data_fingerprint', 'data_size']
+           'list_data', 'data_options', 'load_data', 'register_data', 'true_posterior', 'data_fingerprint', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
 from functools import partial
 from pathlib import Path
 
-from ..core.options import bind_options, pick
+from ..core.options import bind_options
+from ..core.plugins import Registry, registers
 from .cache import fingerprint
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
 from .texts import read_newsgroups, read_sst
@@ -111,17 +112,24 @@ def npz(
     options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
+# %% ../../nbs/50_data/08_sets.ipynb #afaac96d
+def _as_set(name, made):
+    "What was registered, if a seed comes first; else a ValueError."
+    takes = list(inspect.signature(made).parameters)
+    if takes[:1] == ['seed']: return made
+    raise ValueError(f'data: {name} takes ({", ".join(takes)}), want (seed, options with defaults)')
+
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
-data_sets = {
+data_sets = Registry('data', skip=('seed', 'path'), adapt=_as_set, made={
     'gaussians': gaussians, 'digits': digits, 'noisy_digits': noisy_digits,
     'cifar10': cifar10, 'cifar100': cifar100, 'svhn': svhn, 'tiny_imagenet': tiny_imagenet,
     '20newsgroups': newsgroups, 'sst': sst,
     'imagefolder:/path': imagefolder, 'npz:/path': npz,
-}
+})
 
 def list_data()->list[str]:
     "Names that `load_data` knows."
-    return list(data_sets)
+    return data_sets.names()
 
 def data_options(
     name:str, /, # one of `list_data()`
@@ -129,7 +137,7 @@ def data_options(
 )->dict:         # every option of the data set
     "All options of a data set, defaults filled in; an unknown name or option is a ValueError."
     make, _ = _resolve(name)
-    return bind_options(f'data {name}', make, options, skip=('seed', 'path'))
+    return bind_options(f'data {name}', make, options, data_sets.skip)
 
 def load_data(
     name:str,       # one of `list_data()`
@@ -139,14 +147,25 @@ def load_data(
     "A data set by name: the same name, seed and options give the same splits."
     options = data_options(name, **options)
     make, path = _resolve(name)
-    return make(seed, **path, **options)
+    splits = make(seed, **path, **options)
+    if isinstance(splits, Splits): return splits
+    raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; split_arrays makes them of arrays')
 
 def _resolve(name):
     "The function of a data set, and the path that its name carries, as an option."
     kind, colon, path = str(name).partition(':')
     if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
-    if colon and f'{kind}:/path' in data_sets: return data_sets[f'{kind}:/path'], dict(path=path)
-    return pick('data', name, data_sets), {}
+    with_path = f'{kind}:/path'
+    if colon and (with_path in data_sets or with_path in data_sets.names()):
+        return data_sets.find(with_path), dict(path=path)
+    return data_sets.find(name), {}
+
+# %% ../../nbs/50_data/08_sets.ipynb #726f6b54
+def register_data(
+    name:str,  # how it is asked for; 'mine:/path' of a set that takes a path, `mine:/home/me/x`
+):             # a decorator
+    "Give a function (seed, options with defaults) -> Splits a name; one of calibnb's own is a ValueError."
+    return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81
 def true_posterior(

@@ -36,9 +36,9 @@ _columns = {  # metric -> title of its column, factor, digits
 }
 
 def _column(name, bins):
-    "Title, factor and digits for a metric; ece_10 is shown as ece is."
-    kind = name if name in _columns else name.rsplit('_', 1)[0]
-    title, scale, digits = _columns[kind]
+    "Title, factor and digits for a metric; ece_10 is shown as ece is, and one of the user's own by its name."
+    kind = 'ece' if name.startswith('ece_') else name
+    title, scale, digits = _columns.get(kind, (name, 1, 4))
     return (f'{title}, {bins} bins' if bins else title), scale, digits
 
 def _cell(name, m, star, line):

@@ -10,7 +10,8 @@ __all__ = ['soft_accuracy', 'mmce', 'mmce_weighted', 'dece', 'soft_ece', 'sece',
            'LabelSmoothingLoss', 'BrierLoss', 'FocalLoss', 'FLSDLoss', 'InverseFocalLoss', 'DualFocalLoss', 'BSCELoss',
            'ConsistencyLoss', 'LpNormLoss', 'EntropyRegularizedLoss', 'SoftTargetLoss', 'MMCELoss', 'MMCEWeightedLoss',
            'DECELoss', 'SECELoss', 'FocalGRALoss', 'FLSDGRALoss', 'DualFocalGRALoss', 'BSCEGRALoss', 'list_losses',
-           'loss_options', 'make_loss', 'focal_gradient_factor', 'gamma_from_p0', 'binary_focal_argmin']
+           'loss_options', 'make_loss', 'register_loss', 'focal_gradient_factor', 'gamma_from_p0',
+           'binary_focal_argmin']
 
 # %% ../../nbs/20_losses/00_losses.ipynb #bff570ce
 from typing import TYPE_CHECKING
@@ -30,8 +31,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.losses.modules import (
         BrierLoss, BSCEGRALoss, BSCELoss, ConsistencyLoss, CrossEntropyLoss, DECELoss, DualFocalGRALoss, DualFocalLoss,
         EntropyRegularizedLoss, FLSDGRALoss, FLSDLoss, FocalGRALoss, FocalLoss, InverseFocalLoss, LabelSmoothingLoss,
-        list_losses, loss_options, LossModule, LpNormLoss, make_loss, MMCELoss, MMCEWeightedLoss, SECELoss,
-        SoftTargetLoss
+        list_losses, loss_options, LossModule, LpNormLoss, make_loss, MMCELoss, MMCEWeightedLoss,
+        register_loss, SECELoss, SoftTargetLoss
     )
     from calibnb.losses.theory import binary_focal_argmin, focal_gradient_factor, gamma_from_p0
 
@@ -46,6 +47,6 @@ _all_ = [
     'CrossEntropyLoss', 'LabelSmoothingLoss', 'BrierLoss', 'FocalLoss', 'FLSDLoss', 'InverseFocalLoss',
     'DualFocalLoss', 'BSCELoss', 'ConsistencyLoss', 'LpNormLoss', 'EntropyRegularizedLoss', 'SoftTargetLoss',
     'MMCELoss', 'MMCEWeightedLoss', 'DECELoss', 'SECELoss', 'FocalGRALoss', 'FLSDGRALoss', 'DualFocalGRALoss',
-    'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss', 'focal_gradient_factor', 'gamma_from_p0',
-    'binary_focal_argmin'
+    'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss', 'register_loss', 'focal_gradient_factor',
+    'gamma_from_p0', 'binary_focal_argmin'
 ]

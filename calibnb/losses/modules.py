@@ -6,16 +6,19 @@
 __all__ = ['losses', 'LossModule', 'CrossEntropyLoss', 'LabelSmoothingLoss', 'BrierLoss', 'FocalLoss', 'FLSDLoss',
            'InverseFocalLoss', 'DualFocalLoss', 'BSCELoss', 'ConsistencyLoss', 'LpNormLoss', 'EntropyRegularizedLoss',
            'SoftTargetLoss', 'MMCELoss', 'MMCEWeightedLoss', 'DECELoss', 'SECELoss', 'FocalGRALoss', 'FLSDGRALoss',
-           'DualFocalGRALoss', 'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss']
+           'DualFocalGRALoss', 'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss', 'register_loss']
 
 # %% ../../nbs/20_losses/06_modules.ipynb #ad3fb8b5
 import inspect
-from types import FunctionType
+from functools import wraps
+from types import FunctionType, new_class
 
 import torch
 from torch import nn, Tensor
 
-from ..core.options import Registry
+from ..core.checks import at_least_float32, check_logits
+from ..core.plugins import Registry, registers
+from .weights import reduce
 from calibnb.losses.weighted import (
     cross_entropy_loss, focal_loss, flsd_loss, inverse_focal_loss, dual_focal_loss, bsce_loss, consistency_loss
 )
@@ -107,13 +110,56 @@ class MMCEWeightedLoss(LossModule, fn=mmce_weighted_loss): pass
 class DECELoss(LossModule, fn=dece_loss): pass
 class SECELoss(LossModule, fn=sece_loss): pass
 
+# %% ../../nbs/20_losses/06_modules.ipynb #57d8dc9f
+def _options_after_data(name, fn):
+    "The parameters of a function after logits and labels, but *args and **options."
+    taken = [p for p in inspect.signature(fn).parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(taken) >= 2: return taken[2:]
+    raise ValueError(f'loss: {name} takes {inspect.signature(fn)}, want (logits, target, options with defaults)')
+
+def _reduced(name, values, n, reduction, shape):
+    "What a function gave for a batch, reduced; a ValueError if it is neither a value a sample nor a mean."
+    if not isinstance(values, Tensor) or values.shape not in ((), (n,)):
+        what = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(f'loss: {name} gives {what} for {n} samples, want a tensor ({n},) or one number')
+    if values.ndim: return reduce(values, reduction, shape)
+    if reduction == 'mean': return values
+    raise ValueError(f'reduction: {reduction!r}, but {name} gives one number for a batch, which is taken for its mean')
+
+def _with_reduction(name, fn):
+    "A function of checked (N, K) logits and (N,) labels that has `reduction`, whatever `fn` has."
+    options = _options_after_data(name, fn)
+    by_itself = any(p.name == 'reduction' for p in options)
+    @wraps(fn)
+    def loss(logits, target, *, reduction='mean', **given):
+        z, y = check_logits(logits, target)
+        if by_itself: return fn(at_least_float32(z), y, reduction=reduction, **given)
+        return _reduced(name, fn(at_least_float32(z), y, **given), len(y), reduction, target.shape)
+    data = [inspect.Parameter(p, inspect.Parameter.POSITIONAL_OR_KEYWORD) for p in ('logits', 'target')]
+    said = inspect.Parameter('reduction', inspect.Parameter.KEYWORD_ONLY, default='mean', annotation=str)
+    loss.__signature__ = inspect.Signature([*data, *options, *([] if by_itself else [said])])
+    return loss
+
+# %% ../../nbs/20_losses/06_modules.ipynb #66312248
+def _as_loss(
+    name:str,  # for messages
+    thing,     # a function, or a class of modules
+)->type:       # of modules
+    "What makes a loss that was registered; ValueError for what is no loss."
+    if isinstance(thing, type) and issubclass(thing, nn.Module): return thing
+    if isinstance(thing, type) or not callable(thing):
+        raise ValueError(f'loss: {name} is {thing!r}, want a function (logits, target, ...) or a class of nn.Module')
+    module = new_class(getattr(thing, '__name__', name), (LossModule,), dict(fn=_with_reduction(name, thing)))
+    module.__module__ = thing.__module__
+    return module
+
 # %% ../../nbs/20_losses/06_modules.ipynb #7e7a40a7
 class FocalGRALoss(LossModule, fn=focal_loss, detach_weight=True): pass
 class FLSDGRALoss(LossModule, fn=flsd_loss, detach_weight=True): pass
 class DualFocalGRALoss(LossModule, fn=dual_focal_loss, detach_weight=True): pass
 class BSCEGRALoss(LossModule, fn=bsce_loss, detach_weight=True): pass
 
-losses = Registry('loss', {
+losses = Registry('loss', adapt=_as_loss, made={
     'ce': CrossEntropyLoss, 'label_smoothing': LabelSmoothingLoss, 'brier': BrierLoss,
     'focal': FocalLoss, 'flsd': FLSDLoss, 'inverse_focal': InverseFocalLoss, 'dual_focal': DualFocalLoss,
     'bsce': BSCELoss, 'consistency': ConsistencyLoss, 'lp_norm': LpNormLoss, 'entropy': EntropyRegularizedLoss,
@@ -123,7 +169,7 @@ losses = Registry('loss', {
 
 def list_losses()->list[str]:
     "Names that `make_loss` knows."
-    return list(losses)
+    return losses.names()
 
 def loss_options(
     name:str, /, # one of `list_losses()`
@@ -138,3 +184,10 @@ def make_loss(
 )->LossModule:
     "A loss by name: `make_loss('bsce_gra', gamma=4)`."
     return losses.make(name, **options)
+
+# %% ../../nbs/20_losses/06_modules.ipynb #05ca7d6d
+def register_loss(
+    name:str,  # how it is asked for
+):             # a decorator
+    "Give a function (logits, target, options with defaults) or a class of modules a name; calibnb's are a ValueError."
+    return registers(losses, name)

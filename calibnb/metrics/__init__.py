@@ -6,7 +6,7 @@
 __all__ = ['ReliabilityBins', 'Measure', 'error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'learned_epoch',
            'top_label_sums', 'reliability_bins', 'ece', 'mce', 'average_ce', 'ece_from_logits', 'debiased_ece',
            'noise_floor', 'smooth_ece', 'sece', 'kde_ece', 'ada_ece', 'classwise_ece', 'ace', 'bootstrap_ci', 'ece_ci',
-           'debiased_ece_ci']
+           'debiased_ece_ci', 'register_metric', 'registered_measures']
 
 # %% ../../nbs/10_metrics/00_metrics.ipynb #670dd3ab
 from typing import TYPE_CHECKING
@@ -22,13 +22,14 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
         reliability_bins, sece, smooth_ece, top_label_sums
     )
     from calibnb.metrics.certainty import bootstrap_ci, debiased_ece_ci, ece_ci
+    from calibnb.metrics.registered import register_metric, registered_measures
 
-__getattr__, __dir__ = _door(__name__, 'bins', 'measure', 'scores', 'errors', 'certainty')
+__getattr__, __dir__ = _door(__name__, 'bins', 'measure', 'scores', 'errors', 'certainty', 'registered')
 
 # %% ../../nbs/10_metrics/00_metrics.ipynb #cc926216
 _all_ = [
     'ReliabilityBins', 'Measure', 'error_rate', 'mean_confidence', 'nll', 'entropy', 'brier_score', 'learned_epoch',
     'top_label_sums', 'reliability_bins', 'ece', 'mce', 'average_ce', 'ece_from_logits', 'debiased_ece',
     'noise_floor', 'smooth_ece', 'sece', 'kde_ece', 'ada_ece', 'classwise_ece', 'ace', 'bootstrap_ci', 'ece_ci',
-    'debiased_ece_ci'
+    'debiased_ece_ci', 'register_metric', 'registered_measures'
 ]

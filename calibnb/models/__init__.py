@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Classifier', 'MLP', 'SmallCNN', 'SmallResNet', 'ResNet', 'WideResNet', 'DenseNet', 'VGG', 'TextCNN', 'TreeLSTM',
-           'Torchvision', 'models', 'list_models', 'model_options', 'make_model', 'head_gradient_norm']
+           'Torchvision', 'models', 'list_models', 'model_options', 'make_model', 'register_model',
+           'head_gradient_norm']
 
 # %% ../../nbs/55_models/00_models.ipynb #8a9dee97
 from typing import TYPE_CHECKING
@@ -15,12 +16,14 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.models.classifier import Classifier, MLP, SmallCNN
     from calibnb.models.convnets import DenseNet, ResNet, SmallResNet, VGG, WideResNet
     from calibnb.models.sequences import TextCNN, TreeLSTM
-    from calibnb.models.named import head_gradient_norm, list_models, make_model, model_options, models, Torchvision
+    from calibnb.models.named import (
+        head_gradient_norm, list_models, make_model, model_options, models, register_model, Torchvision
+    )
 
 __getattr__, __dir__ = _door(__name__, 'classifier', 'convnets', 'sequences', 'named')
 
 # %% ../../nbs/55_models/00_models.ipynb #088abda0
 _all_ = [
     'Classifier', 'MLP', 'SmallCNN', 'SmallResNet', 'ResNet', 'WideResNet', 'DenseNet', 'VGG', 'TextCNN', 'TreeLSTM',
-    'Torchvision', 'models', 'list_models', 'model_options', 'make_model', 'head_gradient_norm'
+    'Torchvision', 'models', 'list_models', 'model_options', 'make_model', 'register_model', 'head_gradient_norm'
 ]

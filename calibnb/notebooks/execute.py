@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 from ..core.options import pick
+from ..core.plugins import code_is_same
 from ..processes.kernels import forked_kernels
 from ..runs.folder import RunError, RunFolder, checkout, failure, one_line, run_path
 from ..params import check_values, join_dotted, notebook_parameters, read_notebook
@@ -75,9 +76,10 @@ def is_made(
     folder:RunFolder,
     path,      # of the notebook
 )->bool:
-    "Is the run done, by the notebook as it is now?"
+    "Is the run done, by the notebook and the plugins that it used as they are now?"
     executed = folder.state == 'done' and (folder/'notebook.ipynb').exists()
-    return executed and folder.info.get('source') == code_hash(path)
+    same = executed and folder.info.get('source') == code_hash(path)
+    return same and code_is_same(folder.info.get('plugins', {}))
 
 def code_hash(path)->str:
     "16 hex digits of a notebook's code: with another one an executed notebook is out of date."

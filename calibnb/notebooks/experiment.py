@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from ..core.atomic import atomic_write
+from ..core.plugins import used_code
 from ..core.runtime import seed_everything
-from ..runs.folder import Result, RunFolder, failure, run_path
+from ..runs.folder import Result, RunFolder, failure, run_path, write_json
 
 # %% ../../nbs/75_notebooks/01_experiment.ipynb #3b4a637a
 class Showcase:
@@ -166,6 +167,7 @@ class Experiment(Showcase):
         "Show the table of findings, keep it, and end the run as done."
         from IPython.display import display
         self.folder.record(Result(metrics={}, findings=findings))
+        if used_code(): write_json(self.folder/'run.json', self.folder.info | dict(plugins=used_code()))
         if self.owner:
             self.folder.finish()
             self.folder.release()

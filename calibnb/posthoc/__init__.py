@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE', 'oracle_ece',
            'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'HistogramBinning', 'Isotonic',
-           'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits']
+           'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits',
+           'register_calibrator']
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #bb8957c1
 from typing import TYPE_CHECKING
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING
 from .. import _door
 
 if TYPE_CHECKING:  # the rooms are imported when a name is first used
-    from calibnb.posthoc.calibrator import Calibrator, CALIBRATORS, list_calibrators, make_calibrator
+    from calibnb.posthoc.calibrator import (
+        Calibrator, CALIBRATORS, list_calibrators, make_calibrator, register_calibrator
+    )
     from calibnb.posthoc.scaling import (
         Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
     )
@@ -27,5 +30,5 @@ _all_ = [
     'CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE',
     'oracle_ece', 'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'HistogramBinning',
     'Isotonic', 'Platt', 'BBQ', 'COMPOSABLE', 'ON_TOP', 'Composed',
-    'calibrated_logits', 'held_out_logits'
+    'calibrated_logits', 'held_out_logits', 'register_calibrator'
 ]

@@ -31,7 +31,7 @@ from ..train.recorders import make_recorder
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
 from .folder import Result, RunFolder
-from .config import RunConfig
+from .config import RunConfig, check_code
 from .launch import _launch
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
@@ -78,7 +78,8 @@ def _load_model(path, config):
     with safe_open(path, 'pt') as file: shape = json.loads(file.metadata()['shape'])
     options = {k: v for k, v in config.model_args.items() if k != 'weights'}  # pretrained weights would be overwritten
     model = make_model(config.model, shape['num_classes'], tuple(shape['in_shape']), **options)
-    model.load_state_dict(load_file(path))
+    try: model.load_state_dict(load_file(path))
+    except RuntimeError as e: raise ValueError(f'model: {config.model} as it is now does not take {path}') from e
     return model.eval()
 
 def _load_learned_loss(run):
@@ -165,6 +166,7 @@ def get_run(
     if broadcast(folder.state == 'done'): return _same_data(Run(folder.path))
     if config.meta and processes > 1:
         raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
+    check_code(config.code, elsewhere=processes > 1)
     if processes > 1 and world_size() == 1:
         _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
     with ExitStack() as stack:

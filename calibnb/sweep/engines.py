@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from ..core.plugins import add_plugins
 from ..processes.pool import PATIENCE, JobDied, Outcome, in_processes, worker_count
 from ..processes.kernels import KERNEL_MODULES, spare_kernel
 from ..runs.folder import failure, one_line
@@ -112,6 +113,7 @@ def _on_cluster(cluster, jobs, workers, timeout):
 
 def _own_variables():
     "Variables of the environment that calibnb reads; the machines elsewhere get them too."
+    add_plugins([])  # their paths become whole: machines elsewhere work in other folders
     return {name: value for name, value in os.environ.items() if name.startswith('CALIBNB_')}
 
 def _lost(error)->JobDied:

@@ -6,9 +6,9 @@
 __all__ = ['Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar', 'ProgressLines',
            'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
            'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress', 'make_recorder',
-           'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered', 'GradientScale',
-           'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session',
-           'training_session', 'Trainer']
+           'register_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator',
+           'ordered', 'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch',
+           'Progress', 'Session', 'training_session', 'Trainer']
 
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.train.history import EventFiles, History, progress_bar, ProgressLines
     from calibnb.train.recorders import (
         CalibrationErrors, ConfidenceHistogram, EpochView, GammaOfTest, GammaStats, GradientNorms, KeptEpoch,
-        LearnedEpoch, make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, Snapshots, WeightNorm
+        LearnedEpoch, make_recorder, MetaProgress, NLLBreakdown, OptimalECE, Recorder, register_recorder, Snapshots,
+        WeightNorm
     )
     from calibnb.train.task import check_task, flip_labels
     from calibnb.train.evaluator import Evaluator, one_thread, ordered
@@ -36,7 +37,8 @@ _all_ = [
     'Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe', 'History', 'progress_bar',
     'ProgressLines', 'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
     'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
-    'make_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator', 'ordered',
+    'make_recorder', 'register_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread',
+    'Evaluator', 'ordered',
     'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session',
     'training_session', 'Trainer'
 ]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['recorders', 'EpochView', 'Recorder', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
            'Snapshots', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
-           'KeptEpoch', 'make_recorder', 'ready_recorders']
+           'KeptEpoch', 'make_recorder', 'register_recorder', 'ready_recorders']
 
 # %% ../../nbs/60_train/05_recorders.ipynb #1885fe5e
 import math
@@ -17,9 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import metrics
-from ..core.options import Registry, pick
+from ..core.options import pick
 from ..core.checks import as_tensor
 from ..core.predictions import Predictions
+from ..core.plugins import Registry, registers
 from ..losses.weights import gamma_of_bucket
 from ..metrics.scores import brier_of_samples
 from ..posthoc.temperature import ece_by_temperature, ece_temperature_in, nll_temperature
@@ -276,7 +277,12 @@ def _copied(module):
     return {} if module is None else {k: v.detach().clone() for k, v in module.state_dict().items()}
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
-recorders = Registry('recorder', {
+def _as_maker(name, thing):
+    "What makes the recorder that was registered: its class, or a function that gives the function back."
+    if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
+    return thing if isinstance(thing, type) else lambda: thing
+
+recorders = Registry('recorder', adapt=_as_maker, made={
     'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm,
     'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch, 'confidence_histogram': ConfidenceHistogram,
     'gradient_norms': GradientNorms, 'gamma_stats': GammaStats, 'test_gamma_stats': GammaOfTest,
@@ -285,6 +291,12 @@ recorders = Registry('recorder', {
 def make_recorder(name:str):
     "A recorder by name, with its defaults."
     return recorders.make(name)
+
+def register_recorder(
+    name:str,  # how it is asked for
+):             # a decorator
+    "Give a class of recorders, or a function (view) -> columns, a name; one of calibnb's own is a ValueError."
+    return registers(recorders, name)
 
 def ready_recorders(
     asked,    # recorders, or their names

@@ -17,9 +17,10 @@ from torch.utils._pytree import tree_leaves
 from calibnb.train import Recipe
 
 ROOMS = {  # what is tried together: its name here -> rooms
-    "core": "core.atomic core.options core.checks core.runtime core.predictions",
+    "core": "core.atomic core.options core.checks core.runtime core.predictions core.plugins",
     "bins": "metrics.bins", "smoothing": "metrics.smoothing", "intervals": "metrics.intervals",
-    "samples": "metrics.samples", "metrics": "metrics.scores metrics.errors metrics.certainty",
+    "samples": "metrics.samples",
+    "metrics": "metrics.scores metrics.errors metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.modules losses.theory",
@@ -116,12 +117,15 @@ TABLE |= {
     "samples.Samples": lambda: [(s.pairs, s.right, s.of_label, s.mean(s.of_label, s.right)) for s in weighed()],
     "samples.check_samples": weighed,
     "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.of_label), PROBS, TARGET),
+    "metrics.registered_measures": lambda: metrics.registered_measures(["of_defaults"], PROBS, TARGET, n_boot=5),
     "metrics.mce of no bin": lambda: metrics.mce(PROBS, TARGET, min_count=100),
     "metrics.ada_ece, others": lambda: [metrics.ada_ece(PROBS, TARGET, 5, **o)
                                         for o in (dict(method="interp"), dict(ties="group"))],
     "metrics.ece_ci, others": lambda: [metrics.ece_ci(PROBS, TARGET, 5, scheme=s)
                                        for s in ("mass", "classwise", "smooth")],
 }
+
+metrics.register_metric("of_defaults")(lambda probs, target: probs.double().square().mean())
 
 PAIRS = [(LOGITS, TARGET), (LOGITS.double(), TARGET), SEGMENTS]
 EACH_GAMMA = {"focal_loss", "inverse_focal_loss", "dual_focal_loss", "bsce_loss"}
@@ -155,7 +159,7 @@ SPECIAL = {"soft_target_loss": soft(losses.soft_target_loss),
            "ConsistencyLoss": by_seed(lambda *args: losses.ConsistencyLoss()(*args))}
 for name in losses.__all__:
     item = getattr(losses, name)
-    if name.endswith("_loss") and name != "make_loss" or name == "weighted_cross_entropy":
+    if name.endswith("_loss") and name not in ("make_loss", "register_loss") or name == "weighted_cross_entropy":
         of_logits(f"losses.{name}", SPECIAL.get(name, item))
     elif name.endswith("Loss"):  # made under the defaults that are tried
         of_logits(f"losses.{name}", SPECIAL.get(name, lambda z, y, item=item: item()(z, y)))
@@ -534,10 +538,11 @@ ON_DISK = "data sets on disk: the arrays go through data.split_arrays"
 RECORDERS = " ".join(kind.__name__ for kind in recorders.recorders.values())
 LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does not"
 ELSEWHERE = {
-    "losses": {HELPERS: "losses LossModule list_losses"},
+    "losses": {HELPERS: "losses LossModule list_losses register_loss"},
     "surrogates": {},
-    "metrics": {},
-    "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP"},
+    "metrics": {HELPERS: "metrics register_metric"},
+    "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
+                         "register_calibrator"},
     "streaming": {},
     "smoothing": {},
     "samples": {},
@@ -546,27 +551,31 @@ ELSEWHERE = {
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
     "score_maps": {},
-    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets SAME_NLL DOUBT"},
+    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets check_metrics SAME_NLL DOUBT"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction LearnedLoss",
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",
              "a part of meta.MetaTrainer": "MetaStepper"},
-    "models": {HELPERS: "models Classifier list_models set_vectors",
+    "models": {HELPERS: "models Classifier list_models set_vectors register_model",
                LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
     "synth": {},
-    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download",
+    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download "
+                       "register_data",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "in_turn Batch"},
     "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory ordered average_buffers "
                        "GradientScale",
               "parts of train.Trainer": "Evaluator Stepper Progress Session training_session"},
     "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView Recorder Snapshots "
-                           "ready_recorders",
+                           "ready_recorders register_recorder",
                   "part of train.Trainer": "KeptEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "bind_options seed_everything seeded pick_device autocast atomic_write Registry"},
+                      "bind_options seed_everything seeded pick_device autocast atomic_write",
+             "names, their origins and where they are imported from":
+                 "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
+                 "load_plugins yours used_code code_is_same add_yours registers"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "

@@ -14,6 +14,7 @@ import pytest
 from conftest import ROOT, Command, forks, patience, wait_for
 from holding import main_held
 from nbformat.v4 import new_code_cell, new_notebook
+from yours import forget
 
 from calibnb.cli import main
 from calibnb.runs.folder import RunFolder, find_runs
@@ -417,7 +418,27 @@ def patient_ray(monkeypatch):
     return ray
 
 
-def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray):
+OWN = """from torch import nn
+from calibnb.data import digits, register_data
+from calibnb.losses import register_loss
+from calibnb.models import MLP, register_model
+register_loss("own_loss")(lambda z, y, k=2.: k*nn.functional.cross_entropy(z, y, reduction="none"))
+register_model("own_net")(lambda num_classes, in_shape, width=8: MLP(num_classes, in_shape, hidden=(width,)))
+register_data("own_data")(lambda seed, n_train=200: digits(seed, n_train=n_train))
+"""
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    "A loss, a network and a data set that a file of the user's registers, beside cross-entropy."
+    (tmp_path/"own.py").write_text(OWN)
+    monkeypatch.setenv("CALIBNB_PLUGINS", str(tmp_path/"own.py"))
+    base = {"data": "own_data", "model": "own_net", "recipe.epochs": 1}
+    yield dict(preset="quick", base=base, grid=dict(loss="ce,own_loss"))
+    forget(tmp_path/"own.py")
+
+
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray, own):
     from ray.cluster_utils import Cluster
     cluster, ray = Cluster(), patient_ray
     try:
@@ -425,12 +446,12 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray):
         cluster.add_node(num_cpus=1, **free_ports())
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         assert len(ray.nodes()) == 2
-        there = sweep(SMALL, tmp_path/"ray", engine="ray", progress=False)
+        there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
     finally:
         ray.shutdown()
         cluster.shutdown()
-    here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
-    assert list(there.state) == ["done", "done"] and list(here.state) == ["done", "done"]
+    here = sweep(own, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == ["done"]*2 and list(here.state) == ["done"]*2, (there.reason, here.reason)
     assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
 
 

@@ -1,0 +1,286 @@
+"""Losses, networks, data and more of a user's own: swept, resumed, changed, misspelt; on processes and in kernels."""
+import json
+import signal
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from conftest import forks, patience, wait_for
+from nbformat.v4 import new_code_cell, new_notebook
+from test_sweep import begun, command, held_command, spec_file, with_checkpoint
+from test_sweep import nothing_goes_on, two_workers  # noqa: F401
+from yours import forget
+
+from calibnb.cli import main
+from calibnb.core import PluginError, load_plugins, plugins
+from calibnb.losses.modules import list_losses, losses, make_loss
+from calibnb.posthoc.calibrator import CALIBRATORS, Calibrator
+from calibnb.runs import Run, RunConfig, get_run, train_file
+from calibnb.runs.folder import RunFolder, find_runs
+from calibnb.train import Recipe
+
+MINE = '''
+import torch
+from torch import nn
+from calibnb.data import register_data, split_arrays
+from calibnb.losses import register_loss
+from calibnb.metrics import register_metric
+from calibnb.models import register_model
+from calibnb.posthoc import Calibrator, register_calibrator
+from calibnb.train import register_recorder
+
+@register_loss("cubed")
+def cubed(z, y, power: float = 3.):
+    return (1 - z.softmax(1).gather(1, y[:, None])[:, 0])**power
+
+@register_model("line")
+class Line(nn.Module):
+    def __init__(self, num_classes, in_shape):
+        super().__init__()
+        self.last = nn.Linear(torch.Size(in_shape).numel(), num_classes)
+    def forward(self, x):
+        return self.last(x.flatten(1))
+
+@register_data("rings")
+def rings(seed, n: int = 120):
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 2
+    x = torch.randn(n, 2, generator=draw)*(1 + y[:, None])
+    return split_arrays("rings", dict(train_x=x.numpy(), train_y=y.numpy()), seed, test=.3)
+
+@register_recorder("largest")
+def largest(view):
+    return dict(largest=view.predictions("val").conf.max().item())
+
+@register_calibrator("halved")
+class Halved(Calibrator):
+    def _fit(self, logits, target): pass
+    def _logits(self, z): return z/2
+
+@register_metric("hardest")
+def hardest(probs, target):
+    return probs.gather(1, target[:, None]).min()
+'''
+GRID = dict(preset="quick", base={"data": "rings", "model": "line", "recorders": ["largest"], "recipe.epochs": 2},
+            grid=dict(loss="ce,cubed", seed="0:3"))
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    "A file of a user's; nothing of it stays behind."
+    monkeypatch.setenv("CALIBNB_PLUGINS", "")
+    path = tmp_path/"mine.py"
+    path.write_text(MINE)
+    yield path
+    forget(path)
+
+
+@pytest.fixture
+def named(mine, monkeypatch):
+    "Likewise, and the environment names it."
+    monkeypatch.setenv("CALIBNB_PLUGINS", str(mine))
+    return mine
+
+
+def ended(process):
+    out, err = process.communicate(timeout=patience(240))
+    return process.returncode, out, err
+
+
+def test_a_file_is_swept_goes_on_after_a_kill_is_made_anew_when_changed_and_told_when_misspelt(mine, tmp_path):
+    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, GRID), "--plugin", str(mine)]
+    master = held_command(args, root, tmp_path/"go")
+    wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
+    begun_before = with_checkpoint(root)
+    master.send_signal(signal.SIGKILL)
+    master.communicate()
+    wait_for(lambda: not any(f.held() for f in begun_before), 90)
+    code, out, err = ended(command(args, root))
+    assert code == 0 and "6 done" in out, err
+    assert all("going on from checkpoint.pt" in (f/"log.txt").read_text() for f in begun_before)
+    first = {f.path.name for f in find_runs(root)}
+    assert len(first) == 6 and all("largest" in (f/"history.csv").read_text() for f in find_runs(root))
+    assert ended(command(args, root))[1].count("done before") == 7  # six rows, and their number
+    mine.write_text(MINE.replace("power: float = 3.", "power: float = 2."))
+    assert "6 done" in ended(command(args, root))[1]
+    assert len({f.path.name for f in find_runs(root)} - first) == 6
+    code, _, err = ended(command([*args, "--dry-run", "-p", "model", "lien"], root))
+    assert code == 2 and "model: 'lien' is not known; did you mean 'line'?" in err and err.count("\n") == 1
+    assert "CALIBNB_PLUGINS or --plugin" in err
+
+
+def test_a_notebook_is_executed_again_when_the_file_that_it_used_has_changed(mine, tmp_path):
+    cells = ["from calibnb.losses import make_loss\nfrom calibnb.notebooks import Experiment",
+             "experiment = Experiment('loss', dict(seed=seed))\nmake_loss('cubed')\nexperiment.findings([])"]
+    declared = new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))
+    nbformat.write(new_notebook(cells=[declared, *map(new_code_cell, cells)], metadata=kernel), tmp_path/"loss.ipynb")
+    root, args = tmp_path/"runs", ["sweep", str(tmp_path/"loss.ipynb"), "--plugin", str(mine)]
+    for n in 1, 1, 2:
+        if n == 2:
+            mine.write_text(MINE + "# changed\n")
+        code, out, err = ended(command(args, root))
+        run, = find_runs(root)
+        assert code == 0 and begun(run) == n, (out, err)
+    assert list(run.info["plugins"]) == ["loss cubed"]
+
+
+def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
+    config = RunConfig(data="rings", model="line", loss="cubed", recorders=["largest"], recipe=Recipe.quick(epochs=1))
+    assert list(config.code) == ["data rings", "model line", "loss cubed", "recorder largest"]
+    run = get_run(config, tmp_path/"runs", progress=False)
+    torch.testing.assert_close(run.model()(torch.zeros(1, 2)).shape, torch.Size([1, 2]))
+    (tmp_path/"old.json").write_text(config.model_dump_json())
+    forget(named)
+    named.write_text(MINE.replace("power: float = 3.", "exponent: float = 3.").replace("last", "first"))
+    again = get_run(Run(run.path).config, tmp_path/"runs", progress=False)
+    assert again.config == config and again.metrics == run.metrics
+    with pytest.raises(ValueError, match="model: line as it is now does not take .*model.safetensors"):
+        again.model()
+    with pytest.raises(ValueError, match="the text of 'rings' in .*mine.py has changed since"):
+        train_file(tmp_path/"old.json", tmp_path/"elsewhere")
+    assert not (tmp_path/"elsewhere").exists()
+    forget(named)
+    named.write_text("")
+    assert Run(run.path).config == config and Run(run.path).predictions().num_classes == 2
+    with pytest.raises(ValueError, match="data: 'rings' is not known to this process; those of your own"):
+        train_file(tmp_path/"old.json", tmp_path/"elsewhere")
+
+
+def test_the_default_names_of_runs_do_not_change():
+    "With `code` in them, they would; this one is as old as the package."
+    assert "code" not in RunConfig().settings and "code" not in RunConfig().model_dump()
+
+
+def told(capsys, *line):
+    "The one line that a command ends with."
+    assert main(list(line)) == 2
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and not out
+    return err
+
+
+@pytest.mark.parametrize("text, why", [
+    ("import nothing_of_this_name", "ModuleNotFoundError: No module named 'nothing_of_this_name', line 1"),
+    ("\n\nx = (", "SyntaxError: '(' was never closed, line 3"),
+    ("raise SystemExit(3)", "SystemExit: 3, line 1"),
+    ("from calibnb.losses import register_loss\nregister_loss('focal')(print)",
+     "ValueError: loss: 'focal' is a name of calibnb; take another, e.g. \"my_focal\", line 2"),
+    ("from calibnb.losses import register_loss\nregister_loss('a b')(print)", "want a name of letters"),
+    ("from calibnb.losses import register_loss\nregister_loss('x')(3)", "loss: x is 3, want a function"),
+    ("from calibnb.models import register_model\nregister_model('x')(lambda n: n)", "model: x takes (n), want (num_cl"),
+    ("from calibnb.data import register_data\nregister_data('x')(lambda n: n)", "data: x takes (n), want (seed"),
+    ("from calibnb.metrics import register_metric\nregister_metric('ece_10')(min)", "'ece_10' is a column of every"),
+    ("from calibnb.train import register_recorder\nregister_recorder('x')(3)", "recorder: x is 3, want a class"),
+    ("from calibnb.posthoc import register_calibrator\nregister_calibrator('x')(3)", "want a subclass of calibnb"),
+])
+def test_a_file_that_cannot_be_imported_is_named_with_its_first_cause(mine, capsys, text, why):
+    mine.write_text(text)
+    err = told(capsys, "sweep", "train", "--plugin", str(mine), "-p", "loss", "mine", "--dry-run")
+    assert f"plugin: {mine} cannot be imported (" in err and why in err
+
+
+def test_what_is_not_there_is_named(mine, tmp_path, capsys, monkeypatch):
+    assert "--plugin: absent.py is not there" in told(capsys, "list", "--plugin", "absent.py")
+    monkeypatch.setenv("CALIBNB_PLUGINS", str(tmp_path/"absent.py"))
+    assert f"plugin: {tmp_path/'absent.py'} cannot be imported (FileNotFoundError" in told(capsys, "list", "losses")
+    monkeypatch.setenv("CALIBNB_PLUGINS", "absent_module")
+    assert "plugin: absent_module cannot be imported (ModuleNotFoundError" in told(capsys, "list", "losses")
+
+
+def test_two_files_cannot_have_the_same_name(named, tmp_path, monkeypatch):
+    other = tmp_path/"other.py"
+    other.write_text(MINE)
+    monkeypatch.setenv("CALIBNB_PLUGINS", f"{named}:{other}")
+    with pytest.raises(PluginError, match="loss: 'cubed' is registered by .*mine.py and by .*other.py; rename one"):
+        load_plugins()
+
+
+@pytest.mark.parametrize("body, message", [
+    ("return z", r"loss: odd gives \(2, 2\) for 2 samples"), ("return 3.", "loss: odd gives float for 2 samples"),
+    ("return [z]", "loss: odd gives list for 2 samples"),
+    ("return z @ z[:1]", "loss: 'odd' fails on two samples .RuntimeError"),
+])
+def test_a_loss_that_is_none_is_refused_when_a_run_is_configured(mine, monkeypatch, body, message):
+    mine.write_text(f"from calibnb.losses import register_loss\n@register_loss('odd')\ndef odd(z, y):\n    {body}\n")
+    monkeypatch.setenv("CALIBNB_PLUGINS", str(mine))
+    with pytest.raises(ValueError, match=message):
+        RunConfig(loss="odd")
+
+
+def test_a_loss_may_be_any_class_of_modules(mine, monkeypatch):
+    mine.write_text("from torch import nn\nfrom calibnb.losses import register_loss\n"
+                    "@register_loss('smooth')\nclass Smooth(nn.CrossEntropyLoss):\n"
+                    "    def __init__(self, eps: float = .1): super().__init__(label_smoothing=eps)\n")
+    monkeypatch.setenv("CALIBNB_PLUGINS", str(mine))
+    z, y = torch.randn(5, 3, dtype=torch.float64, device="cpu"), torch.tensor([0, 1, 2, 0, 1], device="cpu")
+    torch.testing.assert_close(make_loss("smooth", eps=.05)(z, y), make_loss("label_smoothing", eps=.05)(z, y))
+    assert RunConfig(loss="smooth").loss_args == dict(eps=.1)
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    rng = np.random.default_rng(0)
+    logits = 4*rng.standard_normal((300, 3))
+    target = (logits/2 + rng.gumbel(size=logits.shape)).argmax(1)
+    np.savez(tmp_path/"preds.npz", logits=logits, target=target)
+    return str(tmp_path/"preds.npz")
+
+
+def test_an_audit_has_calibrators_and_metrics_of_the_file(mine, predictions, tmp_path, capsys):
+    audit = ["audit", predictions, "--logits", "--no-report", "--plugin", str(mine), "--metric"]
+    assert main([*audit, "hardest", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    for row in found["rows"].values():
+        lo, hi = row["hardest"]["interval"]
+        assert 0 <= lo == row["hardest"]["value"] <= hi  # a resample cannot have a smaller least value
+    assert "halved" in found["rows"] and found["best"]["hardest"] == []
+    assert "--metric: 'hardst' is not known; did you mean 'hardest'" in told(capsys, *audit, "hardst")
+    halved = CALIBRATORS.make("halved").fit(torch.eye(3, dtype=torch.float64), torch.arange(3))
+    halved.save(tmp_path/"halved.safetensors")
+    assert type(Calibrator.load(tmp_path/"halved.safetensors")) is CALIBRATORS["halved"]
+    forget(mine)
+    mine.write_text("")
+    with pytest.raises(ValueError, match="holds another calibrator than those here; .* 'halved' is not known"):
+        Calibrator.load(tmp_path/"halved.safetensors")
+
+
+def test_the_list_has_what_plugins_add(mine, capsys):
+    assert main(["list", "losses", "--plugin", str(mine)]) == 0 and main(["list", "metrics"]) == 0
+    out = capsys.readouterr().out
+    assert f"bsce_gra, cubed ({mine})" in out and f"hardest ({mine})" in out and "cubed" in list_losses()
+
+
+def test_an_entry_point_of_a_package_is_a_plugin(tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_PLUGINS", "")
+    (tmp_path/"theirs.py").write_text(MINE.replace('"cubed"', '"theirs"').split("@register_model")[0])
+    info = tmp_path/"theirs-1.0.dist-info"
+    info.mkdir()
+    (info/"METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info/"entry_points.txt").write_text("[calibnb.plugins]\nlosses = theirs\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins._entries.cache_clear()
+    try:
+        assert "theirs" in list_losses() and RunConfig(loss="theirs").code
+    finally:
+        forget(tmp_path/"theirs.py")
+        plugins._loaded.discard("losses = theirs")
+        plugins._entries.cache_clear()
+
+
+def test_workers_say_when_a_name_is_known_to_the_notebook_only(tmp_path):
+    from calibnb.sweep import sweep
+    forks()
+    losses["here"] = losses["ce"]
+    plugins._yours["loss", "here"] = plugins.Origin("a notebook", "0123456789abcdef")
+    try:
+        config = RunConfig(loss="here", recipe=Recipe.quick(epochs=1))
+        table = sweep([config], tmp_path, progress=False)
+        assert "loss: 'here' is not known to this process; those of your own" in table.reason[0]
+        with pytest.raises(ValueError, match="'here' is defined in a notebook, where other processes do not see it"):
+            get_run(config, tmp_path, processes=2, progress=False)
+    finally:
+        del losses["here"], plugins._yours["loss", "here"]
+        plugins._used.pop("loss here", None)
+    assert RunFolder(config.path(tmp_path)).state in ("absent", "failed")
