@@ -23,7 +23,7 @@ from calibnb.posthoc import (
     COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
 from ..posthoc.temperature import _kept_temperatures
-from .scored import Scored
+from .scored import Scored, _together
 from .measures import measure_all
 from .table import AS_GIVEN, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best
@@ -32,7 +32,7 @@ from .ranking import as_good_as_best
 class _Splits:
     "Pairs of samples to fit on and samples to judge; of cross-fitting, the latter as parts of the set in `order`."
     def __init__(self, preds, val, folds, seed):
-        self.order, self.pairs, self.parts = None, [(val, preds)], []
+        self.order, self.pairs = None, [(val, preds)]
         if val is not None or folds is None: return
         N, draw = len(preds), torch.Generator().manual_seed(seed)
         self.order = torch.randperm(N, generator=draw, device='cpu')
@@ -40,7 +40,11 @@ class _Splits:
         ends = list(accumulate(len(part) for part in self.order.tensor_split(folds)))
         starts = [0, *ends[:-1]]
         self.pairs = [(twice[end:start + N], twice[start:end]) for start, end in zip(starts, ends)]
-        self.parts = [part for _, part in self.pairs]
+
+    @property
+    def parts(self):
+        "Of cross-fitting, the parts of the set; else none."
+        return [] if self.order is None else [judged for _, judged in self.pairs]
 
     def scored(self, calibrators, n_bins):
         "The whole set, each part of it by its own calibrator."
@@ -91,18 +95,15 @@ class _Fits:
         "What to fit on: all samples, then each part."
         return [self.source, *(rest for rest, _ in self.splits.pairs if self.splits.parts)]
 
-    def _told(self, name, fits):
-        "The fitted calibrators of a row, as the bar counts them."
-        self.bar.set_postfix_str(name, refresh=False)
-        for fitted in fits:
-            self.bar.update()
-            yield fitted
-
     def fit(self, name, calibrator, on=None):
         "The calibrator to use, fitted on all, and the set as scored by those that saw none of its labels."
         if on: fits = _on_held_out(self.made[on], calibrator.then, self.source, self.splits.parts)
         else: fits = (clone(calibrator).fit(source.logits, source.target) for source in self._sources())
-        fitted = list(self._told(name, fits))
+        self.bar.set_postfix_str(name, refresh=False)
+        fitted = []
+        for one in fits:
+            fitted.append(one)
+            self.bar.update()
         fitted[0].eps_ = self.source.eps
         self.made[name] = fitted
         return fitted[0], self.splits.scored(self.judging(name), self.n_bins)
@@ -237,8 +238,8 @@ def check_metrics(names):
 def _row_probs(fits, name):
     "(N, K) float64 probabilities of a row."
     pairs, order = zip(fits.splits.pairs, fits.judging(name)), fits.splits.order
-    found = torch.cat([calibrator.transform(judged.logits.double()).cpu() for (_, judged), calibrator in pairs])
-    return found if order is None else torch.empty_like(found).index_copy_(0, order, found)
+    found = [calibrator.transform(judged.logits.double()).cpu() for (_, judged), calibrator in pairs]
+    return _together(found, order)
 
 def _add_metrics(found, names, preds, seed):
     "Registered metrics of every row, with their intervals."

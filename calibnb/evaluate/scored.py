@@ -94,6 +94,12 @@ def _probs_of(preds, calibrator):
     probs, pred, nll = calibrator._scored(preds.logits.cpu().double(), target)
     return probs, pred, target, nll
 
+# %% ../../nbs/40_evaluate/02_scored.ipynb #d5b3daa8
+def _together(parts, order):
+    "Rows of the parts of a set as one tensor; `order` says where each belongs, None: they are in order."
+    values = torch.cat(parts)
+    return values if order is None else torch.empty_like(values).index_copy_(0, order, values)
+
 # %% ../../nbs/40_evaluate/02_scored.ipynb #1784f763
 @dataclass(frozen=True, eq=False)
 class Scored(_Samples):
@@ -130,7 +136,5 @@ class Scored(_Samples):
         order:Tensor|None=None,  # (N,) rows of the set that the samples of the parts are; None: in order
     )->'Scored':
         "The whole set."
-        def column(name):
-            values = torch.cat([getattr(part, name) for part in parts])
-            return values if order is None else torch.empty_like(values).index_copy_(0, order, values)
-        return cls(*map(column, _PER_SAMPLE), sum(part.classes for part in parts))
+        columns = (_together([getattr(part, name) for part in parts], order) for name in _PER_SAMPLE)
+        return cls(*columns, sum(part.classes for part in parts))

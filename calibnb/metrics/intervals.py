@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_level', 'check_resamples', 'resamples', 'percentiles', 'SharedResamples', 'bootstrap_mean', 'norm_interval',
            'gap_interval', 'class_interval', 'squared_interval', 'proportion_interval', 'consistent_errors',
-           'share_of_at_least', 'consistency_p', 'lean_p', 'holm']
+           'share_of_at_least', 'lean_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
 import math
@@ -235,17 +235,6 @@ def share_of_at_least(
 )->float:
     "How often a calibrated model shows as large an error, in (0, 1]."
     return (1 + (errors >= float(observed)*(1 - 1e-12)).sum().item())/(1 + len(errors))
-
-def consistency_p(
-    conf:Tensor,     # (M,) mean confidence of each bin; nan where empty
-    acc:Tensor,      # (M,) accuracy
-    count:Tensor,    # (M,) samples
-    draws:int=1000,  # simulated sets of hits
-    seed:int=0,
-)->float:
-    "How often a calibrated model shows as large a mean |accuracy - confidence|, in (0, 1]."
-    observed = (count*(acc - conf).abs()).nansum()/count.sum()
-    return share_of_at_least(consistent_errors(conf, count, draws, seed), observed)
 
 def lean_p(
     conf:Tensor,  # (N,) confidences

@@ -230,8 +230,6 @@ TABLE |= {
     "intervals.squared_interval": lambda: [intervals.squared_interval(t.gap, t.noise, t.count)
                                            for t in [bins.mass_table(CONF, HIT, 5)]],
     "intervals.class_interval": lambda: intervals.class_interval(bins.class_sums(PROBS, TARGET, 5), draws=20),
-    "intervals.consistency_p": lambda: [intervals.consistency_p(t.conf, t.acc, t.count, draws=20)
-                                        for t in [bins.width_bins(CONF, HIT, 5)]],
     "intervals.consistent_errors": lambda: [intervals.consistent_errors(t.conf, t.count, draws=20)
                                             for t in [bins.width_bins(CONF, HIT, 5)]],
     "intervals.share_of_at_least": lambda: intervals.share_of_at_least(CONF, .5),
