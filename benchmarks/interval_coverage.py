@@ -1,7 +1,7 @@
 """How often do the printed intervals hold the truth? Models whose true probabilities are known, calibrated and not.
 
-    python benchmarks/coverage.py             # some 20 minutes on two cores
-    python benchmarks/coverage.py --draws 50  # with larger errors: 3 points of standard error at 95 %
+    python benchmarks/interval_coverage.py             # some 20 minutes on two cores
+    python benchmarks/interval_coverage.py --draws 50  # with larger errors: 3 points of standard error at 95 %
 
 Logits are normal, labels are drawn from their softmax. The model is that softmax (calibrated), or a sharper one.
 The truth is what the same measure gives on a million samples with true probabilities in place of labels.
