@@ -8,6 +8,7 @@ __all__ = ['StructuredVectorScaling', 'StructuredMatrixScaling']
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #5a7500cb
 import math
 import warnings
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -17,17 +18,19 @@ from ..core.checks import at_least_float32
 from ..core.predictions import exp_
 from .temperature import _start_temperature, _wide_enough
 from .calibrator import Calibrator
-from .scaling import _libraries, _standardise
+from .scaling import _standardise
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #c9a47b8d
 def _mixed_log_probs(
     z:Tensor,          # (N, K) logits
     temperature:float,
     uniform:float,     # weight of the uniform, above 0
-)->Tensor:             # (N, K)
+    classes:int=1,     # the dimension of the classes
+)->Tensor:             # like z
     "Logarithms of (1 - uniform) softmax(z/temperature) + uniform/K."
-    of_uniform = z.new_tensor(uniform/z.shape[1]).log()
-    return torch.logaddexp((z/temperature).log_softmax(1) + math.log1p(-uniform), of_uniform)
+    scaled = z/temperature
+    p = exp_(scaled - scaled.amax(classes, keepdim=True))
+    return (p*((1 - uniform)/p.sum(classes, keepdim=True))).add_(uniform/z.shape[classes]).log_()
 
 def _any_temperature(given, logits, target, weight=None):
     "The temperature with the least NLL, from a hundredth to a hundred times the size of the logits."
@@ -40,10 +43,10 @@ class _Matrix:
     counts = staticmethod(lambda K: (K, K, K*(K - 1)))  # numbers in a part: offsets, own weights, others
 
     @staticmethod
-    def logits(change, columns):
-        change = change.clone()
-        change[:, :-1].diagonal().add_(1)
-        return change @ columns
+    def identity(K): return torch.eye(K, K + 1, dtype=torch.float64, device='cpu')
+
+    @staticmethod
+    def logits(numbers, columns): return numbers @ columns
 
     @staticmethod
     def gathered(errors, columns): return errors @ columns.T
@@ -67,10 +70,13 @@ class _Vector:
     counts = staticmethod(lambda K: (K, K))
 
     @staticmethod
-    def logits(change, columns): return (columns[:-1]*(change[:, :1] + 1)).add_(change[:, 1:])
+    def identity(K): return torch.tensor([[1., 0.]], dtype=torch.float64, device='cpu').repeat(K, 1)
 
     @staticmethod
-    def gathered(errors, columns): return torch.stack([(errors*columns[:-1]).sum(1), errors.sum(1)], 1)
+    def logits(numbers, columns): return (columns[:-1]*numbers[:, :1]).add_(numbers[:, 1:])
+
+    @staticmethod
+    def gathered(errors, columns): return torch.stack([torch.linalg.vecdot(errors, columns[:-1]), errors.sum(1)], 1)
 
     @staticmethod
     def multiplied(columns): return torch.stack([columns[:-1], torch.ones_like(columns[:-1])], 1)
@@ -78,7 +84,7 @@ class _Vector:
     @staticmethod
     def moments(weights, columns):
         mixed = weights*columns[:-1]
-        of_pairs = (mixed*columns[:-1]).sum(1), mixed.sum(1), weights.sum(1)
+        of_pairs = torch.linalg.vecdot(mixed, columns[:-1]), mixed.sum(1), weights.sum(1)
         return torch.stack([of_pairs[i] for i in (0, 1, 1, 2)], 1).reshape(-1, 2, 2)
 
     @staticmethod
@@ -88,119 +94,189 @@ class _Vector:
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #7f4806ad
 _PIECE = 2**17  # inputs at a time: half a megabyte in float32; what is made of them stays in the cache
 
-class _Objective:
-    "Mean NLL plus penalty of changes of logits, and its derivatives."
+class _Samples:
+    "Inputs, labels and weights in pieces, and what each number of a map would cost."
     def __init__(self, form, columns, target, strength, weight=None):
         self.form, self.columns, self.target, self.strength, self.weight = form, columns, target, strength, weight
         self.total = len(target) if weight is None else weight.sum().item()
+        self.identity = form.identity(len(strength))
         size = max(1, _PIECE//len(columns)) if columns.is_cpu else len(target)
-        parts = columns.split(size, 1), target.split(size)
-        weights = [None]*len(parts[0]) if weight is None else weight.split(size)
-        self.pieces = [(x.contiguous(), y, w) for x, y, w in zip(*parts, weights)]
+        weights = (columns.new_ones(()).expand(len(target)) if weight is None else weight.to(columns)).split(size)
+        self.pieces = [(x.contiguous(), w, y) for x, w, y in zip(columns.split(size, 1), weights, target.split(size))]
 
-    def in_float32(self): return _Objective(self.form, self.columns.float(), self.target, self.strength, self.weight)
+    @cached_property
+    def of_labels(self):
+        "(K, m) means of what the numbers of each class are multiplied by, where it is the label."
+        found = torch.zeros_like(self.strength)
+        for columns, w, y in self.pieces:
+            shares = columns.new_zeros(len(found), len(y)).scatter_(0, y[None], w[None])
+            found += self.form.gathered(shares, columns).cpu()/self.total
+        return found
 
-    def softmax(self, change, columns, y):
-        "(K, n) probabilities, and the NLL of each label."
-        logits = self.form.logits(change, columns)
-        logits -= logits.amax(0)
-        of_label = logits.gather(0, y[None])[0]
-        p = exp_(logits)
+    @cached_property
+    def shares(self):
+        "(N,) float64, what each sample counts for; they sum to 1."
+        return torch.cat([w for _, w, _ in self.pieces]).double()/self.total
+
+    def to(self, dtype):
+        if self.columns.dtype == dtype: return self
+        return type(self)(self.form, self.columns.to(dtype), self.target, self.strength, self.weight)
+
+    def part(self, n):
+        "That of every second sample, or third, ..., so that there are n at most; with the penalty of all."
+        step = -(-len(self.target)//n)
+        if step == 1: return self
+        weight = None if self.weight is None else self.weight[::step]
+        return type(self)(self.form, self.columns[:, ::step].contiguous(), self.target[::step], self.strength, weight)
+
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #392c2217
+class _Objective(_Samples):
+    "Mean NLL plus penalty of changes of logits, and its derivatives."
+    latest = None, None  # changes, and the probabilities there
+
+    def softmax(self, change, columns):
+        "(K, n) probabilities, and the logarithm of the sum of exponentials."
+        logits = self.form.logits((change + self.identity).to(columns), columns)
+        top = logits.amax(0)
+        p = exp_(logits.sub_(top))
         total = p.sum(0)
-        return p.div_(total), total.log() - of_label
+        return p.div_(total), total.log_().add_(top)
+
+    def probabilities(self, change):
+        "(K, N), at hand where the value was just found in one piece."
+        where, p = self.latest
+        return p if where is change else self.softmax(change, self.columns)[0]
 
     def __call__(self, change):
         "Value, and (K, m) derivatives in float64 on the CPU."
-        value, slope, moved = 0., torch.zeros_like(change), change.to(self.columns)
-        for columns, y, w in self.pieces:
-            p, nll = self.softmax(moved, columns, y)
-            p.scatter_add_(0, y[None], p.new_full((), -1.).expand(1, len(y)))
-            if w is not None: p, nll = p*w.to(p), nll*w
-            value += nll.sum(dtype=torch.float64).item()
+        value, slope = 0., torch.zeros_like(change)
+        for columns, w, _ in self.pieces:
+            p, of_all = self.softmax(change, columns)
+            if len(self.pieces) == 1: self.latest = change, p
+            if self.weight is not None: p, of_all = p*w, of_all*w
+            value += of_all.sum(dtype=torch.float64).item()
             slope += self.form.gathered(p, columns).cpu()
-        extra = (self.strength*change.square()).sum().item()
-        return value/self.total + extra, slope/self.total + 2*self.strength*change
+        cost = self.strength*change
+        extra = (cost*change - self.of_labels*(change + self.identity)).sum().item()
+        return value/self.total + extra, slope/self.total - self.of_labels + 2*cost
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #5de75a5a
-_FEW, _MOST = 2048, 300  # samples that tell the curvature, and numbers of which all second derivatives are computed
-_LEAST = 1e-8            # of the largest curvature: what is added, since there may be no penalty
+_FEW, _MOST = 2048, 128  # samples that tell the curvature, and numbers of which all second derivatives are computed
+_LEAST = 1e-12           # of the largest curvature: what is added, since there may be no penalty
 
 def _root(H):
-    "Cholesky factor of a matrix, or of each of a stack; where rounding lets it fail, of slightly more."
-    least = _LEAST*H.diagonal(dim1=-2, dim2=-1).amax()*torch.eye(H.shape[-1], dtype=H.dtype, device=H.device)
+    "Cholesky factor of a matrix, which is overwritten by slightly more, and more where rounding lets it fail."
+    least = _LEAST*H.diagonal().amax()
     while True:
-        root, failed = torch.linalg.cholesky_ex(H + least)
-        if not failed.any(): return root
+        H.diagonal().add_(least)
+        root, failed = torch.linalg.cholesky_ex(H)
+        if not failed: return root
         least = 10*least
 
-class _Whole:
-    "Coordinates from all second derivatives."
-    def __init__(self, form, columns, p, strength):
-        K, m = strength.shape
-        spread = (p[:, None]*form.multiplied(columns)).flatten(0, 1)
-        H = (torch.block_diag(*form.moments(p, columns)) - spread @ spread.T).double().cpu()/p.shape[1]
-        self.root, self.shape = _root(H + 2*strength.flatten().diag()), strength.shape
+class _Curvature:
+    "Second derivatives of an objective at some changes."
+    def __init__(self, objective, change):
+        self.form, self.columns, self.shares = objective.form, objective.columns, objective.shares
+        self.p, self.penalty = objective.probabilities(change), (2*objective.strength).to(objective.columns)
+        self.weights = self.p*self.shares.to(self.p)
 
-    def back(self, u):
-        return torch.linalg.solve_triangular(self.root.T, u.reshape(-1, 1), upper=True).reshape(self.shape)
-    def slope(self, grad):
-        return torch.linalg.solve_triangular(self.root, grad.reshape(-1, 1), upper=False).flatten()
+    def whole(self):
+        "All of them, (K m, K m) in float64 on the CPU."
+        (K, m), p, columns = self.penalty.shape, self.p.double(), self.columns.double()
+        spread = ((p*self.shares.sqrt())[:, None]*self.form.multiplied(columns)).flatten(0, 1)
+        H = (spread @ spread.T).neg_()
+        own = H.view(K, m, K, m).diagonal(dim1=0, dim2=2)
+        own += self.form.moments(p*self.shares, columns).permute(1, 2, 0)
+        H.diagonal().add_(self.penalty.flatten())
+        return H.cpu()
+
+    def times(self, v):
+        "Their product with (K, m) changes."
+        moved = self.form.logits(v, self.columns)
+        moved -= (self.p*moved).sum(0)
+        return self.form.gathered(moved.mul_(self.weights), self.columns) + self.penalty*v
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #4dd52ba8
 class _Pairs:
-    "Coordinates from the second derivatives of each class's two numbers; for `_Vector`."
-    def __init__(self, form, columns, p, strength):
-        H = form.moments(p - p.square(), columns).double().cpu()/p.shape[1]
-        self.root = _root(H + 2*strength.diag_embed())
+    "About the inverse of second derivatives, from those by each class's two numbers; for `_Vector`."
+    def __init__(self, curvature):
+        H = curvature.form.moments(curvature.weights*(1 - curvature.p), curvature.columns).double().cpu()
+        H.diagonal(dim1=1, dim2=2).add_(curvature.penalty + _LEAST*H.amax())
+        turned = H.flip(1, 2)*H.new_tensor([[1., -1.], [-1., 1.]])
+        self.inverse = (turned/(H[:, :1]*turned[:, :1]).sum(2, keepdim=True)).to(curvature.p)
 
-    def back(self, u):
-        u = u.reshape(len(self.root), 2, 1)
-        return torch.linalg.solve_triangular(self.root.mT, u, upper=True)[:, :, 0]
-    def slope(self, grad): return torch.linalg.solve_triangular(self.root, grad[:, :, None], upper=False).flatten()
+    def times(self, v): return (self.inverse @ v[:, :, None])[:, :, 0]
 
 class _Rows:
-    "Coordinates from the mean second derivatives of a class's K + 1 numbers; for `_Matrix`."
-    def __init__(self, form, columns, p, strength):
-        unsure = 1 - p.square().sum(0)
-        M = ((columns*unsure) @ columns.T).double().cpu()/unsure.double().sum().item()
-        h = (p - p.square()).mean(1, dtype=torch.float64).cpu()
-        least = _LEAST*M.diagonal().amax()*h.amax()
-        held = 2*torch.cat([strength[1, :1].expand(len(h)), strength[0, -1:]]) + least
-        self.scale = held.rsqrt()
-        values, self.vectors = torch.linalg.eigh(self.scale[:, None]*M*self.scale)
-        self.bend = (h[:, None]*values.clamp_min(0) + 1).sqrt()
+    "About the inverse of second derivatives, from the mean ones by a class's K + 1 numbers; for `_Matrix`."
+    def __init__(self, curvature):
+        p, columns, penalty = curvature.p, curvature.columns, curvature.penalty.double().cpu()
+        unsure, h = (1 - p.square().sum(0))*curvature.shares.to(p), (curvature.weights*(1 - p)).sum(1)
+        M = (columns*unsure) @ columns.T/unsure.sum()
+        least = _LEAST*(M.diagonal().amax()*h.amax()).item()
+        held = torch.cat([penalty[1, :1].expand(len(h)), penalty[0, -1:]]) + least
+        scale = held.rsqrt()
+        values, vectors = torch.linalg.eigh(scale[:, None]*M.double().cpu()*scale)
+        self.scale, self.vectors = scale.to(p), vectors.to(p)
+        self.bend = h[:, None]*values.clamp_min(0).to(p) + 1
         self.own = self.vectors[:-1]/self.bend
-        size, excess = self.own.square().sum(1), 1 - (2*strength[0, 0] + least)/held[0]
-        self.by = ((1 - excess*size).rsqrt() - 1)/size
+        excess = 1 - ((penalty[0, 0] + least)/held[0]).item()
+        self.by = excess/(1 - excess*(self.own*self.vectors[:-1]).sum(1))
 
-    def _stretched(self, u): return u + (self.by*(self.own*u).sum(1))[:, None]*self.own
-    def back(self, u): return self._stretched(u.reshape(self.bend.shape))/self.bend @ self.vectors.T*self.scale
-    def slope(self, grad): return self._stretched(grad*self.scale @ self.vectors/self.bend).flatten()
+    def times(self, v):
+        v = (v*self.scale) @ self.vectors
+        v = v/self.bend + (self.by*(self.own*v).sum(1))[:, None]*self.own
+        return v @ self.vectors.T*self.scale
+
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #1b3fa837
+def _conjugate(curvature, near, v, tol=.1, most=100):
+    "What the curvature turns into v, but for a tenth; by conjugate gradients, as `near` is about the inverse."
+    found, residual = torch.zeros_like(v), v
+    d = near.times(v)
+    size = first = (v*d).sum()
+    for _ in range(most):
+        if not size > tol**2*first: break
+        bent = curvature.times(d)
+        step = size/(d*bent).sum()
+        found, residual = found + step*d, residual - step*bent
+        z = near.times(residual)
+        before, size = size, (residual*z).sum()
+        d = z + size/before*d
+    return found
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #a01269c1
-def _coordinates(objective):
-    "Coordinates in which the curvature of an objective at 0 is about 1, found from a part of the samples."
-    step = -(-len(objective.target)//_FEW)
-    columns, y = objective.columns[:, ::step].contiguous(), objective.target[::step]
-    p = objective.softmax(torch.zeros_like(objective.strength).to(columns), columns, y)[0]
-    whole = objective.strength.numel() <= _MOST
-    large = _Pairs if objective.form is _Vector else _Rows
-    kind = _Whole if whole else large
-    return kind(objective.form, columns, p, objective.strength)
+_FIRM = 1e-7  # strength of a penalty that holds what is lost in float32
 
-def _aligned(u):
-    "A copy where torch has its numbers: products of matrices may round by where a matrix begins."
-    return torch.tensor(u, dtype=torch.float64, device='cpu')
+def _step(few, near, change, grad):
+    "Newton's step from the curvature of a part of the samples, and what is `near` its inverse for the next one."
+    curvature = _Curvature(few, change)
+    if grad.numel() <= _MOST:
+        return torch.cholesky_solve(grad.reshape(-1, 1), _root(curvature.whole())).reshape(grad.shape), None
+    near = near or (_Pairs if few.form is _Vector else _Rows)(curvature)
+    return _conjugate(curvature, near, grad.to(few.columns)).double().cpu(), near
 
-def _searched(objective, coordinates, u, ftol, gtol, steps=200):
-    "The changes with the least value by L-BFGS, as coordinates, and the largest derivative there."
-    from scipy.optimize import minimize
-    def scaled(u):
-        value, grad = objective(coordinates.back(_aligned(u)))
-        return value, coordinates.slope(grad).numpy()
-    options = dict(maxiter=steps, ftol=ftol, gtol=gtol, maxcor=10, maxls=5)  # more would search in rounding
-    found = minimize(scaled, u, jac=True, method='L-BFGS-B', options=options)
-    return found.x, abs(found.jac).max()
+def _least(
+    objective,
+    change,       # where to begin
+    enough:float, # nats that are not worth another pass
+    most:int=100, # steps
+):                # the changes with the least value, and the nats that the last step promised
+    "The least value by Newton's method."
+    (value, grad), few, near, before = objective(change), objective.part(_FEW), None, 0.
+    for _ in range(most):
+        step, near = _step(few, near, change, grad)
+        gain = (grad*step).sum().item()/2
+        for_next = gain*min(1., gain/before) if before else gain
+        if not for_next > enough: return change - step, gain
+        for size in 1., .5, .25, .1, .01, .001, 0.:
+            moved = change - size*step
+            new, new_grad = objective(moved)
+            if new <= value - 1e-4*size*gain: break
+        misled = size < 1 or gain > .3*before > 0
+        if misled and gain > 50*enough and few is not objective: few, near = objective.part(4*len(few.target)), None
+        elif size == 0: break
+        change, value, grad, before = moved, new, new_grad, gain
+    return change, gain
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #e1307236
 class _Structured(Calibrator):
@@ -216,31 +292,28 @@ class _Structured(Calibrator):
         given, logits = logits, at_least_float32(_wide_enough(logits))
         self.temperature_ = _any_temperature(given, logits, target, weight)
         self.uniform_ = 1/(N + 1)
-        inputs = self._inputs(logits)
-        columns = torch.cat([inputs.T, inputs.new_ones(1, len(target))])
+        inputs = _mixed_log_probs(logits.T.contiguous(), self.temperature_, self.uniform_, 0)
+        columns = torch.cat([inputs, inputs.new_ones(1, len(target))])
         self._set(self._fitted(_Objective(self.form, columns, target, strength, weight)))
 
     def _strength(self, N, K):
         "(K, m) strength of the penalty of each number."
-        options, counts = self.get_params(deep=False), self.form.counts(K)
-        for name, v in options.items():
+        made = []
+        for name, count in zip(('intercept', 'diagonal', 'off_diagonal'), self.form.counts(K)):
+            v = getattr(self, name)
             if not 0 <= v < math.inf: raise ValueError(f'{name}: {v!r}, want a number of at least 0')
-        order = 'intercept', 'diagonal', 'off_diagonal'
-        return self.form.strength(K, *(options[name]*count/N for name, count in zip(order, counts)))
+            made.append(v*count/N)
+        return self.form.strength(K, *made)
 
     def _fitted(self, objective):
         "The changes with the least value."
-        rough = objective.in_float32()
-        with _libraries().limit(limits=1, user_api='blas'):
-            coordinates = _coordinates(rough)
-            start = torch.zeros(objective.strength.numel(), dtype=torch.float64, device='cpu').numpy()
-            u, slope = _searched(rough, coordinates, start, 5e-8, 1e-5)
-            if objective.columns.dtype == torch.float64:
-                u, slope = _searched(objective, coordinates, u, 1e-15, 1e-9)
-            if slope > 1e-2:  # still far from flat
-                warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
-                              'and the strengths of the penalty 0?', stacklevel=4)
-            return coordinates.back(_aligned(u))
+        rough = objective.to(torch.float32 if objective.strength.amin() > _FIRM else torch.float64)
+        change, left = _least(rough, torch.zeros_like(objective.strength), 2e-8)
+        if objective.columns.dtype == torch.float64: change, left = _least(objective, change, 1e-16)
+        if left > 1e-4:
+            warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
+                          'and the strengths of the penalty 0?', stacklevel=3)
+        return change
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #7af91bad
 class StructuredVectorScaling(_Structured, name='svs'):

@@ -26,30 +26,43 @@ from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172
 _PIECE = 2**18  # logits at a time: a megabyte in float32, which stays in the cache
-
-def _below_top(z):
-    "How far each logit is below the largest of its row, in float32 or better."
-    return at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
+_KEPT = 2**24   # logits, at most, that are made ready once for all evaluations: 64 MB in float32
+_NARROW = 64    # classes, at most, where turning round pays
 
 def _exp(d, b):
     "exp(b d); on the CPU float32 values are powers of 2."
     return (d*(b*math.log2(math.e))).exp2_() if d.is_cpu and d.dtype == torch.float32 else (d*b).exp_()
 
-def _slope_of_nll(logits, target, b, weight=None):
-    "Weighted mean of E[z] - z_y, and of the variance of z, under softmax(b z)."
-    slope, curve, place = 0., 0., 0
-    for z, y in chunks(logits, target, _PIECE):
-        w, place = 1. if weight is None else weight[place:place + len(y)], place + len(y)
-        d = _below_top(z)
-        p = _exp(d, b)
-        total = p.sum(1)
-        first = p.mul_(d).sum(1)   # times total, E[d]
-        second = p.mul_(d).sum(1)  # times total, E[d²]
-        mean = (first/total).double()
-        slope += ((mean - d.gather(1, y[:, None])[:, 0])*w).sum().item()
-        curve += (((second/total).double() - mean.square()).clamp_min(0)*w).sum().item()
-    total = len(target) if weight is None else weight.sum().item()
-    return slope/total, curve/total
+class _Ready:
+    "Pieces of logits, as how far each is below the largest of its sample; with labels and weights."
+    def __init__(self, logits, target, weight=None):
+        self.given, self.total = (logits, target, weight), len(target) if weight is None else weight.sum().item()
+        self.classes = 0 if logits.shape[1] <= _NARROW else 1  # the dimension of the classes
+        self.kept = list(self._pieces()) if logits.numel() <= _KEPT else None
+
+    def _pieces(self):
+        logits, target, weight = self.given
+        place = 0
+        for z, y in chunks(logits, target, _PIECE):
+            w, place = None if weight is None else weight[place:place + len(y)], place + len(y)
+            z = at_least_float32(z if self.classes else z.T.contiguous())
+            d = z - z.amax(self.classes, keepdim=True)
+            yield d, d.gather(self.classes, y.unsqueeze(self.classes)).squeeze(self.classes).double(), w
+
+    def slope_of_nll(self, b):
+        "Weighted mean of E[z] - z_y, and of the variance of z, under softmax(b z)."
+        slope, curve = 0., 0.
+        for d, of_label, w in self.kept or self._pieces():
+            p = _exp(d, b)
+            total = p.sum(self.classes)
+            first = p.mul_(d).sum(self.classes)   # times total, E[d]
+            second = p.mul_(d).sum(self.classes)  # times total, E[d²]
+            mean = (first/total).double()
+            error, variance = mean - of_label, ((second/total).double() - mean.square()).clamp_min(0)
+            if w is not None: error, variance = error*w, variance*w
+            slope += error.sum().item()
+            curve += variance.sum().item()
+        return slope/self.total, curve/self.total
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #7f80a222
 def _increasing_root(
@@ -87,10 +100,11 @@ def _searched(logits, target, bounds, weight=None):
     _check_varied(logits)
     logits = _wide_enough(logits)
     lo, hi = 1/bounds[1], 1/bounds[0]
-    few = slice(None, None, max(1, len(logits)//_FEW))
-    of_few = logits[few], target[few]
-    start = _increasing_root(lambda b: _slope_of_nll(*of_few, b), 1., lo, hi, tol=1e-2)
-    return 1/_increasing_root(lambda b: _slope_of_nll(logits, target, b, weight), start, lo, hi, tol=1e-5)
+    start, step = 1., len(logits)//_FEW
+    if step > 1:
+        few = _Ready(logits[::step], target[::step])
+        start = _increasing_root(few.slope_of_nll, start, lo, hi, tol=1e-2)
+    return 1/_increasing_root(_Ready(logits, target, weight).slope_of_nll, start, lo, hi, tol=1e-5)
 
 def _wide_enough(logits):
     "The logits, in float64 where differences would overflow float32, or come close."
@@ -99,7 +113,7 @@ def _wide_enough(logits):
 
 def _check_varied(logits):
     check_unlabelled(logits)
-    if not (logits != logits[:, :1]).any():
+    if not any((part != part[:, :1]).any() for part in (logits[:1], logits)):  # the first row will do, mostly
         raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; '
                          'is this the output of the network?')
 
@@ -265,6 +279,10 @@ def _rough_bins(conf, hit, n_bins, tol):
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8f8cd6e5
 _MARGIN = 1e-4  # far above the rounding of a mean confidence in float32
+
+def _below_top(z):
+    "How far each logit is below the largest of its row, in float32 or better."
+    return at_least_float32(z) - at_least_float32(z.amax(1, keepdim=True))
 
 def _mean_confidence(logits, target, T):
     "Mean of the largest probabilities of softmax(z/T)."

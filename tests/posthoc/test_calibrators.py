@@ -63,10 +63,10 @@ def test_structured_scaling(name):
 
 
 @pytest.mark.parametrize("dtype, most", [(torch.float64, 1e-7), (torch.float32, 2e-3)])
-@pytest.mark.parametrize("kind", ["plain", "sure", "shifted", "rare", "large"])
+@pytest.mark.parametrize("kind", ["plain", "sure", "shifted", "rare", "large", "separable"])
 @pytest.mark.parametrize("name", KINDS)
 def test_structured_scaling_is_at_its_minimum(name, kind, dtype, most, monkeypatch):
-    "In any coordinates, of which those of many classes are tried with few, and in pieces."
+    "By either way to the steps, in pieces, and with a curvature that is told by too few samples."
     logits, target = skewed()
     if kind == "sure":
         logits = 10*logits
@@ -74,19 +74,33 @@ def test_structured_scaling_is_at_its_minimum(name, kind, dtype, most, monkeypat
         logits = 3000*logits
     if kind == "shifted":
         logits = logits + torch.tensor([0., 10., -20., 0., 5., 40.])
+    if kind == "separable":
+        target = logits.argmax(1)
     if kind == "rare":
         target = torch.where((target == 0) & (torch.arange(3000) > 60), 1, target)
     found = {}
-    for where in "whole", "many classes", "pieces":
+    for where in "whole", "many classes", "pieces", "too few":
         with monkeypatch.context() as patch:
             if where == "many classes":
                 patch.setattr(structured, "_MOST", 0)
             if where == "pieces":
                 patch.setattr(structured, "_PIECE", 1000)
+            if where == "too few":
+                patch.setattr(structured, "_FEW", 20)
             calibrator = KINDS[name]().fit(logits.to(dtype), target)
         found[where], slope = objective_of(calibrator, logits, target)
         assert slope < most
     assert max(found.values()) - min(found.values()) < (1e-12 if dtype == torch.float64 else 1e-6)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_without_a_penalty_float32_finds_the_same_map(name):
+    "Near-collinear inputs, of which nothing but a penalty would tell one map from the next."
+    logits, _ = skewed()
+    target = torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1))
+    free = [0.]*len(structured._Vector.counts(6) if name == "svs" else structured._Matrix.counts(6))
+    found = [objective_of(KINDS[name](*free).fit(z, target), logits, target)[0] for z in (logits, logits.double())]
+    assert abs(found[0] - found[1]) < 1e-6
 
 
 @pytest.mark.parametrize("name", KINDS)
