@@ -1,8 +1,9 @@
 "Streaming metrics: batches and uneven shards on two processes add up to the whole, and refused ones change nothing."
 import pytest
 import torch
-from conftest import on_processes
+from conftest import on_processes, rounding
 from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassCalibrationError
 
 from calibnb import metrics
 from calibnb.metrics import streaming
@@ -14,7 +15,7 @@ def sharded():
     probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
     kinds = dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4),
                  nll=streaming.NLL(), brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate())
-    mine = MetricCollection(kinds)
+    mine = MetricCollection(kinds | dict(theirs=MulticlassCalibrationError(4, n_bins=15)))
     with joined("cpu"):
         shard = slice(0, 350) if rank() == 0 else slice(350, 501)
         for p, y in zip(probs[shard].split(64), target[shard].split(64)):
@@ -25,6 +26,7 @@ def sharded():
 
 def test_two_processes_equal_the_whole():
     for got, want in on_processes(2, sharded):
+        assert abs(got.pop("theirs") - want["ece"]) < rounding(501, torch.float32)  # theirs sums in float32
         assert got.keys() == want.keys()
         assert all(abs(got[k] - want[k]) < 1e-12 for k in want)
 
