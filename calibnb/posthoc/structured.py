@@ -129,7 +129,7 @@ class _Samples:
         weight = None if self.weight is None else self.weight[::step]
         return type(self)(self.form, self.columns[:, ::step].contiguous(), self.target[::step], self.strength, weight)
 
-# %% ../../nbs/30_posthoc/04a_structured.ipynb #392c2217
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #2620b6ef
 class _Objective(_Samples):
     "Mean NLL plus penalty of changes of logits, and its derivatives."
     latest = None, None  # changes, and the probabilities there
@@ -201,7 +201,7 @@ class _Pairs:
     "About the inverse of second derivatives, from those by each class's two numbers; for `_Vector`."
     def __init__(self, curvature):
         H = curvature.form.moments(curvature.weights*(1 - curvature.p), curvature.columns).double().cpu()
-        H.diagonal(dim1=1, dim2=2).add_(curvature.penalty + _LEAST*H.amax())
+        H.diagonal(dim1=1, dim2=2).add_(curvature.penalty.cpu() + _LEAST*H.amax())
         turned = H.flip(1, 2)*H.new_tensor([[1., -1.], [-1., 1.]])
         self.inverse = (turned/(H[:, :1]*turned[:, :1]).sum(2, keepdim=True)).to(curvature.p)
 
@@ -228,7 +228,7 @@ class _Rows:
         v = v/self.bend + (self.by*(self.own*v).sum(1))[:, None]*self.own
         return v @ self.vectors.T*self.scale
 
-# %% ../../nbs/30_posthoc/04a_structured.ipynb #1b3fa837
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #27e2e540
 def _conjugate(curvature, near, v, tol=.1, most=100):
     "What the curvature turns into v, but for a tenth; by conjugate gradients, as `near` is about the inverse."
     found, residual = torch.zeros_like(v), v
