@@ -86,6 +86,24 @@ def fpr_at_tpr(
     return _fpr(_scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside'), tpr)
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #30258789
+class _Sorted:
+    "Both sets in order, and AUROC and FPR95 of resamples of them as numbers of times that each sample is taken."
+    def __init__(self, inside, outside):
+        (inside, self.inside), (outside, self.outside) = inside.sort(), outside.sort()
+        self.below = torch.searchsorted(outside, inside)            # (N,) of outside below each of inside
+        self.upto = torch.searchsorted(outside, inside, right=True) # (N,) and with those equal to it
+
+    def both(self, rows, others):
+        "AUROC and FPR95 of the samples of these numbers, (N,) of inside and (M,) of outside."
+        taken, others = (r.bincount(minlength=len(r)).index_select(0, order)
+                         for r, order in ((rows, self.inside), (others, self.outside)))
+        before = torch.cat([others.new_zeros(1), others.cumsum(0)])
+        n, m, below = taken.sum(), before[-1], before[self.below]
+        auroc = (taken*(below + before[self.upto])).sum().double()/(2*n*m)
+        passing = max(1, math.ceil(.95*n.item() - 1e-9))
+        threshold = torch.searchsorted(taken.cumsum(0), n - passing, right=True)
+        return torch.stack([auroc, (m - below[threshold]).double()/m])
+
 def ood_measures(
     inside, outside,   # as in `ood_auroc`
     *, score:str='max',
@@ -96,9 +114,9 @@ def ood_measures(
     "AUROC and FPR95 between two sets of predictions, inside being positive."
     check_level(level)
     inside, outside = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')
-    def both(a, b): return torch.stack([_auroc(a, b), _fpr(a, b, .95)])
-    pairs = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))
-    values = torch.stack([both(inside[i], outside[j]) for i, j in pairs])
-    n, found = len(inside) + len(outside), both(inside, outside)
+    drawn = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))
+    ordered, n = _Sorted(inside, outside), len(inside) + len(outside)
+    values = torch.stack([ordered.both(*rows) for rows in drawn])
+    found = _auroc(inside, outside), _fpr(inside, outside, .95)
     return {name: Measure.of(value, n, percentiles(column, level))
             for name, value, column in zip(('auroc', 'fpr95'), found, values.T)}

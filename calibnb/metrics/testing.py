@@ -10,30 +10,50 @@ import inspect
 import math
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
+from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
 from .intervals import check_level, check_resamples, share_of_at_least
 from .measure import Measure
 from .samples import over_samples
-from .variants import _brownian_quantile, _cumulative, _pairs, brownian_cdf, ks_error_ci
+from calibnb.metrics.variants import (
+    _brownian_quantile, _cumulative, _pairs, brownian_cdf, ks_error, ks_error_ci, overconfidence_error,
+    underconfidence_error
+)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
-def _drawn_labels(probs, draw):
-    "(n,) int64 labels with these probabilities; of one column, 0 and 1."
-    u = torch.rand(len(probs), 1, generator=draw, dtype=torch.float64, device='cpu')
-    if probs.shape[1] == 1: return (u < probs)[:, 0].long()
-    upto = probs.cumsum(1)
-    return (u*upto[:, -1:] >= upto).sum(1).clamp_max(probs.shape[1] - 1)
+_OF_THE_TOP = {ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,  # errors of (confidence, hit)
+               overconfidence_error, underconfidence_error}
 
-def _calibrated_values(value, probs, draws, resample, seed):
+def _only_the_top(metric, options):
+    "Is the error that of one column, of confidences and hits?"
+    return metric in _OF_THE_TOP and not {'k', 'kind'} & options.keys()
+
+def _upto(probs):
+    "(N, K) float64 chances that the label is this class or one before it; of one column, that it is 1."
+    probs = probs.double().cpu()
+    if probs.shape[1] == 1: return probs
+    upto = probs.cumsum(1)
+    return upto/upto[:, -1:]
+
+def _drawn_labels(upto, draw):
+    "(n,) int64 labels with these chances; of one column, 0 and 1."
+    u = torch.from_numpy(draw.random((len(upto), 1)))
+    if upto.shape[1] == 1: return (u < upto)[:, 0].long()
+    return (u >= upto).sum(1).clamp_max(upto.shape[1] - 1)
+
+def _calibrated_values(value, probs, upto, draws, resample, seed):
     "What `value` gives for predictions and labels of calibrated models, (draws,) float64."
-    draw, n, probs = torch.Generator().manual_seed(seed), len(probs), probs.double().cpu()
-    values = []
+    draw, probs, values = np.random.default_rng(seed), probs.double().cpu(), []
     for _ in range(draws):
-        rows = torch.randint(n, (n,), generator=draw, device='cpu') if resample else slice(None)
-        values.append(value(probs[rows], _drawn_labels(probs[rows], draw)))
+        p, chances = probs, upto
+        if resample:
+            rows = torch.from_numpy(draw.integers(len(probs), size=len(probs)))
+            p, chances = (v.index_select(0, rows) for v in (probs, upto))
+        values.append(value(p, _drawn_labels(chances, draw)))
     return torch.tensor(values, dtype=torch.float64, device='cpu')
 
 def consistency_test(
@@ -54,7 +74,11 @@ def consistency_test(
     flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
     def value(p, y): return float(metric(p[:, 0] if flat else p, y, **options))
     observed = value(samples.probs, samples.target)
-    null = _calibrated_values(value, samples.probs, draws, resample, seed)
+    scores, upto = samples.probs, _upto(samples.probs)
+    if scores.shape[1] > 1 and _only_the_top(metric, options):
+        scores = scores.amax(1, keepdim=True)
+        upto = scores.double().cpu()/samples.probs.double().cpu().sum(1, keepdim=True)
+    null = _calibrated_values(value, scores, upto, draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=share_of_at_least(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
 
