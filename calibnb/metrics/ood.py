@@ -16,7 +16,7 @@ from ..core.options import pick
 from .intervals import check_level, percentiles, resamples
 from .measure import Measure
 from .samples import check_samples
-from .selective import SCORES, _confidences
+from .selective import _OWN, SCORES, _confidences
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #e4ebd895
 def energy_score(
@@ -34,7 +34,7 @@ def _logits(logits):
     return logits
 
 _OF_LOGITS = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}
-_OWN = 'given'
+
 
 def _numbers(values, name):
     "(N,) float64 scores of one's own, checked."
@@ -78,7 +78,7 @@ def ood_auroc(
 
 def fpr_at_tpr(
     inside, outside,   # as in `ood_auroc`
-    *, score:str='max',
+    *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
     tpr:float=.95,     # share of inside that must pass
 )->Tensor:             # 0-d float64 in [0, 1], lower is better
     "FPR95: share of outside that passes where 95 % of inside, which is positive, do [Liu 2020]."
@@ -106,7 +106,7 @@ class _Sorted:
 
 def ood_measures(
     inside, outside,   # as in `ood_auroc`
-    *, score:str='max',
+    *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
     n_boot:int=200,    # resamples
     level:float=.95,   # of the intervals, in (0, 1)
     seed:int=0,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
 from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
-from .intervals import check_level, check_resamples, share_of_at_least
+from .intervals import check_level, check_resamples, normal_reach, share_of_at_least
 from .measure import Measure
 from .samples import over_samples
 from calibnb.metrics.variants import (
@@ -25,8 +25,8 @@ from calibnb.metrics.variants import (
 )
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
-_OF_THE_TOP = {ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,  # errors of (confidence, hit)
-               overconfidence_error, underconfidence_error}
+_OF_THE_TOP = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,  # errors of (confidence, hit)
+               overconfidence_error, underconfidence_error)
 
 def _only_the_top(metric, options):
     "Is the error that of one column, of confidences and hits?"
@@ -56,6 +56,7 @@ def _calibrated_values(value, probs, upto, draws, resample, seed):
         values.append(value(p, _drawn_labels(chances, draw)))
     return torch.tensor(values, dtype=torch.float64, device='cpu')
 
+# %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
 def consistency_test(
     metric,              # a function (probs, target, **options) -> number that grows with miscalibration, e.g. `ece`
     probs,               # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
@@ -86,7 +87,7 @@ def consistency_test(
 def ks_test(
     probs, target,       # as in `consistency_test`
     *, k:int|None=None,  # as in `ks_error`
-    ranks:str='within',
+    ranks:str='within',  # or 'at'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Measure:              # value, n, interval, p, floor and floor_high
@@ -175,7 +176,7 @@ def skce(
     bandwidth=None,           # width of the kernel; None: the median distance of two predictions
     *, block:int|None=None,   # samples in a block, 2 is the linear one; None: all up to 4,096, then N/50, at most 1,024
     seed:int=0,               # of the order in which samples are put into blocks
-    kind:str|None=None,
+    kind:str|None=None,       # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                    # 0-d float64, below 0 by chance; nan for one sample
@@ -190,7 +191,7 @@ def skce(
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #6d488021
 def _normal_interval(value, variance, level):
-    reach = NormalDist().inv_cdf((1 + level)/2)*math.sqrt(max(variance, 0.))
+    reach = normal_reach(level)*math.sqrt(max(variance, 0.))
     return max(value - reach, 0.), max(value + reach, 0.)
 
 def _moments(p, r, width, size, seed):
