@@ -45,7 +45,8 @@ def test_the_threshold_is_the_best_of_a_fine_grid(seed):
 def test_negative_features_and_a_head_that_is_right():
     head, features, target = problem(0)
     c = clip_threshold(head, features - 2, target)
-    assert plain_nll(head, features - 2, target, c) <= plain_nll(head, features - 2, target, math.inf)
+    assert c >= 0 and plain_nll(head, features - 2, target, c) <= plain_nll(head, features - 2, target, math.inf)
+    assert clip_threshold(head, -1 - features, target) == math.inf
     sure = nn.Linear(2, 2, bias=False).double()
     with torch.no_grad():
         sure.weight.copy_(torch.eye(2))
@@ -90,7 +91,7 @@ def test_bad_networks_and_thresholds():
         ClippedFeatures(make_model("mlp", 2, (4,)), math.nan)
 
 
-@pytest.mark.parametrize("threshold", [math.nan, -math.inf, "1", True, None])
+@pytest.mark.parametrize("threshold", [math.nan, -math.inf, -1, "1", True, None])
 def test_bad_threshold(threshold):
     with pytest.raises(ValueError, match=f"threshold: {threshold!r}, want a number"):
         ClippedFeatures(make_model("mlp", 3, (8,)), threshold)
