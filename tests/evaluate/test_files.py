@@ -349,10 +349,10 @@ def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch,
     report = Path(found["report"])
     assert "seen twice" in report.read_text() and "seen twice" in (report.parent/"recommendation.txt").read_text()
     path = report.parents[1]/"tables"/"measures.csv"
-    kept = pd.read_csv(path, index_col=["calibrator", "metric"], float_precision="round_trip")
+    kept = pd.read_csv(path, index_col=["calibrator", "metric"], dtype=str)
     for row, measures in found["rows"].items():
         for name, measure in measures.items():
-            assert kept.loc[(row, name), "value"] == measure["value"]
+            assert float(kept.loc[(row, name), "value"]) == measure["value"]
 
 
 def test_an_answer_is_not_lost_with_its_report(tmp_path, monkeypatch, capsys):
