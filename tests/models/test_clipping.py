@@ -3,12 +3,25 @@ import math
 
 import pytest
 import torch
+from conftest import vectors, within
 from torch import nn
 
 from calibnb.data import load_data
 from calibnb.losses import make_loss
 from calibnb.models import ClippedFeatures, clip_threshold, make_model
 from calibnb.train import Evaluator, Recipe, Trainer
+
+
+def test_golden_numbers():
+    (case,), data = vectors("clipping")
+    weight, bias, features = (torch.tensor(data[k], dtype=torch.float64) for k in ("weight", "bias", "features"))
+    head, target = nn.Linear(3, 3).double(), torch.tensor(data["target"])
+    head.load_state_dict(dict(weight=weight, bias=bias))
+    net, want = nn.Identity(), case["expected"]
+    net.features, net.head = nn.Identity(), head
+    def nll(c): return nn.functional.cross_entropy(ClippedFeatures(net, c)(features), target).item()
+    within([nll(math.inf if c is None else c) for c in want["thresholds"]], want["nll"], case)
+    assert nll(clip_threshold(head, features, target)) <= want["least"] + 1e-5
 
 
 def problem(seed, N=60, d=3, K=3, scale=3.):
