@@ -319,8 +319,9 @@ def canonical_ce(
     """Mean over samples of sum over classes of |frequency around it - probability|^p [Popordanoska 2022].
 
     From ten classes on hardly a sample has neighbours within the kernel: calibrated models show .88 with 10 classes and
-    2,000 samples. Compare values of equally many samples, or take p of `consistency_test`. Of one column the single
-    gap of class 1, as `kde_ece`. It costs O(N² K): about 80 s for 20,000 samples of 1,000 classes on a CPU."""
+    2,000 samples. So it has no interval either: resamples, with samples twice, are further off than the sample itself.
+    Compare values of equally many samples, or take p of `consistency_test`. Of one column the single gap of class 1, as
+    `kde_ece`. It costs O(N² K): about 80 s for 20,000 samples of 1,000 classes on a CPU."""
     check_positive(p=p)
     if bandwidth is not None and bandwidth != 'loo': check_positive(bandwidth=bandwidth)
     def error(samples):
