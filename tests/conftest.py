@@ -13,6 +13,8 @@ from pathlib import Path
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # For kernels and children: two processes of several threads each wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A thread that waits for another leaves its core to other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The tests themselves are spread over the cores.
 os.environ.setdefault("CALIBNB_WORKERS", "1")
 
