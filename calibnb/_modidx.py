@@ -1649,6 +1649,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                'calibnb/metrics/testing.py'),
                                          'calibnb.metrics.testing._normal_interval': ( '10_metrics/testing.html#_normal_interval',
                                                                                        'calibnb/metrics/testing.py'),
+                                         'calibnb.metrics.testing._of_the_top': ( '10_metrics/testing.html#_of_the_top',
+                                                                                  'calibnb/metrics/testing.py'),
                                          'calibnb.metrics.testing._only_the_top': ( '10_metrics/testing.html#_only_the_top',
                                                                                     'calibnb/metrics/testing.py'),
                                          'calibnb.metrics.testing._pair_sums': ( '10_metrics/testing.html#_pair_sums',

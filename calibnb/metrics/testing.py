@@ -33,11 +33,16 @@ def _only_the_top(metric, options):
     return metric in _OF_THE_TOP and not {'k', 'kind'} & options.keys()
 
 def _upto(probs):
-    "(N, K) float64 chances that the label is this class or one before it; of one column, that it is 1."
-    probs = probs.double().cpu()
+    "(N, K) chances that the label is this class or one before it; of one column, that it is 1."
     if probs.shape[1] == 1: return probs
     upto = probs.cumsum(1)
     return upto/upto[:, -1:]
+
+def _of_the_top(probs):
+    "(N, 1) confidences and chances of a hit, the least first, which makes sorting them again cheap."
+    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
+    order = top[:, 0].argsort()
+    return top[order], (top if probs.shape[1] == 1 else top/total)[order]
 
 def _drawn_labels(upto, draw):
     "(n,) int64 labels with these chances; of one column, 0 and 1."
@@ -47,11 +52,12 @@ def _drawn_labels(upto, draw):
 
 def _calibrated_values(value, probs, upto, draws, resample, seed):
     "What `value` gives for predictions and labels of calibrated models, (draws,) float64."
-    draw, probs, values = np.random.default_rng(seed), probs.double().cpu(), []
+    draw, n, values = np.random.default_rng(seed), len(probs), []
     for _ in range(draws):
         p, chances = probs, upto
         if resample:
-            rows = torch.from_numpy(draw.integers(len(probs), size=len(probs)))
+            times = np.bincount(draw.integers(n, size=n), minlength=n)
+            rows = torch.from_numpy(np.arange(n).repeat(times))  # in order
             p, chances = (v.index_select(0, rows) for v in (probs, upto))
         values.append(value(p, _drawn_labels(chances, draw)))
     return torch.tensor(values, dtype=torch.float64, device='cpu')
@@ -75,11 +81,9 @@ def consistency_test(
     flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
     def value(p, y): return float(metric(p[:, 0] if flat else p, y, **options))
     observed = value(samples.probs, samples.target)
-    scores, upto = samples.probs, _upto(samples.probs)
-    if scores.shape[1] > 1 and _only_the_top(metric, options):
-        scores = scores.amax(1, keepdim=True)
-        upto = scores.double().cpu()/samples.probs.double().cpu().sum(1, keepdim=True)
-    null = _calibrated_values(value, scores, upto, draws, resample, seed)
+    scores = samples.probs.double().cpu()
+    pair = _of_the_top(scores) if _only_the_top(metric, options) else (scores, _upto(scores))
+    null = _calibrated_values(value, *pair, draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=share_of_at_least(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
 
