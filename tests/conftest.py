@@ -33,6 +33,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT/"benchmarks"))  # last: nothing there stands before a package
 VERDICTS = {getattr(notebooks, name) for name in "HOLDS CONTRADICTED NO_DIFFERENCE UNDECIDED".split()}
 VECTORS = ROOT/"tests"/"vectors"
 EXPERIMENTS = ROOT/"nbs"/"experiments"
@@ -194,6 +195,7 @@ def wait_for(condition, seconds=60, alive=lambda: True):
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error::UserWarning")
+    config.addinivalue_line("markers", "cuda: compares what a GPU computes with what the CPU does")
 
 
 def pytest_collection_modifyitems(items):
