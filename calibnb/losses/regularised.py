@@ -82,7 +82,7 @@ def entropy_regularized_loss(
     batch = counted(logits, target, weight, ignore_index)
     log_p = batch.logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class has none
-    return _with_penalty(batch, alpha*negative_entropy, reduction, -_at_label(log_p, batch.labels))
+    return reduce(alpha*negative_entropy - _at_label(log_p, batch.labels), reduction, batch.shape, batch.shares())
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #2caf4381
 def brier_loss(
