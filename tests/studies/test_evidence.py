@@ -1,14 +1,18 @@
 "The study of real runs, on a made-up table: its numbers and claims follow from the files of the table alone."
 import csv
 
+import nbformat
 import numpy as np
 import pytest
-from conftest import assert_complete, run_forked
-from reading import finding, percent, table
+from conftest import EXPERIMENTS, assert_complete, run_forked
+from reading import finding, percent, table, true_error
 
 from calibnb.evaluate import Resamples, resampled_measures
 from calibnb.notebooks import UNDECIDED
+from calibnb.params import declared
+from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.runs.kept import read_kept
+from calibnb.train import Recipe
 
 IMAGES = "cifar10_cpu"
 
@@ -85,3 +89,48 @@ def test_every_claim_has_its_hours_and_machine(study):
     tested = [row for row in claims(study) if row["D"]]
     assert all(float(row["hours"]) > 0 and row["machine"] == "made up" for row in tested)
     assert {row["claim"].split(":")[0] for row in tested} == {"A", "B, C", "D", "E", "F"}
+
+
+LOSSES = ("ce", {}), ("focal", dict(gamma=1.)), ("focal", dict(gamma=5.))
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    "A few short trainings on noisy digits."
+    return get_runs([RunConfig(experiment="noisy_digits", data="noisy_digits", loss=loss, loss_args=options,
+                               model_args=dict(hidden=[16]), recipe=Recipe.quick(3, seed=s))
+                     for loss, options in LOSSES for s in (0, 1)], root)
+
+
+@pytest.fixture(scope="module")
+def collecting(runs, root):
+    "The cells of the study that make a table of runs, without a kernel."
+    cells = [c.source for c in nbformat.read(EXPERIMENTS/"evidence.ipynb", 4).cells if c.cell_type == "code"]
+    names = {name: default for name, (_, default) in declared(cells[0]).items()} | dict(quick=False, roots=[str(root)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CALIBNB_RUNS", str(root/"collecting"))
+        names |= dict(settings={name: names[name] for name in declared(cells[0])})
+        for cell in cells[2:2 + [i for i, cell in enumerate(cells[2:]) if "def made_up" in cell][0]]:
+            exec(cell, names)
+    return names
+
+
+def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
+    rows = collecting["from_runs"]().measures["noisy_digits"]
+    before = {(about["loss"], about["seed"]): (about, found) for about, found in rows if not about["calibrator"]}
+    assert set(before) == {(loss, s) for loss in ("ce", "focal") for s in (0, 1)} and len(rows) == 8
+    for s in (0, 1):
+        focal = [run for run in runs if run.config.seed == s and run.config.loss == "focal"]
+        of_seed = {run.config.loss_args["gamma"]: run for run in focal}
+        clusters = of_seed[1.].rows["val"]
+        chosen = choose_coefficient({c: run.predictions("val") for c, run in of_seed.items()}, clusters=clusters)
+        about, found = before["focal", s]
+        assert about["coefficient"] == chosen
+        assert 100*found["true_error"][0] == pytest.approx(true_error(of_seed[chosen]), abs=.02)
+
+
+def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecting, runs):
+    rows = [about for about, _ in collecting["of_images"](collecting["finished"]("noisy_digits"))]
+    assert sum(not about["calibrator"] for about in rows) == len(runs)
+    ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
+    assert ways == {"", "temperature", *collecting["further"]}
