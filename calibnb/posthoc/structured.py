@@ -52,6 +52,11 @@ class _Matrix:
     def gathered(errors, columns): return errors @ columns.T
 
     @staticmethod
+    def of_labels(columns, y, w):
+        shares = columns.new_zeros(len(columns) - 1, len(y)).scatter_(0, y[None], w[None])
+        return shares @ columns.T
+
+    @staticmethod
     def multiplied(columns): return columns[None]
 
     @staticmethod
@@ -77,6 +82,11 @@ class _Vector:
 
     @staticmethod
     def gathered(errors, columns): return torch.stack([torch.linalg.vecdot(errors, columns[:-1]), errors.sum(1)], 1)
+
+    @staticmethod
+    def of_labels(columns, y, w):
+        own, K = columns.gather(0, y[None])[0], len(columns) - 1
+        return torch.stack([torch.bincount(y, v, K) for v in (own*w, w)], 1)
 
     @staticmethod
     def multiplied(columns): return torch.stack([columns[:-1], torch.ones_like(columns[:-1])], 1)
@@ -107,11 +117,8 @@ class _Samples:
     @cached_property
     def of_labels(self):
         "(K, m) means of what the numbers of each class are multiplied by, where it is the label."
-        found = torch.zeros_like(self.strength)
-        for columns, w, y in self.pieces:
-            shares = columns.new_zeros(len(found), len(y)).scatter_(0, y[None], w[None])
-            found += self.form.gathered(shares, columns).cpu()/self.total
-        return found
+        sums = [self.form.of_labels(columns, y, w).double().cpu() for columns, w, y in self.pieces]
+        return torch.stack(sums).sum(0)/self.total
 
     @cached_property
     def shares(self):
@@ -129,7 +136,7 @@ class _Samples:
         weight = None if self.weight is None else self.weight[::step]
         return type(self)(self.form, self.columns[:, ::step].contiguous(), self.target[::step], self.strength, weight)
 
-# %% ../../nbs/30_posthoc/04a_structured.ipynb #2620b6ef
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #00a8ca54
 class _Objective(_Samples):
     "Mean NLL plus penalty of changes of logits, and its derivatives."
     latest = None, None  # changes, and the probabilities there
@@ -228,7 +235,7 @@ class _Rows:
         v = v/self.bend + (self.by*(self.own*v).sum(1))[:, None]*self.own
         return v @ self.vectors.T*self.scale
 
-# %% ../../nbs/30_posthoc/04a_structured.ipynb #27e2e540
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #81ee29e9
 def _conjugate(curvature, near, v, tol=.1, most=100):
     "What the curvature turns into v, but for a tenth; by conjugate gradients, as `near` is about the inverse."
     found, residual = torch.zeros_like(v), v
