@@ -181,7 +181,7 @@ class RecipeFields(BaseModel):
     label_noise: float = Field(0, ge=0, lt=1) # share of training labels replaced by another class, drawn once
     precision: str = 'fp32'                   # of the forward pass: fp32, bf16, fp16 (with loss scaling)
     channels_last: bool = False               # memory order of images, faster for convolutions on many devices
-    compile: bool = False                     # torch.compile for the training step
+    compile: bool = False                     # torch.compile for the network and its loss
     keep: str = 'last'                        # weights of the last epoch, or of least val_error, val_nll, refinement
     seed: int = Field(0, ge=0, lt=2**63)      # initial weights, order of the data, augmentation, dropout
 

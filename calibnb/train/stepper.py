@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
+from types import FunctionType
 
 import torch
 from torch import nn, Tensor
@@ -24,20 +25,33 @@ from .task import _loss_reduction, _one_number
 from .evaluator import ordered
 
 # %% ../../nbs/60_train/08_stepper.ipynb #0bbca04a
+def _forward_pass(loss, recipe, device):
+    "A function of a model and a piece of a batch: (loss, with mixup that of the other labels, number of labels)."
+    def forward(model, x, y, other):
+        with autocast(device, recipe.precision):
+            logits, target = model.supervised(x, y) if hasattr(model, 'supervised') else (model(x), y)
+        value = _one_number(loss(logits, target))
+        return value, None if other is None else loss(logits, other), len(target)
+    return forward
+
+def _compiled(fn, how):
+    "A function compiled in the way that the recipe names, under a code object of its own."
+    own = FunctionType(fn.__code__.replace(), fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    return torch.compile(own, dynamic=False, mode=None if how is True else how)
+
+# %% ../../nbs/60_train/08_stepper.ipynb #6d37bc9d
 class _Supervised(nn.Module):
-    "The forward pass as one module, which is what DistributedDataParallel and torch.compile take."
-    def __init__(self, model):
+    "The forward pass of a model as a module of its weights, which is what DistributedDataParallel takes."
+    def __init__(self, model, forward):
         super().__init__()
-        self.model = model
+        self.model, self.forward_pass = model, forward
 
-    def forward(self, x, y):
-        if hasattr(self.model, 'supervised'): return self.model.supervised(x, y)
-        return self.model(x), y
+    def forward(self, *piece): return self.forward_pass(self.model, *piece)
 
-def _prepared(model, recipe, device):
-    "The forward pass of a model, compiled if the recipe says so, its gradients averaged over processes."
-    net = _Supervised(model)
-    if recipe.compile: net = torch.compile(net)
+def _prepared(model, loss, recipe, device):
+    "The forward pass with its loss, compiled if the recipe says so, its gradients averaged over processes."
+    forward = _forward_pass(loss, recipe, device)
+    net = _Supervised(model, _compiled(forward, recipe.compile) if recipe.compile else forward)
     if world_size() == 1: return net
     return DistributedDataParallel(net, [device] if device.type == 'cuda' else None)
 
@@ -146,7 +160,7 @@ class Stepper(_Updates):
         super().__init__(model, recipe, device)
         self.loss, self.reduction, self.has_own_labels = loss, _loss_reduction(loss), _has_own_labels(model)
         _refuse_weighed_pieces(loss, self.reduction, recipe)
-        self.net = _prepared(model, recipe, device)
+        self.net = _prepared(model, loss, recipe, device)
 
     def __call__(self, batch, lr:float)->tuple:  # (sum of the losses, number of them), to be added over processes
         "Forward, backward, update."
@@ -173,10 +187,9 @@ class Stepper(_Updates):
 
     def _forward(self, x, y, other, lam):
         "The loss of a piece, with mixup that of both labels, and the number of its labels."
-        with autocast(self.device, self.recipe.precision): logits, target = self.net(ordered(x, self.recipe), y)
-        loss = _one_number(self.loss(logits, target))
-        if other is not None: loss = lam*loss + (1 - lam)*self.loss(logits, other)
-        return loss, len(target)
+        loss, loss_of_other, labels = self.net(ordered(x, self.recipe), y, other)
+        if other is not None: loss = lam*loss + (1 - lam)*loss_of_other
+        return loss, labels
 
 # %% ../../nbs/60_train/08_stepper.ipynb #d8b3bcbc
 def mean_loss(

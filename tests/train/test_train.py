@@ -304,9 +304,9 @@ def test_compiled_training_agrees(monkeypatch):
     "Traced whole, and run without the C++ compiler, which some machines lack."
     seen, compile = [], torch.compile
 
-    def traced(net):
-        seen.append(net)
-        return compile(net, backend="aot_eager", fullgraph=True)
+    def traced(fn, mode, **options):
+        seen.append(mode)
+        return compile(fn, **options, backend="aot_eager", fullgraph=True)
     monkeypatch.setattr("torch.compile", traced)
     splits = load_data("digits", n_train=128)
     trainers = [trained(splits, model="mlp", epochs=1, compile=c)[0] for c in (False, True)]
