@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.runtime import seeded
+from ..core.runtime import deterministic, seeded
 from ..processes.parallel import broadcast, rank
 from .checkpoint import Saver, catch_sigterm, load_checkpoint
 from .evaluator import one_thread
@@ -87,6 +87,7 @@ def training_session(trainer, checkpoint=None, every_s:float=10., progress=False
     recipe = trainer.recipe
     with ExitStack() as stack:
         stack.enter_context(seeded(recipe.seed))
+        stack.enter_context(deterministic(recipe.deterministic))
         stack.enter_context(one_thread(trainer.model, recipe, trainer.device))
         signals = stack.enter_context(catch_sigterm()) if checkpoint else []
         stack.enter_context(explain_memory(recipe))

@@ -127,6 +127,7 @@ class _Updates:
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == 'fp16')
 
     def _start(self, lr):
+        if isinstance(self.recipe.compile, str): torch.compiler.cudagraph_mark_step_begin()
         for group in self.optimizer.param_groups: group['lr'] = lr
         for w in self.weights: w.grad = None
 

@@ -28,6 +28,7 @@ from calibnb.metrics.smoothing import cosine_means
 from calibnb.models import head_gradient_norm, make_model
 from calibnb.train import Recipe, Stepper
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
+from calibnb.train.recipe import FusedSGD
 from calibnb.train.recorders import KeptEpoch
 from calibnb.train.session import Progress
 from calibnb.train.stepper import mean_loss
@@ -185,6 +186,15 @@ def test_step(kind):
             progress.add(*stepper(made, .1), len(plan), device)
         with pytest.raises(LOOKS):
             mean_loss(progress.losses, progress.counts, recipe, 0)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad"])
+def test_optimisers_are_fused(optimizer):
+    "One kernel moves all weights, on a CUDA device too."
+    with stand_in():
+        weight = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+        made = Recipe(optimizer=optimizer).make_optimizer([weight])
+        assert isinstance(made, FusedSGD) or made.param_groups[0]["fused"]
 
 
 METAS = {"gamma": {}, "dece": dict(outer="dece"), "smoothing": dict(learn="smoothing"),
