@@ -71,6 +71,9 @@ def pick_device(
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
+    if device.type == 'mps':
+        raise ValueError(f'device: {device} has no float64, in which losses of an epoch, MMCE and others are added up; '
+                         'use "cpu"')
     if device.type != 'cuda': return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:

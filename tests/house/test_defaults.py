@@ -657,8 +657,8 @@ ELSEWHERE = {
                        "register_data check_corruption list_corruptions",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "in_turn Batch"},
-    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory ordered average_buffers "
-                       "GradientScale lightning_callback",
+    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory memory_given_back ordered "
+                       "average_buffers GradientScale lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Progress Session training_session"},
     "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView Recorder Snapshots "
                            "ready_recorders register_recorder",
