@@ -53,7 +53,7 @@ def test_launches(name):
     assert usual is None or launches(USUAL[name]) == usual
 
 
-@pytest.mark.parametrize("name", ["ce", "focal", "bsce", "dual_focal"])
+@pytest.mark.parametrize("name", ["ce", "focal", "bsce", "dual_focal", "mmce"])
 def test_no_more_than_as_usually_written(name):
     usual, _, now, _ = launch_table()[name]
     assert now <= usual

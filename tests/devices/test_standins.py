@@ -81,8 +81,14 @@ def test_losses_of_half_precision(name, half):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["soft_accuracy", "mmce", "mmce_weighted", "dece", "soft_ece", "mdca", "dca", "sece"])
 def test_surrogates(name, device):
+    "Of a batch, and of more samples than MMCE has a matrix for."
+    for n in (64, 2000):
+        a_surrogate(name, device, n)
+
+
+def a_surrogate(name, device, n):
     with stand_in():
-        logits, target = batch(device, grad=True)
+        logits, target = batch(device, n, grad=True)
         value = getattr(surrogates, name)(logits, target)
         if device == "meta":
             torch.autograd.grad(value.sum(), logits)
