@@ -44,6 +44,8 @@ def _stop(process):
 _TIMEOUT = re.compile(r'\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), '
                       r'OpType=(\w+).*?Timeout\(ms\)=(\d+)')
 
+_LEFT_ALONE = re.compile('Connection (closed|reset)|Timed out waiting')  # by gloo, on CPUs
+
 def _waited(
     output:str,     # of all processes
     processes:int,  # how many there are
@@ -58,6 +60,12 @@ def _waited(
     who = f'for {_ranks(late)}' if late else 'for one another'
     return (f'{_ranks(waited)} waited {int(said[4])//1000} s {who} ({said[3].lower()}); look for its last words in the '
             'output and for another job on its GPU; started again, the training goes on from its checkpoint')
+
+def _why(reason, output, processes):
+    "Why a training on several processes ended: the reason that the first one recorded, and what that leaves out."
+    if reason is None: return _waited(output, processes) or 'no reason given'
+    if not _LEFT_ALONE.search(reason): return reason
+    return f'{reason}: another process ended or stands still; look for its last words in the output'
 
 def _ranks(ranks): return f'process{"es"[:2*(len(ranks) > 1)]} {", ".join(map(str, ranks))}'
 
@@ -76,8 +84,7 @@ def _launch(config, folder, root, device, processes, show, tensorboard):
         env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)), TORCH_ELASTIC_SHUTDOWN_TIMEOUT=str(PATIENCE))
         code = _follow(_torchrun(file, root, device, processes), output, show, env)
     if code and folder.state != 'done':
-        waited = _waited(output.read_text(encoding='utf-8', errors='replace'), processes)
-        reason = folder.status.get('reason') or waited or 'no reason given'
+        reason = _why(folder.status.get('reason'), output.read_text(encoding='utf-8', errors='replace'), processes)
         raise RunError(f'{processes} processes ended with code {code}: {reason}; see {output}')
 
 def _torchrun(file, root, device, processes):
