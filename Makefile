@@ -21,7 +21,7 @@ by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 |
 by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
 install = @set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test check one lab docs sync hooks bench gallery plans clean
+.PHONY: help demo test check one lab docs sync hooks bench gpu gallery plans clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -87,6 +87,9 @@ hooks: $(DEV)          ## git's hooks and merge driver for notebooks, in this cl
 bench: $(DEV)          ## measure against peers, in one process, on one thread; writes benchmarks/RESULTS.md
 	$(call install,.[bench])
 	$(BIN)/python benchmarks/run.py
+
+gpu: $(DEV)            ## on a GPU, ten minutes: is all of it right there, and how fast? DRY=1: try every line of it on a CPU
+	$(BIN)/python benchmarks/gpu.py $(if $(DRY),--dry)
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery

@@ -4,6 +4,7 @@ CPU time is measured in one process on one thread, memory at its peak, wall time
 """
 import ctypes
 import gc
+import platform
 import re
 import statistics
 import time
@@ -46,14 +47,22 @@ def cpu_time(fn, repeat):
     return (time.process_time() - start)/repeat
 
 
-def warm_time(fn):
+def warm_time(fn, clock):
     "Seconds of the second call; the first one fills caches."
     fn()
-    return cpu_time(fn, 1)
+    return clock(fn, 1)
 
 
 LONGEST = 20         # seconds for all pairs of a row, about
 SHORTEST_CALL = 1e-7 # seconds; the clock may say 0
+
+
+def times_in_turn(ours, unit, clock, pairs, seconds, longest=LONGEST):
+    "Interleaved pairs (ours, unit) of seconds that a call takes; `clock(fn, repeat)` gives their mean over some calls."
+    once = {fn: warm_time(fn, clock) for fn in (ours, unit)}
+    repeat = {fn: max(1, int(seconds/max(once[fn], SHORTEST_CALL))) for fn in (ours, unit)}
+    pairs = max(1, min(pairs, int(longest/max(sum(once.values()), SHORTEST_CALL))))
+    return [(clock(ours, repeat[ours]), clock(unit, repeat[unit])) for _ in range(pairs)]
 
 
 def compare(
@@ -67,10 +76,7 @@ def compare(
 ):
     "Median ratio of CPU times over interleaved pairs."
     torch.set_num_threads(1)
-    once = {fn: warm_time(fn) for fn in (ours, unit)}
-    repeat = {fn: max(1, int(seconds/max(once[fn], SHORTEST_CALL))) for fn in (ours, unit)}
-    pairs = max(1, min(pairs, int(LONGEST/sum(once.values()))))
-    ratios = sorted(cpu_time(ours, repeat[ours])/cpu_time(unit, repeat[unit]) for _ in range(pairs))
+    ratios = sorted(a/b for a, b in times_in_turn(ours, unit, cpu_time, pairs, seconds))
     inner = ratios[1:-1] if len(ratios) > 3 else ratios  # without the extremes
     return Row(what, unit_name, statistics.median(ratios), inner[0], inner[-1], budget)
 
@@ -122,3 +128,10 @@ def compare_memory(what, ours, unit_name, unit, budget=None, pairs=5):
     mine, theirs = (statistics.median(column) for column in zip(*found))
     what, unit_name = f"{what} ({mine:.0f} MB)", f"{unit_name} ({theirs:.0f} MB)"
     return Row(what, unit_name, statistics.median(ratios), ratios[1], ratios[-2], budget)
+
+
+def cpu_name():
+    "The processor as Linux names it; elsewhere as well as Python can."
+    info = Path("/proc/cpuinfo")
+    found = info.exists() and re.search(r"model name\s*: (.+)", info.read_text())
+    return found[1] if found else platform.processor() or platform.machine()

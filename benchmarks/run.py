@@ -8,7 +8,6 @@ The groups `images` and `trees` need CIFAR-10 as JPEG files and SST under CALIBN
 import itertools
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
@@ -21,10 +20,10 @@ import nbformat
 import numpy as np
 import torch
 import torch.nn.functional as F
-from harness import HEADER, compare, compare_memory, compare_wall
+import usual_forms
+from harness import HEADER, compare, compare_memory, compare_wall, cpu_name
 from nbformat.v4 import new_code_cell, new_notebook
 from people import people_rows
-from torch.func import functional_call
 from torch.utils.data import DataLoader, Subset, TensorDataset
 from torchmetrics.functional.classification import multiclass_calibration_error
 from torchvision import transforms
@@ -52,23 +51,6 @@ with warnings.catch_warnings():
     import relplot
 
 
-def focal_as_usually_written(logits, target, gamma=3.):
-    ce = F.cross_entropy(logits, target, reduction="none")
-    return ((1 - torch.exp(-ce))**gamma*ce).mean()
-
-
-def bsce_as_usually_written(logits, target, gamma=2.):
-    probs = logits.softmax(1)
-    weight = (probs - F.one_hot(target, probs.shape[1])).abs().pow(2).sum(1).pow(gamma/2)
-    return (weight*F.cross_entropy(logits, target, reduction="none")).mean()
-
-
-def mmce_as_usually_written(logits, target, width=.4):
-    conf, pred = logits.softmax(1).max(1)
-    error = (pred == target).float() - conf
-    return (error[:, None]*error*torch.exp(-(conf[:, None] - conf).abs()/width)).mean()
-
-
 def against_cross_entropy(budgets, ours, usual):
     logits, target = torch.randn(1024, 100, requires_grad=True), torch.randint(100, (1024,))
     def step(fn):
@@ -88,13 +70,12 @@ def loss_rows():
         bsce=losses.bsce_loss,
         dual_focal=losses.dual_focal_loss,
         bsce_gra=partial(losses.bsce_loss, detach_weight=True))
-    usual = dict(focal=focal_as_usually_written, bsce=bsce_as_usually_written)
-    return against_cross_entropy(budgets, functions.get, usual)
+    return against_cross_entropy(budgets, functions.get, usual_forms.LOSSES)
 
 
 def surrogate_rows():
     budgets = dict(mmce=3, mmce_weighted=4, dece=8)
-    return against_cross_entropy(budgets, partial(getattr, surrogates), dict(mmce=mmce_as_usually_written))
+    return against_cross_entropy(budgets, partial(getattr, surrogates), dict(mmce=usual_forms.mmce_penalty))
 
 
 def binned_rows(N, K, budget):
@@ -170,14 +151,9 @@ def train_rows():
     def loop():
         model, train = make_model("mlp", 10, splits.in_shape), splits.train
         optimizer = torch.optim.SGD(model.parameters(), .1, .9, weight_decay=5e-4)
+        loader = DataLoader(TensorDataset(train.x, train.y), batch_size=64, shuffle=True)
         for _ in range(epochs):
-            for x, y in DataLoader(TensorDataset(train.x, train.y), batch_size=64, shuffle=True):
-                loss = F.cross_entropy(model(x), y)
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 2.)
-                optimizer.step()
-                loss.item()
+            list(usual_forms.training_steps(model, loader, optimizer, clip=2.))
     row = partial(compare, unit_name="TensorDataset + DataLoader loop", unit=loop, seconds=.3)
     batches = 11  # of an epoch
     yield row("digits MLP epochs, Trainer", ours, budget=.25)
@@ -236,14 +212,9 @@ def image_rows(n=4096):
         Trainer(model, losses.make_loss("ce"), recipe.model_copy(update=changes), "cpu").fit(splits)
 
     def loop():
-        model = make_model("small_cnn", 10, (3, 32, 32)).train()
+        model = make_model("small_cnn", 10, (3, 32, 32))
         optimizer = torch.optim.SGD(model.parameters(), .01, .9, weight_decay=5e-4)
-        for x, y in DataLoader(some, batch_size=128, shuffle=True):
-            loss = F.cross_entropy(model(x), y)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            loss.item()
+        list(usual_forms.training_steps(model, DataLoader(some, batch_size=128, shuffle=True), optimizer))
     row = partial(compare, unit_name="ImageFolder + DataLoader loop", unit=loop)
     yield row(f"small CNN, {n} CIFAR-10 images, Trainer", ours)
     yield row("the same with channels_last", partial(ours, channels_last=True))
@@ -280,23 +251,6 @@ def tree_rows(n=250):
     yield compare(f"Tree-LSTM, {n} sentences of SST, Trainer", ours, "one node at a time", one_by_one)
 
 
-def by_double_backward(step, batch, scope, lr=.1):
-    "The hypergradient of gamma-Net as it is usually computed: a graph of second order."
-    model, inner = step.model, step.inner
-    x_other, y_other = step.others.next(step.device)
-    features = model.features(batch.x)
-    losses_ = losses.focal_loss(model.head(features), batch.y, inner(features), reduction="none")
-    weights = dict(model.named_parameters())
-    moving = {k: w for k, w in weights.items() if scope == "full" or k.startswith("head")}
-    grads = torch.autograd.grad(losses_.mean(), list(moving.values()), create_graph=True)
-    moved = weights | {k: w - lr*g for (k, w), g in zip(moving.items(), grads)}
-    outer_loss = step.meta.outer_loss(functional_call(model, moved, (x_other,)), y_other)
-    torch.autograd.grad(outer_loss, list(inner.parameters()), retain_graph=True)
-    losses_.mean().backward()
-    step.optimizer.step()
-    model.zero_grad()
-
-
 def meta_rows(n=32):
     x, y = torch.randn(n, 3, 32, 32), torch.arange(n) % 10
     batch, recipe, device = Batch(x, y, None, 1., n, 1), Recipe(batch_size=n, lr=1e-3), torch.device("cpu")
@@ -307,7 +261,7 @@ def meta_rows(n=32):
         meta = MetaRecipe(scope=scope, jvp_by=jvp_by)
         step = MetaStepper(model, InnerLoss(meta), recipe, device, meta, Split(x.flip(0), y))
         what = f"gamma-Net step, {scope}{', by a difference' if jvp_by == 'difference' else ''}"
-        double = partial(by_double_backward, step, batch, scope)
+        double = partial(usual_forms.double_backward_step, step, batch, scope)
         yield row(f"{what}, ResNet-18, batch {n}", lambda: step(batch, 1e-3), budget=budget)
         if jvp_by == "forward":
             yield row(f"gamma-Net step, {scope}, by double backward", double)
@@ -360,13 +314,6 @@ GROUPS = dict(
     images=image_rows,
     trees=tree_rows,
     sweeps=sweep_rows)
-
-
-def cpu_name():
-    "The processor as Linux names it; elsewhere as well as Python can."
-    info = Path("/proc/cpuinfo")
-    found = info.exists() and re.search(r"model name\s*: (.+)", info.read_text())
-    return found[1] if found else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from pathlib import Path
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # For kernels and children: two processes of several threads each wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A thread that waits for another leaves its core to other tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The tests themselves are spread over the cores.
 os.environ.setdefault("CALIBNB_WORKERS", "1")
 
@@ -31,6 +33,7 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT/"benchmarks"))  # last: nothing there stands before a package
 VERDICTS = {getattr(notebooks, name) for name in "HOLDS CONTRADICTED NO_DIFFERENCE UNDECIDED".split()}
 VECTORS = ROOT/"tests"/"vectors"
 EXPERIMENTS = ROOT/"nbs"/"experiments"
@@ -192,6 +195,7 @@ def wait_for(condition, seconds=60, alive=lambda: True):
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error::UserWarning")
+    config.addinivalue_line("markers", "cuda: compares what a GPU computes with what the CPU does")
 
 
 def pytest_collection_modifyitems(items):

@@ -70,6 +70,7 @@ def _kernel_sums(c, e, width):
     larger = up*(right - y).index_select(0, last)
     return total, smaller, larger
 
+# %% ../../nbs/20_losses/03_surrogates.ipynb #1bdc4b56
 _ROWS = 1024  # of the matrix of all pairs at a time
 
 def _by_order(conf, hit, share, width):
@@ -90,6 +91,7 @@ def _by_matrix(conf, hit, share, width):
     pull = near.mul_(apart.sign_()) @ e
     return e @ total, (pull*e).mul_(-2/width).sub_(share*total, alpha=2)
 
+# %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
 class _PairSum(torch.autograd.Function):
     "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = share*(hit - c), in float64, and its derivative."
     @staticmethod
@@ -107,7 +109,6 @@ class _PairSum(torch.autograd.Function):
         plain = _pair_sum_plain(conf, hit, share, ctx.width)  # to be differentiated again: by the formula
         return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
 
-# %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
 def _pair_sum_plain(conf, hit, share, width):
     "The same as a matrix of all pairs, chunk by chunk."
     conf = conf.double()

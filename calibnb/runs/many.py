@@ -66,15 +66,15 @@ def _train_there(configs, root, options, tell):
     for config in configs: get_run(config, root, progress=tell, **options)
 
 # %% ../../nbs/70_runs/06_many.ipynb #565c89b7
-def _network(model, args, shape, num_classes):
-    "A network with any weights; its options as JSON."
+def _network(model, args, shape, num_classes, device):
+    "A network with any weights, or on 'meta' with none; its options as JSON."
     options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
-    return make_model(model, num_classes, shape, **options)
+    with torch.device(device): return make_model(model, num_classes, shape, **options)
 
 @cache
 def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
-    "Of forward and backward, the best of two or three; `args` of the model as JSON."
-    net = _network(model, args, shape, num_classes).to(device)
+    "Of forward and backward, the better of two; `args` of the model as JSON."
+    net = _network(model, args, shape, num_classes, 'cpu').to(device)
     def seconds(n):
         x = torch.rand(n, *shape, dtype=torch.float32, device=device)
         y = torch.arange(n, device=device) % num_classes
@@ -85,9 +85,9 @@ def _seconds_a_sample(model, args, shape, num_classes, batch_size, device):
     few = min(batch_size, 8)
     seconds(min(few, 2))  # warms up
     first = seconds(few)
-    slow = device.type != 'cuda' and first >= .1  # then a sample takes as long in a small batch as in any
-    if slow: return min(first, seconds(few))/few
-    return min(seconds(batch_size) for _ in range(3))/batch_size
+    enough = round(.2*few/first)  # samples in a fifth of a second: in a larger batch one takes as long
+    n = batch_size if device.type == 'cuda' else min(batch_size, max(few, enough))
+    return min(seconds(n), first if n == few else seconds(n))/n
 
 # %% ../../nbs/70_runs/06_many.ipynb #8a12000a
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training, relative to a plain one
@@ -124,7 +124,7 @@ class _Calls(TorchDispatchMode):
 @cache
 def _step_on_gpu(model, args, shape, num_classes, batch_size):
     "(floating-point operations, calls) of a forward and backward pass; `args` of the model as JSON."
-    net = _network(model, args, shape, num_classes).to('meta')
+    net = _network(model, args, shape, num_classes, 'meta').to('meta')
     x = torch.empty(batch_size, *shape, dtype=torch.float32, device='meta')
     y = torch.empty(batch_size, dtype=torch.int64, device='meta')
     with FlopCounterMode(display=False) as flops, _Calls() as calls: F.cross_entropy(net(x), y).backward()

@@ -1,39 +1,10 @@
 "How many kernels a loss starts, forward and backward: exactly those of the table in benchmarks/RESULTS.md."
 import pytest
 import torch
-import torch.nn.functional as F
 from standins import Launches, batch, launch_table, moved, stand_in
+from usual_forms import LOSSES
 
 from calibnb.losses import fast_weights, list_losses, make_loss
-
-
-def focal(logits, target, gamma=3.):
-    ce = F.cross_entropy(logits, target, reduction="none")
-    return ((1 - torch.exp(-ce))**gamma*ce).mean()
-
-
-def bsce(logits, target, gamma=2.):
-    probs = logits.softmax(1)
-    weight = (probs - F.one_hot(target, probs.shape[1])).abs().pow(2).sum(1).pow(gamma/2)
-    return (weight*F.cross_entropy(logits, target, reduction="none")).mean()
-
-
-def dual_focal(logits, target, gamma=5.):
-    log_p = F.log_softmax(logits, 1)
-    log_p_y, probs = log_p.gather(1, target[:, None])[:, 0], log_p.exp()
-    p_y = probs.gather(1, target[:, None])
-    p_j = torch.topk(probs*(probs < p_y), 1, dim=1)[0][:, 0]
-    return (-(1 - p_y[:, 0] + p_j)**gamma*log_p_y).mean()
-
-
-def mmce(logits, target, width=.4, lam=2.):
-    conf, pred = logits.softmax(1).max(1)
-    error = (pred == target).float() - conf
-    pairs = error[:, None]*error*torch.exp(-(conf[:, None] - conf).abs()/width)
-    return F.cross_entropy(logits, target) + lam*pairs.mean()
-
-
-USUAL = dict(ce=F.cross_entropy, focal=focal, bsce=bsce, dual_focal=dual_focal, mmce=mmce)
 
 
 def launches(loss):
@@ -50,7 +21,7 @@ def launches(loss):
 def test_launches(name):
     usual, _, now, _ = launch_table()[name]
     assert launches(make_loss(name)) == now
-    assert usual is None or launches(USUAL[name]) == usual
+    assert usual is None or launches(LOSSES[name]) == usual
 
 
 @pytest.mark.parametrize("name", ["ce", "focal", "bsce", "dual_focal", "mmce"])

@@ -354,12 +354,6 @@ def test_mce_of_bins_with_enough_samples():
     assert metrics.mce(probs, target, 10, min_count=3).isnan()
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_labels_are_checked_on_the_device_too():
-    with pytest.raises(ValueError, match="label 2 at row 1"):
-        metrics.ece(GOOD[0].cuda(), torch.tensor([0, 2]).cuda())
-
-
 def calibration_problem(n, strength, draw):
     "Two-class confidences in (1/2, 1), right with a probability nearer to 1/2 by `strength`."
     conf = .5 + .5*torch.rand(n, generator=draw, dtype=torch.float64).pow(1/3)

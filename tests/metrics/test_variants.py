@@ -170,8 +170,8 @@ def drawn(n, K, sharper, seed):
 
 @pytest.mark.parametrize("sharper", [1., 1.5])
 def test_intervals_hold_the_truth(sharper):
-    "At least 90 of 100 times; the truth is that of two million samples."
-    many = drawn(2_000_000, 3, sharper, 10**6)
+    "At least 90 of 100 times; the truth is that of half a million samples."
+    many = drawn(500_000, 3, sharper, 10**6)
     of = {"over": (metrics.overconfidence_error, metrics.one_sided_ci), "ks": (metrics.ks_error, metrics.ks_error_ci),
           "top 2": (metrics.top_k_ece, metrics.top_k_ece_ci),
           "marginal": (partial(metrics.marginal_ce, debiased=True), metrics.marginal_ce_ci)}

@@ -163,15 +163,20 @@ def planned(tmp_path, **params):
     return {name: [row[i] for row in plan] for i, name in enumerate(head)}
 
 
-def test_the_setting_of_the_loss_study_can_be_planned(tmp_path):
-    plan = planned(tmp_path, paper="loss_study")
+@pytest.fixture(scope="module")
+def plans(root):
+    return {paper: planned(root, paper=paper) for paper in ("wang2021", "loss_study")}
+
+
+def test_the_setting_of_the_loss_study_can_be_planned(plans):
+    plan = plans["loss_study"]
     assert len(plan["model"]) == 3*(1 + 3 + 2 + 3)
     assert list(dict.fromkeys(plan["model"])) == ["resnet18", "resnet50", "vgg16"]
     assert {*plan["data"]} == {"cifar10"} and {*plan["epochs"]} == {"350"}
 
 
-def test_the_setting_of_wang_2021_can_be_planned(tmp_path):
-    plan = planned(tmp_path)
+def test_the_setting_of_wang_2021_can_be_planned(plans):
+    plan = plans["wang2021"]
     assert len(plan["model"]) == 3*(1 + 5 + 5 + 5) and {*plan["model"]} == {"resnet32"}
     assert {*plan["epochs"]} == {"200"} and {*plan["batch_size"]} == {"512"}
     assert plan["loss"].count("focal") == 3*5
@@ -196,10 +201,10 @@ def ce(logits, target): return mine(logits, target)
     forget(path)
 
 
-def test_other_losses_are_planned_beside_those_of_a_paper(tmp_path, mine):
+def test_other_losses_are_planned_beside_those_of_a_paper(tmp_path, plans, mine):
     for paper, networks in dict(wang2021=1, loss_study=3).items():
-        plan, more = (planned(tmp_path, paper=paper, others=given) for given in ([], ["mine", "adafocal", "mine"]))
-        assert len(more["loss"]) == len(plan["loss"]) + 2*networks
+        more = planned(tmp_path, paper=paper, others=["mine", "adafocal", "mine"])
+        assert len(more["loss"]) == len(plans[paper]["loss"]) + 2*networks
         assert more["loss"][-2*networks:] == ["mine", "adafocal"]*networks
 
 
