@@ -8,7 +8,8 @@ DEV := .venv/.dev
 unexport PYTHONDONTWRITEBYTECODE
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
-OTHERS := $(filter-out $(EXPERIMENTS) report,$(ALL)) report
+# what reads trainings of some hours is not made again with the gallery
+OTHERS := $(filter-out $(EXPERIMENTS) evidence report,$(ALL)) report
 
 # uv does in half a minute what takes pip five; pip does it where uv cannot, and with `make UV=`
 UV ?= uv

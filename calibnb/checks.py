@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['check_nll_overfitting', 'check_calibratability', 'check_loss_comparison', 'check_loss_geometry', 'check_report',
-           'check_shift', 'check_weighted_gradients', 'check_meta_regularization', 'check_toy_gaussian', 'check_audit',
-           'check_train']
+           'check_evidence', 'check_shift', 'check_weighted_gradients', 'check_meta_regularization',
+           'check_toy_gaussian', 'check_audit', 'check_train']
 
 # %% ../nbs/73_checks.ipynb #aff3ef9c
 from .core.options import pick
@@ -83,6 +83,19 @@ def check_loss_geometry(settings:dict):
 def check_report(settings:dict):
     "ValueError for parameters of `report` that cannot be right."
     _at_least(settings, 'least', 1)
+
+# %% ../nbs/73_checks.ipynb #543fc161
+def check_evidence(settings:dict):
+    "ValueError for parameters of `evidence` that cannot be right."
+    _at_least(settings, 'n_boot', 50, ' resamples, or the noise of the test samples is not known')
+    _one_of(settings, 'after', ('calibration', 'refinement'), 'calibration or refinement')
+    for name in 'sesoi_temperature', 'sesoi_rank': _above_zero(settings, name)
+    given = [name for name in ('roots', 'shifted', 'machine') if settings[name]]
+    if settings['quick'] and given:
+        raise ValueError(f'{given[0]}: {settings[given[0]]!r} belongs to the full setting, set quick to False; '
+                         'the quick one reads a table')
+    if not settings['quick'] and settings['table']:
+        raise ValueError(f'table: {settings["table"]!r}, but the full setting makes it anew; leave table out')
 
 # %% ../nbs/73_checks.ipynb #1cd728a5
 def check_shift(settings:dict):

@@ -25,6 +25,8 @@ NAMES = {  # what is named, as messages say it -> its names
                    'platt', 'bbq', 'beta', 'spline', 'venn_abers'],
     'metric': ['overconfidence_error', 'underconfidence_error', 'top_2_ece', 'top_5_ece', 'ks_error', 'marginal_ce',
                'skce', 'aurc', 'e_aurc', 'augrc', 'failure_auroc'],
+    'metric of every table': ['error', 'nll', 'brier', 'ece', 'ada_ece', 'classwise_ece', 'top_label_ece',
+                              'smooth_ece'],
     'recorder': ['nll_breakdown', 'calibration_errors', 'weight_norm', 'optimal_ece', 'learned_epoch',
                  'confidence_histogram', 'gradient_norms', 'gamma_stats', 'test_gamma_stats',
                  'meta_progress'],

@@ -47,7 +47,7 @@ _families = {  # name of the loss -> colour, short name
     'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'),
     'consistency': ('#666666', 'CONS'), 'mbls': ('#1b7837', 'MbLS'), 'acls': ('#5aae61', 'ACLS'),
     'max_sup': ('#b35806', 'MaxSup'), 'logit_norm': ('#542788', 'LogitNorm'), 'mdca': ('#c51b7d', 'MDCA'),
-    'dca': ('#de77ae', 'DCA'), 'adafocal': ('#2166ac', 'AdaFL')}
+    'dca': ('#de77ae', 'DCA'), 'adafocal': ('#2166ac', 'AdaFocal')}
 
 _dots, _long = (0, (1, 1)), (0, (6, 1))
 _steps = {  # name of the loss -> strength -> colour, line style

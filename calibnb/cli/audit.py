@@ -51,6 +51,8 @@ def _add_audit(commands):
     return audit
 
 def _add_others(audit):
+    audit.add_argument('--pos-label', metavar='LABEL', help='of a single column, the label that it is about, where '
+                       'labels are words, or not 0 and 1')
     audit.add_argument('--shifted', metavar='FILE', help='labelled predictions from elsewhere: what is a calibrator '
                        'that is fitted here worth there?')
     _add_plugin(audit)
@@ -79,7 +81,7 @@ def _audit_sets(args):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-        preds, val = read_sets(*files, args.eps)
+        preds, val = read_sets(*files, args.eps, args.pos_label)
     try: check_sets(preds, val, n_bins=[args.bins])
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
@@ -149,7 +151,8 @@ def _read_shifted(args, preds):
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*have probability 0')  # it stands in the notes of the table
-        shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None)
+        shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
+                                   pos_label=args.pos_label)
     try: check_shifted(preds, shifted)
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: args.file, str(e))) from None
     return shifted

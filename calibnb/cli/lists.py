@@ -13,10 +13,16 @@ from ..core.plugins import load_plugins, yours
 from ..names import NAMES
 from .flags import _add_plugin
 
-# %% ../../nbs/90_cli/04_lists.ipynb #48fad292
+# %% ../../nbs/90_cli/04_lists.ipynb #2a9fe115
 _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder',
               metrics='metric', corruptions='corruption')
 
+def _names(kind):
+    "Those of calibnb, then those of plugins with the file that they come from."
+    always = [f'{name} (always)' for name in NAMES.get(f'{kind} of every table', [])]
+    return [*always, *NAMES.get(kind, []), *(f'{name} ({origin.where})' for name, origin in yours(kind).items())]
+
+# %% ../../nbs/90_cli/04_lists.ipynb #48fad292
 def _add_download(commands):
     about = 'fetch a data set from its makers into the folder that CALIBNB_DATA names'
     fetch = commands.add_parser('download', help=about)
@@ -42,10 +48,6 @@ def _list(args):
     for what, kind in _LISTS.items():
         if args.what in (what, 'all'): print(f'{what:12} {", ".join(_names(kind))}')
     if args.what in ('runs', 'all'): _list_runs(args.what == 'all')
-
-def _names(kind):
-    "Those of calibnb, then those of plugins with the file that they come from."
-    return [*NAMES.get(kind, []), *(f'{name} ({origin.where})' for name, origin in yours(kind).items())]
 
 def _list_runs(only_how_many):
     from calibnb.runs.folder import find_runs, runs_root

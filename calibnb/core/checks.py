@@ -90,12 +90,20 @@ def _explain(name, scores, target, least):
     if scores.numel() == 0:
         raise ValueError(f'{name}: empty, shape {tuple(scores.shape)}; want at least one sample')
     if target.dtype not in _ids:
-        way = 'labels 0 and 1 need .long()' if scores.shape[1] == 1 else 'one-hot or soft targets need .argmax(1)'
-        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; {way} first')
-    want = (scores.shape[0], *scores.shape[2:])
-    hints = {scores.shape: '; one-hot labels need .argmax(1) first', (*want, 1): '; .squeeze(1) first?'}
-    hint = hints.get(tuple(target.shape), '')
+        way = 'labels 0 and 1 need .long() first'
+        if scores.shape[1] > 1: way = _way_of_columns(target, 'one-hot or soft targets need .argmax(1) first')
+        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; {way}')
+    want, hint = (scores.shape[0], *scores.shape[2:]), ''
+    if target.shape == scores.shape: hint = '; ' + _way_of_columns(target, 'one-hot labels need .argmax(1) first')
+    elif target.shape == (*want, 1): hint = '; .squeeze(1) first?'
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
+
+def _way_of_columns(target, one_hot):
+    "What to do with a label for each class: `one_hot`, unless some row has not just one 1."
+    if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
+    several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
+    if not several: return one_hot
+    return f"a row has {several[0]:g} ones: metrics and calibrators take independent columns with kind='multilabel'"
 
 # %% ../../nbs/00_core/03_checks.ipynb #534d931a
 def one_column(

@@ -154,7 +154,7 @@ class Registry(dict):
     def find(self, name:str, hidden=()):
         "What makes one; a ValueError lists the names that there are, but the hidden ones."
         if not isinstance(name, Hashable) or name not in self: load_plugins()
-        known = {k: v for k, v in self.items() if k not in hidden}
+        known = {k: v for k, v in self.items() if k not in hidden} if hidden else self
         try: found = pick(self.what, name, known, HINT)
         except ValueError as e: raise UnknownName(str(e)) from None
         if origin := _yours.get((self.what, name)): _used[f'{self.what} {name}'] = origin.code

@@ -25,7 +25,7 @@ from calibnb.posthoc import (
 from ..posthoc.temperature import _kept_temperatures
 from .scored import Scored, _together
 from .measures import measure_all
-from .table import AS_GIVEN, SAME_NLL, Evaluation, shows_no_error
+from .table import _columns, AS_GIVEN, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
@@ -239,7 +239,9 @@ def _all_that_fit(K, n_fit):
 def check_metrics(names):
     "ValueError unless these are names that `register_metric` has given."
     if isinstance(names, str): raise ValueError(f'metrics: {names!r}, want a list of names')
-    for name in names: registered_metrics.find(name)
+    for name in names:
+        if name in _columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
+        registered_metrics.find(name)
 
 def _row_probs(fits, name):
     "(N, K) or (N, 1) float64 probabilities of a row."

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..core.atomic import atomic_write
 from ..core.options import pick
-from ..core.checks import _refuse_probs, as_tensor, check_unlabelled
+from ..core.checks import _ABOVE_ONE, _OFF_SUM, _refuse_probs, as_tensor, check_unlabelled
 from ..core.predictions import Predictions, log_probs, uniform_weight
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
@@ -79,18 +79,34 @@ def _check_class_names(names):
                          'classes are counted from the left')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #4a23f6a6
+class _Table(dict):
+    "Arrays of a csv file by name, and the names of the columns of classes."
+    classes = ()
+
+_FIRST = 2  # line of the first sample, after the header
+
+def _check_numbers(scores):
+    "ValueError that names a column with text in it, and the first of it."
+    import pandas as pd
+    for c in scores.columns:
+        if scores[c].dtype.kind in 'fiu': continue
+        bad = (pd.to_numeric(scores[c], errors='coerce').isna() & scores[c].notna()).to_numpy()
+        row = int(bad.argmax())
+        raise ValueError(f'column {c!r} holds text, {str(scores[c].iloc[row])[:40]!r} in line {row + _FIRST}, '
+                         'want numbers; classes and a target only')
+
 def _read_csv(path):
     "The columns of classes as one array called '', and each column of labels under its own name."
     import pandas as pd
     frame = pd.read_csv(path)
     labels = [c for c in frame.columns if _plain(c) in TARGET_NAMES]
     scores = frame.drop(columns=[*labels, *(c for c in frame.columns if c == 'prediction')])
-    _check_class_names([str(c) for c in scores.columns])
-    texts = [c for c in scores.columns if scores[c].dtype.kind not in 'fiu']
-    if texts: raise ValueError(f'column {texts[0]!r} holds text, want numbers; classes and a target only')
-    words = [c for c in labels if frame[c].dtype.kind not in 'fiub']
-    if words: raise ValueError(f'column {words[0]!r} holds text, want class ids from 0, of a single column 0 and 1')
-    return {'': scores.to_numpy(dtype=np.float64)} | {str(c): frame[c].to_numpy() for c in labels}
+    names = [str(c) for c in scores.columns]
+    _check_class_names(names)
+    _check_numbers(scores)
+    found = _Table({'': scores.to_numpy(dtype=np.float64)} | {str(c): frame[c].to_numpy() for c in labels})
+    found.classes = names
+    return found
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #66c31d74
 _readers = {'.npz': _read_npz, '.npy': _read_npy, '.csv': _read_csv, '.pt': _read_pt, '.pth': _read_pt,
@@ -129,6 +145,63 @@ def _named(path, data, wanted):
     if values.layout != torch.strided: raise ValueError(f'file: {path} holds a sparse tensor, want .to_dense()')
     return values
 
+# %% ../../nbs/40_evaluate/01_files.ipynb #aeb62e21
+@contextmanager
+def _naming(path):
+    "Put the file's name before the message of a check that fails."
+    try: yield
+    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
+
+_RIGHT = dict(logits='finite numbers', probs='numbers in [0, 1]')
+
+def _check_table(scores, names, kind):
+    "ValueError that names the column of a table that is no class, or whose numbers are none."
+    over = scores.sum(1) - 1
+    if kind == 'probs' and len(names) > 2 and abs(over).max() >= _OFF_SUM:
+        no_class = [name for name, column in zip(names, scores.T) if abs(over - column).max() < _OFF_SUM]
+        if no_class: raise ValueError(f'column {no_class[0]!r} is no class, every row sums to 1 without it')
+    bad = ~np.isfinite(scores) if kind == 'logits' else ~((scores >= 0) & (scores <= 1 + _ABOVE_ONE))
+    if not bad.any(): return
+    row, col = np.argwhere(bad)[0].tolist()
+    link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
+    way = '' if kind == 'logits' else f'; logits need .{link} first, percentages /100'
+    raise ValueError(f'column {names[col]!r} holds {scores[row, col]:.4g} in line {row + _FIRST}, want {_RIGHT[kind]}'
+                     f'{way}; what is no class has to go')
+
+# %% ../../nbs/40_evaluate/01_files.ipynb #fce12306
+def _texts(labels):
+    "Distinct labels as text, and of each sample which it has."
+    numbers = labels.dtype.kind in 'fiu'
+    known, which = np.unique(labels if numbers else labels.astype(str), return_inverse=True)
+    return [f'{v:g}' if numbers else str(v).strip() for v in known], which
+
+def _class_ids(labels, name, classes, pos_label=None):
+    "(N,) class ids of the labels in a column: words by the names of the classes, or whether they are `pos_label`."
+    if pos_label is None and labels.dtype.kind in 'fiub': return labels
+    known, which = _texts(labels)
+    if len(classes) == 1 and pos_label is None and classes[0] in known: pos_label = classes[0]
+    if pos_label is None:
+        if len(classes) == 1 or not set(known) <= set(classes): raise _unknown(known, which, name, classes)
+        return np.array([classes.index(word) for word in known])[which]
+    if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} columns of classes; '
+                                          'it says which label a single column is about')
+    text = _texts(np.array([pos_label]))[0][0]
+    if text not in known: raise ValueError(f'pos_label: {text!r} is no label in column {name!r}: {_listed(known)}')
+    return np.array([int(word == text) for word in known])[which]
+
+def _listed(words): return ', '.join(map(repr, words[:10])) + ', ...'*(len(words) > 10)
+
+def _unknown(known, which, name, classes):
+    "The error for labels that are words and nothing says of which class."
+    unknown = [k for k, word in enumerate(known) if len(classes) == 1 or word not in classes]
+    row = int(np.isin(which, unknown).argmax())
+    told = f'column {name!r} holds text, {known[which[row]]!r} in line {row + _FIRST}, '
+    if len(classes) != 1:
+        named = f'the name of a column of classes ({_listed(classes)}), or ' if classes else ''
+        return ValueError(f'{told}want {named}class ids from 0')
+    return ValueError(f'{told}and nothing says which label {classes[0]!r} is about: name the column by it, say '
+                      f'pos_label={known[-1]!r} (--pos-label {known[-1]}), or write 0 and 1')
+
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
 _TELLING = 20    # log-odds: as many would not all lie in [0, 1]
 
@@ -137,6 +210,8 @@ def _scores(path, kind):
     pick('kind', kind, kinds)
     data = _read(path)
     if '' in data and 0 in np.shape(data['']): raise ValueError(f'file: {path} has no classes or no samples')
+    with _naming(path):
+        if isinstance(data, _Table): _check_table(data[''], data.classes, kind)
     scores = as_tensor(data[''], kind) if '' in data else _named(path, data, (kind,))
     return data, scores if scores.is_floating_point() else scores.double()
 
@@ -161,32 +236,35 @@ def _whole(labels):
     whole = labels.is_floating_point() and (labels == labels.round()).all()
     return labels.long() if whole else labels
 
-@contextmanager
-def _naming(path):
-    "Put the file's name before the message of a check that fails."
-    try: yield
-    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
-
 # %% ../../nbs/40_evaluate/01_files.ipynb #3782e69c
 def read_predictions(
     path,              # a file as above
     kind:str,          # what it holds: 'logits' or 'probs'
     target_path=None,  # a file with the labels alone: .npy, or .csv with one column; None: they are in the file itself
     eps:float|None=None, # of probabilities, as in `Predictions.from_probs`
+    pos_label=None,      # of a single column, the label that it is about; its labels may be words, in csv files
 )->Predictions:
     "Predictions and labels, checked. ValueError, one line, for a bad file; a warning if labels have probability 0."
-    return _predictions(_labelled(path, kind, target_path), kind, eps, target_path or path)
+    return _predictions(_labelled(path, kind, target_path, pos_label), kind, eps, target_path or path)
 
-def _labelled(path, kind, target_path):
+def _labelled(path, kind, target_path, pos_label=None):
     "Scores and labels, not checked yet."
     data, scores = _scores(path, kind)
-    labels = _labels_alone(target_path) if target_path else _named(path, data, TARGET_NAMES)
-    return scores, _whole(labels)
+    columns = scores.shape[1] if scores.ndim > 1 else 1
+    classes = data.classes if isinstance(data, _Table) else ['']*columns
+    if target_path: return scores, _whole(_labels_alone(target_path, classes, pos_label))
+    return scores, _whole(_named(path, _with_ids(path, data, classes, pos_label), TARGET_NAMES))
 
-def _labels_alone(path):
+def _with_ids(path, data, classes, pos_label=None):
+    "The same, with class ids for labels that are words or are held against `pos_label`."
+    named = _called(data, TARGET_NAMES)
+    if pos_label is None and not isinstance(data, _Table): return data
+    with _naming(path): return data | {k: _class_ids(np.asarray(data[k]), k, classes, pos_label) for k in named}
+
+def _labels_alone(path, classes, pos_label=None):
     "The labels in a file of their own; an array without a name holds them as (N,) or (N, 1)."
     data = _read(path)
-    if list(data) != ['']: return _named(path, data, TARGET_NAMES)
+    if list(data) != ['']: return _named(path, _with_ids(path, data, classes, pos_label), TARGET_NAMES)
     labels = as_tensor(data[''], 'target')
     return labels.squeeze(1) if labels.ndim == 2 else labels
 
@@ -205,11 +283,12 @@ def read_sets(
     val_path=None,         # of validation predictions, or None
     val_target_path=None,  # their labels in a file of their own
     eps:float|None=None,   # of probabilities; None: fitted on the validation labels if a file has a probability of 0
+    pos_label=None,        # of a single column, the label that it is about
 )->tuple[Predictions, Predictions|None]: # the predictions and, where there are any, those for validation
     "A test set and its validation set, with the same `eps`. Errors and warnings as of `read_predictions`."
-    test, test_source = _labelled(path, kind, target_path), target_path or path
+    test, test_source = _labelled(path, kind, target_path, pos_label), target_path or path
     if not val_path: return _predictions(test, kind, eps, test_source), None
-    val, val_source = _labelled(val_path, kind, val_target_path), val_target_path or val_path
+    val, val_source = _labelled(val_path, kind, val_target_path, pos_label), val_target_path or val_path
     if kind == 'probs' and eps is None:
         zeros = any(_has_zeros(scores) for scores, _ in (test, val))
         with _naming(val_source): eps = uniform_weight(*val) if zeros else 0.
@@ -224,10 +303,15 @@ def read_scored(
     "The logits in a file, and its labels if it has any. ValueError, one line, if something is wrong with the logits."
     data, scores = _scores(path, kind)
     found = _called(data, TARGET_NAMES)
-    labels = _whole(as_tensor(data[found[0]], f'{path}: {found[0]}')) if len(found) == 1 else None
+    labels = _found_labels(data, found[0]) if len(found) == 1 else None
     with _naming(path):
         logits = log_probs(scores, eps) if kind == 'probs' else _real_logits(scores)
     return logits, labels
+
+def _found_labels(data, name):
+    "The labels, which nobody asked for; None for words that are no names of columns."
+    try: return _whole(as_tensor(_class_ids(np.asarray(data[name]), name, getattr(data, 'classes', ()))))
+    except ValueError: return None
 
 def read_scores(
     path,      # a file as above

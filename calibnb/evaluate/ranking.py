@@ -12,7 +12,7 @@ from itertools import combinations
 import torch
 
 from ..metrics.bins import bin_ids
-from ..metrics.intervals import holm
+from ..metrics.intervals import holm, normal_reach
 from .scored import Scored
 
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #31ecf12e
@@ -74,5 +74,5 @@ def as_good_as_best(
 
 def _of_intervals(measures):
     "Independent variances from 95 % intervals."
-    widths = [(m.interval[1] - m.interval[0])/(2*1.96) for m in measures]
+    widths = [(m.interval[1] - m.interval[0])/(2*normal_reach()) for m in measures]
     return torch.tensor(widths, dtype=torch.float64, device='cpu').square().diag()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..core.predictions import _zeros_text, Predictions
 from ..metrics.bins import check_bins
+from ..metrics.intervals import normal_reach
 from ..posthoc import Composed
 from .scored import Scored
 from .table import AS_GIVEN, Evaluation
@@ -38,7 +39,7 @@ def _gain(before, after):
         return mean, (mean, mean)
     difference = before - after
     mean, se = difference.mean().item(), difference.std().item()/math.sqrt(len(difference))
-    return mean, (mean - 1.96*se, mean + 1.96*se)
+    return mean, (mean - normal_reach()*se, mean + normal_reach()*se)
 
 def _worth(given, there, refitted, row, n_bins):
     "The row of a calibrator; all three are `Scored` there, the last perhaps None."

@@ -12,12 +12,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from safetensors import safe_open, SafetensorError
 from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
 from ..metrics.intervals import lean_p
 from ..metrics.measure import Measure
+from ..metrics.ood import _auroc
 from .scored import Scored
 
 if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # which brings scikit-learn
@@ -323,6 +325,29 @@ def _changes(found, row):
     before, after = (100*found.rows[name]['error'].value for name in (AS_GIVEN, row))
     return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {before:.2f} % to {after:.2f} %.']
 
+# %% ../../nbs/40_evaluate/05_table.ipynb #f3f95399
+_CLEARLY = 4  # standard errors below what knowing nothing gives
+
+def _mixed_up(scored):
+    "A sentence where labels seem to be those of other classes."
+    if scored.binary or scored.classes.shape[1] == 2: return _swapped(scored)
+    n, K, hits = len(scored), scored.classes.shape[1], scored.hit.sum().item()
+    shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
+    chance = (shares[0]*shares[1]).sum().item()
+    if hits >= n*chance - _CLEARLY*math.sqrt(n*chance*(1 - chance)): return []
+    return [f'Are the labels in the order of the columns? Only {100*hits/n:.1f} % of the predictions are right, and '
+            f'{100*chance:.1f} % would be by chance.']
+
+def _swapped(scored):
+    "The same of two classes."
+    p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
+    ones, zeros = p[scored.target == 1], p[scored.target == 0]
+    if not len(ones) or not len(zeros): return []
+    auroc, error = _auroc(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
+    if auroc >= .5 - _CLEARLY*error: return []
+    return [f'Are the labels 0 and 1 swapped? Their AUROC is {auroc:.3f}, far below one half; with 1 - y it would be '
+            f'{1 - auroc:.3f}.']
+
 # %% ../../nbs/40_evaluate/05_table.ipynb #c35e0c5c
 _ONE_IN = 100  # the advice says so if a choice rests on at most one sample in so many
 
@@ -352,6 +377,7 @@ def _left_over(found, row):
 def _advice(found):
     "All the sentences, for the row that is recommended."
     row = found.recommended
-    sentences = [_diagnosis(found), _choice(found, row), *_changes(found, row), *_rests_on_few(found, row)]
+    sentences = [*_mixed_up(found.scored[AS_GIVEN]), _diagnosis(found), _choice(found, row)]
+    sentences += [*_changes(found, row), *_rests_on_few(found, row)]
     if found.fitted: sentences += _left_over(found, row)
     return ' '.join(sentences)

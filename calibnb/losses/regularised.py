@@ -22,6 +22,11 @@ from .weighted import cross_entropy_loss
 def _check_weight(name, value):
     if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
 
+def _with_penalty(batch, penalty, reduction, each=None):
+    "The loss of each sample, cross-entropy where `each` is None, plus its (N,) or their 0-d penalty."
+    if each is None: each = F.cross_entropy(batch.logits, batch.labels, reduction='none')
+    return reduce(each + penalty, reduction, batch.shape, batch.shares())
+
 def label_smoothing_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
@@ -62,8 +67,7 @@ def lp_norm_loss(
     tiny = torch.finfo(logits.dtype).tiny
     largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # the unit: powers p of logits may overflow
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
-    values = F.cross_entropy(logits, batch.labels, reduction='none') + alpha*norm
-    return reduce(values, reduction, batch.shape, batch.shares())
+    return _with_penalty(batch, alpha*norm, reduction)
 
 def entropy_regularized_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -76,11 +80,9 @@ def entropy_regularized_loss(
     "Cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017]."
     _check_weight('alpha', alpha)
     batch = counted(logits, target, weight, ignore_index)
-    logits = batch.logits
-    log_p = logits.log_softmax(1)
+    log_p = batch.logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class has none
-    values = alpha*negative_entropy - _at_label(log_p, batch.labels)
-    return reduce(values, reduction, batch.shape, batch.shares())
+    return reduce(alpha*negative_entropy - _at_label(log_p, batch.labels), reduction, batch.shape, batch.shares())
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #2caf4381
 def brier_loss(
@@ -129,13 +131,8 @@ def mixup_loss(
     return lam*a + (1 - lam)*b
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #5499f799
-def _with_penalty(batch, penalty, reduction, each=None):
-    "The loss of each sample, cross-entropy where `each` is None, plus its (N,) or their 0-d penalty."
-    if each is None: each = F.cross_entropy(batch.logits, batch.labels, reduction='none')
-    return reduce(each + penalty, reduction, batch.shape, batch.shares())
-
 def _with_surrogate(batch, lam, error, reduction, each=None):
-    "The same with `lam` times the 0-d error of the batch."
+    "`_with_penalty`, with `lam` times the 0-d error of the batch."
     _check_weight('lam', lam)
     return _with_penalty(batch, lam*error, reduction, each)
 

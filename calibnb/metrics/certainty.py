@@ -116,10 +116,14 @@ def ece_ci(
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
+    kind:str|None=None,    # None; 'multilabel' is refused: each column has an interval of its own
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
     "Interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
+    if kind is not None:
+        raise ValueError(f'kind: {kind!r}, but how the errors of columns go together is not known; take one at a time, '
+                         'ece_ci(probs[:, k], target[:, k])')
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
     def interval(samples):

@@ -121,7 +121,7 @@ def mce(
     n_bins=15,                  # as in `ece`
     *, closed:str='right',
     min_count:int=1,            # bins with fewer samples are left out: one sample can make a gap of nearly 1
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -138,7 +138,7 @@ def average_ce(
     probs, target,              # as in `ece`
     n_bins:int=15,
     *, closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -158,7 +158,7 @@ def ece_from_logits(
     n_bins=15,                  # as in `ece`, and so are the options
     *, norm:str='l1',
     closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
@@ -173,7 +173,7 @@ def debiased_ece(
     n_bins:int=15,
     *, scheme:str='width',      # as in `reliability_bins`
     closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
@@ -212,7 +212,7 @@ def _scalar(value): return torch.tensor(value, dtype=torch.float64, device='cpu'
 def smooth_ece(
     probs, target,              # as in `ece`
     *, sigma:float|None=None,   # width of the Gaussian, in units of confidence, at least 1e-4; None: that of the error
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -237,7 +237,7 @@ def sece(
     probs, target,              # as in `ece`
     bandwidth:float=.01,        # of the Gaussian, in units of confidence
     *, self_term:bool=True,     # False: leave-one-out; nan for one sample
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
@@ -255,7 +255,7 @@ def kde_ece(
     bandwidth=None,             # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' for 'beta': the likeliest
     *, kernel:str='beta',       # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,                 # power of the gap
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]; nan for one sample with 'beta'
@@ -277,7 +277,7 @@ def ada_ece(
     n_bins:int=15,              # parts of equal mass
     *, method:str='split',      # 'split': every sample counts; 'interp': the reference code's edges, for comparison
     ties:str='split',           # equal confidences: 'split' in the order they come, or 'group' to keep them together
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
@@ -295,7 +295,7 @@ def classwise_ece(
     n_bins:int=15,              # equal-width bins for each class
     *, reduction:str='mean',    # 'mean' over classes, or 'none' for the (K,) errors
     closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -313,7 +313,7 @@ def classwise_ece(
 def ace(
     probs, target,              # as in `ece`
     n_bins:int=15,              # ranges of equal mass for each class
-    *, kind:str|None=None,
+    *, kind:str|None=None,      # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]

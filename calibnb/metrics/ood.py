@@ -16,7 +16,7 @@ from ..core.options import pick
 from .intervals import check_level, percentiles, resamples
 from .measure import Measure
 from .samples import check_samples
-from .selective import SCORES, _confidences
+from .selective import _OWN, SCORES, _confidences
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #e4ebd895
 def energy_score(
@@ -34,7 +34,7 @@ def _logits(logits):
     return logits
 
 _OF_LOGITS = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}
-_OWN = 'given'
+
 
 def _numbers(values, name):
     "(N,) float64 scores of one's own, checked."
@@ -78,7 +78,7 @@ def ood_auroc(
 
 def fpr_at_tpr(
     inside, outside,   # as in `ood_auroc`
-    *, score:str='max',
+    *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
     tpr:float=.95,     # share of inside that must pass
 )->Tensor:             # 0-d float64 in [0, 1], lower is better
     "FPR95: share of outside that passes where 95 % of inside, which is positive, do [Liu 2020]."
@@ -86,9 +86,27 @@ def fpr_at_tpr(
     return _fpr(_scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside'), tpr)
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #30258789
+class _Sorted:
+    "Both sets in order, and AUROC and FPR95 of resamples of them as numbers of times that each sample is taken."
+    def __init__(self, inside, outside):
+        (inside, self.inside), (outside, self.outside) = inside.sort(), outside.sort()
+        self.below = torch.searchsorted(outside, inside)            # (N,) of outside below each of inside
+        self.upto = torch.searchsorted(outside, inside, right=True) # (N,) and with those equal to it
+
+    def both(self, rows, others):
+        "AUROC and FPR95 of the samples of these numbers, (N,) of inside and (M,) of outside."
+        taken, others = (r.bincount(minlength=len(r)).index_select(0, order)
+                         for r, order in ((rows, self.inside), (others, self.outside)))
+        before = torch.cat([others.new_zeros(1), others.cumsum(0)])
+        n, m, below = taken.sum(), before[-1], before[self.below]
+        auroc = (taken*(below + before[self.upto])).sum().double()/(2*n*m)
+        passing = max(1, math.ceil(.95*n.item() - 1e-9))
+        threshold = torch.searchsorted(taken.cumsum(0), n - passing, right=True)
+        return torch.stack([auroc, (m - below[threshold]).double()/m])
+
 def ood_measures(
     inside, outside,   # as in `ood_auroc`
-    *, score:str='max',
+    *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
     n_boot:int=200,    # resamples
     level:float=.95,   # of the intervals, in (0, 1)
     seed:int=0,
@@ -96,9 +114,9 @@ def ood_measures(
     "AUROC and FPR95 between two sets of predictions, inside being positive."
     check_level(level)
     inside, outside = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')
-    def both(a, b): return torch.stack([_auroc(a, b), _fpr(a, b, .95)])
-    pairs = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))
-    values = torch.stack([both(inside[i], outside[j]) for i, j in pairs])
-    n, found = len(inside) + len(outside), both(inside, outside)
+    drawn = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))
+    ordered, n = _Sorted(inside, outside), len(inside) + len(outside)
+    values = torch.stack([ordered.both(*rows) for rows in drawn])
+    found = _auroc(inside, outside), _fpr(inside, outside, .95)
     return {name: Measure.of(value, n, percentiles(column, level))
             for name, value, column in zip(('auroc', 'fpr95'), found, values.T)}

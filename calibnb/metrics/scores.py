@@ -30,7 +30,7 @@ def error_rate(
 
 def mean_confidence(
     probs,                      # as in `error_rate`
-    *, kind:str|None=None,
+    *, kind:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [1/K, 1]
@@ -53,7 +53,7 @@ def nll(
     target,
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     eps:float=0.,               # floor under the probability of the label
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -87,7 +87,7 @@ def brier_of_samples(
 def brier_score(
     probs,                      # as in `error_rate`
     target,
-    *, kind:str|None=None,
+    *, kind:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -101,7 +101,7 @@ def entropy(
     probs,                      # as in `error_rate`
     target=None,                # needed only to split by correctness, and to ignore labels
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,

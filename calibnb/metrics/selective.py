@@ -16,6 +16,8 @@ from ..core.options import pick
 from .samples import _checked_weight, over_samples
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #e3cc573f
+_OWN = 'given'  # scores of one's own
+
 def _both(probs):
     "Of one column, its two classes."
     return torch.cat([1 - probs, probs], 1).clamp_min(0) if probs.shape[1] == 1 else probs
@@ -102,9 +104,20 @@ class RiskCoverage:
         return pd.DataFrame({name: getattr(self, name).numpy() for name in columns})
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #6150af78
+def _of_given(value, scores, right, kind, sample_weight, ignore_index):
+    "A number of the curve of scores of one's own, (N,), and (N,) whether the prediction was right."
+    scores = as_tensor(scores, 'probs')
+    if kind is not None or scores.ndim != 1:
+        raise ValueError(f"score: 'given' with probs of shape {tuple(scores.shape)} and kind {kind!r}, want (N,) "
+                         'scores of yours, larger where surer, and as target 1 where the prediction is right, else 0')
+    def of_samples(samples): return value(RiskCoverage.of(samples.probs[:, 0], samples.target == 0, samples.weight))
+    try: return over_samples(of_samples, scores, right, None, sample_weight, ignore_index, name='logits')
+    except ValueError as e: raise ValueError(f"score='given': {e}".replace('logits', 'probs')) from None
+
 def _over_curves(value, probs, target, score, kind, sample_weight, ignore_index, validate):
     "A number of the curve of samples."
-    pick('score', score, SCORES)
+    pick('score', score, [*SCORES, _OWN])
+    if score == _OWN: return _of_given(value, probs, target, kind, sample_weight, ignore_index)
     def of_samples(samples):
         scores = _confidences(samples.probs, score)
         return value(RiskCoverage.of(scores, ~samples.right, samples.weight))
@@ -113,7 +126,7 @@ def _over_curves(value, probs, target, score, kind, sample_weight, ignore_index,
 def risk_coverage(
     probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                     # (N,) class ids
-    *, score:str='max',         # 'max', 'margin' or 'entropy'
+    *, score:str='max',         # 'max', 'margin', 'entropy'; 'given': probs are (N,) scores, target says what is right
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
@@ -124,7 +137,7 @@ def risk_coverage(
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
 def aurc(
     probs, target,              # as in `risk_coverage`
-    *, score:str='max',
+    *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
     kind:str|None=None,         # 'multilabel': independent columns, and a target (N, K) of 0 and 1
     sample_weight=None,
     ignore_index:int|None=None,
@@ -136,8 +149,8 @@ def aurc(
 
 def augrc(
     probs, target,              # as in `aurc`
-    *, score:str='max',
-    kind:str|None=None,
+    *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -154,8 +167,8 @@ def _excess(curve):
 
 def e_aurc(
     probs, target,              # as in `aurc`
-    *, score:str='max',
-    kind:str|None=None,
+    *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1], 0 where all mistakes have the lowest scores
@@ -169,8 +182,8 @@ def _auroc_of_right(curve):
 
 def failure_auroc(
     probs, target,              # as in `aurc`
-    *, score:str='max',
-    kind:str|None=None,
+    *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,

@@ -10,32 +10,59 @@ import inspect
 import math
 from statistics import NormalDist
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
-from .intervals import check_level, check_resamples, share_of_at_least
+from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
+from .intervals import check_level, check_resamples, normal_reach, share_of_at_least
 from .measure import Measure
 from .samples import over_samples
-from .variants import _brownian_quantile, _cumulative, _pairs, brownian_cdf, ks_error_ci
+from calibnb.metrics.variants import (
+    _brownian_quantile, _cumulative, _pairs, brownian_cdf, ks_error, ks_error_ci, overconfidence_error,
+    underconfidence_error
+)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #0ed76d55
-def _drawn_labels(probs, draw):
-    "(n,) int64 labels with these probabilities; of one column, 0 and 1."
-    u = torch.rand(len(probs), 1, generator=draw, dtype=torch.float64, device='cpu')
-    if probs.shape[1] == 1: return (u < probs)[:, 0].long()
-    upto = probs.cumsum(1)
-    return (u*upto[:, -1:] >= upto).sum(1).clamp_max(probs.shape[1] - 1)
+_OF_THE_TOP = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks_error,  # errors of (confidence, hit)
+               overconfidence_error, underconfidence_error)
 
-def _calibrated_values(value, probs, draws, resample, seed):
+def _only_the_top(metric, options):
+    "Is the error that of one column, of confidences and hits?"
+    return metric in _OF_THE_TOP and not {'k', 'kind'} & options.keys()
+
+def _upto(probs):
+    "(N, K) chances that the label is this class or one before it; of one column, that it is 1."
+    if probs.shape[1] == 1: return probs
+    upto = probs.cumsum(1)
+    return upto/upto[:, -1:]
+
+def _of_the_top(probs):
+    "(N, 1) confidences and chances of a hit, the least first, which makes sorting them again cheap."
+    top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
+    order = top[:, 0].argsort()
+    return top[order], (top if probs.shape[1] == 1 else top/total)[order]
+
+def _drawn_labels(upto, draw):
+    "(n,) int64 labels with these chances; of one column, 0 and 1."
+    u = torch.from_numpy(draw.random((len(upto), 1)))
+    if upto.shape[1] == 1: return (u < upto)[:, 0].long()
+    return (u >= upto).sum(1).clamp_max(upto.shape[1] - 1)
+
+def _calibrated_values(value, probs, upto, draws, resample, seed):
     "What `value` gives for predictions and labels of calibrated models, (draws,) float64."
-    draw, n, probs = torch.Generator().manual_seed(seed), len(probs), probs.double().cpu()
-    values = []
+    draw, n, values = np.random.default_rng(seed), len(probs), []
     for _ in range(draws):
-        rows = torch.randint(n, (n,), generator=draw, device='cpu') if resample else slice(None)
-        values.append(value(probs[rows], _drawn_labels(probs[rows], draw)))
+        p, chances = probs, upto
+        if resample:
+            times = np.bincount(draw.integers(n, size=n), minlength=n)
+            rows = torch.from_numpy(np.arange(n).repeat(times))  # in order
+            p, chances = (v.index_select(0, rows) for v in (probs, upto))
+        values.append(value(p, _drawn_labels(chances, draw)))
     return torch.tensor(values, dtype=torch.float64, device='cpu')
 
+# %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
 def consistency_test(
     metric,              # a function (probs, target, **options) -> number that grows with miscalibration, e.g. `ece`
     probs,               # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
@@ -54,7 +81,9 @@ def consistency_test(
     flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
     def value(p, y): return float(metric(p[:, 0] if flat else p, y, **options))
     observed = value(samples.probs, samples.target)
-    null = _calibrated_values(value, samples.probs, draws, resample, seed)
+    scores = samples.probs.double().cpu()
+    pair = _of_the_top(scores) if _only_the_top(metric, options) else (scores, _upto(scores))
+    null = _calibrated_values(value, *pair, draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=share_of_at_least(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
 
@@ -62,7 +91,7 @@ def consistency_test(
 def ks_test(
     probs, target,       # as in `consistency_test`
     *, k:int|None=None,  # as in `ks_error`
-    ranks:str='within',
+    ranks:str='within',  # or 'at'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Measure:              # value, n, interval, p, floor and floor_high
@@ -151,7 +180,7 @@ def skce(
     bandwidth=None,           # width of the kernel; None: the median distance of two predictions
     *, block:int|None=None,   # samples in a block, 2 is the linear one; None: all up to 4,096, then N/50, at most 1,024
     seed:int=0,               # of the order in which samples are put into blocks
-    kind:str|None=None,
+    kind:str|None=None,       # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                    # 0-d float64, below 0 by chance; nan for one sample
@@ -166,7 +195,7 @@ def skce(
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #6d488021
 def _normal_interval(value, variance, level):
-    reach = NormalDist().inv_cdf((1 + level)/2)*math.sqrt(max(variance, 0.))
+    reach = normal_reach(level)*math.sqrt(max(variance, 0.))
     return max(value - reach, 0.), max(value + reach, 0.)
 
 def _moments(p, r, width, size, seed):

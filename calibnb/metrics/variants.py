@@ -9,7 +9,7 @@ __all__ = ['overconfidence_error', 'underconfidence_error', 'top_k_ece', 'ks_err
 # %% ../../nbs/10_metrics/06a_variants.ipynb #213bc3e0
 import math
 from functools import partial
-from statistics import NormalDist
+
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from ..core.checks import check_bool, check_positive
 from ..core.options import pick
 from .bins import bin_ids, bin_sums, check_bins, chunks, class_sums, width_table
 from .errors import _of_tables, _table
-from .intervals import check_level, check_resamples, gap_interval, share_of_at_least
+from .intervals import check_level, check_resamples, gap_interval, normal_reach, share_of_at_least
 from .samples import over_samples
 from .smoothing import beta_bandwidth, beta_regression, dirichlet_bandwidth, dirichlet_regression
 
@@ -36,7 +36,7 @@ def overconfidence_error(
     n_bins=15,                  # as in `ece`
     *, by_confidence:bool=False,# True: each gap times the confidence of its bin [Thulasidasan 2019, OE]
     closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -50,7 +50,7 @@ def underconfidence_error(
     probs, target,              # as in `ece`
     n_bins=15,                  # as in `ece`
     *, closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -122,8 +122,8 @@ def _pairs(samples, k, ranks):
 def ks_error(
     probs, target,              # as in `ece`
     *, k:int|None=None,         # None: the top label, or the one column; else as in `top_k_ece`
-    ranks:str='within',
-    kind:str|None=None,
+    ranks:str='within',         # or 'at'
+    kind:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
@@ -154,7 +154,7 @@ def _brownian_quantile(level):
 def ks_error_ci(
     probs, target,              # as in `ece`
     *, k:int|None=None,         # as in `ks_error`
-    ranks:str='within',
+    ranks:str='within',         # or 'at'
     level:float=.95,            # of the interval, in (0, 1)
     ignore_index:int|None=None,
     validate:bool=True,
@@ -196,7 +196,7 @@ def top_k_ece_ci(
     probs, target,              # as in `top_k_ece`
     k:int=2,
     n_bins:int=15,
-    *, ranks:str='within',
+    *, ranks:str='within',      # or 'at'
     closed:str='right',
     level:float=.95,
     seed:int=0,
@@ -230,7 +230,7 @@ def marginal_ce(
     *, p:float=2.,              # power of the gaps, at least 1
     debiased:bool=False,        # True, with p=2: less the expected noise [Kumar 2019]; at least 0
     closed:str='right',
-    kind:str|None=None,
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
@@ -300,7 +300,7 @@ def marginal_ce_ci(
         value, conf = _mean_power(*tables), share - gap
         shares = (hits.double()/number for hits in _calibrated_hits(samples, n_bins, closed, draws, seed))
         null = torch.stack([_mean_power(some - conf, some, number) for some in shares])
-        reach = NormalDist().inv_cdf((1 + level)/2)*_squares_spread(samples, *tables, n_bins, closed)
+        reach = normal_reach(level)*_squares_spread(samples, *tables, n_bins, closed)
         lowest = value - gap[alone].square().sum()/number.sum() - reach
         if share_of_at_least(null, value) > (1 - level)/2: lowest = value.new_zeros(())
         return lowest.clamp_min(0).sqrt().item(), (value + reach).clamp_min(0).sqrt().item()
@@ -319,8 +319,9 @@ def canonical_ce(
     """Mean over samples of sum over classes of |frequency around it - probability|^p [Popordanoska 2022].
 
     From ten classes on hardly a sample has neighbours within the kernel: calibrated models show .88 with 10 classes and
-    2,000 samples. Compare values of equally many samples, or take p of `consistency_test`. Of one column the single
-    gap of class 1, as `kde_ece`. It costs O(N² K): about 80 s for 20,000 samples of 1,000 classes on a CPU."""
+    2,000 samples. So it has no interval either: resamples, with samples twice, are further off than the sample itself.
+    Compare values of equally many samples, or take p of `consistency_test`. Of one column the single gap of class 1, as
+    `kde_ece`. It costs O(N² K): about 80 s for 20,000 samples of 1,000 classes on a CPU."""
     check_positive(p=p)
     if bandwidth is not None and bandwidth != 'loo': check_positive(bandwidth=bandwidth)
     def error(samples):

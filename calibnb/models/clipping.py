@@ -30,17 +30,17 @@ def clip_threshold(
     features,        # (N, d) of validation samples, what the head reads
     target,          # (N,) class ids
 )->float:            # inf where clipping does not help
-    "The threshold c of min(x, c) with the least NLL on validation samples [Tao 2025]."
+    "The threshold c >= 0 of min(x, c) with the least NLL on validation samples [Tao 2025]."
     features, target = _check_features(head, features, target)
     best, nll = math.inf, _clipped_nll(head, features, target, math.inf)
-    least, largest = min(0., features.min().item()), features.max().item()
+    least, largest = 0., max(features.max().item(), 0.)
     for _ in range(2):
         step = (largest - least)/_STEPS
         for i in range(_STEPS):
             found = _clipped_nll(head, features, target, least + i*step)
             if found < nll: best, nll = least + i*step, found
         if best == math.inf: return best
-        least, largest = best - step, best + step
+        least, largest = max(best - step, 0.), best + step
     return best
 
 def _check_features(head, features, target):
@@ -61,13 +61,13 @@ class ClippedFeatures(Classifier):
     "A trained network whose features are clipped: `ClippedFeatures(model, clip_threshold(model.head, features, y))`."
     def __init__(self,
         model:nn.Module,  # with `features` and `head`, as Classifier has them
-        threshold:float,  # no feature is larger; inf changes nothing
+        threshold:float,  # no feature is larger, at least 0; inf changes nothing
     ):
         super().__init__()
         missing = [name for name in ('features', 'head') if not hasattr(model, name)]
         if missing: raise ValueError(f'model: {type(model).__name__} has no {missing[0]!r}, want features and head')
-        good = isinstance(threshold, Real) and not isinstance(threshold, bool) and threshold > -math.inf
-        if not good: raise ValueError(f'threshold: {threshold!r}, want a number; inf clips nothing')
+        good = isinstance(threshold, Real) and not isinstance(threshold, bool) and threshold >= 0
+        if not good: raise ValueError(f'threshold: {threshold!r}, want a number of at least 0; inf clips nothing')
         self.model, self.threshold = model, threshold
 
     @property

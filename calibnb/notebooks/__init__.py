@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
-           'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread',
+           'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
            'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made',
            'code_hash', 'describe']
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
         CONTRADICTED, count_verdicts, effect_text, Experiment, findings_table, FOLDER_VARIABLE, HOLDS, NO_DIFFERENCE,
         UNDECIDED
     )
-    from calibnb.notebooks.verdicts import calibration_lead, Claim, decide, Pairs, spread
+    from calibnb.notebooks.verdicts import calibration_lead, Claim, decide, Pairs, spread, to_decide
     from calibnb.notebooks.execute import (
         code_hash, describe, find_notebook, is_made, list_experiments, NotebookError, plan_notebook, run_notebook
     )
@@ -28,6 +28,7 @@ __getattr__, __dir__ = _door(__name__, 'experiment', 'verdicts', 'execute')
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #56a7663a
 _all_ = [
     'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
-    'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'list_experiments',
-    'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made', 'code_hash', 'describe'
+    'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
+    'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made', 'code_hash',
+    'describe'
 ]

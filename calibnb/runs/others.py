@@ -23,6 +23,7 @@ from ..core.predictions import Predictions
 from ..data.images import read_folder
 from ..data.sets import data_options, load_data
 from ..data.splits import _split_of, Split
+from ..evaluate.files import _write_npz
 from ..models.named import make_model
 from ..train.evaluator import Evaluator
 
@@ -171,5 +172,4 @@ def write_predictions(
     path = Path(path)
     pick('file format', path.suffix.lower(), ('.npz', '.safetensors'))
     if path.suffix.lower() == '.safetensors': return preds.save(path)
-    with atomic_write(path) as tmp, open(tmp, 'wb') as file:
-        np.savez(file, logits=preds.logits.numpy(), target=preds.target.numpy())
+    with atomic_write(path) as tmp: _write_npz(tmp, logits=preds.logits.numpy(), target=preds.target.numpy())

@@ -28,12 +28,16 @@ def calibration_measures(
 
 # %% ../../nbs/60_train/11_callbacks.ipynb #998997f1
 def hf_measures(
-    evaluated,        # with `predictions`, logits or a tuple that begins with them, and `label_ids`
+    evaluated,        # with `predictions`, logits (..., K) or a tuple that begins with them, and `label_ids`, (...)
 )->dict[str, float]:
-    "What `Trainer(compute_metrics=...)` of Hugging Face calls."
+    "What `Trainer(compute_metrics=...)` of Hugging Face calls; labels of -100 do not count, as there."
     logits = evaluated.predictions
     if isinstance(logits, (tuple, list)): logits = logits[0]
-    return calibration_measures(as_tensor(logits, 'predictions').float(), as_tensor(evaluated.label_ids, 'label_ids'))
+    logits, target = as_tensor(logits, 'predictions').float(), as_tensor(evaluated.label_ids, 'label_ids')
+    if logits.ndim > 2: logits, target = logits.flatten(0, -2), target.flatten()  # of tokens; classes come last
+    counts = target != -100
+    if target.shape == logits.shape[:1]: logits, target = logits[counts], target[counts]
+    return calibration_measures(logits, target)
 
 # %% ../../nbs/60_train/11_callbacks.ipynb #35237329
 class _Gathering:

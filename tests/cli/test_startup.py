@@ -11,8 +11,9 @@ from conftest import patience
 from calibnb.data import list_corruptions, list_data
 from calibnb.data.downloads import downloads
 from calibnb.evaluate.files import _readers
+from calibnb.evaluate.table import _columns
 from calibnb.losses import list_losses
-from calibnb.metrics.registered import metrics
+from calibnb.metrics.registered import _OF_TABLE, metrics
 from calibnb.models import list_models
 from calibnb.names import NAMES
 from calibnb.posthoc import list_calibrators
@@ -28,6 +29,7 @@ REGISTRIES = {
     "loss": list_losses(),
     "calibrator": list_calibrators(),
     "metric": list(metrics),  # of today: tests add theirs
+    "metric of every table": _columns,
     "recorder": recorders,
     "preset": [name for kind in (ImagePresets, Presets, GPUPresets) for name in vars(kind) if not name.startswith("_")],
     "corruption": list_corruptions(),
@@ -44,6 +46,7 @@ def test_names_are_those_of_the_registry(what):
 
 def test_every_registry_has_its_names():
     assert NAMES.keys() == REGISTRIES.keys()
+    assert set(_OF_TABLE) == set(_columns)  # of which no name can be registered
 
 
 SPIES = """import sys

@@ -5,15 +5,27 @@ import math
 import numpy as np
 import pytest
 import torch
+from conftest import vectors, within
 from scipy import ndimage
 
 from calibnb.data import corrupt, data_options, list_corruptions, load_data, register_data, split_arrays
+from calibnb.data import corruptions
 from calibnb.data.corruptions import _KINDS, _disc, _elastic_transform, _moved, _plasma, _uniform
 from calibnb.runs import RunConfig
 
 PHOTO = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(3))
 PHOTO[0, :, 0, 0] = 0.
 PHOTO[0, :, 0, 1] = .4  # black and grey
+
+
+GOLDEN, GIVEN = vectors("corruptions")
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["id"])
+def test_golden_corruptions(case, monkeypatch):
+    monkeypatch.setattr(corruptions, "_plasma", lambda *args: torch.tensor(GIVEN["fog"])[None, None])
+    made = corrupt(torch.tensor(GIVEN["image"])[None], case["kind"], case["severity"])
+    within(made[0], case["expected"], case)
 
 
 def drawn(seed=0):

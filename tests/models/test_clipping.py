@@ -3,12 +3,25 @@ import math
 
 import pytest
 import torch
+from conftest import vectors, within
 from torch import nn
 
 from calibnb.data import load_data
 from calibnb.losses import make_loss
 from calibnb.models import ClippedFeatures, clip_threshold, make_model
 from calibnb.train import Evaluator, Recipe, Trainer
+
+
+def test_golden_numbers():
+    (case,), data = vectors("clipping")
+    weight, bias, features = (torch.tensor(data[k], dtype=torch.float64) for k in ("weight", "bias", "features"))
+    head, target = nn.Linear(3, 3).double(), torch.tensor(data["target"])
+    head.load_state_dict(dict(weight=weight, bias=bias))
+    net, want = nn.Identity(), case["expected"]
+    net.features, net.head = nn.Identity(), head
+    def nll(c): return nn.functional.cross_entropy(ClippedFeatures(net, c)(features), target).item()
+    within([nll(math.inf if c is None else c) for c in want["thresholds"]], want["nll"], case)
+    assert nll(clip_threshold(head, features, target)) <= want["least"] + 1e-5
 
 
 def problem(seed, N=60, d=3, K=3, scale=3.):
@@ -45,7 +58,8 @@ def test_the_threshold_is_the_best_of_a_fine_grid(seed):
 def test_negative_features_and_a_head_that_is_right():
     head, features, target = problem(0)
     c = clip_threshold(head, features - 2, target)
-    assert plain_nll(head, features - 2, target, c) <= plain_nll(head, features - 2, target, math.inf)
+    assert c >= 0 and plain_nll(head, features - 2, target, c) <= plain_nll(head, features - 2, target, math.inf)
+    assert clip_threshold(head, -1 - features, target) == math.inf
     sure = nn.Linear(2, 2, bias=False).double()
     with torch.no_grad():
         sure.weight.copy_(torch.eye(2))
@@ -90,7 +104,7 @@ def test_bad_networks_and_thresholds():
         ClippedFeatures(make_model("mlp", 2, (4,)), math.nan)
 
 
-@pytest.mark.parametrize("threshold", [math.nan, -math.inf, "1", True, None])
+@pytest.mark.parametrize("threshold", [math.nan, -math.inf, -1, "1", True, None])
 def test_bad_threshold(threshold):
     with pytest.raises(ValueError, match=f"threshold: {threshold!r}, want a number"):
         ClippedFeatures(make_model("mlp", 3, (8,)), threshold)

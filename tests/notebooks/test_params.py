@@ -230,6 +230,13 @@ WRONG = dict(
         (dict(data="mnist"), "data: 'mnist'"),
         (dict(data="svhn"), "set quick to False"),
     ],
+    evidence=[
+        (dict(n_boot=49), "n_boot: 49"),
+        (dict(after="best"), "after: 'best'"),
+        (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),
+        (dict(quick=False, table="here"), "leave table out"),
+        (dict(sesoi_rank=0.0), "sesoi_rank: 0.0"),
+    ],
     loss_comparison=[
         (dict(n_seeds=0), "n_seeds: 0"),
         (dict(epochs=9), "epochs: 9"),

@@ -14,7 +14,7 @@ SMALL = dict(n_seeds=2, epochs=10)
 SURE, UNSURE = "focal loss makes the network less confident", "so does entropy regularisation"
 LOGITS = "L1 makes the logits smaller"
 NEWER = {"mbls": "MbLS", "acls": "ACLS", "max_sup": "MaxSup", "logit_norm": "LogitNorm", "mdca": "MDCA", "dca": "DCA",
-         "adafocal": "AdaFL"}
+         "adafocal": "AdaFocal"}
 ENTROPY, MATTERS = "entropy regularisation, its coefficient chosen", "the ECE depends on the coefficient"
 NETWORKS = {"MLP 128-128": [128, 128], "MLP 32": [32]}
 

@@ -105,10 +105,15 @@ def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
 
 
 def test_a_report_of_one_loss_is_its_table(tmp_path):
-    "There is nothing to compare, but the table is shown."
-    get_run(RunConfig(experiment="alone", loss="focal", recipe=Recipe.quick(3)), tmp_path, progress=False)
+    "There is nothing to compare, but the table is shown; of settings that differ in the recipe, both."
+    for lr in .1, .05:
+        recipe = Recipe.quick(3, lr=lr)
+        get_run(RunConfig(experiment="alone", loss="focal", recipe=recipe), tmp_path, progress=False)
     folder = run_forked("report", dict(root=str(tmp_path), experiments=["alone"]), root=tmp_path)
-    assert_complete(folder, 1, 3)
+    assert_complete(folder, 1, 5)
+    for name in "report.md", "runs.csv":
+        text = (folder/"files"/name).read_text()
+        assert all(f"3 epochs; {i}: lr 0." in text for i in (1, 2))
     assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
     assert folder.result.findings == []
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]

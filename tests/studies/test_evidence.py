@@ -1,0 +1,136 @@
+"The study of real runs, on a made-up table: its numbers and claims follow from the files of the table alone."
+import csv
+
+import nbformat
+import numpy as np
+import pytest
+from conftest import EXPERIMENTS, assert_complete, run_forked
+from reading import finding, percent, table, true_error
+
+from calibnb.evaluate import Resamples, resampled_measures
+from calibnb.notebooks import UNDECIDED
+from calibnb.params import declared
+from calibnb.runs import RunConfig, choose_coefficient, get_runs
+from calibnb.runs.kept import read_kept
+from calibnb.train import Recipe
+
+IMAGES = "cifar10_cpu"
+
+
+@pytest.fixture(scope="module")
+def study(root):
+    return run_forked("evidence", dict(table="made_up", n_boot=50), root=root)
+
+
+@pytest.fixture(scope="module")
+def kept(study):
+    return read_kept(study/"files"/"table")
+
+
+def rows(kept, loss, calibrator=""):
+    return [made for about, made in kept.samples[IMAGES] if (about["loss"], about["calibrator"]) == (loss, calibrator)]
+
+
+def claims(study):
+    with open(study/"tables"/"claims.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_it_leaves_notebook_figures_tables_findings(study):
+    assert_complete(study, 4, 9)
+    said = (study/"notebook.ipynb").read_text()
+    assert "MADE-UP NUMBERS" in said
+
+
+def test_the_table_of_measures_is_that_of_the_files(study, kept):
+    header, *lines = table(study, f"measures_{IMAGES}")
+    shown = {line[0]: dict(zip(header, line)) for line in lines}
+    for name, calibrator in {"CE": "", "CE + TS": "temperature"}.items():
+        found = [100*float((~made.hit).double().mean()) for made in rows(kept, "ce", calibrator)]
+        assert shown[name]["error %"] == percent(found) and shown[name]["seeds"] == "5"
+    assert shown["MMCE, chosen"]["seeds"] == "3"
+
+
+def test_a_margin_is_that_of_the_files(study, kept):
+    resamples = Resamples(500, 50)
+    ce, fl = ([100*resampled_measures(made, resamples)["ece"] for made in rows(kept, loss)] for loss in ("ce", "focal"))
+    effect = finding(study, "B, C: CIFAR-10: focal loss has a lower ECE than CE").effect
+    d = np.array(ce) - np.array(fl)  # (S, 1 + B)
+    assert effect.value == pytest.approx(d[:, 0].mean()) and effect.value > 0
+    se = np.sqrt(d[:, 0].var(ddof=1)/5 + d[:, 1:].mean(0).var(ddof=1))
+    assert effect.seen == pytest.approx(2.8*se)
+
+
+def test_people_are_asked_without_the_chance_of_their_votes(study, kept):
+    "A temperature brings CE nearer to the shares; the root mean square of the distance is lower than with that chance."
+    votes = kept.votes[IMAGES].double()
+    def distance(made):
+        share = votes.gather(1, made.pred[:, None])[:, 0]/votes.sum(1)
+        return 100*(share - made.conf).square().mean().sqrt().item()
+    header, *lines = table(study, "calibrators")
+    shown = next(dict(zip(header, line)) for line in lines if line[:2] == ["distance to people", "CE"])
+    for way, calibrator in {"as trained": "", "temperature": "temperature"}.items():
+        raw = np.mean([distance(made) for made in rows(kept, "ce", calibrator)])
+        assert .7*raw < float(shown[way].split()[0]) < raw
+
+
+def test_three_seeds_decide_nothing_and_say_what_would(study):
+    few = [row for row in claims(study) if row["seeds"] == "3.0"]
+    assert few and all(row["verdict"] == "undecided: n = 3 seeds" and row["to decide"] for row in few)
+    assert finding(study, "B, C: CIFAR-10: FLSD has a lower ECE").verdict == UNDECIDED
+
+
+def test_what_has_no_runs_waits(study):
+    waiting, = [row for row in claims(study) if "γ learned by CE" in row["claim"]]
+    assert waiting["verdict"] == "no seed has all of FLγ-SECE, FLγ-CE yet" and not waiting["D"]
+
+
+def test_every_claim_has_its_hours_and_machine(study):
+    tested = [row for row in claims(study) if row["D"]]
+    assert all(float(row["hours"]) > 0 and row["machine"] == "made up" for row in tested)
+    assert {row["claim"].split(":")[0] for row in tested} == {"A", "B, C", "D", "E", "F"}
+
+
+LOSSES = ("ce", {}), ("focal", dict(gamma=1.)), ("focal", dict(gamma=5.))
+
+
+@pytest.fixture(scope="module")
+def runs(root):
+    "A few short trainings on noisy digits."
+    return get_runs([RunConfig(experiment="noisy_digits", data="noisy_digits", loss=loss, loss_args=options,
+                               model_args=dict(hidden=[16]), recipe=Recipe.quick(3, seed=s))
+                     for loss, options in LOSSES for s in (0, 1)], root)
+
+
+@pytest.fixture(scope="module")
+def collecting(runs, root):
+    "The cells of the study that make a table of runs, without a kernel."
+    cells = [c.source for c in nbformat.read(EXPERIMENTS/"evidence.ipynb", 4).cells if c.cell_type == "code"]
+    names = {name: default for name, (_, default) in declared(cells[0]).items()} | dict(quick=False, roots=[str(root)])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("CALIBNB_RUNS", str(root/"collecting"))
+        names |= dict(settings={name: names[name] for name in declared(cells[0])})
+        for cell in cells[2:2 + [i for i, cell in enumerate(cells[2:]) if "def made_up" in cell][0]]:
+            exec(cell, names)
+    return names
+
+
+def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
+    rows = collecting["from_runs"]().measures["noisy_digits"]
+    before = {(about["loss"], about["seed"]): (about, found) for about, found in rows if not about["calibrator"]}
+    assert set(before) == {(loss, s) for loss in ("ce", "focal") for s in (0, 1)} and len(rows) == 8
+    for s in (0, 1):
+        focal = [run for run in runs if run.config.seed == s and run.config.loss == "focal"]
+        of_seed = {run.config.loss_args["gamma"]: run for run in focal}
+        clusters = of_seed[1.].rows["val"]
+        chosen = choose_coefficient({c: run.predictions("val") for c, run in of_seed.items()}, clusters=clusters)
+        about, found = before["focal", s]
+        assert about["coefficient"] == chosen
+        assert 100*found["true_error"][0] == pytest.approx(true_error(of_seed[chosen]), abs=.02)
+
+
+def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecting, runs):
+    rows = [about for about, _ in collecting["of_images"](collecting["finished"]("noisy_digits"))]
+    assert sum(not about["calibrator"] for about in rows) == len(runs)
+    ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
+    assert ways == {"", "temperature", *collecting["further"]}
