@@ -31,7 +31,7 @@ NAMES = {  # what is named, as messages say it -> its names
                  'confidence_histogram', 'gradient_norms', 'gamma_stats', 'test_gamma_stats',
                  'meta_progress'],
     'preset': ['quick', 'cifar', 'reference_training', 'wang2021', 'tiny_imagenet', 'sst', 'newsgroups', 'fine_tune',
-               'imagenet'],
+               'imagenet', 'cifar_gpu', 'tiny_imagenet_gpu', 'imagenet_gpu'],
     'corruption': ['gaussian_noise', 'shot_noise', 'impulse_noise', 'speckle_noise', 'gaussian_blur', 'defocus_blur',
                    'glass_blur', 'motion_blur', 'zoom_blur', 'snow', 'fog', 'brightness', 'contrast', 'saturate',
                    'jpeg_compression', 'pixelate', 'elastic_transform', 'rotate'],

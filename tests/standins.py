@@ -3,9 +3,13 @@
 `FakeTensorMode` refuses what would have to look at numbers (`item`, `nonzero`, `bincount`, a mask as an index) and what
 mixes devices. Its tensors of device `cuda` need no GPU, but a backward pass asks the driver; on `meta` it does not.
 """
+import re
 from contextlib import contextmanager
+from copy import deepcopy
+from unittest import mock
 
 import torch
+from conftest import ROOT
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -58,6 +62,41 @@ class Launches(TorchDispatchMode):
         if not func.is_view and func.overloadpacket.__name__ not in self.FREE and _places(out) - {"cpu"}:
             self.number += 1
         return out
+
+
+class WrittenKernels:
+    """A backend of torch.compile: the kernels that inductor writes for a GPU are counted, and torch's own are run.
+
+    They are written from tensors of the CPU, in Triton, which needs the package and no GPU, and they are not compiled.
+    """
+    def __init__(self):
+        self.numbers = []  # of each graph: forward, then backward
+
+    def __call__(self, graph, inputs):
+        from torch._inductor.compile_fx import compile_fx
+        return compile_fx(graph, inputs, inner_compile=self._count)
+
+    def _count(self, graph, inputs, **how):
+        from torch._functorch.aot_autograd import make_boxed_func
+        from torch._inductor import compile_fx, config, graph as lowered, metrics
+        def written(lowering):
+            before = metrics.generated_kernel_count
+            lowering.codegen()
+            self.numbers.append(metrics.generated_kernel_count - before)
+            return mock.Mock()
+        runs = deepcopy(graph)
+        with (config.patch(cpu_backend="triton", fx_graph_cache=False),
+              mock.patch("torch.utils._triton.triton_hash_with_backend", lambda: "of no machine"),
+              mock.patch.object(lowered.GraphLowering, "compile_to_module", written)):
+            compile_fx.compile_fx_inner(graph, inputs, **how)
+        return make_boxed_func(runs.forward)
+
+
+def launch_table():
+    "Rows of RESULTS.md: name -> (usual, before, now, compiled), numbers of kernels; None where there is none."
+    text = (ROOT/"benchmarks"/"RESULTS.md").read_text().split("## Kernels started by a loss")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\w+) \| (\d*) ?\| (\d+) \| (\d+) \| (\d*) ?\|$", text, re.M)
+    return {name: tuple(int(n) if n else None for n in numbers) for name, *numbers in rows}
 
 
 @contextmanager

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['atomic_write', 'pick', 'Registry', 'bind_options', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced',
            'check_target', 'check_positive', 'check_bool', 'check_scores', 'one_column', 'check_logits',
-           'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'pick_device',
-           'precisions', 'autocast', 'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax',
-           'exp_', 'top_probability', 'Predictions', 'load_plugins', 'PluginError']
+           'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'deterministic',
+           'pick_device', 'precisions', 'autocast', 'class_logits', 'class_probs', 'log_probs', 'uniform_weight',
+           'first_argmax', 'exp_', 'top_probability', 'Predictions', 'load_plugins', 'PluginError']
 
 # %% ../../nbs/00_core/00_core.ipynb #661c7ae5
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
         as_tensor, at_least_float32, check_bool, check_logits, check_multilabel, check_positive, check_probs,
         check_scores, check_target, check_unlabelled, flatten_classes, one_column, traced
     )
-    from calibnb.core.runtime import autocast, pick_device, precisions, seed_everything, seeded
+    from calibnb.core.runtime import autocast, deterministic, pick_device, precisions, seed_everything, seeded
     from calibnb.core.predictions import (
         class_logits, class_probs, exp_, first_argmax, log_probs, Predictions, top_probability, uniform_weight
     )
@@ -33,7 +33,7 @@ __getattr__, __dir__ = _door(__name__, 'atomic', 'options', 'checks', 'runtime',
 _all_ = [
     'atomic_write', 'pick', 'Registry', 'bind_options', 'flatten_classes', 'at_least_float32', 'as_tensor', 'traced',
     'check_target', 'check_positive', 'check_bool', 'check_scores', 'one_column', 'check_logits',
-    'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'pick_device', 'precisions',
-    'autocast', 'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_',
+    'check_unlabelled', 'check_probs', 'check_multilabel', 'seed_everything', 'seeded', 'deterministic', 'pick_device',
+    'precisions', 'autocast', 'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_',
     'top_probability', 'Predictions', 'load_plugins', 'PluginError'
 ]

@@ -70,18 +70,37 @@ def _kernel_sums(c, e, width):
     larger = up*(right - y).index_select(0, last)
     return total, smaller, larger
 
+# %% ../../nbs/20_losses/03_surrogates.ipynb #1bdc4b56
+_ROWS = 1024  # of the matrix of all pairs at a time
+
+def _by_order(conf, hit, share, width):
+    "The sum over pairs and its derivative with respect to the confidences, (N,), in one pass over their order."
+    c, order = conf.sort()
+    s = share.index_select(0, order)
+    e = s*(hit.index_select(0, order) - c)
+    total, smaller, larger = _kernel_sums(c, e, width)
+    slope = (2/width)*e*(larger - smaller) - 2*s*total
+    return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
+
+def _by_matrix(conf, hit, share, width):
+    "The same from the matrix of all pairs, in 15 kernels instead of 37: quicker on a GPU, for a batch."
+    e = share*(hit - conf)
+    apart = conf[:, None] - conf
+    near = apart.abs().mul_(-1/width).exp_()
+    total = near @ e
+    pull = near.mul_(apart.sign_()) @ e
+    return e @ total, (pull*e).mul_(-2/width).sub_(share*total, alpha=2)
+
+# %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
 class _PairSum(torch.autograd.Function):
     "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = share*(hit - c), in float64, and its derivative."
     @staticmethod
     def forward(ctx, conf, hit, share, width):
-        c, order = conf.double().sort()
-        s = share.index_select(0, order)
-        e = s*(hit.index_select(0, order) - c)
-        total, smaller, larger = _kernel_sums(c, e, width)
-        slope = (2/width)*e*(larger - smaller) - 2*s*total
-        ctx.save_for_backward(conf, hit, share, torch.empty_like(slope).scatter_(0, order, slope))
+        few = not conf.is_cpu and len(conf) <= _ROWS
+        value, slope = (_by_matrix if few else _by_order)(conf.double(), hit, share, width)
+        ctx.save_for_backward(conf, hit, share, slope)
         ctx.width = width
-        return e @ total
+        return value
 
     @staticmethod
     def backward(ctx, grad):
@@ -89,9 +108,6 @@ class _PairSum(torch.autograd.Function):
         if not torch.is_grad_enabled(): return (grad*slope).to(conf.dtype), None, None, None
         plain = _pair_sum_plain(conf, hit, share, ctx.width)  # to be differentiated again: by the formula
         return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
-
-# %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
-_ROWS = 1024  # of the matrix of all pairs at a time
 
 def _pair_sum_plain(conf, hit, share, width):
     "The same as a matrix of all pairs, chunk by chunk."
@@ -138,7 +154,8 @@ def mmce_weighted(
     check_bool(compat=compat)
     logits, target = _batch(logits, target)
     conf, hit = _conf_and_hit(logits, target)
-    right, wrong = hit.sum().clamp_min(1), (1 - hit).sum().clamp_min(1)
+    right = hit.sum()
+    right, wrong = right.clamp_min(1), (len(hit) - right).clamp_min(1)
     if compat: value = _divided_twice(conf, hit, right, wrong, width)
     else: value = _pair_sum(conf, hit, hit/right + (1 - hit)/wrong, width)
     both_occur = (right + wrong == len(conf)).double()

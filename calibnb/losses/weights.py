@@ -23,8 +23,24 @@ def _at_label(
     rows:Tensor,    # (N, K)
     target:Tensor,  # (N,) int64
 )->Tensor:          # (N,)
-    "The entry of each row that belongs to its label."
-    return rows.gather(1, target[:, None])[:, 0]
+    "The entry of each row that belongs to its label; in compiled code nan for a label without a column."
+    label, K = target[:, None], rows.shape[1]
+    if not torch.compiler.is_compiling(): return rows.gather(1, label)[:, 0]
+    entry = torch.where(_is_column(label, rows), rows, 0.).sum(1)
+    return torch.where((target >= 0) & (target < K), entry, math.nan)
+
+def _with_label(
+    rows:Tensor,    # (N, K)
+    label:Tensor,   # (N, 1) int64
+    value,          # a number, or (N, 1)
+)->Tensor:          # (N, K)
+    "The rows with another entry for the label."
+    if torch.compiler.is_compiling(): return torch.where(_is_column(label, rows), value, rows)
+    return rows.scatter(1, label, value)
+
+def _is_column(label, rows):
+    "(N, K) which column is the label's."
+    return torch.arange(rows.shape[1], device=rows.device) == label
 
 def _above_zero(x):
     "At least the smallest normal number, so that logarithms and negative powers stay finite."
@@ -43,7 +59,7 @@ class LogProbs:
     ):
         self.logits, self.target, self._label = at_least_float32(logits), target, target[:, None]
         self._probs = self.logits.softmax(1)
-        self._others = self._probs.scatter(1, self._label, 0.)  # p, with 0 for the label
+        self._others = _with_label(self._probs, self._label, 0.)
         self.log_p_y = _at_label(self.logits.log_softmax(1), target)
 
     def _sum_of_others(self):
@@ -65,7 +81,7 @@ class LogProbs:
     @property
     def gap(self):
         "(N, K) p - e_y: the other probabilities, and p_y - 1 for the label; the gradient of the cross-entropy."
-        return self._others.scatter(1, self._label, -self._sum_of_others())
+        return _with_label(self._others, self._label, -self._sum_of_others())
     @property
     def brier(self):
         "(N,) Brier score: sum_k (p_k - e_k)^2."
@@ -122,8 +138,7 @@ def gamma_of_bin(
     edges:Tensor,   # (M-1,) rising
 )->Tensor:          # the shape of p_y
     "The gamma of each probability's range; an edge belongs to the upper one."
-    above = (p_y[..., None] >= edges.to(p_y)).sum(-1)
-    return gammas.to(p_y)[above]
+    return gammas.to(p_y)[torch.bucketize(p_y, edges.to(p_y), right=True)]
 
 # %% ../../nbs/20_losses/01_weights.ipynb #9b1ee7b3
 def dual_focal_weight(
@@ -134,7 +149,7 @@ def dual_focal_weight(
 )->Tensor:                     # (N,) in [0, 1] for 'below', [0, 2^gamma] for 'runner_up'
     "u = (1 - p_y + p_j)^gamma [Tao 2023; Lin 2025, Eq. 5]."
     nearest, distance = _second(lp.logits.detach(), lp._label, second)
-    p_j = lp._probs.gather(1, nearest).masked_fill(distance == math.inf, 0.)[:, 0]
+    p_j = _at_label(lp._probs, nearest[:, 0]).masked_fill(distance[:, 0] == math.inf, 0.)
     if detach_second: p_j = p_j.detach()
     return (lp.d_y + p_j).pow(gamma)
 
@@ -142,9 +157,9 @@ def _second(logits, label, second):
     "Which class (N, 1) is p_j, and how far its logit lies below that of the label; infinitely far if there is none."
     behind = logits.gather(1, label) - logits
     if second == 'below': behind = F.threshold_(behind, 0., math.inf)
-    else: behind = behind.scatter_(1, label, math.inf)
-    nearest = first_argmax(behind.neg_())[:, None]
-    return nearest, -behind.gather(1, nearest)
+    else: behind = _with_label(behind, label, math.inf)
+    nearest = first_argmax(behind.neg_())
+    return nearest[:, None], -_at_label(behind, nearest)[:, None]
 
 # %% ../../nbs/20_losses/01_weights.ipynb #80f2a39a
 def bsce_weight(

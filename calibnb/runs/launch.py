@@ -6,7 +6,9 @@
 __all__ = []
 
 # %% ../../nbs/70_runs/03_launch.ipynb #a42892b2
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -38,6 +40,35 @@ def _stop(process):
     try: process.wait(timeout=PATIENCE + 30)  # torchrun waits for its processes, and ends after them
     except subprocess.TimeoutExpired: process.kill()
 
+# %% ../../nbs/70_runs/03_launch.ipynb #80162aac
+_TIMEOUT = re.compile(r'\[Rank (\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), '
+                      r'OpType=(\w+).*?Timeout\(ms\)=(\d+)')
+
+_LEFT_ALONE = re.compile('Connection (closed|reset)|Timed out waiting')  # by gloo, on CPUs
+
+def _waited(
+    output:str,     # of all processes
+    processes:int,  # how many there are
+)->str|None:        # None where NCCL did not time out
+    "Which processes waited in vain, for which others, and what to do about it."
+    done, said = {}, None
+    for said in _TIMEOUT.finditer(output): done[int(said[1])] = min(int(said[2]), done.get(int(said[1]), math.inf))
+    if said is None: return None
+    late = sorted(set(range(processes)) - done.keys())
+    late = late or [r for r, n in done.items() if n < max(done.values())]
+    waited = [r for r in sorted(done) if r not in late]
+    who = f'for {_ranks(late)}' if late else 'for one another'
+    return (f'{_ranks(waited)} waited {int(said[4])//1000} s {who} ({said[3].lower()}); look for its last words in the '
+            'output and for another job on its GPU; started again, the training goes on from its checkpoint')
+
+def _why(reason, output, processes):
+    "Why a training on several processes ended: the reason that the first one recorded, and what that leaves out."
+    if reason is None: return _waited(output, processes) or 'no reason given'
+    if not _LEFT_ALONE.search(reason): return reason
+    return f'{reason}: another process ended or stands still; look for its last words in the output'
+
+def _ranks(ranks): return f'process{"es"[:2*(len(ranks) > 1)]} {", ".join(map(str, ranks))}'
+
 # %% ../../nbs/70_runs/03_launch.ipynb #1a0c4000
 def _launch(config, folder, root, device, processes, show, tensorboard):
     "Train with torchrun; a RunError with the run's own reason when it fails."
@@ -53,7 +84,7 @@ def _launch(config, folder, root, device, processes, show, tensorboard):
         env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)), TORCH_ELASTIC_SHUTDOWN_TIMEOUT=str(PATIENCE))
         code = _follow(_torchrun(file, root, device, processes), output, show, env)
     if code and folder.state != 'done':
-        reason = folder.status.get('reason', 'no reason given')
+        reason = _why(folder.status.get('reason'), output.read_text(encoding='utf-8', errors='replace'), processes)
         raise RunError(f'{processes} processes ended with code {code}: {reason}; see {output}')
 
 def _torchrun(file, root, device, processes):

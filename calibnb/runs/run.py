@@ -28,6 +28,7 @@ from ..models.named import make_model
 from ..models.sequences import set_vectors
 from ..train.history import History
 from ..train.recorders import make_recorder
+from ..train.stepper import memory_given_back
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
 from .folder import Result, RunFolder
@@ -173,7 +174,7 @@ def get_run(
         if rank() == 0: stack.enter_context(folder.locked())
         if broadcast(folder.state != 'done'):  # else another worker, or `_launch`, has just made it
             if rank() == 0: stack.enter_context(_running(folder, config, device))
-            _train(config, folder, device, progress, tensorboard)
+            with memory_given_back(): _train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))
 
 def _running(folder, config, device):

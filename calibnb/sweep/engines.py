@@ -63,12 +63,14 @@ def gpu_slots(
     return [slots[i % len(slots)] for i in range(worker_count(workers))]
 
 def _visible_gpus():
-    "Ids of the GPUs that this process may use; as in CUDA, ids after the first empty or negative one are ignored."
+    "The GPUs that this process may use, as they are listed; as in CUDA, what follows a name that is none is ignored."
     listed = os.environ.get('CUDA_VISIBLE_DEVICES')
     if listed is None:
         import torch
         return list(range(torch.cuda.device_count()))
-    return list(itertools.takewhile(lambda gpu: gpu and not gpu.startswith('-'), listed.split(',')))
+    return list(itertools.takewhile(_names_a_gpu, (name.strip() for name in listed.split(','))))
+
+def _names_a_gpu(name): return name.isdecimal() or name.startswith(('GPU-', 'MIG-'))
 
 def _by_processes(jobs, workers, per_gpu, timeout, options):
     if options: raise ValueError(f'options: {", ".join(options)}; processes have none, ray and slurm do')

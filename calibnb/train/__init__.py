@@ -7,8 +7,8 @@ __all__ = ['Presets', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recip
            'EventFiles', 'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
            'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress', 'make_recorder',
            'register_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread', 'Evaluator',
-           'ordered', 'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch',
-           'Progress', 'Session', 'training_session', 'Trainer', 'calibration_measures', 'hf_measures',
+           'ordered', 'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'memory_given_back',
+           'KeptEpoch', 'Progress', 'Session', 'training_session', 'Trainer', 'calibration_measures', 'hf_measures',
            'lightning_callback']
 
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
@@ -26,7 +26,9 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     )
     from calibnb.train.task import check_task, flip_labels
     from calibnb.train.evaluator import Evaluator, one_thread, ordered
-    from calibnb.train.stepper import average_buffers, explain_memory, GradientScale, mean_loss, Stepper
+    from calibnb.train.stepper import (
+        average_buffers, explain_memory, GradientScale, mean_loss, memory_given_back, Stepper
+    )
     from calibnb.train.session import Progress, Session, training_session
     from calibnb.train.trainer import Trainer
     from calibnb.train.callbacks import calibration_measures, hf_measures, lightning_callback
@@ -42,6 +44,7 @@ _all_ = [
     'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
     'make_recorder', 'register_recorder', 'Recorder', 'Snapshots', 'check_task', 'flip_labels', 'one_thread',
     'Evaluator', 'ordered',
-    'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory', 'KeptEpoch', 'Progress', 'Session',
+    'GradientScale', 'Stepper', 'mean_loss', 'average_buffers', 'explain_memory',
+    'memory_given_back', 'KeptEpoch', 'Progress', 'Session',
     'training_session', 'Trainer', 'calibration_measures', 'hf_measures', 'lightning_callback'
 ]

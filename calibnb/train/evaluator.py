@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn, Tensor
 
-from ..core.runtime import autocast, pick_device
+from ..core.runtime import autocast, deterministic, pick_device
 from ..core.predictions import Predictions
 from ..processes.parallel import all_reduce, broadcast, rank, world_size
 from ..data.splits import Split
@@ -31,6 +31,12 @@ def one_thread(model:nn.Module, recipe:Recipe, device):
     torch.set_num_threads(1)
     try: yield
     finally: torch.set_num_threads(before)
+
+@contextmanager
+def _as_asked(model, recipe, device):
+    "A forward pass as the recipe wants it: its precision, its kernels, and its threads."
+    precision, kernels = autocast(device, recipe.precision), deterministic(recipe.deterministic)
+    with one_thread(model, recipe, device), kernels, precision: yield
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #c1def0d7
 def ordered(x:Tensor, recipe:Recipe)->Tensor:
@@ -76,7 +82,7 @@ class Evaluator:
         values_each = max(1, split.x.shape[1:].numel(), getattr(self.model, 'values_each', 0))
         batch_size = batch_size or max(1, min(_LARGEST_BATCH, _LARGEST_INPUT//values_each))
         starts, out = range(0, len(split), batch_size), None
-        with one_thread(self.model, self.recipe, self.device), autocast(self.device, self.recipe.precision):
+        with _as_asked(self.model, self.recipe, self.device):
             for start in starts[rank()::world_size()]:
                 rows = slice(start, start + batch_size)
                 values = fn(ordered(split.ready(split.x[rows].to(self.device)), self.recipe)).float()

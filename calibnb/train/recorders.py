@@ -10,7 +10,6 @@ __all__ = ['recorders', 'EpochView', 'Recorder', 'NLLBreakdown', 'CalibrationErr
 # %% ../../nbs/60_train/05_recorders.ipynb #1885fe5e
 import math
 import warnings
-from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -30,12 +29,15 @@ from ..models.named import head_gradient_norm
 class EpochView:
     "The state of training at the end of an epoch, as recorders see it."
     def __init__(self, trainer, splits, epoch:int):
-        self.trainer, self.splits, self.epoch = trainer, splits, epoch
-        self.predictions, self.features = cache(self._predict), cache(self._features)
+        self.trainer, self.splits, self.epoch, self._known = trainer, splits, epoch, {}
 
-    def _predict(self, split:str)->Predictions: return self.trainer.predict(self._split(split))
-    def _features(self, split:str)->Tensor: return self.trainer.features(self._split(split))
-    def _split(self, name): return pick('split', name, self.splits.parts)
+    def predictions(self, split:str)->Predictions: return self._once('predict', split)
+    def features(self, split:str)->Tensor: return self._once('features', split)
+
+    def _once(self, what, split):
+        if (what, split) not in self._known:
+            self._known[what, split] = getattr(self.trainer, what)(pick('split', split, self.splits.parts))
+        return self._known[what, split]
 
 class Recorder:
     """What watches a training. A subclass gives `__call__`; any function of an `EpochView` will do, too.

@@ -1,5 +1,6 @@
 "Nothing that runs on a device waits for it or mixes in another, tried on devices that are not there."
 from functools import partialmethod
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,10 +26,11 @@ from calibnb.metrics.bins import (
 )
 from calibnb.metrics.samples import hits
 from calibnb.metrics.smoothing import cosine_means
-from calibnb.models import head_gradient_norm, make_model
-from calibnb.train import Recipe, Stepper
+from calibnb.models import make_model
+from calibnb.train import Evaluator, GradientNorms, Recipe, Stepper
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
-from calibnb.train.recorders import KeptEpoch
+from calibnb.train.recipe import FusedSGD
+from calibnb.train.recorders import KeptEpoch, _copied
 from calibnb.train.session import Progress
 from calibnb.train.stepper import mean_loss
 
@@ -80,8 +82,14 @@ def test_losses_of_half_precision(name, half):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", ["soft_accuracy", "mmce", "mmce_weighted", "dece", "soft_ece", "mdca", "dca", "sece"])
 def test_surrogates(name, device):
+    "Of a batch, and of more samples than MMCE has a matrix for."
+    for n in (64, 2000):
+        a_surrogate(name, device, n)
+
+
+def a_surrogate(name, device, n):
     with stand_in():
-        logits, target = batch(device, grad=True)
+        logits, target = batch(device, n, grad=True)
         value = getattr(surrogates, name)(logits, target)
         if device == "meta":
             torch.autograd.grad(value.sum(), logits)
@@ -187,6 +195,15 @@ def test_step(kind):
             mean_loss(progress.losses, progress.counts, recipe, 0)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "adagrad"])
+def test_optimisers_are_fused(optimizer):
+    "One kernel moves all weights, on a CUDA device too."
+    with stand_in():
+        weight = torch.nn.Parameter(torch.zeros(3, device="cuda"))
+        made = Recipe(optimizer=optimizer).make_optimizer([weight])
+        assert isinstance(made, FusedSGD) or made.param_groups[0]["fused"]
+
+
 METAS = {"gamma": {}, "dece": dict(outer="dece"), "smoothing": dict(learn="smoothing"),
          "l2": dict(learn="l2", outer="ce", ce_weight=1.), "full": dict(scope="full"), "leak": dict(with_leak=True)}
 
@@ -204,13 +221,32 @@ def test_meta_step(kind, monkeypatch):
         assert {t.device.type for t in (loss, stepper.watched)} == {"meta"}
 
 
-def test_recorders_on_the_device():
-    "What a recorder computes there: the gradients of the samples, and a copy of the weights of the best epoch."
+def test_recorders_on_the_device(monkeypatch):
+    "The gradients of the samples are computed there and fetched once; the weights of the best epoch stay there."
+    on_the_cpu = "calibnb.train.recorders.brier_of_samples"  # looks at its labels, as it may
+    monkeypatch.setattr(on_the_cpu, lambda probs, target: probs[:, 0])
     loss = make_loss("focal")
-    with stand_in():
-        logits, target = batch("meta")
-        norm = head_gradient_norm(loss, logits, target, torch.rand(64, 8, device="meta"))
-        assert norm.device.type == "meta"
+    with stand_in(fetches=1) as mode:
+        logits, target = batch("cpu")
+        preds = SimpleNamespace(logits=logits, target=target, probs=logits.softmax(1))
+        trainer = SimpleNamespace(loss=loss, device=torch.device("meta"), reduction="mean")
+        asked = SimpleNamespace(trainer=trainer, predictions=lambda s: preds, features=lambda s: torch.rand(64, 8))
+        found = GradientNorms().arrays_of(asked)
+        assert {k: (v.device.type, v.shape) for k, v in found.items()} == dict.fromkeys(found, ("cpu", (64,)))
+        model = small_network(mode)
+        kept = _copied(model)
+        assert kept.keys() == model.state_dict().keys() and {t.device.type for t in kept.values()} == {"meta"}
+
+
+def test_evaluation_fetches_once():
+    "All batches of a split, whose logits and features stay on the device until the last is done."
+    evaluator = object.__new__(Evaluator)  # no `Module.to` to a stand-in
+    with stand_in(fetches=2) as mode:
+        evaluator.model, evaluator.device, evaluator.recipe = small_network(mode), torch.device("meta"), Recipe()
+        split = images("meta", 50)
+        logits = evaluator._evaluate(split, evaluator.model, 16)
+        features = evaluator.features(split, 16)
+        assert [t.device.type for t in (logits, features)] == ["cpu"]*2 and logits.shape == (50, 10)
 
 
 def test_the_watch_sees():

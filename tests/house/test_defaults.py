@@ -657,8 +657,8 @@ ELSEWHERE = {
                        "register_data check_corruption list_corruptions",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "in_turn Batch"},
-    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory ordered average_buffers "
-                       "GradientScale lightning_callback",
+    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory memory_given_back ordered "
+                       "average_buffers GradientScale lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Progress Session training_session"},
     "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView Recorder Snapshots "
                            "ready_recorders register_recorder",
@@ -666,7 +666,7 @@ ELSEWHERE = {
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "bind_options seed_everything seeded pick_device autocast atomic_write",
+                      "bind_options seed_everything seeded deterministic pick_device autocast atomic_write",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
                  "load_plugins yours used_code code_is_same add_yours registers"},

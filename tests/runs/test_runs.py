@@ -4,6 +4,7 @@ import math
 import os
 import pickle
 import threading
+import weakref
 
 import pandas as pd
 import pytest
@@ -14,6 +15,7 @@ from conftest import forks, patience
 from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.data import load_data
+from calibnb.runs import run as run_module
 from calibnb.runs.folder import RunError, RunFolder, runs_root
 from calibnb.losses import make_loss
 from calibnb.models import make_model
@@ -48,6 +50,28 @@ def test_a_run_that_exists_is_loaded(tmp_path, monkeypatch):
     assert again.path == first.path and again.history.rows == first.history.rows
     assert again.config == config()
     assert torch.equal(again.predictions("test").logits, first.predictions("test").logits)
+
+
+def test_memory_is_given_back_between_the_runs_of_one_process(tmp_path, monkeypatch):
+    "Also after a run that had not enough of it, while its error is still in hand."
+    made, left, make = [], [], run_module._make_trainer
+
+    def watched(*args):
+        made.append(weakref.ref(trainer := make(*args)))
+        return trainer
+    monkeypatch.setattr(run_module, "_make_trainer", watched)
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.empty_cache", lambda: left.append([trainer() for trainer in made]))
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError, match="with batch_size=64"):
+        patch.setattr("calibnb.train.Stepper.__call__", out_of_memory)
+        get_run(config(), tmp_path, progress=False)
+    assert RunFolder(config().path(tmp_path)).state == "failed"
+    get_run(config(), tmp_path, progress=False)
+    assert left == [[None], [None, None]]
+
+
+def out_of_memory(stepper, batch, lr):
+    raise torch.OutOfMemoryError("CUDA out of memory.")
 
 
 def test_progress_is_told_to_a_function(tmp_path):

@@ -336,6 +336,9 @@ def test_gpus_are_shared_out(monkeypatch):
     assert gpu_slots(2, gpus=[]) == [{}, {}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     assert gpu_slots(3) == [{}]*3
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-8932f937/1/0,GPU-5d7c")
+    seen = [slot["CUDA_VISIBLE_DEVICES"] for slot in gpu_slots(3)]
+    assert seen == ["MIG-GPU-8932f937/1/0", "GPU-5d7c", "MIG-GPU-8932f937/1/0"]
 
 
 def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
@@ -436,6 +439,22 @@ def own(tmp_path, monkeypatch):
     base = {"data": "own_data", "model": "own_net", "recipe.epochs": 1}
     yield dict(preset="quick", base=base, grid=dict(loss="ce,own_loss"))
     forget(tmp_path/"own.py")
+
+
+def test_out_of_memory_ends_one_run_and_not_the_sweep(tmp_path, own):
+    "A loss that asks for too much beside one that does not."
+    greedy = """
+@register_loss("greedy")
+def greedy(z, y):
+    if len(z) > 2: raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 3 TiB.")
+    return nn.functional.cross_entropy(z, y)
+"""
+    with open(tmp_path/"own.py", "a") as file:
+        file.write("import torch\n" + greedy)
+    table = sweep(own | dict(grid=dict(loss="greedy,ce")), tmp_path/"runs", workers=1, progress=False).set_index("job")
+    assert list(table.state) == ["failed", "done"]
+    assert all(why in table.reason.iloc[0] for why in ("out of memory with batch_size=64", "3 TiB"))
+    assert RunFolder(tmp_path/"runs"/table.run.iloc[0]).state == "failed" and table.tries.iloc[0] == 1
 
 
 def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray, own):

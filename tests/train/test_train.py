@@ -304,14 +304,23 @@ def test_compiled_training_agrees(monkeypatch):
     "Traced whole, and run without the C++ compiler, which some machines lack."
     seen, compile = [], torch.compile
 
-    def traced(net):
-        seen.append(net)
-        return compile(net, backend="aot_eager", fullgraph=True)
+    def traced(fn, mode, **options):
+        seen.append(mode)
+        return compile(fn, **options, backend="aot_eager", fullgraph=True)
     monkeypatch.setattr("torch.compile", traced)
     splits = load_data("digits", n_train=128)
     trainers = [trained(splits, model="mlp", epochs=1, compile=c)[0] for c in (False, True)]
     plain, compiled = (trainer.predict(splits.test).logits for trainer in trainers)
     assert torch.allclose(plain, compiled, atol=1e-4) and len(seen) == 1
+
+
+def test_a_deterministic_training_asks_torch_for_it_and_gives_it_back():
+    splits, enabled = load_data("digits", n_train=64), torch.are_deterministic_algorithms_enabled
+    seen, recipe = [], Recipe(epochs=1, deterministic=True)
+    mlp_trainer(splits, make_loss("ce"), recipe, hidden=[8]).fit(splits, [lambda view: seen.append(enabled())])
+    assert seen == [True] and not enabled()
+    asked, left = (RunConfig(recipe=r).settings["recipe"] for r in (recipe, Recipe(epochs=1)))
+    assert asked == left | dict(deterministic=True) and "deterministic" not in left
 
 
 def test_the_learning_rates_of_a_warmed_up_cosine_reach_the_optimiser(monkeypatch):
