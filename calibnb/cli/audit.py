@@ -94,7 +94,8 @@ def _audit_settings(args):
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
     numbers = dict(seed=args.seed, n_bins=args.bins, eps=eps)
-    return dict(kind=_kind(args), quick=not args.full, title=_title(args), **numbers, **paths)
+    words = dict(title=_title(args), pos_label=args.pos_label or '')
+    return dict(kind=_kind(args), quick=not args.full, **words, **numbers, **paths)
 
 def _title(args): return args.title or Path(args.file).name
 
@@ -147,12 +148,13 @@ def _prepare_report():
 def _read_shifted(args, preds):
     "Predictions from elsewhere, if there are any; ValueError in the words of the command line."
     if not args.shifted: return None
-    from calibnb.evaluate.files import read_predictions
+    from calibnb.evaluate.files import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
         warnings.filterwarnings('ignore', '.*have probability 0')  # it stands in the notes of the table
         shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
                                    pos_label=args.pos_label)
+    shifted = in_order(shifted, preds, args.shifted)
     try: check_shifted(preds, shifted)
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: args.file, str(e))) from None
     return shifted
@@ -208,6 +210,13 @@ def _add_apply(commands):
     apply.set_defaults(flags=dict(path='calibrator'))
     return apply
 
+def _columns_of(header, calibrator, path):
+    "The column of each class that a calibrator was fitted on; ValueError, with the name of the file, if there is none."
+    from torch import tensor
+    from calibnb.evaluate.columns import column_order
+    try: return tensor(column_order(header, calibrator.class_names_))
+    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
+
 def _apply(args):
     out = Path(args.out)
     if not out.suffix:
@@ -216,11 +225,17 @@ def _apply(args):
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     _check_there(args.file)
     from calibnb.core.predictions import class_probs
-    from calibnb.evaluate.files import read_scored, write_probs
+    from calibnb.evaluate.files import read_columns, write_probs
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
-    given, target = read_scored(args.file, _kind(args), calibrator.eps_)
-    logits = calibrator._as_fitted(given)
-    probs = class_probs(calibrator.transform(logits))[:, -given.shape[1]:]  # of one column, that of class 1
-    write_probs(out, probs, calibrator.predict(logits), target)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        read = read_columns(args.file, _kind(args), calibrator.eps_)
+    order = _columns_of(read.header, calibrator, args.file)
+    logits = calibrator._as_fitted(read.logits[:, order])
+    probs = class_probs(calibrator.transform(logits))[:, -len(order):]  # of one column, that of class 1
+    pred = calibrator.predict(logits)
+    if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
+    write_probs(out, probs, pred, read.target, read.header, read.words)
+    for said in caught: print(said.message)
     print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')

@@ -6,6 +6,7 @@
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability', 'Predictions']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
+import json
 import math
 import warnings
 from dataclasses import dataclass
@@ -155,19 +156,21 @@ class _Stored:
         if self.given is not None:
             data['given'] = self.given.cpu().contiguous()
             data['eps'] = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
-        with atomic_write(path) as tmp: save_file(data, tmp, metadata=dict(format='calibnb-predictions/1'))
+        head = dict(format='calibnb-predictions/1', classes=json.dumps(self.classes))
+        with atomic_write(path) as tmp: save_file(data, tmp, metadata=head)
 
     @classmethod
     def load(cls, path):
         "Read what `save` wrote; another or a damaged file is a ValueError."
         try:
-            with safe_open(path, 'pt') as f: data = {k: f.get_tensor(k) for k in f.keys()}
+            
+            with safe_open(path, 'pt') as f: head, data = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
         if set(data) not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):
             raise ValueError(f'path: {path} holds {sorted(data)}, want logits and target, '
                              'as Predictions.save writes them')
         if 'eps' in data: data['eps'] = data['eps'].item()
-        return cls(**data)
+        return cls(**data, classes=json.loads(head.get('classes', '[]')))
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c242c925
 def _of_classifier(classifier, X, y):
@@ -183,6 +186,11 @@ def _of_classifier(classifier, X, y):
     unknown = y[classes[columns] != y].tolist()
     if unknown: raise _unknown_label('y', unknown[0], classifier)
     return probs, columns
+
+def _words(classifier):
+    "The labels of a classifier, where they are words."
+    classes = np.asarray(classifier.classes_)
+    return () if classes.dtype.kind in 'fiub' else tuple(map(str, classes))
 
 def _column_of(classifier, label):
     "The column of one label."
@@ -203,25 +211,32 @@ class _Made:
 
         With `pos_label`, one of them, it is one column: the probability of that label, and whether it is the label."""
         probs, columns = _of_classifier(classifier, X, y)
-        if pos_label is None: return cls.from_probs(probs, columns)
+        names = _words(classifier)
+        if pos_label is None: return cls.from_probs(probs, columns, classes=names)
         k = _column_of(classifier, pos_label)
-        return cls.from_probs(probs[:, k], columns == k)
+        return cls.from_probs(probs[:, k], columns == k, classes=_one_and_rest(names, k))
 
     @classmethod
-    def from_probs(cls, probs, target, eps=None):
+    def from_probs(cls, probs, target, eps=None, classes=()):
         """Of (N, K) probabilities and labels; or of one column, (N,) or (N, 1), of probabilities that y = 1.
 
         Metrics see them as they are, calibrators their logarithms.
 
         `eps` is the weight of the uniform, see `log_probs`; None takes `uniform_weight` if a probability is 0, else 0.
-        Warns of labels with probability 0."""
+        `classes` are their names, as of `Predictions`. Warns of labels with probability 0."""
         probs, target = check_probs(probs, target, least=1)
         each = class_probs(probs)
         zeros = bool((each == 0).any())
         if eps is None: eps = uniform_weight(probs, target) if zeros else 0.
         impossible = (each.gather(1, target[:, None]) == 0).sum().item()
         if impossible: warnings.warn(_zeros_text(impossible, len(target), eps), stacklevel=2)
-        return cls(log_probs(probs, eps), target, _as_given(probs, eps, zeros), float(eps))
+        return cls(log_probs(probs, eps), target, _as_given(probs, eps, zeros), float(eps), classes)
+
+def _one_and_rest(names, k):
+    "Names for one column, that of class `k`: the other, '' where there are several, and its own."
+    if not names: return ()
+    others = [*names[:k], *names[k + 1:]]
+    return (others[0] if len(others) == 1 else '', names[k])
 
 def _as_given(probs, eps, zeros):
     "The probabilities to keep beside their logarithms; None where those say the same."
@@ -233,6 +248,32 @@ def _zeros_text(zeros, n, eps):
     if eps: seen = f'calibrators see them mixed with the uniform, at a weight of {eps:.2g}'
     return f'{zeros} of {n} labels have probability 0, so the NLL as given is infinite; {seen}'
 
+# %% ../../nbs/00_core/05_predictions.ipynb #5b19c0e7
+def _checked_names(names, K):
+    "Names of K classes, or none; ValueError unless they are as many, and distinct."
+    names = tuple(map(str, names))
+    if len(names) in (0, K) and len(set(names)) == len(names): return names
+    raise ValueError(f'classes: {_listed(names)}, want {K} distinct names, or ()')
+
+def _listed(names): return ', '.join(map(repr, names[:10])) + ', ...'*(len(names) > 10)
+
+def _class_order(
+    classes,  # names of columns, () where there are none
+    wanted,   # names in the order wanted, or ()
+    binary:bool=False, # are both of one column?
+)->list[int]|None: # for each class in the order wanted, its column; None: as they stand
+    "Which column is which class, by name where both have names; ValueError where the names are not the same."
+    classes, wanted = tuple(classes), tuple(wanted)
+    if not classes or not wanted or classes == wanted: return None
+    if binary and classes[1] == wanted[1]: return None
+    if binary or set(classes) != set(wanted):
+        of = 'the column is of' if binary else 'the columns are'
+        ours, theirs = (names[1:] if binary else names for names in (classes, wanted))
+        raise ValueError(f'classes: {of} {_listed(ours)}, want {_listed(theirs)}, in any order; '
+                         'rename what is the same, leave out what is not')
+    return [classes.index(name) for name in wanted]
+
+
 # %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
 @dataclass(frozen=True, eq=False)
 class Predictions(_Derived, _Stored, _Made):
@@ -241,16 +282,25 @@ class Predictions(_Derived, _Stored, _Made):
     target:Tensor  # (N,) int64 in 0..K-1; of one column 0 and 1
     given:Tensor|None=None  # probabilities as given, like the logits, where these are not just their logarithms
     eps:float=0.            # weight of the uniform in that mixture
+    classes:tuple=()        # names of the classes, where they have any; of one column those of 0, or '', and of 1
 
     def __post_init__(self):
         logits, target = check_logits(self.logits, self.target, values=True, least=1)
         object.__setattr__(self, 'logits', logits.detach())
         object.__setattr__(self, 'target', target)
+        object.__setattr__(self, 'classes', _checked_names(self.classes, self.num_classes))
 
     def __len__(self): return len(self.target)
     def __getitem__(self, rows):
         given = None if self.given is None else self.given[rows]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps)
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes)
+    def ordered(self, classes):
+        "The same with its columns in the order of these names; ValueError where its own are others."
+        order = _class_order(self.classes, classes, self.binary)
+        if order is None: return self
+        logits, given = (x if x is None else x[:, order] for x in (self.logits, self.given))
+        target = torch.tensor(order, dtype=torch.int64, device=self.target.device).argsort()[self.target]
+        return Predictions(logits, target, given, self.eps, tuple(classes))
     def __repr__(self):
         error = 1 - self.hit.double().mean()
         return f'Predictions({len(self)} samples, {self.form}, error {error:.4f})'

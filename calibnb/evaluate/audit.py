@@ -15,7 +15,7 @@ from sklearn.base import clone
 from tqdm.auto import tqdm
 
 from ..core.options import pick
-from ..core.predictions import Predictions
+from ..core.predictions import _class_order, Predictions
 from ..metrics.bins import check_bins
 from ..metrics.intervals import SharedResamples
 from ..metrics.registered import metrics as registered_metrics, registered_measures
@@ -104,7 +104,7 @@ class _Fits:
         for one in fits:
             fitted.append(one)
             self.bar.update()
-        fitted[0].eps_ = self.source.eps
+        fitted[0].eps_, fitted[0].class_names_ = self.source.eps, self.source.classes
         self.made[name] = fitted
         return fitted[0], self.splits.scored(self.judging(name), self.n_bins)
 
@@ -191,6 +191,10 @@ def _check_same_form(preds, name, other):
         raise ValueError(f'{name}: {other.form}, but preds: {preds.form}; want the same for both')
     if other.num_classes != preds.num_classes:
         raise ValueError(f'{name}: {other.num_classes} classes, want {preds.num_classes} as in preds')
+    try: in_order = _class_order(other.classes, preds.classes, preds.binary) is None
+    except ValueError as e: raise ValueError(f'{name}: {e}') from None
+    if not in_order: raise ValueError(f'{name}: its classes are those of preds in another order; '
+                                      f'give {name}.ordered(preds.classes)')
 
 def _check_pair(preds, val):
     "ValueError unless calibrators fitted on `val` can be judged on `preds`."

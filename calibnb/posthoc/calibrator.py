@@ -202,7 +202,7 @@ class _Fitted(_Judged):
         z, target, weight = _kept(self, z.detach(), target, sample_weight, np.shape(target))
         if z.shape[1] == 1: self._fit_one(class_logits(z), target, **weight)
         else: self._fit(z, target, **weight)
-        self.columns_, self.n_classes_ = (), z.shape[1]
+        self.columns_, self.n_classes_, self.class_names_ = (), z.shape[1], ()
         return self
 
     def _fit_columns(self, logits, target, sample_weight):
@@ -226,6 +226,7 @@ class Calibrator(_Fitted):
 
     `class Mine(Calibrator, name='mine')` makes it known by name; without a name it cannot be saved."""
     eps_ = 0. # weight of the uniform in the probabilities that it was fitted on, see `Predictions.from_probs`
+    class_names_ = () # names of the classes that it was fitted on, where `Predictions` has them
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -305,7 +306,7 @@ _FORMAT = 'calibnb-calibrator/1'
 
 def _write(calibrator, path):
     tensors, numbers = _state(calibrator)
-    head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers)
+    head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers, classes=calibrator.class_names_)
     metadata = dict(format=_FORMAT, head=json.dumps(head, default=_plain))
     with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 
@@ -332,6 +333,7 @@ def _read(path):
 def _rebuilt(head, tensors):
     calibrator = make_calibrator(head['calibrator'], **head['options'])
     _set_state(calibrator, tensors, head['numbers'])
+    calibrator.class_names_ = tuple(head.get('classes', ()))
     return calibrator
 
 def _gives_probabilities(calibrator):

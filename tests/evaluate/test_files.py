@@ -412,13 +412,13 @@ def test_a_binary_model_of_scikit_learn_from_csv(forked_kernels, tmp_path, monke
     assert cli.main(["apply", "out/calibrator.safetensors", "nb.csv", "--probs", "--out", "cal.csv"]) == 0
     assert "1,600 x 1 probabilities of" in capsys.readouterr().out
     written = pd.read_csv("cal.csv")
-    assert list(written) == ["class_1", "prediction", "target"] and (written.target == labels).all()
+    assert list(written) == ["p", "prediction", "target"] and (written.target == labels).all()
     calibrator = Calibrator.load("out/calibrator.safetensors")
     want = calibrator.transform(np.log(p) - np.log1p(-p))
-    np.testing.assert_allclose(written.class_1, want, atol=1e-9)
-    assert metrics.ece(written.class_1.to_numpy(), labels) < metrics.ece(p, labels)/2
+    np.testing.assert_allclose(written.p, want, atol=1e-9)
+    assert metrics.ece(written.p.to_numpy(), labels) < metrics.ece(p, labels)/2
     again = audited("cal.csv", capsys, "--probs")
-    assert again["rows"]["as given"]["ece"]["value"] == pytest.approx(metrics.ece(written.class_1.to_numpy(), labels))
+    assert again["rows"]["as given"]["ece"]["value"] == pytest.approx(metrics.ece(written.p.to_numpy(), labels))
 
 
 def test_one_column_and_its_validation_set(tmp_path, monkeypatch, capsys):
@@ -450,7 +450,7 @@ def test_a_base_rate_that_has_shifted_is_mended(forked_kernels, tmp_path, monkey
     ece = {row: measures["ece"].value for row, measures in table.rows.items()}
     assert ece["as given"] > .15 and ece["temperature"] > .1 and max(ece[row] for row in names[1:]) < .04, ece
     assert cli.main(["apply", "out/calibrator.safetensors", "new.csv", "--probs", "--out", "cal.csv"]) == 0
-    written, calibrator = pd.read_csv("cal.csv").class_1.to_numpy(), Calibrator.load("out/calibrator.safetensors")
+    written, calibrator = pd.read_csv("cal.csv").p.to_numpy(), Calibrator.load("out/calibrator.safetensors")
     p, labels = p[4000:], labels[4000:]
     np.testing.assert_allclose(written, calibrator.transform(np.log(p) - np.log1p(-p)), atol=1e-6)
     assert calibrator.n_classes_ == 1 and "too high" in said

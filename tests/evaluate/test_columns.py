@@ -1,0 +1,204 @@
+"Columns of csv files by name: matched, kept in what is written, and refused where they are others."
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import check_sets, evaluate
+from calibnb.evaluate.files import read_predictions, read_sets
+from calibnb.posthoc import Calibrator, make_calibrator
+
+DRAW = torch.Generator().manual_seed(0)
+WORDS = ["cat", "dog", "owl"]
+LOGITS = (4*torch.randn(600, 3, generator=DRAW)).double() + torch.tensor([1., 0., -1.])
+TARGET = torch.multinomial((LOGITS/2).softmax(1), 1, generator=DRAW)[:, 0]
+LABELS = np.array(WORDS)[TARGET]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+
+
+def write(name, columns=WORDS, rows=slice(None), called=None, target=LABELS, **others):
+    "Logits with their columns in some order, and perhaps under other names; labels as they are called."
+    values = LOGITS[rows][:, [WORDS.index(word) for word in columns]].numpy()
+    frame = pd.DataFrame(values, columns=called or columns).assign(**others)
+    frame.assign(y=target[rows]).to_csv(name, index=False)
+
+
+def refused(capsys, *args):
+    "The one line that a command ends with."
+    assert cli.main([*args]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("calibnb: ")
+    return err
+
+
+def test_apply_finds_the_columns_by_name_and_keeps_their_names(capsys):
+    "Of vector scaling, which treats each class differently."
+    write("fit.csv")
+    write("turned.csv", WORDS[::-1])
+    write("others.csv", called=["cat", "dog", "fox"], target=TARGET.numpy())
+    preds = read_predictions("fit.csv", "logits")
+    found = evaluate(preds, calibrators=["vector"], draws=5, n_boot=20)
+    found.fitted["vector"].save("c.safetensors")
+    calibrator = Calibrator.load("c.safetensors")
+    assert preds.classes == calibrator.class_names_ == tuple(WORDS)
+    want = calibrator.transform(LOGITS)
+    for name in "fit", "turned":
+        assert cli.main(["apply", "c.safetensors", f"{name}.csv", "--logits", "--out", "out.csv"]) == 0
+        got, given = pd.read_csv("out.csv"), pd.read_csv(f"{name}.csv")
+        assert list(got) == [*given.columns[:3], "prediction", "target"] and (got.target == LABELS).all()
+        np.testing.assert_allclose(got[WORDS], want, atol=1e-6)
+        assert (got.prediction == np.array(WORDS)[calibrator.predict(LOGITS)]).all()
+        assert (read_predictions("out.csv", "probs").ordered(WORDS).target == TARGET).all()
+    assert cli.main(["apply", "c.safetensors", "turned.csv", "--logits", "--out", "out.npz"]) == 0
+    np.testing.assert_allclose(np.load("out.npz")["probs"][:, ::-1], want, atol=1e-6)
+    assert (np.load("out.npz")["prediction"] == 2 - calibrator.predict(LOGITS).numpy()).all()
+    capsys.readouterr()
+    err = refused(capsys, "apply", "c.safetensors", "others.csv", "--logits", "--out", "out.npz")
+    assert "file: others.csv: classes: the columns are 'cat', 'dog', 'fox', want 'cat', 'dog', 'owl'" in err
+    calibrator.fit(LOGITS, TARGET)
+    assert calibrator.class_names_ == ()   # of other samples, whose names are not known
+
+
+def test_names_that_only_count_are_no_names():
+    write("c.csv", called=["class_0", "class_1", "class_2"], target=TARGET.numpy())
+    write("fit.csv", rows=slice(300))
+    assert read_predictions("c.csv", "logits").classes == ()
+    assert read_sets("c.csv", "logits", val_path="fit.csv")[1].classes == tuple(WORDS)
+
+
+def test_a_validation_set_is_put_into_order_by_name(capsys):
+    write("test.csv", rows=slice(300))
+    write("val.csv", rows=slice(300, 600))
+    write("turned.csv", ["owl", "cat", "dog"], slice(300, 600))
+    write("others.csv", rows=slice(300, 600), called=["cat", "dog", "fox"], target=TARGET.numpy())
+    for flag in "--val", "--shifted":
+        said = []
+        for val in "val.csv", "turned.csv":
+            assert cli.main(["audit", "test.csv", "--logits", "--no-report", "--json", flag, val]) == 0
+            said.append(json.loads(capsys.readouterr().out.replace(val, "val.csv")))
+        assert said[0]["rows"].keys() == said[1]["rows"].keys()
+        nll = [[row["nll"]["value"] for row in one["rows"].values()] for one in said]
+        np.testing.assert_allclose(*nll, rtol=1e-4)
+        err = refused(capsys, "audit", "test.csv", "--logits", flag, "others.csv")
+        assert "file: others.csv: classes: the columns are 'cat', 'dog', 'fox', want 'cat', 'dog', 'owl'" in err
+    preds, val = (Predictions(LOGITS[rows], TARGET[rows], classes=WORDS) for rows in (slice(300), slice(300, 600)))
+    turned = val.ordered(WORDS[::-1])
+    check_sets(preds, turned.ordered(WORDS))
+    with pytest.raises(ValueError, match=r"in another order; give val.ordered\(preds.classes\)"):
+        check_sets(preds, turned)
+
+
+def binary(name, column, labels, rows=slice(None), flip=False):
+    p = (LOGITS[:, 1] - LOGITS[:, 0]).sigmoid().numpy()[rows]
+    words = np.array(labels)[(TARGET.numpy()[rows] == 1).astype(int)]
+    pd.DataFrame({column: 1 - p if flip else p, "y": words}).to_csv(name, index=False)
+
+
+def test_a_column_named_by_the_other_label_is_not_read_as_this_one(capsys):
+    binary("no.csv", "no", ["no", "yes"], flip=True)
+    err = refused(capsys, "audit", "no.csv", "--probs", "--pos-label", "yes")
+    assert "pos_label: 'yes', but the column is named by the other label, 'no'" in err
+    read = read_predictions("no.csv", "probs")
+    assert read.classes == ("yes", "no") and torch.equal(read.target, (TARGET != 1).long())
+    assert read_predictions("no.csv", "probs", pos_label="no").classes == ("yes", "no")
+
+
+def test_one_column_of_the_other_class_is_refused(capsys):
+    binary("yes.csv", "yes", ["no", "yes"], slice(300))
+    binary("no.csv", "no", ["no", "yes"], slice(300, 600), flip=True)
+    err = refused(capsys, "audit", "yes.csv", "--probs", "--val", "no.csv")
+    assert "file: no.csv: classes: the column is of 'no', want 'yes'" in err
+    preds = read_predictions("yes.csv", "probs")
+    evaluate(preds, calibrators=["platt"], draws=5, n_boot=20).fitted["platt"].save("c.safetensors")
+    err = refused(capsys, "apply", "c.safetensors", "no.csv", "--probs", "--out", "out.csv")
+    assert "column 'no' is the only one, want 'yes', which it was fitted on" in err
+    assert cli.main(["apply", "c.safetensors", "yes.csv", "--probs", "--out", "out.csv"]) == 0
+    assert list(pd.read_csv("out.csv")) == ["yes", "prediction", "target"]
+    assert set(pd.read_csv("out.csv").target) == {"no", "yes"}
+
+
+def test_labels_that_are_ids_beside_labels_that_are_words(capsys):
+    "Clear where the column is named by its label; otherwise told."
+    binary("test.csv", "p", ["no", "yes"], slice(300))
+    binary("val.csv", "p", [0, 1], slice(300, 600))
+    err = refused(capsys, "audit", "test.csv", "--probs", "--pos-label", "yes", "--val", "val.csv")
+    assert "file: val.csv: pos_label: 'yes' is no label in column 'y': '0', '1'; write the words there too" in err
+    for name, labels, rows in ("test", ["no", "yes"], slice(300)), ("val", [0, 1], slice(300, 600)):
+        binary(f"{name}.csv", "yes", labels, rows)
+    test, val = read_sets("test.csv", "probs", val_path="val.csv")
+    assert torch.equal(val.target, (TARGET[300:] == 1).long()) and test.classes == ("no", "yes")
+
+
+def test_names_of_a_classifier_of_scikit_learn_are_kept(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    X = LOGITS.numpy()
+    classifier = LogisticRegression().fit(X, LABELS)
+    preds = Predictions.of(classifier, X, LABELS)
+    preds.save(tmp_path/"p.safetensors")
+    assert preds[:9].classes == Predictions.load(tmp_path/"p.safetensors").classes == tuple(WORDS)
+    assert Predictions.of(classifier, X, LABELS, pos_label="dog").classes == ("", "dog")
+    assert Predictions.of(LogisticRegression().fit(X, TARGET), X, TARGET).classes == ()
+
+
+def test_all_stray_columns_are_named_at_once(capsys):
+    write("a.csv", ID=range(600), where="Rome", split="test")
+    err = refused(capsys, "audit", "a.csv", "--logits")
+    told = "3 columns are no classes: 'ID' is no class, 'split' is no class, 'where' holds text, 'Rome' in line 2"
+    assert told in err
+    probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(age=34, year=2026, city="Rome", y=LABELS)
+    probs.to_csv("p.csv", index=False)
+    err = refused(capsys, "audit", "p.csv", "--probs")
+    assert "3 columns are no classes: 'city' holds text" in err
+    assert "'age' holds 34" in err and "'year' holds 2026" in err
+
+
+@pytest.mark.parametrize("labels", [np.array(WORDS, dtype=object)[TARGET], TARGET.double().numpy()])
+def test_a_missing_label_is_told_as_missing(labels, capsys):
+    labels = labels.copy()
+    labels[[3, 7]] = np.nan
+    write("a.csv", target=labels)
+    err = refused(capsys, "audit", "a.csv", "--logits")
+    assert "column 'y' has no label in line 5, and 2 such lines; give each sample one" in err
+
+
+def test_labels_in_a_file_of_their_own_are_held_against_the_label_asked_for(capsys):
+    binary("p.csv", "p", [0, 1])
+    np.save("y.npy", (TARGET == 1).long().numpy()[:, None])
+    read = read_predictions("p.csv", "probs", "y.npy", pos_label=0)
+    assert torch.equal(read.target, (TARGET != 1).long())
+    err = refused(capsys, "audit", "p.csv", "--probs", "--target", "y.npy", "--pos-label", "maybe")
+    assert "pos_label: 'maybe' is no label in column 'target': '0', '1'" in err
+
+
+def test_long_numbers_are_told_apart_as_labels():
+    binary("p.csv", "p", [1000001, 1000002])
+    assert torch.equal(read_predictions("p.csv", "probs", pos_label=1000002).target, (TARGET == 1).long())
+
+
+def test_true_and_false_name_columns():
+    "As scikit-learn's `classes_` has them."
+    columns = pd.DataFrame((LOGITS[:, :2].softmax(1)).numpy(), columns=["True", "False"])
+    columns.assign(y=(TARGET == 0).numpy()).to_csv("b.csv", index=False)
+    assert torch.equal(read_predictions("b.csv", "probs").target, (TARGET != 0).long())
+
+
+def test_a_header_alone_is_told(capsys):
+    open("h.csv", "w").write("cat,dog,y\n")
+    assert "a header and no samples" in refused(capsys, "audit", "h.csv", "--logits")
+
+
+def test_another_label_is_another_audit():
+    binary("p.csv", "p", ["no", "yes"])
+    for label in "no", "yes":
+        assert cli.main(["audit", "p.csv", "--probs", "--pos-label", label]) == 0
+    assert len(list(Path("runs", "audit").iterdir())) == 2
