@@ -221,6 +221,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
             'calibnb.core.runtime': { 'calibnb.core.runtime.autocast': ('00_core/runtime.html#autocast', 'calibnb/core/runtime.py'),
                                       'calibnb.core.runtime.deterministic': ( '00_core/runtime.html#deterministic',
                                                                               'calibnb/core/runtime.py'),
+                                      'calibnb.core.runtime.flush_denormals': ( '00_core/runtime.html#flush_denormals',
+                                                                                'calibnb/core/runtime.py'),
                                       'calibnb.core.runtime.pick_device': ('00_core/runtime.html#pick_device', 'calibnb/core/runtime.py'),
                                       'calibnb.core.runtime.seed_everything': ( '00_core/runtime.html#seed_everything',
                                                                                 'calibnb/core/runtime.py'),
