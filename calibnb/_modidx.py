@@ -2974,7 +2974,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.runs.kept.Kept.posterior': ('70_runs/kept.html#kept.posterior', 'calibnb/runs/kept.py'),
                                    'calibnb.runs.kept.Kept.save': ('70_runs/kept.html#kept.save', 'calibnb/runs/kept.py'),
                                    'calibnb.runs.kept._fitted': ('70_runs/kept.html#_fitted', 'calibnb/runs/kept.py'),
-                                   'calibnb.runs.kept._seconds': ('70_runs/kept.html#_seconds', 'calibnb/runs/kept.py'),
+                                   'calibnb.runs.kept._sessions': ('70_runs/kept.html#_sessions', 'calibnb/runs/kept.py'),
                                    'calibnb.runs.kept.about_run': ('70_runs/kept.html#about_run', 'calibnb/runs/kept.py'),
                                    'calibnb.runs.kept.chosen_coefficients': ( '70_runs/kept.html#chosen_coefficients',
                                                                               'calibnb/runs/kept.py'),
