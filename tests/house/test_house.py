@@ -306,7 +306,7 @@ def test_checking_parameters_is_light():
     assert loaded_by("calibnb.params", ("torch", "numpy", "pandas", "matplotlib", "papermill")) == ""
 
 
-@pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").glob("*.ipynb")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").rglob("*.ipynb")), ids=lambda p: p.stem)
 def test_the_gallery_is_of_today(path):
     shown = [source(c) for c in cells(path) if not source(c).startswith("# Parameters")]
     assert shown == [source(c) for c in cells(ROOT/"nbs"/"experiments"/path.name)], "run `make gallery`"
