@@ -517,6 +517,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                  'calibnb/evaluate/compact.py'),
                                           'calibnb.evaluate.compact._joined': ( '40_evaluate/compact.html#_joined',
                                                                                 'calibnb/evaluate/compact.py'),
+                                          'calibnb.evaluate.compact._likelihood': ( '40_evaluate/compact.html#_likelihood',
+                                                                                    'calibnb/evaluate/compact.py'),
                                           'calibnb.evaluate.compact._planes': ( '40_evaluate/compact.html#_planes',
                                                                                 'calibnb/evaluate/compact.py'),
                                           'calibnb.evaluate.compact.pack_sets': ( '40_evaluate/compact.html#pack_sets',
