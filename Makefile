@@ -8,7 +8,7 @@ DEV := .venv/.dev
 unexport PYTHONDONTWRITEBYTECODE
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
-# what reads trainings of some hours is not made again with the gallery
+# evidence reads the table in runs/gallery/cifar10, of trainings that took hours, and is kept beside it
 OTHERS := $(filter-out $(EXPERIMENTS) evidence report,$(ALL)) report
 
 # uv does in half a minute what takes pip five; pip does it where uv cannot, and with `make UV=`
@@ -94,6 +94,7 @@ gpu: $(DEV)            ## on a GPU, ten minutes: is all of it right there, and h
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
+	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run evidence --again --copy-to runs/gallery/cifar10
 	$(BIN)/python -c "from calibnb.notebooks.paper_pages import write_paper_pages; write_paper_pages('runs/gallery')"
 	$(BIN)/python -c "from calibnb.notebooks.pages import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
 

@@ -9,7 +9,6 @@ is not installed is left out. The second table has the measures of such logits a
 """
 import argparse
 import os
-import sys
 import time
 import warnings
 from contextlib import suppress
@@ -183,6 +182,5 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.path.pop(0)  # this folder, where numba, which probmetrics uses, would find another module named coverage
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     main()

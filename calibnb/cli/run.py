@@ -85,15 +85,19 @@ def _sweep(args):
     table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
                   timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:
-        _print_plan(table)
+        _print_plan(table, [job.config for job in jobs])
         return 0
     _print_ends(table, time.time() - start)
     return int(not table.state.isin(['done', 'done before']).all())
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
-def _print_plan(table):
+def _print_plan(table, configs):
+    "What would be run; of trainings also how long they take."
     print(table[['state', 'run', 'job']].to_string(index=False, header=False))
     print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
+    if any(isinstance(config, tuple) for config in configs): return  # notebooks
+    from calibnb.runs.many import plan_table, sum_text
+    print(sum_text(plan_table(configs, estimate=True)).partition(': ')[2])
 
 def _print_ends(table, seconds):
     "The table of a sweep, then the reasons of what failed, each whole and on a line of its own."

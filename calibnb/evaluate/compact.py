@@ -29,6 +29,10 @@ def _codes(
     steps = torch.where(probs <= 0, -_CERTAIN, torch.where(probs >= 1, _CERTAIN, steps))
     return steps.to(torch.int16)
 
+def _likelihood(nll):
+    "(N,) probabilities of the labels: 0 where the NLL is infinite, and only there."
+    return (-nll.double()).exp().clamp_min(1e-300).where(nll.isfinite(), 0.)
+
 def _decoded(codes):
     "(N,) float64 probabilities of int16 codes."
     codes = codes.double()
@@ -49,7 +53,7 @@ class Compact(_Binned):
     def of(cls, scored:Scored)->'Compact':
         "Of a set of several classes, as scored."
         if scored.binary: raise ValueError('scored: one column, P(y = 1); want a column for each class')
-        conf, label = _codes(scored.conf), _codes((-scored.nll).exp())
+        conf, label = _codes(scored.conf), _codes(_likelihood(scored.nll))
         return cls(scored.pred, scored.target, conf, label.where(~scored.hit, conf), scored.num_classes)
     def __len__(self): return len(self.target)
     @property

@@ -39,10 +39,10 @@ def _upto(probs):
     return upto/upto[:, -1:]
 
 def _of_the_top(probs):
-    "(N, 1) confidences and chances of a hit, the least first, which makes sorting them again cheap."
+    "(N, 1) confidences and chances of a hit, the least first, which makes sorting them again cheap, and their rows."
     top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
     order = top[:, 0].argsort()
-    return top[order], (top if probs.shape[1] == 1 else top/total)[order]
+    return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
 
 def _drawn_labels(upto, draw):
     "(n,) int64 labels with these chances; of one column, 0 and 1."
@@ -50,16 +50,16 @@ def _drawn_labels(upto, draw):
     if upto.shape[1] == 1: return (u < upto)[:, 0].long()
     return (u >= upto).sum(1).clamp_max(upto.shape[1] - 1)
 
-def _calibrated_values(value, probs, upto, draws, resample, seed):
+def _calibrated_values(value, probs, upto, weight, draws, resample, seed):
     "What `value` gives for predictions and labels of calibrated models, (draws,) float64."
     draw, n, values = np.random.default_rng(seed), len(probs), []
     for _ in range(draws):
-        p, chances = probs, upto
+        p, chances, w = probs, upto, weight
         if resample:
             times = np.bincount(draw.integers(n, size=n), minlength=n)
             rows = torch.from_numpy(np.arange(n).repeat(times))  # in order
-            p, chances = (v.index_select(0, rows) for v in (probs, upto))
-        values.append(value(p, _drawn_labels(chances, draw)))
+            p, chances, w = (None if v is None else v.index_select(0, rows) for v in (probs, upto, weight))
+        values.append(value(p, _drawn_labels(chances, draw), w))
     return torch.tensor(values, dtype=torch.float64, device='cpu')
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
@@ -71,19 +71,23 @@ def consistency_test(
     resample:bool=True,  # draw the predictions anew, too
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
+    sample_weight=None,  # (N,) for a `metric` that takes them; drawn with their predictions
     **options,           # for `metric`
 )->Measure:              # value, n, p, and what a calibrated model shows: `floor` on average, `floor_high` in 95 %
     "Test of calibration by consistency resampling of any error [Bröcker 2007; Vaicenavicius 2019]."
     check_resamples(draws, 'draws')
     check_bool(resample=resample)
-    samples = over_samples(lambda samples: samples, probs, target, ignore_index=ignore_index)
+    samples = over_samples(lambda s: s, probs, target, sample_weight=sample_weight, ignore_index=ignore_index)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
-    def value(p, y): return float(metric(p[:, 0] if flat else p, y, **options))
-    observed = value(samples.probs, samples.target)
-    scores = samples.probs.double().cpu()
-    pair = _of_the_top(scores) if _only_the_top(metric, options) else (scores, _upto(scores))
-    null = _calibrated_values(value, *pair, draws, resample, seed)
+    def value(p, y, w):
+        weighted = options if w is None else options | dict(sample_weight=w)
+        return float(metric(p[:, 0] if flat else p, y, **weighted))
+    observed = value(samples.probs, samples.target, samples.weight)
+    scores, weight = samples.probs.double().cpu(), None if samples.weight is None else samples.weight.cpu()
+    top = _only_the_top(metric, options)
+    p, chances, order = _of_the_top(scores) if top else (scores, _upto(scores), slice(None))
+    null = _calibrated_values(value, p, chances, None if weight is None else weight[order], draws, resample, seed)
     return Measure.of(observed, len(samples), floor=null.nanmean().item(), p=share_of_at_least(null, observed),
                       floor_high=null.nanquantile(.95, interpolation='higher').item())
 

@@ -155,16 +155,18 @@ def save_small_picture(
 # %% ../../nbs/75_notebooks/04_pages.ipynb #bbc93012
 _ABOUT = ('Every experiment in its quick mode, as `make gallery` ran it: on small data, in a minute or two on two '
           'cores. A claim is decided by a test over seeds and test samples; observations of our own and identities, '
-          'which are true by construction, are counted apart.')
+          'which are true by construction, are counted apart. The last, in `cifar10/`, reads the table beside it, of '
+          'trainings that took hours.')
 
 def write_gallery(
-    directory,   # with executed notebooks from `copy_notebook`
+    directory,   # with executed notebooks from `copy_notebook`, or folders of them
     order=(),    # names of notebooks to come first
 )->Path:         # its README.md
     "The page of a gallery, with a small picture for each notebook."
     import nbformat
     directory = Path(directory)
-    paths = {p.stem: p for p in sorted(directory.glob('*.ipynb'))}
+    paths = {p.relative_to(directory).with_suffix('').as_posix(): p  # those of folders come last
+             for pattern in ('*.ipynb', '*/*.ipynb') for p in sorted(directory.glob(pattern))}
     by_paper = [f'[{_title(page)}]({page.name})' for page in sorted(directory.glob('*.md')) if page.stem != 'README']
     parts = ['# Gallery', _ABOUT]
     if by_paper: parts.append(f'Figure by figure and table by table: {", ".join(by_paper)}.')

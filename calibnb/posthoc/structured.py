@@ -253,6 +253,7 @@ def _conjugate(curvature, near, v, tol=.1, most=100):
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #a01269c1
 _FIRM = 1e-7  # strength of a penalty that holds what is lost in float32
+_FAR = 1e4    # of a map whose numbers have no end
 
 def _step(few, near, change, grad):
     "Newton's step from the curvature of a part of the samples, and what is `near` its inverse for the next one."
@@ -274,7 +275,10 @@ def _least(
         step, near = _step(few, near, change, grad)
         gain = (grad*step).sum().item()/2
         for_next = gain*min(1., gain/before) if before else gain
-        if not for_next > enough: return change - step, gain
+        if not for_next > enough:
+            last = change - step
+            safe = objective.strength.amin() > _FIRM or objective(last)[0] <= value  # without penalty a step may leap
+            return (last if safe else change), gain
         for size in 1., .5, .25, .1, .01, .001, 0.:
             moved = change - size*step
             new, new_grad = objective(moved)
@@ -317,7 +321,7 @@ class _Structured(Calibrator):
         rough = objective.to(torch.float32 if objective.strength.amin() > _FIRM else torch.float64)
         change, left = _least(rough, torch.zeros_like(objective.strength), 2e-8)
         if objective.columns.dtype == torch.float64: change, left = _least(objective, change, 1e-16)
-        if left > 1e-4:
+        if left > 1e-4 or change.abs().amax() > _FAR:
             warnings.warn(f'{type(self).__name__}: no minimum found; are some classes separable, '
                           'and the strengths of the penalty 0?', stacklevel=3)
         return change

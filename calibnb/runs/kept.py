@@ -35,21 +35,21 @@ def coefficient(config)->tuple[str, float]|None:
     known = [name for name in _COEFFICIENTS if name in loss_options(config.loss)]
     return (known[0], config.loss_args[known[0]]) if known else None
 
-def _seconds(log):
-    "How long the sessions of a run were, together, by the times in its log."
+def _sessions(log):
+    "Seconds of each session of a run, by the times in its log."
     sessions, last = [], None
     for line in log.splitlines():
         if not (stamp := re.match(r'\d{4}-\d\d-\d\dT\S+', line)): continue
         last = datetime.fromisoformat(stamp[0])
         if 'begun by' in line: sessions.append([last, last])
         elif sessions: sessions[-1][1] = last
-    return sum((end - start).total_seconds() for start, end in sessions)
+    return [(end - start).total_seconds() for start, end in sessions]
 
 def about_run(
     run:Run,
 )->dict:     # for JSON
     "Settings, course over the epochs and cost of a training."
-    config, history = run.config, run.history.frame()
+    config, history, sessions = run.config, run.history.frame(), _sessions((run.path/'log.txt').read_text())
     named = coefficient(config)
     course = {name: [round(v, 5) for v in history[name].tolist()] for name in _COURSE
               if name in history and history[name].notna().all()}
@@ -58,7 +58,7 @@ def about_run(
         option=named and named[0], coefficient=named and named[1],
         learned=config.meta and config.meta.model_dump(mode='json'),
         seed=config.seed, milestones=list(config.recipe.milestones), **course,
-        seconds=round(_seconds((run.path/'log.txt').read_text())), device=run.folder.info['device'])
+        seconds=round(sum(sessions)), sessions=len(sessions), device=run.folder.info['device'])
 
 # %% ../../nbs/70_runs/10_kept.ipynb #037bb283
 CRITERIA = 'calibration', 'refinement'

@@ -30,7 +30,11 @@ def calibration_measures(
 def hf_measures(
     evaluated,        # with `predictions`, logits (..., K) or a tuple that begins with them, and `label_ids`, (...)
 )->dict[str, float]:
-    "What `Trainer(compute_metrics=...)` of Hugging Face calls; labels of -100 do not count, as there."
+    """What `Trainer(compute_metrics=...)` of Hugging Face calls; labels of -100 do not count, as there.
+
+    Of tokens, each label is that of the token at the same place; a model of the next token has its labels one place on,
+    so give `logits[:, :-1]` and `label_ids[:, 1:]`.
+    """
     logits = evaluated.predictions
     if isinstance(logits, (tuple, list)): logits = logits[0]
     logits, target = as_tensor(logits, 'predictions').float(), as_tensor(evaluated.label_ids, 'label_ids')

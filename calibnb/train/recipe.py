@@ -153,9 +153,9 @@ def _adam(kind, weights, recipe, fused):
 
 def _adagrad(weights, recipe, fused):
     make = partial(torch.optim.Adagrad, weights, recipe.lr, weight_decay=recipe.weight_decay)
-    if not (fused and all(w.is_cuda for w in weights)): return make()
+    if not fused: return make()
     try: return make(fused=True)
-    except RuntimeError: return make()  # older torch fuses it on CPUs only
+    except RuntimeError: return make()  # older torch does not fuse it on every device
 
 # %% ../../nbs/60_train/01_recipe.ipynb #aa0bd8d5
 class _BesideSGD:

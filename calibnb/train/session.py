@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.runtime import deterministic, seeded
+from ..core.runtime import deterministic, flush_denormals, seeded
 from ..processes.parallel import broadcast, rank
 from .checkpoint import Saver, catch_sigterm, load_checkpoint
 from .evaluator import one_thread
@@ -86,7 +86,7 @@ def training_session(trainer, checkpoint=None, every_s:float=10., progress=False
     "A `Session` around a training, which continues from `checkpoint` if that exists. Arguments as in `Trainer.fit`."
     recipe = trainer.recipe
     with ExitStack() as stack:
-        for block in (seeded(recipe.seed), deterministic(recipe.deterministic),
+        for block in (seeded(recipe.seed), deterministic(recipe.deterministic), flush_denormals(),
                       one_thread(trainer.model, recipe, trainer.device)): stack.enter_context(block)
         signals = stack.enter_context(catch_sigterm()) if checkpoint else []
         stack.enter_context(explain_memory(recipe))

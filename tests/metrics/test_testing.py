@@ -158,3 +158,17 @@ REFUSED = [
 def test_bad_input_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("resample", [False, True])
+@pytest.mark.parametrize("metric", [metrics.ece, metrics.classwise_ece], ids=["of the top", "of all columns"])
+def test_weights_are_drawn_with_their_predictions(metric, resample):
+    "Weights that grow with the confidence: the floor is that of calibrated labels for the same pairs."
+    draw = torch.Generator().manual_seed(0)
+    p = (3*torch.randn(1000, 3, generator=draw)).softmax(1).double()
+    w = p.amax(1)**8
+    def calibrated(p): return torch.multinomial(p, 1, generator=draw)[:, 0]
+    wanted = np.mean([metric(p, calibrated(p), sample_weight=w) for _ in range(400)])
+    apart = np.mean([metric(p, calibrated(p), sample_weight=w.flip(0)) for _ in range(400)])
+    found = metrics.consistency_test(metric, p, calibrated(p), sample_weight=w, draws=400, resample=resample)
+    assert found.floor == pytest.approx(wanted, rel=.1) and abs(found.floor - apart) > abs(found.floor - wanted)

@@ -103,6 +103,15 @@ def test_without_a_penalty_float32_finds_the_same_map(name):
     assert abs(found[0] - found[1]) < 1e-6
 
 
+def test_fewer_samples_than_numbers_and_no_penalty_is_said_and_no_worse_than_a_temperature():
+    "Random labels that a matrix can learn by heart: no step may leap past them."
+    draw = torch.Generator().manual_seed(0)
+    logits, target = torch.randn(60, 50, generator=draw), torch.randint(50, (60,), generator=draw)
+    with pytest.warns(UserWarning, match="no minimum found"):
+        found = StructuredMatrixScaling(0., 0., 0.).fit(logits, target)
+    assert found.nll(logits, target).mean() < TemperatureScaling().fit(logits, target).nll(logits, target).mean()
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_from_temperature_scaling_to_a_free_map(name):
     logits, target = skewed(400)

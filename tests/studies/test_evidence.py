@@ -54,7 +54,7 @@ def test_the_table_of_measures_is_that_of_the_files(study, kept):
 def test_a_margin_is_that_of_the_files(study, kept):
     resamples = Resamples(500, 50)
     ce, fl = ([100*resampled_measures(made, resamples)["ece"] for made in rows(kept, loss)] for loss in ("ce", "focal"))
-    effect = finding(study, "B, C: CIFAR-10: focal loss has a lower ECE than CE").effect
+    effect = finding(study, "MADE UP, B, C: CIFAR-10: focal loss has a lower ECE than CE").effect
     d = np.array(ce) - np.array(fl)  # (S, 1 + B)
     assert effect.value == pytest.approx(d[:, 0].mean()) and effect.value > 0
     se = np.sqrt(d[:, 0].var(ddof=1)/5 + d[:, 1:].mean(0).var(ddof=1))
@@ -77,7 +77,7 @@ def test_people_are_asked_without_the_chance_of_their_votes(study, kept):
 def test_three_seeds_decide_nothing_and_say_what_would(study):
     few = [row for row in claims(study) if row["seeds"] == "3.0"]
     assert few and all(row["verdict"] == "undecided: n = 3 seeds" and row["to decide"] for row in few)
-    assert finding(study, "B, C: CIFAR-10: FLSD has a lower ECE").verdict == UNDECIDED
+    assert finding(study, "MADE UP, B, C: CIFAR-10: FLSD has a lower ECE").verdict == UNDECIDED
 
 
 def test_what_has_no_runs_waits(study):
@@ -88,7 +88,8 @@ def test_what_has_no_runs_waits(study):
 def test_every_claim_has_its_hours_and_machine(study):
     tested = [row for row in claims(study) if row["D"]]
     assert all(float(row["hours"]) > 0 and row["machine"] == "made up" for row in tested)
-    assert {row["claim"].split(":")[0] for row in tested} == {"A", "B, C", "D", "E", "F"}
+    parts = {f"MADE UP, {part}" for part in ("A", "B, C", "D", "E", "F")}
+    assert {row["claim"].split(":")[0] for row in tested} == parts
 
 
 LOSSES = ("ce", {}), ("focal", dict(gamma=1.)), ("focal", dict(gamma=5.))

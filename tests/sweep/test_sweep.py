@@ -545,7 +545,9 @@ def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, caps
 def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, monkeypatch, capsys, table_file):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     assert main(["sweep", table_file, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0
-    assert "2 runs, 2 to be made" in capsys.readouterr().out
+    *_, counted, hours = capsys.readouterr().out.splitlines()
+    assert counted == "2 runs, 2 to be made"
+    assert re.fullmatch(r"[\d.]+ hours on this machine, [\d.]+ hours on one H100-class GPU", hours)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT/"sweeps").glob("*.yaml")), ids=lambda path: path.stem)
