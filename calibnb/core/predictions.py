@@ -163,7 +163,6 @@ class _Stored:
     def load(cls, path):
         "Read what `save` wrote; another or a damaged file is a ValueError."
         try:
-            
             with safe_open(path, 'pt') as f: head, data = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
         if set(data) not in ({'logits', 'target'}, {'logits', 'target', 'given', 'eps'}):

@@ -306,7 +306,8 @@ _FORMAT = 'calibnb-calibrator/1'
 
 def _write(calibrator, path):
     tensors, numbers = _state(calibrator)
-    head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers, classes=calibrator.class_names_)
+    head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
+                classes=calibrator.class_names_)
     metadata = dict(format=_FORMAT, head=json.dumps(head, default=_plain))
     with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 

@@ -11,7 +11,7 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
 from calibnb.evaluate.files import read_predictions, read_sets
-from calibnb.posthoc import Calibrator, make_calibrator
+from calibnb.posthoc import Calibrator
 
 DRAW = torch.Generator().manual_seed(0)
 WORDS = ["cat", "dog", "owl"]
