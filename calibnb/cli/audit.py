@@ -88,6 +88,7 @@ def _audit_sets(args):
         raise ValueError(message) from None
     return preds, val, [str(w.message) for w in caught]
 
+# %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
     "The parameters of the experiment `audit`; -1 stands for an eps that is not given."
     given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
@@ -228,14 +229,11 @@ def _apply(args):
     from calibnb.evaluate.files import read_columns, write_probs
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter('always')
-        read = read_columns(args.file, _kind(args), calibrator.eps_)
+    read = read_columns(args.file, _kind(args), calibrator.eps_)
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator.transform(logits))[:, -len(order):]  # of one column, that of class 1
     pred = calibrator.predict(logits)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     write_probs(out, probs, pred, read.target, read.header, read.words)
-    for said in caught: print(said.message)
     print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')

@@ -231,6 +231,7 @@ class _Made:
         if impossible: warnings.warn(_zeros_text(impossible, len(target), eps), stacklevel=2)
         return cls(log_probs(probs, eps), target, _as_given(probs, eps, zeros), float(eps), classes)
 
+# %% ../../nbs/00_core/05_predictions.ipynb #f1ca2314
 def _one_and_rest(names, k):
     "Names for one column, that of class `k`: the other, '' where there are several, and its own."
     if not names: return ()

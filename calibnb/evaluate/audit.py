@@ -193,8 +193,8 @@ def _check_same_form(preds, name, other):
         raise ValueError(f'{name}: {other.num_classes} classes, want {preds.num_classes} as in preds')
     try: in_order = _class_order(other.classes, preds.classes, preds.binary) is None
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
-    if not in_order: raise ValueError(f'{name}: its classes are those of preds in another order; '
-                                      f'give {name}.ordered(preds.classes)')
+    if in_order: return
+    raise ValueError(f'{name}: its classes are those of preds in another order; give {name}.ordered(preds.classes)')
 
 def _check_pair(preds, val):
     "ValueError unless calibrators fitted on `val` can be judged on `preds`."
@@ -205,6 +205,7 @@ def _check_pair(preds, val):
         raise ValueError(f'val: {those}, so every calibrator would be judged on what it was fitted on; '
                          'leave val out to cross-fit')
 
+# %% ../../nbs/40_evaluate/07_audit.ipynb #db4fff97
 def _check_folds(n, folds):
     "ValueError unless `n` samples can be cut into parts for cross-fitting."
     if n < 4:  # two parts of two

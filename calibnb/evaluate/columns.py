@@ -160,12 +160,13 @@ def _class_ids(labels, name, classes, pos_label=None):
                          f'pos_label out to read it as P({classes[0]}), or name it p if it is P({text})')
     return np.array([int(word == text) for word in known])[which]
 
+# %% ../../nbs/40_evaluate/00a_columns.ipynb #e4e8fc1c
 def _two_names(labels, column, pos_label=None):
     "Names for a single column: the other label, '' where that is not one word, and its own; none where none is known."
-    if labels.dtype.kind in 'fiub': return ()
     known, own = _texts(labels)[0], column if pos_label is None else str(pos_label)
+    if labels.dtype.kind in 'fiub' or own not in known: return ()
     others = [word for word in known if word != own]
-    return (others[0] if len(others) == 1 else '', own) if own in known else ()
+    return (others[0] if len(others) == 1 else '', own)
 
 def _unknown(known, which, name, classes):
     "The error for labels that are words and nothing says of which class."

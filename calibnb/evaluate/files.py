@@ -155,6 +155,7 @@ def _names(data, header, pos_label):
     called = _called(data, TARGET_NAMES)
     return _two_names(np.asarray(data[called[0]]), header[0], pos_label) if called else ()
 
+# %% ../../nbs/40_evaluate/01_files.ipynb #8278a2cb
 def _with_ids(path, data, classes, pos_label=None):
     "The same, with class ids for labels that are words or are held against `pos_label`."
     named = _called(data, TARGET_NAMES)
@@ -164,7 +165,7 @@ def _with_ids(path, data, classes, pos_label=None):
 def _array(path, data, classes, pos_label):
     "The labels in a file of their own, whose array has no name: (N,) or (N, 1)."
     labels = data['']
-    if np.ndim(labels) == 2: labels = labels.squeeze(1)
+    if np.shape(labels)[1:] == (1,): labels = labels[:, 0]
     with _naming(path):
         if pos_label is not None: labels = _class_ids(np.asarray(labels), 'target', classes, pos_label)
         return as_tensor(labels, 'target')
@@ -234,6 +235,7 @@ def _words(data, labels, header, found):
     names = _two_names(given, header[0]) if len(header) == 1 else tuple(header)
     return names if all(names) else ()
 
+# %% ../../nbs/40_evaluate/01_files.ipynb #b9262723
 def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
     "The logits and the labels alone, as `read_columns` reads them."
     read = read_columns(path, kind, eps)

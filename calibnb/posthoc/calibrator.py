@@ -331,6 +331,7 @@ def _read(path):
     if not good: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
     return calibrator
 
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #3abe59b8
 def _rebuilt(head, tensors):
     calibrator = make_calibrator(head['calibrator'], **head['options'])
     _set_state(calibrator, tensors, head['numbers'])

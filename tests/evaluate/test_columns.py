@@ -50,7 +50,7 @@ def test_apply_finds_the_columns_by_name_and_keeps_their_names(capsys):
     found = evaluate(preds, calibrators=["vector"], draws=5, n_boot=20)
     found.fitted["vector"].save("c.safetensors")
     calibrator = Calibrator.load("c.safetensors")
-    assert preds.classes == calibrator.class_names_ == tuple(WORDS)
+    assert {preds.classes, calibrator.class_names_} == {tuple(WORDS)}
     want = calibrator.transform(LOGITS)
     for name in "fit", "turned":
         assert cli.main(["apply", "c.safetensors", f"{name}.csv", "--logits", "--out", "out.csv"]) == 0
@@ -145,7 +145,7 @@ def test_names_of_a_classifier_of_scikit_learn_are_kept(tmp_path):
     classifier = LogisticRegression().fit(X, LABELS)
     preds = Predictions.of(classifier, X, LABELS)
     preds.save(tmp_path/"p.safetensors")
-    assert preds[:9].classes == Predictions.load(tmp_path/"p.safetensors").classes == tuple(WORDS)
+    assert {preds[:9].classes, Predictions.load(tmp_path/"p.safetensors").classes} == {tuple(WORDS)}
     assert Predictions.of(classifier, X, LABELS, pos_label="dog").classes == ("", "dog")
     assert Predictions.of(LogisticRegression().fit(X, TARGET), X, TARGET).classes == ()
 
