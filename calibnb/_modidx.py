@@ -1500,6 +1500,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                'calibnb/metrics/ood.py'),
                                      'calibnb.metrics.ood._Sorted.both': ('10_metrics/ood.html#_sorted.both', 'calibnb/metrics/ood.py'),
                                      'calibnb.metrics.ood._auroc': ('10_metrics/ood.html#_auroc', 'calibnb/metrics/ood.py'),
+                                     'calibnb.metrics.ood._both': ('10_metrics/ood.html#_both', 'calibnb/metrics/ood.py'),
                                      'calibnb.metrics.ood._fpr': ('10_metrics/ood.html#_fpr', 'calibnb/metrics/ood.py'),
                                      'calibnb.metrics.ood._logits': ('10_metrics/ood.html#_logits', 'calibnb/metrics/ood.py'),
                                      'calibnb.metrics.ood._numbers': ('10_metrics/ood.html#_numbers', 'calibnb/metrics/ood.py'),

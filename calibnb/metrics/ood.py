@@ -56,6 +56,13 @@ def _scores_of(values, score, name):
         return _confidences(check_samples(values, None, labelled=False).probs, score).cpu()
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
 
+def _both(inside, outside, score):
+    "Scores of both sets; ValueError where they are of different numbers of classes."
+    scores = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')
+    ours, theirs = (as_tensor(values).shape[1:].numel() for values in (inside, outside))
+    if score == _OWN or ours == theirs: return scores
+    raise ValueError(f'outside: {theirs} classes, but inside has {ours}; want both of one network')
+
 # %% ../../nbs/10_metrics/06d_ood.ipynb #1f0caeee
 def _auroc(inside, outside):
     "By counting the outside scores below each inside score, and half of those equal to it."
@@ -74,7 +81,7 @@ def ood_auroc(
     *, score:str='max',# of probabilities 'max', 'margin', 'entropy'; of logits 'energy', 'max_logit'; 'given': (N,)
 )->Tensor:             # 0-d float64 in [0, 1]; .5 is chance
     "How often a sample from inside has a higher score than one from outside, ties half [Hendrycks 2017]."
-    return _auroc(_scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside'))
+    return _auroc(*_both(inside, outside, score))
 
 def fpr_at_tpr(
     inside, outside,   # as in `ood_auroc`
@@ -83,7 +90,7 @@ def fpr_at_tpr(
 )->Tensor:             # 0-d float64 in [0, 1], lower is better
     "FPR95: share of outside that passes where 95 % of inside, which is positive, do [Liu 2020]."
     if not 0 < tpr <= 1: raise ValueError(f'tpr: {tpr}, want a share in (0, 1], e.g. 0.95')
-    return _fpr(_scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside'), tpr)
+    return _fpr(*_both(inside, outside, score), tpr)
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #30258789
 class _Sorted:
@@ -113,7 +120,7 @@ def ood_measures(
 )->dict[str, Measure]: # 'auroc' and 'fpr95', with bootstrap intervals; n counts both sets
     "AUROC and FPR95 between two sets of predictions, inside being positive."
     check_level(level)
-    inside, outside = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')
+    inside, outside = _both(inside, outside, score)
     drawn = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))
     ordered, n = _Sorted(inside, outside), len(inside) + len(outside)
     values = torch.stack([ordered.both(*rows) for rows in drawn])
