@@ -37,7 +37,7 @@ for path in sorted((ROOT/"nbs").rglob("[0-9]*.ipynb")):
         MODULES[path] = found[1]
 WIDGETS = "first_five_minutes", "your_loss", "reliability", "losses", "simplex", "runs"  # from simple to special
 EXPLORE = [ROOT/"nbs"/"explore"/f"{name}.ipynb" for name in WIDGETS]
-GALLERY = sorted((ROOT/"runs"/"gallery").glob("*.ipynb"))
+GALLERY = sorted((ROOT/"runs"/"gallery").rglob("*.ipynb"))
 
 
 def below(path):
@@ -162,8 +162,8 @@ def api_page(notebook):
 
 
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
-PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", *PAPERS, "benchmarks/RESULTS.md",
-         "docs/how-to.md")  # that are Markdown already
+PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "runs/gallery/cifar10/README.md",
+         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md")  # that are Markdown already
 
 
 def gather(run):
@@ -172,7 +172,7 @@ def gather(run):
     for folder in ("nbs/explore", "runs/gallery/figures", "api", *(below(p.parent) for p in MODULES)):
         (SOURCE/folder).mkdir(parents=True, exist_ok=True)
     for page in PAGES:
-        (SOURCE/page).parent.mkdir(exist_ok=True)
+        (SOURCE/page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
     shutil.copy(ROOT/"docs"/"house.svg", SOURCE/"docs")
@@ -216,7 +216,7 @@ def navigation():
         {"Home": "README.md"},
         {"Explore": [{title(path): below(path)} for path in EXPLORE]},
         {"How to": "docs/how-to.md"},
-        {"Studies": ["runs/gallery/README.md", *studies]},
+        {"Studies": ["runs/gallery/README.md", *studies, "runs/gallery/cifar10/README.md"]},
         {"Papers": [{"Where each figure and table is drawn": "runs/README.md"}, *PAPERS]},
         {"Methods": methods},
         {"API": api},

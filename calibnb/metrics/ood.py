@@ -56,6 +56,7 @@ def _scores_of(values, score, name):
         return _confidences(check_samples(values, None, labelled=False).probs, score).cpu()
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
 
+# %% ../../nbs/10_metrics/06d_ood.ipynb #e60be712
 def _both(inside, outside, score):
     "Scores of both sets; ValueError where they are of different numbers of classes."
     scores = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')

@@ -100,3 +100,13 @@ def test_readme_counts_the_verdicts_of_the_gallery():
                 f"contradicted, {alike} show no difference and {undecided} are undecided; {others[0]} observations of "
                 f"our own and {others[1]} identities are counted apart.")
     assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence
+
+
+def test_readme_counts_the_verdicts_on_real_images():
+    counts = nbformat.read(ROOT/"runs"/"gallery"/"cifar10"/"evidence.ipynb", 4).metadata["findings"]
+    holds, contradicted, alike, undecided = (counts.get(f"paper: {v}", 0)
+                                             for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED))
+    n = holds + contradicted + alike + undecided
+    sentence = (f"Verdicts on {n} claims of papers, asked of it and of data with a known truth: {holds} hold, "
+                f"{contradicted} contradicted, {alike} no difference, {undecided} undecided")
+    assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence

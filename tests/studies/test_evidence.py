@@ -4,14 +4,14 @@ import csv
 import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, assert_complete, run_forked
+from conftest import EXPERIMENTS, ROOT, assert_complete, run_forked
 from reading import finding, percent, table, true_error
 
 from calibnb.evaluate import Resamples, resampled_measures
 from calibnb.notebooks import UNDECIDED
 from calibnb.params import declared
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
-from calibnb.runs.kept import read_kept
+from calibnb.runs.kept import excess_error, read_kept
 from calibnb.train import Recipe
 
 IMAGES = "cifar10_cpu"
@@ -135,3 +135,19 @@ def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecti
     assert sum(not about["calibrator"] for about in rows) == len(runs)
     ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
     assert ways == {"", "temperature", *collecting["further"]}
+
+
+def test_readme_says_what_the_table_of_the_gallery_holds():
+    "Mean over the seeds of ECE and of the distance to people, of CE before and after a temperature."
+    kept = read_kept(ROOT/"runs"/"gallery"/"cifar10")
+    votes = kept.votes[IMAGES]
+    def told(calibrator):
+        made = rows(kept, "ce", calibrator)
+        asked = [excess_error(m.conf, votes.gather(1, m.pred[:, None])[:, 0], votes.sum(1)) for m in made]
+        errors = [resampled_measures(m, Resamples(len(m), 2))["ece"][0] for m in made]
+        return 100*np.mean(errors), 100*np.mean([error.mean().sqrt() for error in asked])
+    (ece, distance), (ece_after, distance_after) = told(""), told("temperature")
+    sentence = (f"a temperature takes the ECE of networks trained with cross-entropy from {ece:.1f} to "
+                f"{ece_after:.1f} %, but their distance to what people say, image by image, only from "
+                f"{distance:.1f} to {distance_after:.1f} points")
+    assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence
