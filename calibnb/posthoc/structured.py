@@ -52,15 +52,7 @@ class _Matrix:
     def gathered(errors, columns): return errors @ columns.T
 
     @staticmethod
-    def of_labels(columns, y, w):
-        shares = columns.new_zeros(len(columns) - 1, len(y)).scatter_(0, y[None], w[None])
-        return shares @ columns.T
-
-    @staticmethod
     def multiplied(columns): return columns[None]
-
-    @staticmethod
-    def moments(weights, columns): return torch.stack([(columns*w) @ columns.T for w in weights])
 
     @staticmethod
     def strength(K, of_offsets, of_own, of_others):
@@ -82,11 +74,6 @@ class _Vector:
 
     @staticmethod
     def gathered(errors, columns): return torch.stack([torch.linalg.vecdot(errors, columns[:-1]), errors.sum(1)], 1)
-
-    @staticmethod
-    def of_labels(columns, y, w):
-        own, K = columns.gather(0, y[None])[0], len(columns) - 1
-        return torch.stack([torch.bincount(y, v, K) for v in (own*w, w)], 1)
 
     @staticmethod
     def multiplied(columns): return torch.stack([columns[:-1], torch.ones_like(columns[:-1])], 1)
@@ -117,13 +104,21 @@ class _Samples:
     @cached_property
     def of_labels(self):
         "(K, m) means of what the numbers of each class are multiplied by, where it is the label."
-        sums = [self.form.of_labels(columns, y, w).double().cpu() for columns, w, y in self.pieces]
-        return torch.stack(sums).sum(0)/self.total
+        sums = torch.zeros_like(self.strength)
+        for columns, w, y in self.pieces:
+            of_label = columns.new_zeros(len(columns) - 1, len(y)).scatter_(0, y[None], w[None])
+            sums += self.form.gathered(of_label, columns).cpu()
+        return sums/self.total
 
     @cached_property
     def shares(self):
         "(N,) float64, what each sample counts for; they sum to 1."
         return torch.cat([w for _, w, _ in self.pieces]).double()/self.total
+
+    @cached_property
+    def multiplied(self):
+        "(K, m, N) float64, what the numbers of each class are multiplied by; or (1, m, N), the same for all classes."
+        return self.form.multiplied(self.columns.double())
 
     def to(self, dtype):
         if self.columns.dtype == dtype: return self
@@ -183,19 +178,23 @@ def _root(H):
 class _Curvature:
     "Second derivatives of an objective at some changes."
     def __init__(self, objective, change):
+        self.objective, self.p = objective, objective.probabilities(change)
         self.form, self.columns, self.shares = objective.form, objective.columns, objective.shares
-        self.p, self.penalty = objective.probabilities(change), (2*objective.strength).to(objective.columns)
-        self.weights = self.p*self.shares.to(self.p)
+
+    @cached_property
+    def penalty(self): return (2*self.objective.strength).to(self.columns)
+
+    @cached_property
+    def weights(self): return self.p*self.shares.to(self.p)
 
     def whole(self):
         "All of them, (K m, K m) in float64 on the CPU."
-        (K, m), p, columns = self.penalty.shape, self.p.double(), self.columns.double()
-        spread = ((p*self.shares.sqrt())[:, None]*self.form.multiplied(columns)).flatten(0, 1)
-        H = (spread @ spread.T).neg_()
-        own = H.view(K, m, K, m).diagonal(dim1=0, dim2=2)
-        own += self.form.moments(p*self.shares, columns).permute(1, 2, 0)
-        H.diagonal().add_(self.penalty.flatten())
-        return H.cpu()
+        strength, multiplied, p = self.objective.strength, self.objective.multiplied, self.p.double()
+        weighted = (p*self.shares)[:, None]*multiplied
+        H = (weighted.flatten(0, 1) @ (p[:, None]*multiplied).flatten(0, 1).T).neg_()
+        own = H.view(*strength.shape, *strength.shape).diagonal(dim1=0, dim2=2)
+        own += (weighted @ multiplied.mT).permute(1, 2, 0)
+        return H.cpu().add_((2*strength).flatten().diag())
 
     def times(self, v):
         "Their product with (K, m) changes."
