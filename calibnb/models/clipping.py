@@ -7,22 +7,24 @@ __all__ = ['clip_threshold', 'ClippedFeatures']
 
 # %% ../../nbs/55_models/05_clipping.ipynb #4d76c43b
 import math
+from functools import partial
 from numbers import Real
 
 import torch
 import torch.nn.functional as F
 from torch import nn, Tensor
 
-from ..core.checks import as_tensor, check_logits
+from ..core.checks import as_tensor, at_least_float32, check_logits
 from .classifier import Classifier
 
 # %% ../../nbs/55_models/05_clipping.ipynb #a86e1037
-_STEPS = 100  # thresholds tried at a time
+_STEPS = 100  # thresholds tried first
+_FEW = 4096   # rows, at least, of these tries
 
 def _clipped_nll(head, features, target, threshold):
-    "Mean NLL in float64 with features clipped."
-    logits = head(features.clamp_max(threshold))
-    return F.cross_entropy(logits.double(), target).item()
+    "Mean NLL with features clipped, summed in float64."
+    logits = at_least_float32(head(features.clamp_max(threshold)))
+    return F.cross_entropy(logits, target, reduction='none').double().mean().item()
 
 @torch.no_grad()
 def clip_threshold(
@@ -31,17 +33,16 @@ def clip_threshold(
     target,          # (N,) class ids
 )->float:            # inf where clipping does not help
     "The threshold c >= 0 of min(x, c) with the least NLL on validation samples [Tao 2025]."
+    from scipy.optimize import minimize_scalar
     features, target = _check_features(head, features, target)
-    best, nll = math.inf, _clipped_nll(head, features, target, math.inf)
-    least, largest = 0., max(features.max().item(), 0.)
-    for _ in range(2):
-        step = (largest - least)/_STEPS
-        for i in range(_STEPS):
-            found = _clipped_nll(head, features, target, least + i*step)
-            if found < nll: best, nll = least + i*step, found
-        if best == math.inf: return best
-        least, largest = max(best - step, 0.), best + step
-    return best
+    every, step = max(1, len(target)//_FEW), max(features.max().item(), 0.)/_STEPS
+    tried = [i*step for i in range(_STEPS)] + [math.inf]
+    start = min(reversed(tried), key=partial(_clipped_nll, head, features[::every], target[::every]))
+    if start == math.inf: return start
+    nll = partial(_clipped_nll, head, features, target)
+    between = max(start - step, 0.), start + step
+    found = minimize_scalar(nll, bounds=between, method='bounded', options=dict(xatol=step/_STEPS))
+    return min(math.inf, start, found.x.item(), key=nll)
 
 def _check_features(head, features, target):
     features, target = as_tensor(features, 'features').detach(), as_tensor(target, 'target')
@@ -70,6 +71,8 @@ class ClippedFeatures(Classifier):
         if not good: raise ValueError(f'threshold: {threshold!r}, want a number of at least 0; inf clips nothing')
         self.model, self.threshold = model, threshold
 
+    def get_extra_state(self): return torch.tensor(self.threshold, dtype=torch.float64)
+    def set_extra_state(self, state): self.threshold = state.item()
     @property
     def head(self): return self.model.head
     def features(self, x:Tensor)->Tensor: return self.model.features(x).clamp_max(self.threshold)

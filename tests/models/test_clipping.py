@@ -55,6 +55,21 @@ def test_the_threshold_is_the_best_of_a_fine_grid(seed):
     assert found <= min(*grid, unclipped) + 1e-4 and found <= unclipped
 
 
+def test_many_samples_are_tried_in_part_and_the_minimum_is_of_all():
+    head, features, target = problem(7, N=9000)
+    c = clip_threshold(head, features, target)
+    def nll(c): return nn.functional.cross_entropy(head(features.clamp_max(c)), target).item()
+    grid = [nll(i*features.max().item()/300) for i in range(301)]
+    assert nll(c) <= min(*grid, nll(math.inf)) + 1e-5
+
+
+def test_the_state_has_the_threshold():
+    clipped = ClippedFeatures(make_model("mlp", 3, (8,)), .25)
+    again = ClippedFeatures(make_model("mlp", 3, (8,)), math.inf)
+    again.load_state_dict(clipped.state_dict())
+    assert again.threshold == .25 and torch.equal(again(torch.ones(2, 8)), clipped(torch.ones(2, 8)))
+
+
 def test_negative_features_and_a_head_that_is_right():
     head, features, target = problem(0)
     c = clip_threshold(head, features - 2, target)
