@@ -75,7 +75,7 @@ def main(argv=None)->int: # exit code
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyError, TypeError, ValueError, OSError) as e:
-        from calibnb.runs.folder import reasons
+        from calibnb.core.settings import reasons
         print(f'calibnb: {_as_typed(reasons(e), vars(args).get("flags", {}))}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -34,6 +34,8 @@ def as_tensor(
 )->Tensor:
     "`x` as a tensor; NumPy arrays share their memory where they can."
     if isinstance(x, Tensor): return x
+    if hasattr(x, 'probs') and hasattr(x, 'logits'):
+        raise ValueError(f'{name}: {type(x).__name__}, want numbers in a tensor, array or list: its .probs or .logits')
     try: x = np.asarray(x)
     except ValueError: raise ValueError(f'{name}: a ragged list, want rows of equal length') from None
     kind = x.dtype.kind

@@ -20,9 +20,10 @@ def pick(
 ):             # `known[name]` for a mapping, else `name`
     "Look `name` up in `known`; an unknown one is a ValueError with the nearest and all known names."
     if not isinstance(name, Hashable) or name not in known:
-        near = difflib.get_close_matches(str(name), list(known), 1)
+        near = difflib.get_close_matches(name, list(known), 1) if isinstance(name, str) else []
         hint = f'did you mean {near[0]!r}? ' if near else ''
-        raise ValueError(f'{what}: {name!r} is not known; {hint}known: {", ".join(known)}{more}')
+        given = repr(name) if len(repr(name)) < 80 else f'a {type(name).__name__}'
+        raise ValueError(f'{what}: {given} is not known; {hint}known: {", ".join(known)}{more}')
     return known[name] if hasattr(known, 'keys') else name
 
 # %% ../../nbs/00_core/02_options.ipynb #5fb67d93

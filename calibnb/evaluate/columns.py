@@ -76,13 +76,19 @@ def _strays(frame):
     named = {name: _way_out(name) for name in frame if _plain(name) in _NOT_CLASSES}
     return named | {name: text for name in frame if name not in named and (text := _text_in(frame[name]))}
 
+def _are_predictions(frame):
+    "Whether a column `prediction` is what `write_probs` writes, classes by id or name, and no probability."
+    if 'prediction' not in frame: return False
+    column = frame['prediction']
+    return column.dtype.kind not in 'f' or bool((column.dropna() == column.dropna().round()).all())
+
 def _read_csv(path):
     "The columns of classes as one array called '', and each column of labels under its own name."
     import pandas as pd
     frame = pd.read_csv(path).rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     labels = [name for name in frame if _plain(name) in TARGET_NAMES]
-    scores = frame.drop(columns=[*labels, *(['prediction'] if 'prediction' in frame else [])])
+    scores = frame.drop(columns=[*labels, *(['prediction'] if _are_predictions(frame) else [])])
     strays = _strays(scores)
     scores = scores.drop(columns=[*strays])
     _check_class_names([*scores])

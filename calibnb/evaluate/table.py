@@ -326,17 +326,27 @@ def _changes(found, row):
     return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {before:.2f} % to {after:.2f} %.']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #f3f95399
-_CLEARLY = 4  # standard errors below what knowing nothing gives
+_CLEARLY = 4  # standard errors
+_PLAINLY = .1 # of the predictions, which would be right with the labels in another order
 
 def _mixed_up(scored):
     "A sentence where labels seem to be those of other classes."
     if scored.binary or scored.classes.shape[1] == 2: return _swapped(scored)
-    n, K, hits = len(scored), scored.classes.shape[1], scored.hit.sum().item()
-    shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
-    chance = (shares[0]*shares[1]).sum().item()
-    if hits >= n*chance - _CLEARLY*math.sqrt(n*chance*(1 - chance)): return []
-    return [f'Are the labels in the order of the columns? Only {100*hits/n:.1f} % of the predictions are right, and '
-            f'{100*chance:.1f} % would be by chance.']
+    reordered = _reordered_hits(scored.pred, scored.target, scored.classes.shape[1])
+    gain, hits = reordered - scored.hit.double(), scored.hit.double().mean().item()
+    if not gain.mean() > max(_PLAINLY, _CLEARLY*gain.std()/math.sqrt(len(gain))): return []
+    return [f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and with the '
+            f'labels in another order {100*reordered.mean().item():.1f} % would be.']
+
+def _reordered_hits(pred, target, K):
+    "(N,) float64, is a prediction right with the labels in the order that suits the other half of the samples best?"
+    from scipy.optimize import linear_sum_assignment
+    hit = torch.zeros(len(pred), dtype=torch.float64)
+    for first in 0, 1:
+        together = (pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) + .5*torch.eye(K)
+        label = torch.from_numpy(linear_sum_assignment(together.numpy(), maximize=True)[1])
+        hit[1 - first::2] = (label[pred] == target)[1 - first::2].double()
+    return hit
 
 def _swapped(scored):
     "The same of two classes."
@@ -345,8 +355,8 @@ def _swapped(scored):
     if not len(ones) or not len(zeros): return []
     auroc, error = _auroc(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
     if auroc >= .5 - _CLEARLY*error: return []
-    return [f'Are the labels 0 and 1 swapped? Their AUROC is {auroc:.3f}, far below one half; with 1 - y it would be '
-            f'{1 - auroc:.3f}.']
+    return [f'Are the labels of the two classes swapped? Their AUROC is {auroc:.3f}, far below one half; the other way '
+            f'round it would be {1 - auroc:.3f}.']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #c35e0c5c
 _ONE_IN = 100  # the advice says so if a choice rests on at most one sample in so many

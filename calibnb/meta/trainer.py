@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 from torch import nn, Tensor
 
 from ..core.options import bind_options, pick
 from ..core.runtime import autocast, seeded
+from ..core.settings import Settings
 from ..processes.parallel import world_size
 from ..losses.surrogates import dece, sece
 from ..data.splits import Split
@@ -37,7 +38,7 @@ def _cross_entropy(logits, target): return F.cross_entropy(logits, target)
 OUTER = {'sece': sece, 'dece': dece, 'ce': _cross_entropy}
 _CHOICES = dict(learn=LEARN, outer=OUTER, scope=('head', 'full'), jvp_by=('forward', 'difference'))
 
-class MetaFields(BaseModel):
+class MetaFields(Settings):
     "What a `MetaRecipe` holds."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     learn: str = 'gamma'                       # gamma (γ-Net), smoothing, l2

@@ -18,7 +18,7 @@ from ..core.checks import as_tensor, check_multilabel
 from .bins import check_bins, class_sums
 from .smoothing import smooth_noise
 from calibnb.metrics.intervals import (
-    check_level, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
+    check_level, check_metric, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
 )
 from .samples import _checked_weight, over_samples
 from calibnb.metrics.errors import (
@@ -95,6 +95,7 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     "Percentile bootstrap interval of a metric; warns for a calibration error, and names what is better, e.g. `ece_ci`."
     check_level(level)
+    check_metric(metric)
     if kind is not None: pick('kind', kind, ('multilabel',))
     _warn_if_raised(metric, kind)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False

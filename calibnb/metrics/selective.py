@@ -116,7 +116,7 @@ def _of_given(value, scores, right, kind, sample_weight, ignore_index):
 
 def _over_curves(value, probs, target, score, kind, sample_weight, ignore_index, validate):
     "A number of the curve of samples."
-    pick('score', score, [*SCORES, _OWN])
+    pick('score', score, [*SCORES, _OWN], "; scores of your own take the place of probs, with score='given'")
     if score == _OWN: return _of_given(value, probs, target, kind, sample_weight, ignore_index)
     def of_samples(samples):
         scores = _confidences(samples.probs, score)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
 from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
-from .intervals import check_level, check_resamples, normal_reach, share_of_at_least
+from .intervals import check_level, check_metric, check_resamples, normal_reach, share_of_at_least
 from .measure import Measure
 from .samples import over_samples
 from calibnb.metrics.variants import (
@@ -75,6 +75,7 @@ def consistency_test(
     **options,           # for `metric`
 )->Measure:              # value, n, p, and what a calibrated model shows: `floor` on average, `floor_high` in 95 %
     "Test of calibration by consistency resampling of any error [Bröcker 2007; Vaicenavicius 2019]."
+    check_metric(metric)
     check_resamples(draws, 'draws')
     check_bool(resample=resample)
     samples = over_samples(lambda s: s, probs, target, sample_weight=sample_weight, ignore_index=ignore_index)

@@ -20,8 +20,9 @@ from pathlib import Path
 
 from ..core.options import pick
 from ..core.plugins import code_is_same
+from ..core.settings import one_line
 from ..processes.kernels import forked_kernels
-from ..runs.folder import RunError, RunFolder, checkout, failure, one_line, run_path
+from ..runs.folder import RunError, RunFolder, checkout, failure, run_path
 from ..params import check_values, join_dotted, notebook_parameters, read_notebook
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #e8735fb0

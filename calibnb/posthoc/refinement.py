@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..core.checks import _refuse_probs, check_logits
 from ..core.options import pick
+from ..core.predictions import class_logits
 from ..metrics.intervals import SharedResamples, check_level, percentiles
 from ..metrics.measure import Measure
 from ..metrics.scores import brier_of_samples
@@ -20,9 +21,9 @@ from .calibrator import make_calibrator
 
 # %% ../../nbs/30_posthoc/07_refinement.ipynb #2be649f1
 def _of_network(logits, target, score):
-    "(N,) float64 scores of the softmax of logits."
-    if score == 'nll': return F.cross_entropy(logits, target, reduction='none')
-    return brier_of_samples(logits.softmax(1), target)
+    "(N,) float64 scores of the softmax of logits, or of the sigmoid of one column."
+    if score == 'nll': return F.cross_entropy(class_logits(logits), target, reduction='none')
+    return brier_of_samples(logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1), target)
 
 def _of_calibrator(calibrator, logits, target, score):
     "(N,) float64 scores of what a fitted calibrator makes of logits."
@@ -30,7 +31,7 @@ def _of_calibrator(calibrator, logits, target, score):
     return brier_of_samples(calibrator.transform(logits), target)
 
 def held_out_scores(
-    logits,                  # (N, K) or (N, K, d1, ...)
+    logits,                  # (N, K) or (N, K, d1, ...); log-odds of one class (N,) or (N, 1)
     target,                  # (N,) or (N, d1, ...) class ids
     calibrator='temperature',# its name, or a calibrator, which is not changed
     *, score:str='nll',      # or 'brier'
@@ -39,8 +40,8 @@ def held_out_scores(
 )->Tensor:                   # (N,) float64, in the order of the samples
     "The score of each sample by a calibrator that was fitted on the other parts of the samples."
     pick('score', score, ('nll', 'brier'))
-    logits, target = check_logits(logits, target, values=True)
-    _refuse_probs(logits, 'of p, p.log() are logits')
+    logits, target = check_logits(logits, target, values=True, least=1)
+    if logits.shape[1] > 1: _refuse_probs(logits, 'of p, p.log() are logits')
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
         raise ValueError(f'folds: {folds}, want 2 or more parts of at least 2 of the {N} samples')
@@ -68,7 +69,7 @@ def score_decomposition(
     Cross-fitted, with bootstrap intervals [Berta 2025]."""
     check_level(level)
     refinement = held_out_scores(logits, target, calibrator, score=score, folds=folds, seed=seed).cpu()
-    logits, target = check_logits(logits, target)
+    logits, target = check_logits(logits, target, least=1)
     total = _of_network(logits.detach().double(), target, score).cpu()
     parts = {score: total, 'calibration': total - refinement, 'refinement': refinement}
     means = SharedResamples(len(total), n_boot, seed).means(torch.stack(list(parts.values())))

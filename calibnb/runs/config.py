@@ -10,9 +10,10 @@ import json
 import math
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import ConfigDict, Field, model_serializer, model_validator
 
 from ..core.plugins import HINT, load_plugins, yours
+from ..core.settings import Settings
 from ..losses.modules import _COUNTS, loss_options, make_loss
 from ..data.sets import data_options
 from ..models.named import model_options
@@ -114,7 +115,7 @@ def check_code(
                              'into a file that CALIBNB_PLUGINS names')
 
 # %% ../../nbs/70_runs/02_config.ipynb #2272ad76
-class RunConfig(BaseModel):
+class RunConfig(Settings):
     "What to train: validated, complete, and the name of its folder."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs

@@ -19,7 +19,8 @@ from typing import Protocol
 from ..core.plugins import add_plugins
 from ..processes.pool import PATIENCE, JobDied, Outcome, in_processes, worker_count
 from ..processes.kernels import KERNEL_MODULES, spare_kernel
-from ..runs.folder import failure, one_line
+from ..core.settings import one_line
+from ..runs.folder import failure
 from ..notebooks.execute import run_notebook
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #b5977714

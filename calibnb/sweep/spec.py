@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import ConfigDict, model_validator
 
 from ..core.options import pick
-from ..runs.folder import RunFolder, reasons, run_path
+from ..core.settings import reasons, Settings
+from ..runs.folder import RunFolder, run_path
 from ..notebooks.execute import is_made, plan_notebook
 from ..params import read_value
 from ..names import NAMES, check_names_before_torch
@@ -51,7 +52,7 @@ def _range(name, given, start, stop, step=1):
     return list(range(start, stop, step))
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #bb8b6593
-class SweepSpec(BaseModel):
+class SweepSpec(Settings):
     "Many runs in a few lines, as in a file of `sweeps/`."
     model_config = ConfigDict(extra='forbid', hide_input_in_errors=True)
     about: str = ''                       # what the sweep is for

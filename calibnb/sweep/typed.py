@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from ..runs.folder import one_line, reasons
+from ..core.settings import one_line, reasons
 from .spec import SweepSpec
 from ..params import read_value
 

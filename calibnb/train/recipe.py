@@ -12,10 +12,11 @@ from functools import partial
 from typing import Literal, get_args
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_serializer, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_serializer, model_validator
 
 from ..core.options import pick
 from ..core.runtime import precisions
+from ..core.settings import Settings
 
 # %% ../../nbs/60_train/01_recipe.ipynb #2696a86e
 def _milestones(epochs, *shares):
@@ -186,7 +187,7 @@ OPTIMIZERS = dict(  # name -> (weights, recipe, fused) -> optimiser
     sgd=_sgd, adam=partial(_adam, torch.optim.Adam), adamw=partial(_adam, torch.optim.AdamW), adagrad=_adagrad)
 
 # %% ../../nbs/60_train/01_recipe.ipynb #64f6b653
-class RecipeFields(BaseModel):
+class RecipeFields(Settings):
     "What a `Recipe` holds."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     epochs: int = Field(150, ge=1)            # passes over the training split

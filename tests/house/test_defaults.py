@@ -640,7 +640,7 @@ ELSEWHERE = {
     "streaming": {},
     "smoothing": {},
     "samples": {},
-    "intervals": {HELPERS: "check_level normal_reach check_resamples"},
+    "intervals": {HELPERS: "check_level check_metric normal_reach check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},

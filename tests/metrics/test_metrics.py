@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from calibnb.metrics import bins, intervals, smoothing
 from calibnb import metrics
+from calibnb.core import Predictions
 
 NAMES = ["error_rate", "nll", "brier_score", "entropy", "ece", "mce", "average_ce", "ada_ece", "classwise_ece",
          "debiased_ece", "ace", "reliability_bins", "smooth_ece", "sece", "kde_ece"]
@@ -287,6 +288,7 @@ BAD = {
     "swapped": ((GOOD[1], GOOD[0]), "probs: dtype int64, want floating point; are target and probs swapped"),
     "nothing": ((None, GOOD[1]), "probs: object values, want numbers"),
     "strings": ((GOOD[0], ["cat", "dog"]), "target: .* values, want numbers"),
+    "a record": ((Predictions(GOOD[0].log(), GOOD[1]), GOOD[1]), "probs: Predictions, want numbers .* its .probs"),
     "ragged": (([[.5, .5], [1.]], GOOD[1]), "probs: a ragged list"),
 }
 

@@ -66,6 +66,18 @@ def test_every_calibrator(name):
         assert found["calibration"].value > 0 and found[score].n == 300
 
 
+@pytest.mark.parametrize("name", posthoc.list_calibrators())
+def test_every_calibrator_of_one_column(name):
+    "A temperature of log-odds is that of both columns; the Brier score of one column is half of theirs."
+    logits, target = drawn(300, 2., 1)
+    odds, ones = logits[:, 1] - logits[:, 0], (target == 1).long()
+    found = score_decomposition(odds, ones, name, n_boot=10)
+    assert found["nll"].value == pytest.approx(torch.nn.functional.binary_cross_entropy_with_logits(odds, ones.double()))
+    if name == "temperature":
+        both = held_out_scores(torch.stack([0*odds, odds], 1), ones, score="brier")
+        torch.testing.assert_close(held_out_scores(odds[:, None], ones, score="brier"), both/2)
+
+
 def test_forms_of_input():
     logits, target = drawn(40, 1.5, 2)
     want = held_out_scores(logits, target, score="brier")

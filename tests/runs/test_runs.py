@@ -311,11 +311,12 @@ BAD = [
     (dict(recorders=["nll"]), "recorder: 'nll' is not known"),
     (dict(experiment="../elsewhere"), "experiment"),
     (dict(seed=3), r"seed: belongs in the recipe, RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
-    (dict(recipe=dict(epochs=0)), "epochs"),
+    (dict(recipe=dict(epochs=0)), "^recipe.epochs: 0, input should be greater than or equal to 1$"),
     (dict(data_args=dict(n_train="300")), "data digits option n_train: '300', want int"),
     (dict(n_train=300), r"n_train: is an option of the data, RunConfig\(data_args=dict\(n_train=300\)\)"),
     (dict(loss="focal", gamma=2), r"gamma: is an option of the loss, RunConfig\(loss_args=dict\(gamma=2\)\)"),
-    (dict(recipe=dict(learning_rate=.1)), "learning_rate"),
+    (dict(recipe=dict(learning_rate=.1)), "^recipe.learning_rate: not known$"),
+    (dict(los="ce"), "^los: not known, did you mean 'loss'[?]$"),
 ]
 
 
