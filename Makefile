@@ -20,7 +20,9 @@ UV_TELL := grep --line-buffered -vE '^ [-+~] |^ *(Downloaded|Building|Built) |\(
 PIP_TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
 by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 | $(UV_TELL); }
 by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
-install = @set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
+# an environment that is another checkout's would import this one from then on
+own = test ! -L .venv || { echo '.venv is a link to an environment of another checkout: remove it, and it is made here'; exit 1; }
+install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
 .PHONY: help demo test check one lab docs sync hooks bench gpu gallery plans clean
 .DEFAULT_GOAL := help

@@ -436,6 +436,15 @@ def test_make_installs_by_uv_and_adds_only_what_is_missing(clone):
     assert asked(clone)[2:] == [("uv", ".[dev]")]
 
 
+def test_make_installs_nothing_into_the_environment_of_another_checkout(clone, tmp_path_factory):
+    others = tmp_path_factory.mktemp("others")
+    (others/".made").touch()
+    (clone/".venv").symlink_to(others)
+    made = make(clone, ".venv/.notebooks")
+    assert made.returncode and ".venv is a link" in made.stdout + made.stderr, made
+    assert not (clone/"asked").exists()
+
+
 @pytest.mark.parametrize("without", ["uv that is not to be had", "UV=", "uv that breaks"])
 def test_make_installs_by_pip_where_uv_cannot(clone, without):
     if "had" in without:
