@@ -76,6 +76,7 @@ def _strays(frame):
     named = {name: _way_out(name) for name in frame if _plain(name) in _NOT_CLASSES}
     return named | {name: text for name in frame if name not in named and (text := _text_in(frame[name]))}
 
+# %% ../../nbs/40_evaluate/00a_columns.ipynb #d922ad22
 def _are_predictions(frame):
     "Whether a column `prediction` is what `write_probs` writes, classes by id or name, and no probability."
     if 'prediction' not in frame: return False

@@ -8,6 +8,7 @@ __all__ = ['Compact', 'pack_sets', 'unpack_sets', 'write_rows', 'read_rows']
 # %% ../../nbs/40_evaluate/10_compact.ipynb #9440337c
 import json
 from dataclasses import dataclass
+from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 
 import numpy as np
 import torch
@@ -17,15 +18,15 @@ from ..core.atomic import atomic_write
 from .scored import _Binned, Scored
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #8ca6c63e
-_STEPS = 64           # in one unit of the log-odds
+_STEPS = 64           # in one unit of the inverse hyperbolic sine of the log-odds
 _CERTAIN = 2**15 - 1  # code of the probability 1, and with a minus of 0
 
 def _codes(
     probs:Tensor,  # (N,) in [0, 1]
 )->Tensor:         # (N,) int16
-    "Probabilities as log-odds in steps of 1/64."
+    "Probabilities as log-odds in steps that widen with them."
     probs = probs.double().cpu()
-    steps = (_STEPS*torch.logit(probs)).round().clamp(1 - _CERTAIN, _CERTAIN - 1)
+    steps = (_STEPS*torch.logit(probs).asinh()).round().clamp(1 - _CERTAIN, _CERTAIN - 1)
     steps = torch.where(probs <= 0, -_CERTAIN, torch.where(probs >= 1, _CERTAIN, steps))
     return steps.to(torch.int16)
 
@@ -36,7 +37,7 @@ def _likelihood(nll):
 def _decoded(codes):
     "(N,) float64 probabilities of int16 codes."
     codes = codes.double()
-    return (codes/_STEPS).sigmoid().where(codes > -_CERTAIN, 0.).where(codes < _CERTAIN, 1.)
+    return (codes/_STEPS).sinh().sigmoid().where(codes > -_CERTAIN, 0.).where(codes < _CERTAIN, 1.)
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #e3d026e5
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,11 @@ def write_rows(
     "Rows and arrays in one compressed file, complete or not at all."
     text = json.dumps(rows, allow_nan=False, separators=(',', ':'), sort_keys=True)
     about = np.frombuffer(text.encode(), np.uint8)
-    with atomic_write(path) as tmp, open(tmp, 'wb') as file: np.savez_compressed(file, rows=about, **arrays)
+    with atomic_write(path) as tmp, ZipFile(tmp, 'w', ZIP_LZMA) as file:
+        for name, array in dict(rows=about, **arrays).items():
+            info = ZipInfo(f'{name}.npy')  # of no date
+            info.compress_type = ZIP_LZMA
+            with file.open(info, 'w') as member: np.lib.format.write_array(member, array)
 
 def read_rows(
     path,

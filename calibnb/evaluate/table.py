@@ -226,6 +226,7 @@ _calibrator_names = {
     'vector': 'vector scaling',
     'matrix': 'matrix scaling',
     'dirichlet': 'Dirichlet calibration',
+    'hts': 'entropy-based temperature scaling',
     'svs': 'structured vector scaling',
     'sms': 'structured matrix scaling',
     'histogram': 'histogram binning',
@@ -341,10 +342,11 @@ def _mixed_up(scored):
 def _reordered_hits(pred, target, K):
     "(N,) float64, is a prediction right with the labels in the order that suits the other half of the samples best?"
     from scipy.optimize import linear_sum_assignment
-    hit = torch.zeros(len(pred), dtype=torch.float64)
+    hit = torch.zeros(len(pred), dtype=torch.float64, device='cpu')
+    stay = .5*torch.eye(K, dtype=torch.float64, device='cpu')  # where the samples do not say
     for first in 0, 1:
-        together = (pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) + .5*torch.eye(K)
-        label = torch.from_numpy(linear_sum_assignment(together.numpy(), maximize=True)[1])
+        together = (pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) + stay
+        label = torch.from_numpy(linear_sum_assignment(together, maximize=True)[1])
         hit[1 - first::2] = (label[pred] == target)[1 - first::2].double()
     return hit
 

@@ -71,7 +71,7 @@ class ClippedFeatures(Classifier):
         if not good: raise ValueError(f'threshold: {threshold!r}, want a number of at least 0; inf clips nothing')
         self.model, self.threshold = model, threshold
 
-    def get_extra_state(self): return torch.tensor(self.threshold, dtype=torch.float64)
+    def get_extra_state(self): return torch.tensor(self.threshold, dtype=torch.float64, device='cpu')
     def set_extra_state(self, state): self.threshold = state.item()
     @property
     def head(self): return self.model.head

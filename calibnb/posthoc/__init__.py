@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE', 'oracle_ece',
-           'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'StructuredVectorScaling',
-           'StructuredMatrixScaling', 'HistogramBinning', 'Isotonic', 'Platt', 'BBQ', 'BetaCalibration',
-           'SplineCalibration', 'VennAbers', 'COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits',
-           'held_out_scores', 'score_decomposition', 'register_calibrator']
+           'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet', 'EntropyTemperatureScaling',
+           'StructuredVectorScaling', 'StructuredMatrixScaling', 'HistogramBinning', 'Isotonic', 'Platt', 'BBQ',
+           'BetaCalibration', 'SplineCalibration', 'VennAbers', 'COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits',
+           'held_out_logits', 'held_out_scores', 'score_decomposition', 'register_calibrator']
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #bb8957c1
 from typing import TYPE_CHECKING
@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.posthoc.scaling import (
         Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
     )
+    from calibnb.posthoc.adaptive import EntropyTemperatureScaling
     from calibnb.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibnb.posthoc.confidence_maps import (
         BBQ, BetaCalibration, HistogramBinning, Isotonic, Platt, SplineCalibration, VennAbers
@@ -28,14 +29,14 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.posthoc.composed import COMPOSABLE, Composed, calibrated_logits, held_out_logits, ON_TOP
     from calibnb.posthoc.refinement import held_out_scores, score_decomposition
 
-__getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'structured', 'confidence_maps', 'composed',
-                             'refinement')
+__getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'adaptive', 'structured', 'confidence_maps',
+                             'composed', 'refinement')
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #3d1aa7dc
 _all_ = [
     'CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'TemperatureScaling', 'OracleECE',
     'oracle_ece', 'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling', 'Dirichlet',
-    'StructuredVectorScaling', 'StructuredMatrixScaling', 'HistogramBinning',
+    'EntropyTemperatureScaling', 'StructuredVectorScaling', 'StructuredMatrixScaling', 'HistogramBinning',
     'Isotonic', 'Platt', 'BBQ', 'BetaCalibration', 'SplineCalibration', 'VennAbers', 'COMPOSABLE',
     'ON_TOP', 'Composed',
     'calibrated_logits', 'held_out_logits', 'held_out_scores', 'score_decomposition', 'register_calibrator'

@@ -116,9 +116,7 @@ class _Samples:
         return torch.cat([w for _, w, _ in self.pieces]).double()/self.total
 
     @cached_property
-    def multiplied(self):
-        "(K, m, N) float64, what the numbers of each class are multiplied by; or (1, m, N), the same for all classes."
-        return self.form.multiplied(self.columns.double())
+    def multiplied(self): return self.form.multiplied(self.columns.double())  # (K, m, N), or (1, m, N) for all classes
 
     def to(self, dtype):
         if self.columns.dtype == dtype: return self
@@ -175,6 +173,7 @@ def _root(H):
         if not failed: return root
         least = 10*least
 
+# %% ../../nbs/30_posthoc/04a_structured.ipynb #a3873f66
 class _Curvature:
     "Second derivatives of an objective at some changes."
     def __init__(self, objective, change):

@@ -29,7 +29,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "temperature": "posthoc.temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.structured posthoc.confidence_maps posthoc.composed"
-               " posthoc.refinement",
+               " posthoc.adaptive posthoc.refinement",
     "plots": "plots",
     "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table"
                 " evaluate.ranking evaluate.audit evaluate.resampled evaluate.shifted",
@@ -292,7 +292,7 @@ TABLE |= {
 
 LOG_WEIGHTS = torch.tensor([.7, .2, .1], dtype=torch.float64).log()
 FITTED = {"temperature": [{}, dict(criterion="ece"), dict(search="grid"), dict(criterion="ece", search="grid")],
-          "ets": [{}], "vector": [{}], "matrix": [{}], "dirichlet": [{}], "svs": [{}], "sms": [{}],
+          "ets": [{}], "vector": [{}], "matrix": [{}], "dirichlet": [{}], "hts": [{}], "svs": [{}], "sms": [{}],
           "histogram": [{}, dict(mode="each", scheme="mass", empty="zero"), dict(mode="each", empty="identity")],
           "isotonic": [dict(mode=m) for m in ("top", "each")],
           "bbq": [dict(mode=m, bin_numbers=b) for m in ("top", "each") for b in (None, [2, 5])],

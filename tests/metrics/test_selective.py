@@ -127,7 +127,7 @@ def test_the_bootstrap_holds_the_truth():
 
 REFUSED = [
     (lambda: metrics.aurc(PROBS, [0]*40, score="maxx"), "score: 'maxx' is not known; did you mean 'max'"),
-    (lambda: metrics.aurc(PROBS, [0]*40, score=PROBS), "score: a .* is not known; .*; scores of your own take the place"),
+    (lambda: metrics.aurc(PROBS, [0]*40, score=PROBS), "score: a .* is not known; .*; scores of your own take"),
     (lambda: metrics.aurc([[.7, .7]], [0]), "probs: row 0 sums to 1.400"),
     (lambda: metrics.RiskCoverage.of(torch.tensor([math.inf]), torch.tensor([True])), "score: nan or inf"),
     (lambda: metrics.ood_auroc([[2., 0.]], [[.5, .5]]), "inside: probs: 2 at row 0"),

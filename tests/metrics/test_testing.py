@@ -141,8 +141,8 @@ def test_of_one_column_labels_are_drawn_as_flags():
 
 
 REFUSED = [
-    (lambda: metrics.consistency_test("ece", PROBS, LABELS), "metric: 'ece', want a function, e.g. calibnb.metrics.ece"),
-    (lambda: metrics.bootstrap_ci("ece", PROBS, LABELS), "metric: 'ece', want a function, e.g. calibnb.metrics.ece"),
+    (lambda: metrics.consistency_test("ece", PROBS, LABELS), "metric: 'ece', want a function, e.g. calibnb"),
+    (lambda: metrics.bootstrap_ci("ece", PROBS, LABELS), "metric: 'ece', want a function, e.g. calibnb"),
     (lambda: metrics.consistency_test(metrics.ece, PROBS, LABELS, draws=0), "draws: 0, want at least 1"),
     (lambda: metrics.consistency_test(metrics.ece, PROBS, LABELS, resample=1), "resample: 1, want True or False"),
     (lambda: metrics.skce(PROBS, LABELS, 0.), "bandwidth: 0.0, want a positive number"),

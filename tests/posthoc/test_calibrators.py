@@ -1,5 +1,6 @@
 "Structured scaling, beta, spline, Venn-Abers: golden numbers, minima, limits."
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -60,6 +61,32 @@ def test_structured_scaling(name):
     assert math.isclose(calibrator.temperature_, want["temperature"], rel_tol=1e-7)
     within(changes(calibrator), want["changes"], case)
     within(calibrator.transform(TEST), want["test"], case)
+
+
+def test_entropy_temperature():
+    case, calibrator = CASES["hts"], make_calibrator("hts").fit(Z, Y)
+    found, want = [calibrator.weight_, calibrator.bias_], [case["expected"][k] for k in ("weight", "bias")]
+    within(found, want, dict(case, atol=1e-5))
+    within(calibrator.transform(TEST), case["expected"]["test"], case)
+
+
+@pytest.mark.parametrize("kind", ["plain", "sure", "large", "separable", "even", "few"])
+def test_entropy_temperature_is_never_worse_than_one_temperature(kind):
+    logits, target = skewed()
+    if kind in ("sure", "large"):
+        logits = {"sure": 10, "large": 1e5}[kind]*logits
+    if kind == "separable":
+        target = logits.argmax(1)
+    if kind == "even":
+        logits = logits.sign()
+    if kind == "few":
+        logits, target = logits[:3], target[:3]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a temperature at its bound
+        both = [make_calibrator(name).fit(logits, target) for name in ("hts", "temperature")]
+    nll = [c.nll(logits, target).mean() for c in both]
+    assert nll[0] <= nll[1] + 1e-9
+    assert torch.equal(both[0].predict(logits), logits.argmax(1))
 
 
 @pytest.mark.parametrize("dtype, most", [(torch.float64, 1e-7), (torch.float32, 2e-3)])

@@ -21,7 +21,7 @@ CASES = {case["id"]: case for case in ALL}
 SET = tensors(DATA)
 ODDS, HIT, AT = SET["odds"], SET["hits"].long(), SET["at"]
 NAMES = [*list_calibrators(), "temperature+isotonic", "vector+beta"]
-assert {"temperature", "svs", "sms"} <= {n for n in list_calibrators() if make_calibrator(n).takes_weight}
+assert {"temperature", "hts", "svs", "sms"} <= {n for n in list_calibrators() if make_calibrator(n).takes_weight}
 WEIGHED = [name for name in list_calibrators() if make_calibrator(name).takes_weight]
 
 
@@ -63,7 +63,7 @@ def test_the_usual_sense_is_that_of_scikit_learn():
     assert metrics.ece(hist, y) < .05 < metrics.ece(p, y)
 
 
-@pytest.mark.parametrize("name", ["temperature", "ets", "vector", "matrix", "svs", "sms"])
+@pytest.mark.parametrize("name", ["temperature", "ets", "hts", "vector", "matrix", "svs", "sms"])
 def test_calibrators_of_classes_take_log_odds_for_two_of_them(name):
     odds, y = skewed()
     two = torch.stack([torch.zeros_like(odds), odds], 1)

@@ -72,7 +72,8 @@ def test_every_calibrator_of_one_column(name):
     logits, target = drawn(300, 2., 1)
     odds, ones = logits[:, 1] - logits[:, 0], (target == 1).long()
     found = score_decomposition(odds, ones, name, n_boot=10)
-    assert found["nll"].value == pytest.approx(torch.nn.functional.binary_cross_entropy_with_logits(odds, ones.double()))
+    plain = torch.nn.functional.binary_cross_entropy_with_logits(odds, ones.double())
+    assert found["nll"].value == pytest.approx(plain)
     if name == "temperature":
         both = held_out_scores(torch.stack([0*odds, odds], 1), ones, score="brier")
         torch.testing.assert_close(held_out_scores(odds[:, None], ones, score="brier"), both/2)

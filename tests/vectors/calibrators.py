@@ -29,6 +29,25 @@ def temperature(logits, labels):
     return 1/findroot(slope, (mpf("0.1"), mpf(3)), solver="anderson", tol=1e-60)
 
 
+def entropy_temperature(logits, labels, test):
+    "w and b of T = log(1 + exp(w log(H/log K) + b)) where the derivatives of the mean NLL are 0; probabilities."
+    def of(row, w, b):
+        p = softmax(row)
+        h = log(-sum(q*log(q) for q in p)/log(len(row)))
+        a = w*h + b
+        T = log(1 + exp(a))
+        return h, a, T, softmax([v/T for v in row])
+    def slopes(w, b):
+        at_w, at_b = mpf(0), mpf(0)
+        for row, y in zip(logits, labels):
+            h, a, T, p = of(row, w, b)
+            slope = -(sum(q*v for q, v in zip(p, row)) - row[y])/T**2/(1 + exp(-a))
+            at_w, at_b = at_w + slope*h, at_b + slope
+        return at_w, at_b
+    w, b = findroot(slopes, (mpf(0), mpf("1.5")), tol=1e-60)
+    return dict(weight=w, bias=b, test=[of(row, w, b)[3] for row in test])
+
+
 def newton(features, labels, strength, offsets, steps=30):
     """Minimum of the mean NLL of softmax(offset + sum_j w[k][j] features[k][j]) plus sum of strength w².
 
@@ -211,6 +230,7 @@ def main():
     labels = [draw.choices(range(3), [2.718**(v/2) for v in row])[0] for row in logits]
     exact, exact_test = [[[mpf(str(v)) for v in row] for row in part] for part in (logits, test)]
     cases = {"svs": structured(exact, labels, exact_test, False), "sms": structured(exact, labels, exact_test, True)}
+    cases["hts"] = entropy_temperature(exact, labels, exact_test)
     scores, of_scores = one_class(draw)
     cases = [dict(id=name, expected=floats(expected), rtol=0, atol=1e-7)
              for name, expected in (cases | of_scores).items()]
