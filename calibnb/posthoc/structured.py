@@ -234,8 +234,8 @@ class _Rows:
         return v @ self.vectors.T*self.scale
 
 # %% ../../nbs/30_posthoc/04a_structured.ipynb #81ee29e9
-def _conjugate(curvature, near, v, tol=.1, most=100):
-    "What the curvature turns into v, but for a tenth; by conjugate gradients, as `near` is about the inverse."
+def _conjugate(curvature, near, v, tol=.05, most=100):
+    "What the curvature turns into v, but for a twentieth; by conjugate gradients, as `near` is about the inverse."
     found, residual = torch.zeros_like(v), v
     d = near.times(v)
     size = first = (v*d).sum()
