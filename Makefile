@@ -20,8 +20,9 @@ UV_TELL := grep --line-buffered -vE '^ [-+~] |^ *(Downloaded|Building|Built) |\(
 PIP_TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
 by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 | $(UV_TELL); }
 by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
-# an environment that is another checkout's would import this one from then on
-own = test ! -L .venv || { echo '.venv is a link to an environment of another checkout: remove it, and it is made here'; exit 1; }
+# an environment that another checkout made would import this one from then on
+theirs = .venv is a link to the environment of another checkout: remove the link, and one is made here
+own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
 .PHONY: help demo test check one lab docs sync hooks bench gpu gallery plans clean
@@ -31,10 +32,11 @@ help:                  ## this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
 .venv/.made:
+	@$(own)
 	@echo 'making .venv, once'
 	$(PYTHON) -m venv .venv
 	$(if $(UV),@$(PIP) --quiet $(UV) || echo 'uv cannot be had')
-	@touch $@
+	@echo '$(CURDIR)' > $@
 
 $(NOTEBOOKS): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
 	@echo 'installing torch, JupyterLab and what they need: half a minute or some, the largest files are named as they come'

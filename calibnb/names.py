@@ -21,7 +21,7 @@ NAMES = {  # what is named, as messages say it -> its names
     'loss': ['ce', 'label_smoothing', 'brier', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'consistency',
              'lp_norm', 'entropy', 'mmce', 'mmce_weighted', 'dece', 'sece', 'focal_gra', 'flsd_gra', 'dual_focal_gra',
              'bsce_gra', 'mbls', 'acls', 'max_sup', 'logit_norm', 'mdca', 'dca', 'adafocal'],
-    'calibrator': ['temperature', 'ets', 'vector', 'matrix', 'dirichlet', 'hts', 'svs', 'sms', 'histogram',
+    'calibrator': ['temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms', 'histogram',
                    'isotonic', 'platt', 'bbq', 'beta', 'spline', 'venn_abers'],
     'metric': ['overconfidence_error', 'underconfidence_error', 'top_2_ece', 'top_5_ece', 'ks_error', 'marginal_ce',
                'skce', 'aurc', 'e_aurc', 'augrc', 'failure_auroc'],

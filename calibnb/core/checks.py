@@ -210,10 +210,15 @@ def _check_sums(probs):
                          'logits need .softmax(1) first, rounded rows p/p.sum(1)')
 
 # %% ../../nbs/00_core/03_checks.ipynb #450d8285
+_TELLING = 20  # log-odds: as many would not all lie in [0, 1]
+
 def _refuse_probs(
-    logits, # (N, K), K >= 2
+    logits, # (N, K); one column is of log-odds
     way,    # what to do with probabilities
 ):
+    if logits.shape[1] == 1:
+        if len(logits) < _TELLING or not ((logits >= 0) & (logits <= 1)).all(): return
+        raise ValueError(f'logits: every number lies in [0, 1]: these are probabilities; {way}')
     if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < _OFF_SUM:
         raise ValueError(f'logits: every row sums to 1 and no value is negative: these are probabilities; {way}')
 

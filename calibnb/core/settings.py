@@ -32,7 +32,7 @@ def _pydantic_reason(error, known):
     "'name: value, what is wanted', of one of the errors in a ValidationError."
     name = '.'.join(map(str, error['loc']))
     if error['type'] == 'extra_forbidden':
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name, known, 1) if len(error['loc']) == 1 else []
         return f'{name}: not known' + (f', did you mean {near[0]!r}?' if near else '')
     message = one_line(error['msg'].removeprefix('Value error, '))
     if not name: return message

@@ -77,11 +77,12 @@ def _strays(frame):
     return named | {name: text for name in frame if name not in named and (text := _text_in(frame[name]))}
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #d922ad22
-def _are_predictions(frame):
-    "Whether a column `prediction` is what `write_probs` writes, classes by id or name, and no probability."
-    if 'prediction' not in frame: return False
-    column = frame['prediction']
-    return column.dtype.kind not in 'f' or bool((column.dropna() == column.dropna().round()).all())
+def _without_predictions(scores):
+    "All but the column `prediction`, which `write_probs` writes; alone it may be a probability itself."
+    if 'prediction' not in scores: return scores
+    column = scores['prediction'].dropna()
+    broken = len(scores.columns) == 1 and column.dtype.kind == 'f' and (column != column.round()).any()
+    return scores if broken else scores.drop(columns=['prediction'])
 
 def _read_csv(path):
     "The columns of classes as one array called '', and each column of labels under its own name."
@@ -89,7 +90,7 @@ def _read_csv(path):
     frame = pd.read_csv(path).rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     labels = [name for name in frame if _plain(name) in TARGET_NAMES]
-    scores = frame.drop(columns=[*labels, *(['prediction'] if _are_predictions(frame) else [])])
+    scores = _without_predictions(frame.drop(columns=labels))
     strays = _strays(scores)
     scores = scores.drop(columns=[*strays])
     _check_class_names([*scores])

@@ -87,7 +87,7 @@ def pack_sets(
         raise ValueError('sets: they are of different samples, want the same labels in the same order')
     off = torch.stack([(one.pred - target) % K for one in sets]).numpy().astype(np.min_scalar_type(K - 1))
     missed = torch.cat([one.label[~one.hit] for one in sets])
-    return dict(off=off, conf=_planes(torch.stack([one.codes for one in sets])), label=_planes(missed))
+    return dict(off=off, odds=_planes(torch.stack([one.codes for one in sets])), missed=_planes(missed))
 
 def unpack_sets(
     arrays:dict,     # from `pack_sets`
@@ -95,8 +95,10 @@ def unpack_sets(
     num_classes:int,
 )->list[Compact]:
     "The sets of predictions, as they were."
+    if arrays.keys() != {'off', 'odds', 'missed'}:
+        raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds and missed, as pack_sets makes them now')
     off = torch.from_numpy(arrays['off'].astype(np.int64))
-    codes, missed = _joined(arrays['conf']), _joined(arrays['label'])
+    codes, missed = _joined(arrays['odds']), _joined(arrays['missed'])
     if off.shape[1] != len(target): raise ValueError(f'target: {len(target)} labels, want {off.shape[1]}')
     label = codes.clone()
     label[off != 0] = missed
@@ -115,7 +117,7 @@ def write_rows(
         for name, array in dict(rows=about, **arrays).items():
             info = ZipInfo(f'{name}.npy')  # of no date
             info.compress_type = ZIP_LZMA
-            with file.open(info, 'w') as member: np.lib.format.write_array(member, array)
+            with file.open(info, 'w', force_zip64=True) as member: np.lib.format.write_array(member, array)
 
 def read_rows(
     path,

@@ -89,8 +89,6 @@ def _naming(path):
 
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
-_TELLING = 20    # log-odds: as many would not all lie in [0, 1]
-
 def _scores(path, kind):
     "Everything in the file, and its logits or probabilities in floating point."
     pick('kind', kind, kinds)
@@ -104,14 +102,9 @@ def _scores(path, kind):
 def _real_logits(scores):
     "The logits, checked; a ValueError where they are probabilities."
     logits = check_unlabelled(scores, least=1)
-    if logits.shape[1] == 1: _check_log_odds(logits)
-    else: _refuse_probs(logits, 'read the file as probs')
+    both = ', or give both columns, 0 and the log-odds' if logits.shape[1] == 1 else ''
+    _refuse_probs(logits, f'read the file as probs{both}')
     return logits
-
-def _check_log_odds(logits):
-    if len(logits) >= _TELLING and ((logits >= 0) & (logits <= 1)).all():
-        raise ValueError('logits: every number lies in [0, 1]: these are probabilities; read the file as probs, '
-                         'or give both columns, 0 and the log-odds')
 
 def _has_zeros(scores):
     "Is a class impossible somewhere? Of one column, 1 makes the other impossible."
@@ -259,7 +252,8 @@ def _write_csv(path, probs, header=(), words=(), **columns):
     K = probs.shape[1]
     names = [f'class_{k}' for k in ([1] if K == 1 else range(K))]
     if words: columns = {name: np.array(words, dtype=object)[ids] for name, ids in columns.items()}
-    pd.DataFrame(probs, columns=header if any(header) else names).assign(**columns).to_csv(path, index=False)
+    own = any(header) and 'prediction' not in header  # which is to be the predicted class
+    pd.DataFrame(probs, columns=header if own else names).assign(**columns).to_csv(path, index=False)
 
 def _write_npz(path, **arrays):
     with open(path, 'wb') as f: np.savez(f, **arrays)  # given a name, numpy would add a suffix to it
@@ -276,6 +270,7 @@ def _write_pt(path, **arrays):
 def _write_safetensors(path, **arrays):
     save_file(_tensors(arrays), path)
 
+# %% ../../nbs/40_evaluate/01_files.ipynb #ace0a1c0
 _writers = {'.npz': _write_npz, '.npy': _write_npy, '.csv': _write_csv, '.pt': _write_pt,
             '.safetensors': _write_safetensors}
 

@@ -328,16 +328,19 @@ def _changes(found, row):
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #f3f95399
 _CLEARLY = 4  # standard errors
-_PLAINLY = .1 # of the predictions, which would be right with the labels in another order
 
 def _mixed_up(scored):
     "A sentence where labels seem to be those of other classes."
     if scored.binary or scored.classes.shape[1] == 2: return _swapped(scored)
-    reordered = _reordered_hits(scored.pred, scored.target, scored.classes.shape[1])
-    gain, hits = reordered - scored.hit.double(), scored.hit.double().mean().item()
-    if not gain.mean() > max(_PLAINLY, _CLEARLY*gain.std()/math.sqrt(len(gain))): return []
-    return [f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and with the '
-            f'labels in another order {100*reordered.mean().item():.1f} % would be.']
+    n, K, hits = len(scored), scored.classes.shape[1], scored.hit.double().mean().item()
+    shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
+    chance, commonest = (shares[0]*shares[1]).sum().item(), shares[1].max().item()
+    reordered = _reordered_hits(scored.pred, scored.target, K).mean().item()
+    told = f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and '
+    if reordered > max((1 + commonest)/2, hits + .1, hits + _CLEARLY/math.sqrt(n)):
+        return [f'{told}with the labels in another order {100*reordered:.1f} % would be.']
+    if hits >= chance - _CLEARLY*math.sqrt(chance*(1 - chance)/n): return []
+    return [f'{told}{100*chance:.1f} % would be by chance.']
 
 def _reordered_hits(pred, target, K):
     "(N,) float64, is a prediction right with the labels in the order that suits the other half of the samples best?"

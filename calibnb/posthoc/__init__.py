@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
         Calibrator, CALIBRATORS, list_calibrators, make_calibrator, register_calibrator
     )
     from calibnb.posthoc.scaling import (
-        Dirichlet, EnsembleTemperatureScaling, MatrixScaling, oracle_ece, OracleECE, TemperatureScaling, VectorScaling
+        Dirichlet, EnsembleTemperatureScaling, EntropyTemperatureScaling, MatrixScaling, oracle_ece, OracleECE,
+        TemperatureScaling, VectorScaling
     )
-    from calibnb.posthoc.adaptive import EntropyTemperatureScaling
     from calibnb.posthoc.structured import StructuredMatrixScaling, StructuredVectorScaling
     from calibnb.posthoc.confidence_maps import (
         BBQ, BetaCalibration, HistogramBinning, Isotonic, Platt, SplineCalibration, VennAbers
@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.posthoc.composed import COMPOSABLE, Composed, calibrated_logits, held_out_logits, ON_TOP
     from calibnb.posthoc.refinement import held_out_scores, score_decomposition
 
-__getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'adaptive', 'structured', 'confidence_maps',
-                             'composed', 'refinement')
+__getattr__, __dir__ = _door(__name__, 'calibrator', 'scaling', 'structured', 'confidence_maps', 'composed',
+                             'refinement')
 
 # %% ../../nbs/30_posthoc/00_posthoc.ipynb #3d1aa7dc
 _all_ = [

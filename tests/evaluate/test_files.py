@@ -482,6 +482,17 @@ def test_a_calibrator_of_one_column_and_a_file_of_two(name, tmp_path, capsys):
         assert (one["prediction"] == two["prediction"]).all()
 
 
+def test_a_probability_called_prediction_is_written_beside_the_prediction(tmp_path, capsys):
+    make_calibrator("temperature").fit(ODDS, FLAGS).save(tmp_path/"c.safetensors")
+    write_csv(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["prediction"])
+    args = ["apply", str(tmp_path/"c.safetensors"), str(tmp_path/"p.csv"), "--probs", "--out", str(tmp_path/"o.csv")]
+    assert cli.main(args) == 0, capsys.readouterr().err
+    found = pd.read_csv(tmp_path/"o.csv")
+    want = make_calibrator("temperature").fit(ODDS, FLAGS).transform(ODDS)
+    np.testing.assert_allclose(found["class_1"], want, atol=1e-4)
+    assert (found["prediction"] == (found["class_1"] > .5)).all()
+
+
 def test_apply_of_one_column_wants_a_calibrator_of_two_classes(tmp_path, capsys):
     make_calibrator("temperature").fit(LOGITS, TARGET).save(tmp_path/"c.safetensors")
     write_csv(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["p"])

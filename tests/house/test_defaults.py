@@ -26,10 +26,10 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
-    "temperature": "posthoc.temperature",
+    "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.structured posthoc.confidence_maps posthoc.composed"
-               " posthoc.adaptive posthoc.refinement",
+               " posthoc.refinement",
     "plots": "plots",
     "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table"
                 " evaluate.ranking evaluate.audit evaluate.resampled evaluate.shifted",
@@ -323,6 +323,8 @@ TABLE |= {
     "posthoc.Composed": partial(calibrated, "vector+platt", {}),
     "posthoc.calibrated_logits": lambda: posthoc.calibrated_logits(posthoc.VectorScaling().fit(*ROUGH), LOGITS),
     "posthoc.held_out_logits": lambda: posthoc.held_out_logits(posthoc.VectorScaling(), *ROUGH),
+    "temperature.entropy_temperature": lambda: temperature.entropy_temperature(*ROUGH),
+    "temperature.sample_temperatures": lambda: temperature.sample_temperatures(ROUGH[0], -.2, 1.),
     "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
     "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
         LOGITS.double(), 2., LOG_WEIGHTS),
@@ -643,7 +645,7 @@ ELSEWHERE = {
     "intervals": {HELPERS: "check_level check_metric normal_reach check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm"},
     "weights": {HELPERS: "check_reduction"},
-    "temperature": {HELPERS: "temperature_lists EnsembleTemperature"},
+    "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature"},
     "score_maps": {},
     "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets check_metrics check_shifted Shifted Worth SAME_NLL DOUBT"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction LearnedLoss",

@@ -438,11 +438,21 @@ def test_make_installs_by_uv_and_adds_only_what_is_missing(clone):
 
 def test_make_installs_nothing_into_the_environment_of_another_checkout(clone, tmp_path_factory):
     others = tmp_path_factory.mktemp("others")
-    (others/".made").touch()
+    (others/"bin").mkdir()
     (clone/".venv").symlink_to(others)
-    made = make(clone, ".venv/.notebooks")
-    assert made.returncode and ".venv is a link" in made.stdout + made.stderr, made
-    assert not (clone/"asked").exists()
+    for made_there in False, True:
+        if made_there:
+            (others/".made").write_text("/another\n")
+        made = make(clone, ".venv/.notebooks")
+        assert made.returncode and ".venv is a link" in made.stdout + made.stderr, made
+        assert not (clone/"asked").exists() and "-m venv" not in made.stdout
+
+
+def test_make_takes_an_environment_on_another_disk_for_its_own(clone, tmp_path_factory):
+    (clone/".venv").symlink_to(tmp_path_factory.mktemp("scratch"))
+    first, second = make(clone, ".venv/.notebooks"), make(clone, ".venv/.dev")
+    assert not (first.returncode or second.returncode), (first, second)
+    assert asked(clone) == [("uv", ".[notebooks]"), ("uv", ".[dev]")]
 
 
 @pytest.mark.parametrize("without", ["uv that is not to be had", "UV=", "uv that breaks"])

@@ -74,9 +74,17 @@ def test_every_calibrator_of_one_column(name):
     found = score_decomposition(odds, ones, name, n_boot=10)
     plain = torch.nn.functional.binary_cross_entropy_with_logits(odds, ones.double())
     assert found["nll"].value == pytest.approx(plain)
+    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    for part in order.tensor_split(5):
+        rest = order[~torch.isin(order, part)]
+        fitted = posthoc.make_calibrator(name).fit(odds[rest], ones[rest])
+        for score, want in dict(nll=fitted.nll(odds[part], ones[part]),
+                                brier=(fitted.transform(odds[part]) - ones[part]).square()).items():
+            found = held_out_scores(odds[:, None], ones, name, score=score)[part]
+            torch.testing.assert_close(found, want, rtol=1e-6, atol=1e-6)
     if name == "temperature":
         both = held_out_scores(torch.stack([0*odds, odds], 1), ones, score="brier")
-        torch.testing.assert_close(held_out_scores(odds[:, None], ones, score="brier"), both/2)
+        torch.testing.assert_close(held_out_scores(odds, ones, score="brier"), both/2)
 
 
 def test_forms_of_input():
@@ -110,6 +118,8 @@ def test_bad_options_are_refused(options, message):
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="folds: 5, want 2 or more parts of at least 2 of the 3 samples"):
         score_decomposition(LOGITS[:3], LABELS[:3])
+    with pytest.raises(ValueError, match="in .0, 1.: these are probabilities; of p, p.logit.. are log-odds"):
+        score_decomposition(torch.rand(30), torch.randint(2, (30,)))
     with pytest.raises(ValueError, match="logits: row 0 holds nan or inf"):
         score_decomposition(torch.full((30, 3), float("nan")), LABELS)
     with pytest.raises(ValueError, match="target: label 3 at row 0"):
