@@ -229,7 +229,7 @@ def _apply(args):
     from calibnb.evaluate.files import read_columns, write_probs
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
-    read = read_columns(args.file, _kind(args), calibrator.eps_)
+    read = read_columns(args.file, _kind(args), calibrator.eps_, calibrator.class_names_)
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator.transform(logits))[:, -len(order):]  # of one column, that of class 1

@@ -219,8 +219,13 @@ def _refuse_probs(
     if logits.shape[1] == 1:
         if len(logits) < _TELLING or not ((logits >= 0) & (logits <= 1)).all(): return
         raise ValueError(f'logits: every number lies in [0, 1]: these are probabilities; {way}')
-    if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < _OFF_SUM:
+    if (logits[:_TELLING] >= 0).all() and (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < _OFF_SUM:
         raise ValueError(f'logits: every row sums to 1 and no value is negative: these are probabilities; {way}')
+
+def _refuse_probs_of_many(logits):
+    "The same of as many samples that no logits would look so."
+    way = 'of p, p.logit() are log-odds' if logits.shape[1] == 1 else 'of p, p.log() are logits'
+    if len(logits) >= _TELLING and not traced(): _refuse_probs(logits, way)
 
 # %% ../../nbs/00_core/03_checks.ipynb #37d6e6b4
 def check_multilabel(

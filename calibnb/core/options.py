@@ -37,6 +37,7 @@ def bind_options(
 )->dict:           # every option of `fn`, defaults filled in; an int becomes a float where the default is one
     "`options` complete and in canonical form; an unknown one is a ValueError that lists the known ones."
     params = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
+    if options and not params: raise ValueError(f'{what} option: {next(iter(options))!r} is not known; it has none')
     for name in options: pick(f'{what} option', name, params)
     full = {k: options.get(k, p.default) for k, p in params.items()}
     for k, v in full.items():

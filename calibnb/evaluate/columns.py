@@ -30,12 +30,23 @@ def _counts_up(names):
     "Whether the names are 0, 1, 2, ... or 1, 2, 3, ...: pandas numbers the columns of a frame without names."
     return any(names == [str(i) for i in range(start, start + len(names))] for start in (0, 1))
 
-def _named_classes(names):
-    "The names that a header gives its classes; none where it only counts them, as in class_0, class_1, ..."
+def _numbers(names):
+    "The numbers of names that only count, as text: of class_0, class_1, ... those are 0, 1, ...; none of other names."
     found = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
     counted = all(found) and len({match[1] for match in found}) == 1
-    return () if counted and _counts_up([str(int(match[2])) for match in found]) else tuple(names)
+    numbers = tuple(str(int(match[2])) for match in found) if counted else ()
+    return numbers if _counts_up([*numbers]) else ()
 
+def _numbers_from_one(names):
+    "The same, where there are several and they count from 1."
+    numbers = _numbers(names) if len(names) > 1 else ()
+    return numbers if numbers[:1] == ('1',) else ()
+
+def _named_classes(names):
+    "The names that a header gives its classes; none where it only counts them, as in class_0, class_1, ..."
+    return () if _numbers(names) else tuple(names)
+
+# %% ../../nbs/40_evaluate/00a_columns.ipynb #18ea9388
 def _check_class_names(names):
     "ValueError where the names of the columns are no header, or where they are out of order."
     counted = _counts_up(names)
@@ -78,11 +89,8 @@ def _strays(frame):
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #d922ad22
 def _without_predictions(scores):
-    "All but the column `prediction`, which `write_probs` writes; alone it may be a probability itself."
-    if 'prediction' not in scores: return scores
-    column = scores['prediction'].dropna()
-    broken = len(scores.columns) == 1 and column.dtype.kind == 'f' and (column != column.round()).any()
-    return scores if broken else scores.drop(columns=['prediction'])
+    "All but the column `prediction`, which `write_probs` writes; alone it is what the table is about."
+    return scores if [*scores] == ['prediction'] else scores.drop(columns=['prediction'], errors='ignore')
 
 def _read_csv(path):
     "The columns of classes as one array called '', and each column of labels under its own name."
@@ -147,11 +155,19 @@ def _check_missing(labels, name):
     raise ValueError(f'column {name!r} has no label in line {row}{f", and {n} such lines" if n > 1 else ""}; give each '
                      'sample one, or leave it out (a word like NA or None stands for no label in tables)')
 
+def _ids_of_numbers(labels, name, classes):
+    "(N,) class ids of labels that are numbers: as they are, or less 1 where columns and labels both count from 1."
+    if not _numbers_from_one(classes) or (labels == 0).any(): return labels
+    if (labels == len(classes)).any(): return labels - 1
+    raise ValueError(f'column {name!r} has no label 0 and none {len(classes)}, so nothing says if they count from 0, '
+                     'or from 1 as the columns do; let these count from 0: class_0, class_1, ...')
+
+# %% ../../nbs/40_evaluate/00a_columns.ipynb #e3f1c33f
 def _class_ids(labels, name, classes, pos_label=None):
     "(N,) class ids of the labels in a column: words by the names of the classes, or whether they are `pos_label`."
     _check_missing(labels, name)
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
-    if pos_label is None and not has_words: return labels
+    if pos_label is None and not has_words: return _ids_of_numbers(labels, name, classes)
     known, which = _texts(labels)
     if len(classes) == 1 and pos_label is None and classes[0] in known: pos_label = classes[0]
     if pos_label is None:

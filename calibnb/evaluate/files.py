@@ -23,7 +23,8 @@ from ..core.options import pick
 from ..core.checks import _refuse_probs, as_tensor, check_unlabelled
 from ..core.predictions import Predictions, log_probs, uniform_weight
 from calibnb.evaluate.columns import (
-    TARGET_NAMES, _check_table, _class_ids, _named_classes, _plain, _read_csv, _Table, _two_names
+    TARGET_NAMES, _check_table, _class_ids, _ids_of_numbers, _named_classes, _numbers_from_one, _plain, _read_csv,
+    _Table, _two_names
 )
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
@@ -160,7 +161,8 @@ def _array(path, data, classes, pos_label):
     labels = data['']
     if np.shape(labels)[1:] == (1,): labels = labels[:, 0]
     with _naming(path):
-        if pos_label is not None: labels = _class_ids(np.asarray(labels), 'target', classes, pos_label)
+        if pos_label is None: labels = _ids_of_numbers(np.asarray(labels), 'target', classes)
+        else: labels = _class_ids(np.asarray(labels), 'target', classes, pos_label)
         return as_tensor(labels, 'target')
 
 def _predictions(labelled, kind, eps, source):
@@ -210,23 +212,36 @@ def read_columns(
     path,      # a file as above
     kind:str,  # what it holds: 'logits' or 'probs'
     eps:float=0., # weight of the uniform that probabilities are mixed with, see `core.log_probs`
+    names=(),  # of the classes, from the fit; of a single column the second says which label it is about
 )->ReadColumns:
     "The logits in a file, its labels if it has any, and names. ValueError, one line, if the logits are wrong."
     data, scores = _scores(path, kind)
     found = _called(data, TARGET_NAMES)
-    labels = _found_labels(data, found[0]) if len(found) == 1 else None
+    header = _header(data, scores)
+    pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
+    labels = _found_labels(data, found[0], pos_label) if len(found) == 1 else None
     with _naming(path):
         logits = log_probs(scores, eps) if kind == 'probs' else _real_logits(scores)
-    header = _header(data, scores)
-    return ReadColumns(logits, labels, header, _words(data, labels, header, found))
+    return ReadColumns(logits, labels, header, _words(data, labels, header, found, names))
 
-def _words(data, labels, header, found):
+# %% ../../nbs/40_evaluate/01_files.ipynb #36124b2b
+def _words(data, labels, header, found, names=()):
     "Names to write labels by: where the labels are words themselves, or where there are names and no labels."
-    if labels is None or not header[0]: return _named_classes(header) if len(header) > 1 and header[0] else ()
+    if len(header) == 1: return _words_of_one(data, labels, header, found, names)
+    numbers = _numbers_from_one(header)
+    if labels is None or not header[0]: return _named_classes(header) or numbers if header[0] else ()
+    given = np.asarray(data[found[0]])
+    if given.dtype.kind in 'fiub': return () if (given == 0).any() else numbers
+    return tuple(header) if all(header) else ()
+
+def _words_of_one(data, labels, header, found, names):
+    "The same of a single column."
+    named = tuple(names) if len(names) == 2 and all(names) else ()
+    if labels is None: return named
     given = np.asarray(data[found[0]])
     if given.dtype.kind in 'fiub': return ()
-    names = _two_names(given, header[0]) if len(header) == 1 else tuple(header)
-    return names if all(names) else ()
+    own = named or _two_names(given, header[0])
+    return own if all(own) else ()
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #b9262723
 def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
@@ -234,9 +249,11 @@ def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
     read = read_columns(path, kind, eps)
     return read.logits, read.target
 
-def _found_labels(data, name):
+def _found_labels(data, name, pos_label=None):
     "The labels, which nobody asked for; None for words that are no names of columns."
-    try: return _whole(as_tensor(_class_ids(np.asarray(data[name]), name, getattr(data, 'classes', ()))))
+    labels = np.asarray(data[name])
+    if labels.dtype.kind in 'fiub': pos_label = None
+    try: return _whole(as_tensor(_class_ids(labels, name, getattr(data, 'classes', ()), pos_label)))
     except ValueError: return None
 
 def read_scores(

@@ -19,7 +19,7 @@ from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from ..core.atomic import atomic_write
-from ..core.checks import as_tensor, at_least_float32, check_logits, check_multilabel
+from ..core.checks import _refuse_probs_of_many, as_tensor, at_least_float32, check_logits, check_multilabel
 from ..core.options import pick
 from ..core.predictions import class_logits, first_argmax
 from ..core.plugins import Registry, UnknownName, add_yours, registers
@@ -79,6 +79,7 @@ class _Checked(_Rules):
                                  'call .fit(logits, target) on validation data first')
         flat = check_multilabel(_column(logits), None, name='logits')[0]
         self._check_width(flat)
+        if not self.columns_: _refuse_probs_of_many(flat)
         return flat
 
     def _check_width(self, flat):
@@ -199,6 +200,7 @@ class _Fitted(_Judged):
         if kind is not None and pick('kind', kind, ('multilabel',)):
             return self._fit_columns(*check_multilabel(logits, target, name='logits'), sample_weight)
         z, target = check_logits(logits, target, values=True, least=1)
+        _refuse_probs_of_many(z)
         z, target, weight = _kept(self, z.detach(), target, sample_weight, np.shape(target))
         if z.shape[1] == 1: self._fit_one(class_logits(z), target, **weight)
         else: self._fit(z, target, **weight)

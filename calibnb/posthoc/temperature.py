@@ -381,8 +381,10 @@ def ensemble_temperature(
             warnings.filterwarnings('ignore', 'Values in x were outside bounds')  # by rounding; older SciPy says so
             return minimize(nll, start, jac=True, **how).x
     logits = _wide_enough(logits)
-    start = np.array([-math.log(_start_temperature(logits, target)), .05, .05])
+    single = _start_temperature(logits, target)
+    start = np.array([-math.log(single), .05, .05])
     step = len(logits)//_FEW
     if step > 1: start = least(start, slice(None, None, step), 1e-7)
     found = least(start, slice(None), 1e-9)  # as much as float32 can tell
+    _warn_at_bound(single, .01, 100.)  # the mixture may stop short of it
     return EnsembleTemperature(math.exp(-found[0]), _weights(found[1:]))

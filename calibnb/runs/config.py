@@ -136,7 +136,9 @@ class RunConfig(Settings):
     def _complete_options(cls, given): return _completed(dict(given), cls.model_fields)
     @model_validator(mode='after')
     def _consistent(self):
-        if self.meta: self.meta.check_recipe(self.recipe)
+        if self.meta:
+            self.meta.check_recipe(self.recipe)
+            _check_put_aside(self.data_args)
         return self
     @model_serializer(mode='wrap')
     def _without_empty_code(self, dump): return {k: v for k, v in dump(self).items() if k != 'code' or v}
@@ -166,6 +168,15 @@ def _completed(given, fields):
     if _key('loss', names['loss']) not in stated: _check_loss(names['loss'], given['loss_args'], given.get('meta'))
     given['code'] = _codes(named, stated)
     return given
+
+_PUT_ASIDE = dict(n_meta=100, meta_val=.1)  # options of data, and an example of each
+
+def _check_put_aside(data_args):
+    "ValueError where the data have an option for the samples that a loss learns on, and it says none."
+    for name, example in _PUT_ASIDE.items():
+        if name in data_args and not data_args[name]:
+            raise ValueError(f'data_args: {name} is {data_args[name]}, but meta learns on samples that are put aside; '
+                             f'say so, e.g. {name}={example}')
 
 def _listed(recorders):
     "Names of recorders, if that is what was given; anything else is refused by its type."

@@ -21,6 +21,7 @@ from ..core.settings import Settings
 # %% ../../nbs/60_train/01_recipe.ipynb #2696a86e
 def _milestones(epochs, *shares):
     "Epochs done when the learning rate drops: these shares of all, each at least 1."
+    if not isinstance(epochs, int): raise ValueError(f'epochs: {epochs!r}, want a whole number')
     return tuple(sorted({max(1, round(share*epochs)) for share in shares}))
 
 def _preset(recipe, changes, **settings):

@@ -482,6 +482,39 @@ def test_a_calibrator_of_one_column_and_a_file_of_two(name, tmp_path, capsys):
         assert (one["prediction"] == two["prediction"]).all()
 
 
+def test_columns_and_labels_that_count_from_one(tmp_path, capsys):
+    "Labels are those of the columns, and so are the predictions that are written."
+    names = [str(k) for k in range(1, LOGITS.shape[1] + 1)]
+    path = write_csv(tmp_path/"a.csv", LOGITS, names, y=TARGET.numpy() + 1)
+    assert torch.equal(read_predictions(path, "logits").target, TARGET)
+    assert torch.equal(read_predictions(write_csv(path, LOGITS, names, y=TARGET.numpy()), "logits").target, TARGET)
+    make_calibrator("temperature").fit(LOGITS, TARGET).save(tmp_path/"c.safetensors")
+    for labels in {}, dict(y=TARGET.numpy() + 1):
+        write_csv(path, LOGITS, names, **labels)
+        args = ["apply", str(tmp_path/"c.safetensors"), str(path), "--logits", "--out", str(tmp_path/"o.csv")]
+        assert cli.main(args) == 0, capsys.readouterr().err
+        found = pd.read_csv(tmp_path/"o.csv")
+        assert (found["prediction"] == LOGITS.argmax(1).numpy() + 1).all()
+        assert not labels or (found["target"] == TARGET.numpy() + 1).all()
+    inner = (TARGET > 0) & (TARGET < LOGITS.shape[1] - 1)
+    write_csv(path, LOGITS[inner], names, y=TARGET[inner].numpy())
+    with pytest.raises(ValueError, match="has no label 0 and none 4, so nothing says if they count from 0"):
+        read_predictions(path, "logits")
+
+
+def test_words_of_one_column_are_kept(tmp_path, capsys):
+    calibrator = make_calibrator("temperature").fit(ODDS, FLAGS)
+    calibrator.class_names_ = ("ham", "spam")
+    calibrator.save(tmp_path/"c.safetensors")
+    words = np.array(["ham", "spam"])
+    path = write_csv(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["p"], y=words[FLAGS.numpy()])
+    args = ["apply", str(tmp_path/"c.safetensors"), str(path), "--probs", "--out", str(tmp_path/"o.csv")]
+    assert cli.main(args) == 0, capsys.readouterr().err
+    found = pd.read_csv(tmp_path/"o.csv")
+    assert (found["target"] == words[FLAGS.numpy()]).all()
+    assert (found["prediction"] == words[(ODDS > 0).long().numpy()]).all()
+
+
 def test_a_probability_called_prediction_is_written_beside_the_prediction(tmp_path, capsys):
     make_calibrator("temperature").fit(ODDS, FLAGS).save(tmp_path/"c.safetensors")
     write_csv(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["prediction"])

@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 
 from calibnb.posthoc import (
     BetaCalibration, Isotonic, SplineCalibration, StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling,
-    VennAbers, make_calibrator
+    VennAbers, list_calibrators, make_calibrator
 )
 from calibnb.posthoc import score_maps, smooth_maps, structured, venn_abers
 
@@ -78,7 +78,7 @@ def test_entropy_temperature_is_never_worse_than_one_temperature(kind):
     if kind == "separable":
         target = logits.argmax(1)
     if kind == "even":
-        logits = torch.eye(6)[logits.argmax(1)]
+        logits = 3*torch.eye(6)[logits.argmax(1)]
     if kind == "few":
         logits, target = logits[:3], target[:3]
     if kind == "apart":  # errors that the part which is searched first does not have
@@ -91,6 +91,28 @@ def test_entropy_temperature_is_never_worse_than_one_temperature(kind):
     assert nll[0] <= nll[1] + 1e-9 and (kind != "apart" or nll[0] < nll[1] - 1e-4)
     assert torch.equal(both[0].predict(logits), logits.argmax(1))
     assert kind != "even" or both[0].weight_ == 0
+
+
+@pytest.mark.parametrize("name", list_calibrators())
+def test_probabilities_are_not_taken_for_logits(name):
+    logits, target = skewed(100)
+    p, flags = logits.softmax(1), (target == 1).long()
+    with pytest.raises(ValueError, match="these are probabilities; of p, p.log.. are logits"):
+        make_calibrator(name).fit(p, target)
+    with pytest.raises(ValueError, match="these are probabilities; of p, p.logit.. are log-odds"):
+        make_calibrator(name).fit(p[:, 1], flags)
+    fitted = make_calibrator(name).fit(p.log(), target)
+    for call in fitted.transform, fitted.predict, lambda z: fitted.nll(z, target):
+        with pytest.raises(ValueError, match="these are probabilities"):
+            call(p)
+    assert fitted.transform(p[:19]).shape == (19, 6)  # few rows may look so by chance
+
+
+@pytest.mark.parametrize("name", ["temperature", "ets", "hts"])
+def test_a_temperature_at_its_bound_is_told(name):
+    logits = skewed()[0]
+    with pytest.warns(UserWarning, match="temperature: 100, the largest there is"):
+        make_calibrator(name).fit(logits, torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1)))
 
 
 @pytest.mark.parametrize("dtype, most", [(torch.float64, 1e-7), (torch.float32, 2e-3)])
