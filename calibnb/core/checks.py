@@ -214,8 +214,9 @@ _TELLING = 20  # log-odds: as many would not all lie in [0, 1]
 
 def _refuse_probs(
     logits, # (N, K); one column is of log-odds
-    way,    # what to do with probabilities
+    way='', # what to do with probabilities; '': take their logarithms, or log-odds
 ):
+    way = way or ('of p, p.logit() are log-odds' if logits.shape[1] == 1 else 'of p, p.log() are logits')
     if logits.shape[1] == 1:
         if len(logits) < _TELLING or not ((logits >= 0) & (logits <= 1)).all(): return
         raise ValueError(f'logits: every number lies in [0, 1]: these are probabilities; {way}')
@@ -224,8 +225,7 @@ def _refuse_probs(
 
 def _refuse_probs_of_many(logits):
     "The same of as many samples that no logits would look so."
-    way = 'of p, p.logit() are log-odds' if logits.shape[1] == 1 else 'of p, p.log() are logits'
-    if len(logits) >= _TELLING and not traced(): _refuse_probs(logits, way)
+    if len(logits) >= _TELLING and not traced(): _refuse_probs(logits)
 
 # %% ../../nbs/00_core/03_checks.ipynb #37d6e6b4
 def check_multilabel(

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor
 
-from ..core.checks import _refuse_probs_of_many, check_logits
+from ..core.checks import _refuse_probs, check_logits
 from ..core.options import pick
 from ..core.predictions import class_logits
 from ..metrics.intervals import SharedResamples, check_level, percentiles
@@ -41,7 +41,7 @@ def held_out_scores(
     "The score of each sample by a calibrator that was fitted on the other parts of the samples."
     pick('score', score, ('nll', 'brier'))
     logits, target = check_logits(logits, target, values=True, least=1)
-    _refuse_probs_of_many(logits)
+    _refuse_probs(logits)
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
         raise ValueError(f'folds: {folds}, want 2 or more parts of at least 2 of the {N} samples')

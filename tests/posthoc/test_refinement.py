@@ -120,6 +120,8 @@ def test_bad_input_is_refused():
         score_decomposition(LOGITS[:3], LABELS[:3])
     with pytest.raises(ValueError, match="in .0, 1.: these are probabilities; of p, p.logit.. are log-odds"):
         score_decomposition(torch.rand(30), torch.randint(2, (30,)))
+    with pytest.raises(ValueError, match="every row sums to 1 .* these are probabilities; of p, p.log.. are logits"):
+        score_decomposition(LOGITS[:12].softmax(1), LABELS[:12])
     with pytest.raises(ValueError, match="logits: row 0 holds nan or inf"):
         score_decomposition(torch.full((30, 3), float("nan")), LABELS)
     with pytest.raises(ValueError, match="target: label 3 at row 0"):
