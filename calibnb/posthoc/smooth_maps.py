@@ -163,9 +163,10 @@ def spline_map(
     if smoothing is not None and not 0 <= smoothing < math.inf:
         raise ValueError(f'smoothing: {smoothing!r}, want a number of at least 0, or None to choose it')
     share, weight = _targets(hit, targets, weight)
-    scale = max(odds.double().abs().mean().item(), 1e-12)
-    s = odds.double().cpu().numpy()/scale
-    knots = np.unique(np.quantile(s, np.linspace(0, 1, n_knots)))
+    s = odds.double().cpu().numpy()
+    scale = max(np.average(np.abs(s), weights=weight), 1e-12)
+    s = s/scale
+    knots = np.unique(np.quantile(s, np.linspace(0, 1, n_knots), method='inverted_cdf', weights=weight))
     if len(knots) < 2 or np.diff(knots).min() < 1e-6*np.ptp(knots): knots = _apart(knots)
     curves, bends = _bent(knots)
     if smoothing is None:

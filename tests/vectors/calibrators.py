@@ -159,10 +159,9 @@ def spline(odds, shares, test, n_knots, smoothing):
     s, at = [v/scale for v in odds], [v/scale for v in test]
     rank = sorted(s)
     def quantile(q):
-        place = q*(len(rank) - 1)
-        low = int(place)
-        return rank[low] + (place - low)*(rank[min(low + 1, len(rank) - 1)] - rank[low])
-    x = [quantile(mpf(k)/(n_knots - 1)) for k in range(n_knots)]
+        "The least sample that has a share q of all at or below it."
+        return min(s for k, s in enumerate(rank, 1) if Fraction(k, len(rank)) >= q)
+    x = [quantile(Fraction(k, n_knots - 1)) for k in range(n_knots)]
     units = [[mpf(i == j) for j in range(n_knots)] for i in range(n_knots)]
     bends = [natural(x, v) for v in units]
     def product(a, b):
