@@ -47,10 +47,12 @@ def _add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='a metric by name, as a column, e.g. ks_error (calibnb list metrics); may be repeated')
     _add_others(audit)
-    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric'))
+    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator'))
     return audit
 
 def _add_others(audit):
+    audit.add_argument('--calibrator', action='append', default=[], metavar='NAME', help='try this one, e.g. svs or '
+                       'temperature+isotonic, not the usual ones (calibnb list calibrators); may be repeated')
     audit.add_argument('--pos-label', metavar='LABEL', help='of a single column, the label that it is about, where '
                        'labels are words, or not 0 and 1')
     audit.add_argument('--shifted', metavar='FILE', help='labelled predictions from elsewhere: what is a calibrator '
@@ -94,9 +96,9 @@ def _audit_settings(args):
     given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
-    numbers = dict(seed=args.seed, n_bins=args.bins, eps=eps)
+    others = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
     words = dict(title=_title(args), pos_label=args.pos_label or '')
-    return dict(kind=_kind(args), quick=not args.full, **words, **numbers, **paths)
+    return dict(kind=_kind(args), quick=not args.full, **words, **others, **paths)
 
 def _title(args): return args.title or Path(args.file).name
 
@@ -105,7 +107,8 @@ def _evaluated(preds, val, args):
     from calibnb.evaluate.audit import evaluate
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
-    return evaluate(preds, val, calibrators, n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric,
+    options = dict(n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric)
+    return evaluate(preds, val, args.calibrator or calibrators, **options,
                     progress=sys.stderr.isatty() and not args.json)
 
 def _answer(found, preds, args)->str:

@@ -229,8 +229,8 @@ def _in_order(names):
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong: raise TypeError(f'calibrators: {wrong[0]!r}, want names, or a dictionary {{"row": calibrator}}')
     order = list_calibrators()
-    single = sorted((n for n in names if '+' not in n), key=lambda n: order.index(pick('calibrator', n, order)))
-    return [*single, *(n for n in names if '+' in n)]
+    single = [pick('calibrator', name, order) for name in names if '+' not in name or name == '+']
+    return [*sorted(single, key=order.index), *(name for name in names if name not in single)]
 
 def _all_that_fit(K, n_fit):
     "Names of the usual calibrators that have fewer parameters than samples, and a note on the others."
@@ -238,7 +238,7 @@ def _all_that_fit(K, n_fit):
     if parameters <= n_fit: return tried, []
     names = [name for name in tried if name not in ('matrix', 'dirichlet')]
     return names, [f'matrix and dirichlet are left out: they have {parameters:,} parameters for {n_fit:,} samples. '
-                   'To see them, name them in `calibrators`, or audit with --full.']
+                   'To see them, name them in `calibrators` (--calibrator), or audit with --full.']
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
 def check_metrics(names):

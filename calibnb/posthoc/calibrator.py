@@ -370,6 +370,9 @@ def make_calibrator(
 )->Calibrator:  # not fitted
     "A calibrator by name; an unknown name or option is a ValueError."
     first, plus, then = name.partition('+')
-    if plus and name != '+': name, options = '+', dict(first=first, then=then) | options
-    elif name != '+': CALIBRATORS.find(name, hidden='+')
+    if plus and name != '+':
+        made = CALIBRATORS.make('+', **dict(first=first, then=then) | options)
+        made.parts()  # both names are looked at now, not only at the fit
+        return made
+    if not plus: CALIBRATORS.find(name, hidden='+')
     return CALIBRATORS.make(name, **options)

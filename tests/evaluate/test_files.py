@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import patience
+from conftest import patience, run_forked
 from safetensors.torch import save_file
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
@@ -339,6 +339,21 @@ def test_the_answer_alone_writes_nothing(tmp_path, monkeypatch, capsys):
     assert ece["interval"][0] <= ece["value"] <= ece["interval"][1] and ece["floor"] < ece["floor_high"]
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
     assert cli.main([*command, "--to", "out"]) == 2 and "--to: given with --no-report" in capsys.readouterr().err
+
+
+def test_an_audit_tries_the_calibrators_that_are_named(tmp_path, capsys):
+    names = ["temperature+isotonic", "svs", "temperature"]
+    wanted = [arg for name in names for arg in ("--calibrator", name)]
+    found = audited(str(write(tmp_path/"a.npz")), capsys, "--logits", *wanted)
+    assert [*found["rows"]] == ["as given", "temperature", "svs", "temperature+isotonic"]
+
+
+def test_the_notebook_of_an_audit_tries_them_too(tmp_path):
+    args = dict(file=str(write(tmp_path/"a.npz")), calibrators=["svs"])
+    folder = run_forked("audit", args, root=tmp_path/"runs")
+    assert pd.read_csv(folder/"tables"/"measures.csv", index_col=0).index.unique().tolist() == ["as given", "svs"]
+    with pytest.raises(ValueError, match="'svss' is not known; did you mean 'svs'"):
+        run_forked("audit", args | dict(calibrators=["svss"]), root=tmp_path/"runs")
 
 
 def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch, capsys):

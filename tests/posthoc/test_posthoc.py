@@ -680,7 +680,9 @@ def test_the_second_part_does_not_trust_what_the_first_learned_by_heart():
     ("temperature+", "then: '' is not known")])
 def test_wrong_compositions(name, message):
     with pytest.raises(ValueError, match=message):
-        make_calibrator(name).fit(*overconfident(N=20))
+        make_calibrator(name)
+    with pytest.raises(ValueError, match=message):
+        Composed(*name.split("+")).fit(*overconfident(N=20))
 
 
 FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in": temperature.nll_temperature_in,
