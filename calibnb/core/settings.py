@@ -20,19 +20,19 @@ def one_line(message:str)->str:
 
 def reasons(
     error:Exception,
-    known=(),        # names of fields, for a hint where one is misspelt
+    model:type|None=None, # of pydantic, whose fields are a hint where one is misspelt
 )->str:
     "What is wrong with a value, in one line; each of pydantic's errors with its name."
-    if isinstance(error, ValidationError): return '; '.join(_pydantic_reason(e, known) for e in error.errors())
+    if isinstance(error, ValidationError): return '; '.join(_pydantic_reason(e, model) for e in error.errors())
     return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
 
 _OWN = 'value_error', 'assertion_error', 'missing'  # their messages say what is needed; the value may be all the rest
 
-def _pydantic_reason(error, known):
+def _pydantic_reason(error, model):
     "'name: value, what is wanted', of one of the errors in a ValidationError."
     name = '.'.join(map(str, error['loc']))
     if error['type'] == 'extra_forbidden':
-        near = difflib.get_close_matches(name, known, 1) if len(error['loc']) == 1 else []
+        near = difflib.get_close_matches(str(error['loc'][-1]), _fields_at(error['loc'], model), 1)
         return f'{name}: not known' + (f', did you mean {near[0]!r}?' if near else '')
     message = one_line(error['msg'].removeprefix('Value error, '))
     if not name: return message
@@ -40,10 +40,27 @@ def _pydantic_reason(error, known):
     if error['type'] not in _OWN: message = f'{reprlib.repr(error["input"])}, {message[:1].lower()}{message[1:]}'
     return f'{name}: {message}' if message else name
 
+def _fields_at(path, model):
+    "Names of the fields beside the last name of a path; none where no model says them."
+    for name in path[:-1]:
+        field = getattr(model, 'model_fields', {}).get(name)
+        model = field and field.annotation
+    return getattr(model, 'model_fields', ())
+
 # %% ../../nbs/00_core/02a_settings.ipynb #fb4767c9
 class Settings(BaseModel):
     "A model of pydantic whose ValueError is one line when it is made."
     def __init__(self, **values):
         try: super().__init__(**values)
-        except ValidationError as error: raise ValueError(reasons(error, type(self).model_fields)) from None
+        except ValidationError as error: raise ValueError(reasons(error, type(self))) from None
     __init__.__pydantic_base_init__ = True  # as a field of another model it is checked by that one, in one error
+
+    @classmethod
+    def model_validate(cls, obj, **options):
+        try: return super().model_validate(obj, **options)
+        except ValidationError as error: raise ValueError(reasons(error, cls)) from None
+
+    @classmethod
+    def model_validate_json(cls, json_data, **options):
+        try: return super().model_validate_json(json_data, **options)
+        except ValidationError as error: raise ValueError(reasons(error, cls)) from None
