@@ -37,7 +37,7 @@ def claims(study):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 5, 9)
+    assert_complete(study, 6, 9)
     said = (study/"notebook.ipynb").read_text()
     assert "MADE-UP NUMBERS" in said
 
