@@ -335,23 +335,26 @@ def _mixed_up(scored):
     n, K, hits = len(scored), scored.classes.shape[1], scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
     chance, commonest = (shares[0]*shares[1]).sum().item(), shares[1].max().item()
-    reordered = _reordered_hits(scored.pred, scored.target, K).mean().item()
+    suspicious = max((1 + commonest)/2, hits + .1, hits + _CLEARLY/math.sqrt(n))
+    reordered = _reordered_hits(scored.pred, scored.target, K, suspicious)
     told = f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and '
-    if reordered > max((1 + commonest)/2, hits + .1, hits + _CLEARLY/math.sqrt(n)):
+    if reordered > suspicious:
         return [f'{told}with the labels in another order {100*reordered:.1f} % would be.']
     if hits >= chance - _CLEARLY*math.sqrt(chance*(1 - chance)/n): return []
     return [f'{told}{100*chance:.1f} % would be by chance.']
 
-def _reordered_hits(pred, target, K):
-    "(N,) float64, is a prediction right with the labels in the order that suits the other half of the samples best?"
+def _reordered_hits(pred, target, K, least):
+    "Share of predictions that are right with the labels in the order that suits the other half of the samples best."
     from scipy.optimize import linear_sum_assignment
-    hit = torch.zeros(len(pred), dtype=torch.float64, device='cpu')
+    halves = [(pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) for first in (0, 1)]
+    at_most = sum(half.amax(1).sum().item() for half in halves)/len(pred)
+    if at_most <= least: return at_most  # no order can reach it, so none is searched for
+    rows, right = torch.arange(K, device='cpu'), 0
     stay = .5*torch.eye(K, dtype=torch.float64, device='cpu')  # where the samples do not say
-    for first in 0, 1:
-        together = (pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) + stay
-        label = torch.from_numpy(linear_sum_assignment(together, maximize=True)[1])
-        hit[1 - first::2] = (label[pred] == target)[1 - first::2].double()
-    return hit
+    for half, other in halves, halves[::-1]:
+        label = torch.from_numpy(linear_sum_assignment(half + stay, maximize=True)[1])
+        right += other[rows, label].sum().item()
+    return right/len(pred)
 
 def _swapped(scored):
     "The same of two classes."
