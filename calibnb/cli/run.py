@@ -100,10 +100,12 @@ def _print_plan(table, configs):
     print(sum_text(plan_table(configs, estimate=True)).partition(': ')[2])
 
 def _print_ends(table, seconds):
-    "The table of a sweep, then the reasons of what failed, each whole and on a line of its own."
+    "The table of a sweep, then the reasons of what failed, each whole and once, on a line of its own."
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
     print(shown.to_string(index=False))
-    for row in table[table.reason != ''].itertuples(): print(f'{row.state}  {row.job}: {row.reason}')
+    for (state, reason), rows in table[table.reason != ''].groupby(['state', 'reason'], sort=False):
+        others = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
+        print(f'{state}  {rows.job.iloc[0]}{others}: {reason}')
     counts = ', '.join(f'{n} {state}' for state, n in table.state.value_counts().items())
     print(f'{counts}, {seconds:.1f} s')
 

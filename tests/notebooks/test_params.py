@@ -182,15 +182,15 @@ settings = check_parameters(globals())
 if seed > 5: raise ValueError('seed: too large')"""
 
 
-@pytest.mark.parametrize("check", ["theirs:check", "check_train", ["check_train"]], ids=str)
+@pytest.mark.parametrize("check", ["somebody_elses:check", "check_train", ["check_train"]], ids=str)
 def test_planning_runs_no_cell_and_no_check_of_somebody_elses_notebook(tmp_path, monkeypatch, check):
     hit = tmp_path / "hit"
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "theirs.py").write_text(f"open(r'{hit}', 'w')\ndef check(settings): open(r'{hit}', 'w')\n")
+    (tmp_path / "somebody_elses.py").write_text(f"open(r'{hit}', 'w')\ndef check(settings): open(r'{hit}', 'w')\n")
     cell = CHECK.replace("{hit}", str(hit))
     path = notebook(tmp_path / "train.ipynb", "seed: int = 0", cell, calibnb=dict(check=check))
     assert plan_notebook(path, dict(seed=9))[1] == dict(seed=9)
-    assert not hit.exists() and "theirs" not in sys.modules
+    assert not hit.exists() and "somebody_elses" not in sys.modules
 
 
 def test_planning_runs_no_cell_of_our_own_notebooks(tmp_path, monkeypatch):

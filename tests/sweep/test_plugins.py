@@ -1,6 +1,7 @@
 """Losses, networks, data and more of a user's own: swept, resumed, changed, misspelt; on processes and in kernels."""
 import json
 import signal
+import sys
 
 import nbformat
 import numpy as np
@@ -265,6 +266,7 @@ def test_an_entry_point_of_a_package_is_a_plugin(tmp_path, monkeypatch):
         assert "theirs" in list_losses() and RunConfig(loss="theirs").code
     finally:
         forget(tmp_path/"theirs.py")
+        sys.modules.pop("theirs", None)
         plugins._loaded.discard("losses = theirs")
         plugins._entries.cache_clear()
 
