@@ -12,14 +12,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
 from safetensors import safe_open, SafetensorError
 from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
 from ..metrics.intervals import lean_p
 from ..metrics.measure import Measure
-from ..metrics.ood import _auroc
+from .labels import _mixed_up
 from .scored import Scored
 
 if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # which brings scikit-learn
@@ -325,46 +324,6 @@ def _changes(found, row):
     if not changed: return []
     before, after = (100*found.rows[name]['error'].value for name in (AS_GIVEN, row))
     return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {before:.2f} % to {after:.2f} %.']
-
-# %% ../../nbs/40_evaluate/05_table.ipynb #f3f95399
-_CLEARLY = 4  # standard errors
-
-def _mixed_up(scored):
-    "A sentence where labels seem to be those of other classes."
-    if scored.binary or scored.classes.shape[1] == 2: return _swapped(scored)
-    n, K, hits = len(scored), scored.classes.shape[1], scored.hit.double().mean().item()
-    shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
-    chance, commonest = (shares[0]*shares[1]).sum().item(), shares[1].max().item()
-    suspicious = max((1 + commonest)/2, hits + .1, hits + _CLEARLY/math.sqrt(n))
-    reordered = _reordered_hits(scored.pred, scored.target, K, suspicious)
-    told = f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and '
-    if reordered > suspicious:
-        return [f'{told}with the labels in another order {100*reordered:.1f} % would be.']
-    if hits >= chance - _CLEARLY*math.sqrt(chance*(1 - chance)/n): return []
-    return [f'{told}{100*chance:.1f} % would be by chance.']
-
-def _reordered_hits(pred, target, K, least):
-    "Share of predictions that are right with the labels in the order that suits the other half of the samples best."
-    from scipy.optimize import linear_sum_assignment
-    halves = [(pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) for first in (0, 1)]
-    at_most = sum(half.amax(1).sum().item() for half in halves)/len(pred)
-    if at_most <= least: return at_most  # no order can reach it, so none is searched for
-    rows, right = torch.arange(K, device='cpu'), 0
-    stay = .5*torch.eye(K, dtype=torch.float64, device='cpu')  # where the samples do not say
-    for half, other in halves, halves[::-1]:
-        label = torch.from_numpy(linear_sum_assignment(half + stay, maximize=True)[1])
-        right += other[rows, label].sum().item()
-    return right/len(pred)
-
-def _swapped(scored):
-    "The same of two classes."
-    p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
-    ones, zeros = p[scored.target == 1], p[scored.target == 0]
-    if not len(ones) or not len(zeros): return []
-    auroc, error = _auroc(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
-    if auroc >= .5 - _CLEARLY*error: return []
-    return [f'Are the labels of the two classes swapped? Their AUROC is {auroc:.3f}, far below one half; the other way '
-            f'round it would be {1 - auroc:.3f}.']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #c35e0c5c
 _ONE_IN = 100  # the advice says so if a choice rests on at most one sample in so many
