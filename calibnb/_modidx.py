@@ -2653,6 +2653,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                           'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps._nll_of': ( '30_posthoc/smooth_maps.html#_nll_of',
                                                                                       'calibnb/posthoc/smooth_maps.py'),
+                                             'calibnb.posthoc.smooth_maps._quantiles': ( '30_posthoc/smooth_maps.html#_quantiles',
+                                                                                         'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps._regression': ( '30_posthoc/smooth_maps.html#_regression',
                                                                                           'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps._second_derivatives': ( '30_posthoc/smooth_maps.html#_second_derivatives',

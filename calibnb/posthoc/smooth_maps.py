@@ -152,7 +152,7 @@ def _chosen_smoothing(s, share, hard, weight, knots, curves, bends):
 def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
-    n_knots:int=20,      # at most; quantiles of the log-odds
+    n_knots:int=20,      # at most; quantiles of the log-odds, each with its weight
     smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation
     targets:str='platt', # as in `beta_map`
     weight:Tensor|None=None, # (N,) float64 > 0, samples that each counts for
@@ -166,7 +166,7 @@ def spline_map(
     s = odds.double().cpu().numpy()
     scale = max(np.average(np.abs(s), weights=weight), 1e-12)
     s = s/scale
-    knots = np.unique(np.quantile(s, np.linspace(0, 1, n_knots), method='inverted_cdf', weights=weight))
+    knots = np.unique(_quantiles(s, np.linspace(0, 1, n_knots), weight))
     if len(knots) < 2 or np.diff(knots).min() < 1e-6*np.ptp(knots): knots = _apart(knots)
     curves, bends = _bent(knots)
     if smoothing is None:
@@ -174,6 +174,12 @@ def spline_map(
     y = curves @ _regression(_spline_features(knots, s) @ curves, share, weight, np.diag(2*smoothing*bends))
     def tensor(v): return torch.tensor(v, dtype=torch.float64, device='cpu')
     return dict(x=tensor(knots), y=tensor(y), scale=tensor(scale), smoothing=tensor(float(smoothing)))
+
+def _quantiles(values, shares, weight):
+    "The least value that has each share of the weight at or below it."
+    order = np.argsort(values, kind='stable')
+    below = np.cumsum(weight[order])
+    return values[order[np.searchsorted(below/below[-1], shares)]]
 
 def _apart(knots):
     "Those that are not too near the one before; two at least."
