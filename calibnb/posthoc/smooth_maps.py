@@ -175,6 +175,7 @@ def spline_map(
     def tensor(v): return torch.tensor(v, dtype=torch.float64, device='cpu')
     return dict(x=tensor(knots), y=tensor(y), scale=tensor(scale), smoothing=tensor(float(smoothing)))
 
+# %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
     "The least value that has each share of the weight at or below it."
     order = np.argsort(values, kind='stable')
