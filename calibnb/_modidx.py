@@ -678,6 +678,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                               'calibnb/evaluate/floors.py')},
             'calibnb.evaluate.labels': { 'calibnb.evaluate.labels._mixed_up': ( '40_evaluate/labels.html#_mixed_up',
                                                                                 'calibnb/evaluate/labels.py'),
+                                         'calibnb.evaluate.labels._most_hits': ( '40_evaluate/labels.html#_most_hits',
+                                                                                 'calibnb/evaluate/labels.py'),
                                          'calibnb.evaluate.labels._reordered_hits': ( '40_evaluate/labels.html#_reordered_hits',
                                                                                       'calibnb/evaluate/labels.py'),
                                          'calibnb.evaluate.labels._swapped': ( '40_evaluate/labels.html#_swapped',

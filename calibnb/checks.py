@@ -9,7 +9,6 @@ __all__ = ['check_nll_overfitting', 'check_calibratability', 'check_loss_compari
 
 # %% ../nbs/73_checks.ipynb #aff3ef9c
 from .core.options import pick
-from .core.plugins import has_plugins
 from .names import NAMES, check_names_before_torch
 
 # %% ../nbs/73_checks.ipynb #c1a50005
@@ -149,9 +148,9 @@ def check_audit(settings:dict):
     others = ('target_file', 'val_file', 'val_target_file')
     if not settings['file'] and any(settings[name] for name in others):
         raise ValueError('file: empty, but other files are given; want the predictions too')
-    parts = [part for name in settings['calibrators'] for part in name.split('+')]
-    if has_plugins(): return  # which may bring calibrators of their own
-    for part in parts: pick('calibrators', part, NAMES['calibrator'])
+    if not settings['calibrators']: return
+    from calibnb.posthoc import make_calibrator  # imported when it is used: it brings torch
+    for name in settings['calibrators']: make_calibrator(name)
 
 # %% ../nbs/73_checks.ipynb #c1a50013
 def check_train(settings:dict): # RunConfig

@@ -38,7 +38,7 @@ def _add_audit(commands):
     audit.add_argument('--eps', type=float, metavar='WEIGHT',
                        help='share of the uniform distribution to mix into probabilities before calibrators take '
                        'logarithms (fitted on the validation labels if a probability is 0, else none)')
-    audit.add_argument('--full', action='store_true', help='every calibrator and 2000 resamples')
+    audit.add_argument('--full', action='store_true', help='2000 resamples; every calibrator, if none is named')
     audit.add_argument('--seed', type=int, default=0)
     audit.add_argument('--title', help='of the report')
     audit.add_argument('--to', metavar='DIR', help='also copy report, notebook, tables and calibrator to DIR')
@@ -79,7 +79,9 @@ def _audit_sets(args):
     "Predictions, validation predictions or None, and remarks; ValueError in the words of the command line."
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
+    from calibnb.posthoc import make_calibrator
     check_metrics(args.metric)
+    for name in args.calibrator: make_calibrator(name)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file

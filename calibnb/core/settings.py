@@ -9,6 +9,7 @@ __all__ = ['one_line', 'reasons', 'Settings']
 import difflib
 import re
 import reprlib
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -44,12 +45,13 @@ def _fields_at(path, model):
     "Names of the fields beside the last name of a path; none where no model says them."
     for name in path[:-1]:
         field = getattr(model, 'model_fields', {}).get(name)
-        model = field and field.annotation
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # a model, or a model or None
+        model = next((kind for kind in kinds if hasattr(kind, 'model_fields')), None)
     return getattr(model, 'model_fields', ())
 
 # %% ../../nbs/00_core/02a_settings.ipynb #fb4767c9
 class Settings(BaseModel):
-    "A model of pydantic whose ValueError is one line when it is made."
+    "A model of pydantic whose ValueError is one line, made from names, from a dictionary or from JSON."
     def __init__(self, **values):
         try: super().__init__(**values)
         except ValidationError as error: raise ValueError(reasons(error, type(self))) from None

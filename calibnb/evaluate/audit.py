@@ -238,7 +238,7 @@ def _all_that_fit(K, n_fit):
     if parameters <= n_fit: return tried, []
     names = [name for name in tried if name not in ('matrix', 'dirichlet')]
     return names, [f'matrix and dirichlet are left out: they have {parameters:,} parameters for {n_fit:,} samples. '
-                   'To see them, name them in `calibrators` (--calibrator), or audit with --full.']
+                   'To see them, audit with --full, or name all that are to be tried in `calibrators` (--calibrator).']
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
 def check_metrics(names):

@@ -21,29 +21,35 @@ def _mixed_up(scored):
     n, K, hits = len(scored), scored.classes.shape[1], scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
     chance, commonest = (shares[0]*shares[1]).sum().item(), shares[1].max().item()
+    halves = [(scored.pred*K + scored.target)[i::2].bincount(minlength=K*K).view(K, K) for i in (0, 1)]
     suspicious = max((1 + commonest)/2, hits + .1, hits + _CLEARLY/math.sqrt(n))
-    reordered = _reordered_hits(scored.pred, scored.target, K, suspicious)
+    reordered = _reordered_hits(halves) if _most_hits(halves) > suspicious else 0.
     told = f'Are the labels in the order of the columns? {100*hits:.1f} % of the predictions are right, and '
     if reordered > suspicious:
         return [f'{told}with the labels in another order {100*reordered:.1f} % would be.']
     if hits >= chance - _CLEARLY*math.sqrt(chance*(1 - chance)/n): return []
     return [f'{told}{100*chance:.1f} % would be by chance.']
 
-def _reordered_hits(pred, target, K, least):
-    "Share of predictions that are right with the labels in the order that suits the other half of the samples best."
+def _most_hits(halves):
+    "Share of predictions that could be right if each class that is predicted had a label of its choice."
+    return sum(half.amax(1).sum().item() for half in halves)/sum(half.sum().item() for half in halves)
+
+def _reordered_hits(halves):
+    """Share of predictions that are right with the labels in the order that suits the other half best.
+
+    `halves` are two (K, K) tables of samples: how often each class was predicted (rows) for each label (columns)."""
     from scipy.optimize import linear_sum_assignment
-    halves = [(pred*K + target)[first::2].bincount(minlength=K*K).view(K, K) for first in (0, 1)]
-    at_most = sum(half.amax(1).sum().item() for half in halves)/len(pred)
-    if at_most <= least: return at_most  # no order can reach it, so none is searched for
+    K = len(halves[0])
     rows, right = torch.arange(K, device='cpu'), 0
     stay = .5*torch.eye(K, dtype=torch.float64, device='cpu')  # where the samples do not say
     for half, other in halves, halves[::-1]:
         label = torch.from_numpy(linear_sum_assignment(half + stay, maximize=True)[1])
         right += other[rows, label].sum().item()
-    return right/len(pred)
+    return right/sum(half.sum().item() for half in halves)
 
+# %% ../../nbs/40_evaluate/04a_labels.ipynb #699f8a92
 def _swapped(scored):
-    "The same of two classes."
+    "A sentence where the labels of two classes seem to be swapped."
     p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return []

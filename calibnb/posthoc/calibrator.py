@@ -372,7 +372,8 @@ def make_calibrator(
     first, plus, then = name.partition('+')
     if plus and name != '+':
         made = CALIBRATORS.make('+', **dict(first=first, then=then) | options)
-        made.parts()  # both names are looked at now, not only at the fit
+        try: made.parts()  # both names are looked at now, not only at the fit
+        except ValueError as e: raise ValueError(f'calibrator: {name!r}, {e}') from None
         return made
     if not plus: CALIBRATORS.find(name, hidden='+')
     return CALIBRATORS.make(name, **options)

@@ -15,7 +15,7 @@ from ..core.predictions import class_logits, first_argmax
 from .calibrator import CALIBRATORS, Calibrator, make_calibrator, _name_of, _rows
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
-COMPOSABLE = 'temperature', 'ets', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # may come first
+COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # may come first
 ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq', 'beta', 'spline', 'venn_abers'
 
 def _odds(logits):
@@ -70,7 +70,7 @@ def held_out_logits(
 class Composed(_Parts, name='+'):
     "A calibrator of all classes, then a function of the confidence that it leaves: `first_` and `then_`."
     def __init__(self,
-        first:str='temperature',  # 'temperature', 'ets', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
+        first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
         then:str='isotonic',      # one of `ON_TOP`, e.g. 'histogram', 'isotonic' or 'platt'
     ): self.first, self.then = first, then
 

@@ -153,7 +153,8 @@ def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
     n_knots:int=20,      # at most; quantiles of the log-odds, each with its weight
-    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation
+    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation,
+                     # whose parts are of rows: copies of a row are seen in several, a weight is not
     targets:str='platt', # as in `beta_map`
     weight:Tensor|None=None, # (N,) float64 > 0, samples that each counts for
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
@@ -180,7 +181,7 @@ def _quantiles(values, shares, weight):
     "The least value that has each share of the weight at or below it."
     order = np.argsort(values, kind='stable')
     below = np.cumsum(weight[order])
-    return values[order[np.searchsorted(below/below[-1], shares)]]
+    return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # a sum of weights is rounded
 
 def _apart(knots):
     "Those that are not too near the one before; two at least."

@@ -185,7 +185,8 @@ def sum_text(
         known = todo[column].dropna()
         unknown = len(todo) - len(known)
         missing = f' and those of {unknown} more' if unknown else ''
-        hours = f'{known.sum():,.1f}' if known.sum() >= .1 or not len(known) else 'less than 0.1'
+        if unknown and not len(known): return 'hours that are not known'
+        hours = 'less than 0.1' if 0 < known.sum() < .1 else f'{known.sum():,.1f}'
         return f'{hours} hours{missing}'
     return (f'{len(plan)} runs, {len(todo)} of them to be made: {told("hours")} on this machine, '
             f'{told("gpu_hours")} on one H100-class GPU')

@@ -26,7 +26,7 @@ WINGS = {  # the wings that each may import from
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core params processes metrics losses posthoc evaluate data models train meta",
-    "checks": "core names losses train runs",
+    "checks": "core names losses posthoc train runs",
     "notebooks": "core params processes metrics runs checks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core params names processes data train runs notebooks",

@@ -20,7 +20,7 @@ ALL, DATA = vectors("calibrators")
 CASES = {case["id"]: case for case in ALL}
 SET = tensors(DATA)
 ODDS, HIT, AT = SET["odds"], SET["hits"].long(), SET["at"]
-NAMES = [*list_calibrators(), "temperature+isotonic", "vector+beta"]
+NAMES = [*list_calibrators(), "temperature+isotonic", "vector+beta", "hts+platt"]
 assert {"temperature", "hts", "svs", "sms"} <= {n for n in list_calibrators() if make_calibrator(n).takes_weight}
 WEIGHED = [name for name in list_calibrators() if make_calibrator(name).takes_weight]
 
