@@ -30,6 +30,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.audit._audit': ('90_cli/audit.html#_audit', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._audit_sets': ('90_cli/audit.html#_audit_sets', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._audit_settings': ('90_cli/audit.html#_audit_settings', 'calibnb/cli/audit.py'),
+                                   'calibnb.cli.audit._check_apply': ('90_cli/audit.html#_check_apply', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._check_audit': ('90_cli/audit.html#_check_audit', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._columns_of': ('90_cli/audit.html#_columns_of', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._copy_audit': ('90_cli/audit.html#_copy_audit', 'calibnb/cli/audit.py'),

@@ -223,13 +223,21 @@ def _columns_of(header, calibrator, path):
     try: return tensor(column_order(header, calibrator.class_names_))
     except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
 
-def _apply(args):
+# %% ../../nbs/90_cli/03_audit.ipynb #27e6350b
+def _check_apply(args)->Path:
+    "The file to write, once the arguments are right."
     out = Path(args.out)
     if not out.suffix:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     _check_there(args.file)
+    if out.exists() and out.samefile(args.file):
+        raise ValueError(f'--out: {out} is the file that is read; give another name')
+    return out
+
+def _apply(args):
+    out = _check_apply(args)
     from calibnb.core.predictions import class_probs
     from calibnb.evaluate.files import read_columns, write_probs
     from calibnb.posthoc import Calibrator

@@ -132,7 +132,9 @@ def _check_labels(target, K, name, ignore_index=None):
     if bad.any():
         row = bad.nonzero()[0, 0].item()
         columns = 'one column, of class 1' if K == 1 else f'{K} columns'
-        raise ValueError(f'target: label {target[row].item()} at row {row}, want 0..{last} ({name} has {columns})')
+        label = target[row].item()
+        hint = '; losses and metrics leave such samples out with ignore_index=-100' if label == -100 else ''
+        raise ValueError(f'target: label {label} at row {row}, want 0..{last} ({name} has {columns}){hint}')
 
 def _check_finite(logits):
     "A sum is nan or inf as soon as one number is; it may overflow too, so only then is each number looked at."

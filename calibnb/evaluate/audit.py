@@ -15,6 +15,7 @@ from sklearn.base import clone
 from tqdm.auto import tqdm
 
 from ..core.options import pick
+from ..core.checks import _refuse_probs_of_many
 from ..core.predictions import _class_order, Predictions
 from ..metrics.bins import check_bins
 from ..metrics.intervals import SharedResamples
@@ -178,6 +179,7 @@ def check_sets(preds, val=None, folds=2, n_bins=(15,)):
         if given is not None and not isinstance(given, Predictions):
             raise TypeError(f'{name}: a {type(given).__name__}, want Predictions(logits, target), '
                             'or Predictions.from_probs(probs, target)')
+        if given is not None and not given.binary: _refuse_probs_of_many(given.logits)
     for M in n_bins: check_bins(M)
     if val is not None: _check_pair(preds, val)
     elif folds is not None: _check_folds(len(preds), folds)

@@ -388,6 +388,7 @@ APPLY = [
     ("calibrator.safetensors good.npz --out o.npz", "--logits --probs is required"),
     ("calibrator.safetensors good.npz --logits --probs --out o.npz", "not allowed with"),
     ("calibrator.safetensors good.npz --logits", "--out"),
+    ("calibrator.safetensors good.npz --logits --out good.npz", "--out: good.npz is the file that is read"),
     ("absent.safetensors good.npz --logits --out o.npz", "absent.safetensors"),
     ("nothing good.npz --logits --out o.npz", "nothing"),
     ("good.npz good.npz --logits --out o.npz", "good.npz"),

@@ -356,6 +356,11 @@ def test_the_notebook_of_an_audit_tries_them_too(tmp_path):
         run_forked("audit", args | dict(calibrators=["svss"]), root=tmp_path/"runs")
 
 
+def test_probabilities_in_the_place_of_logits_are_refused():
+    with pytest.raises(ValueError, match="these are probabilities"):
+        evaluate(Predictions(PROBS, TARGET))
+
+
 def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch, capsys):
     "Not computed again: a note that is added on the way to the notebook is in the report."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
