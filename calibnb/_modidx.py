@@ -253,6 +253,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'calibnb.core.settings._fields_at': ('00_core/settings.html#_fields_at', 'calibnb/core/settings.py'),
                                        'calibnb.core.settings._pydantic_reason': ( '00_core/settings.html#_pydantic_reason',
                                                                                    'calibnb/core/settings.py'),
+                                       'calibnb.core.settings._told_in_one_line': ( '00_core/settings.html#_told_in_one_line',
+                                                                                    'calibnb/core/settings.py'),
                                        'calibnb.core.settings.one_line': ('00_core/settings.html#one_line', 'calibnb/core/settings.py'),
                                        'calibnb.core.settings.reasons': ('00_core/settings.html#reasons', 'calibnb/core/settings.py')},
             'calibnb.data.cache': { 'calibnb.data.cache.MissingData': ('50_data/cache.html#missingdata', 'calibnb/data/cache.py'),

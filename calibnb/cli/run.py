@@ -103,13 +103,13 @@ def _print_ends(table, seconds):
     "The table of a sweep, then the reasons of what failed, each whole and once, on a line of its own."
     wrong = table[table.reason != '']
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
-    if wrong.reason.nunique() > 1:  # which of them is whose?
-        numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
+    numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
+    if len(numbers) > 1:  # which of them is whose?
         shown['why'] = table.reason.map(numbers).fillna('')
     print(shown.to_string(index=False))
     for reason, rows in wrong.groupby('reason', sort=False):
         others = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
-        number = f'{shown.why[rows.index[0]]} ' if 'why' in shown else ''
+        number = f'{numbers[reason]} ' if len(numbers) > 1 else ''
         print(f'{number}{rows.state.iloc[0]}  {rows.job.iloc[0]}{others}: {reason}')
     counts = ', '.join(f'{n} {state}' for state, n in table.state.value_counts().items())
     print(f'{counts}, {seconds:.1f} s')

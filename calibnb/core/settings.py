@@ -9,6 +9,7 @@ __all__ = ['one_line', 'reasons', 'Settings']
 import difflib
 import re
 import reprlib
+from contextlib import contextmanager
 from typing import get_args
 
 from pydantic import BaseModel, ValidationError
@@ -50,19 +51,22 @@ def _fields_at(path, model):
     return getattr(model, 'model_fields', ())
 
 # %% ../../nbs/00_core/02a_settings.ipynb #fb4767c9
+@contextmanager
+def _told_in_one_line(model):
+    "What pydantic finds wrong with a model is a ValueError of one line."
+    try: yield
+    except ValidationError as error: raise ValueError(reasons(error, model)) from None
+
 class Settings(BaseModel):
     "A model of pydantic whose ValueError is one line, made from names, from a dictionary or from JSON."
     def __init__(self, **values):
-        try: super().__init__(**values)
-        except ValidationError as error: raise ValueError(reasons(error, type(self))) from None
+        with _told_in_one_line(type(self)): super().__init__(**values)
     __init__.__pydantic_base_init__ = True  # as a field of another model it is checked by that one, in one error
 
     @classmethod
     def model_validate(cls, obj, **options):
-        try: return super().model_validate(obj, **options)
-        except ValidationError as error: raise ValueError(reasons(error, cls)) from None
+        with _told_in_one_line(cls): return super().model_validate(obj, **options)
 
     @classmethod
     def model_validate_json(cls, json_data, **options):
-        try: return super().model_validate_json(json_data, **options)
-        except ValidationError as error: raise ValueError(reasons(error, cls)) from None
+        with _told_in_one_line(cls): return super().model_validate_json(json_data, **options)

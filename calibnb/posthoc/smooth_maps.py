@@ -178,7 +178,7 @@ def spline_map(
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
-    "The least value that has each share of the weight at or below it."
+    "The least value that has each share of the weight at or below it; `np.quantile` takes weights from numpy 2 on."
     order = np.argsort(values, kind='stable')
     below = np.cumsum(weight[order])
     return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # a sum of weights is rounded
