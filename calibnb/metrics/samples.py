@@ -83,7 +83,17 @@ def _checked_weight(sample_weight, scores, shape, validate, name='sample_weight'
     if validate and bad.any():
         row = bad.nonzero()[0, 0].item()
         raise ValueError(f'{name}: {weight[row].item():g} at row {row}, want a finite number of at least 0')
+    if validate: _check_total(weight, name)
     return weight
+
+_LEAST_TOTAL, _MOST_TOTAL = 1e-100, 1e100  # products of two weights neither underflow nor overflow
+
+def _check_total(weight, name):
+    "Raise ValueError if the sum of the weights is too large or, unless all weights are 0, too small."
+    total = weight.sum().item()
+    if _LEAST_TOTAL <= total <= _MOST_TOTAL or not weight.any(): return
+    raise ValueError(f'{name}: got a sum of {total:g}, expected {_LEAST_TOTAL:g} to {_MOST_TOTAL:g}; '
+                     'divide the weights by their largest, then by their mean')
 
 def _check_ignored(ignore_index, target):
     if ignore_index is None: return
@@ -120,7 +130,7 @@ def _problems(probs, target, kind, sample_weight, ignore_index, validate, name, 
 def check_samples(
     probs,                      # (N, K), or (N,) or (N, 1) of class 1; or (N, K, d1, ...)
     target,                     # class ids, (N,) or (N, d1, ...); None where `labelled` is False
-    sample_weight=None,         # of the shape of the target
+    sample_weight=None,         # of the shape of the target; a weight is a frequency: 2 counts like two samples
     ignore_index:int|None=None, # a label to leave out
     validate:bool=True,         # False skips the passes over the values
     *, labelled:bool=True,      # is a target needed?
@@ -136,7 +146,7 @@ def over_samples(
     metric,                     # Samples -> tensor
     probs, target,              # as in `check_samples`; for 'multilabel' of one shape, (N, K) or (N, K, d1, ...)
     kind:str|None=None,         # None: the shape says it; 'multilabel': independent columns, each with labels 0 and 1
-    sample_weight=None,         # of the shape of the target, without columns
+    sample_weight=None,         # of the shape of the target, without columns; as in `check_samples`
     ignore_index:int|None=None, # a label to leave out
     validate:bool=True,
     *, name:str='probs',        # or 'logits'

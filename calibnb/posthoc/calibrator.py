@@ -8,6 +8,7 @@ __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'register_calibrator
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #43716da4
 import json
 import sys
+import warnings
 
 import numpy as np
 import torch
@@ -176,6 +177,13 @@ def _keep(name, cls, frame):
     else: add_yours(CALIBRATORS, name, cls, frame)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
+def _warn_of_small_total(total, name):
+    "Warn if weights, which are frequencies, stand for fewer than two samples."
+    if total >= 2: return
+    warnings.warn(f'sample_weight: got a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, expected '
+                  'frequencies with a sum of at least 2; divide weights whose scale means nothing by their mean',
+                  stacklevel=4)
+
 def _kept(calibrator, logits, target, sample_weight, shape):
     "Samples of weight above 0, and their weights, by name, if there are any."
     if sample_weight is None: return logits, target, {}
@@ -185,6 +193,7 @@ def _kept(calibrator, logits, target, sample_weight, shape):
     weight = _checked_weight(sample_weight, logits, shape, True)
     keep = weight > 0
     if not keep.any(): raise ValueError('sample_weight: all are 0, want one above 0 at least')
+    _warn_of_small_total(weight.sum().item(), name)
     return logits[keep], target[keep], dict(weight=weight[keep])
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e330591d
@@ -193,7 +202,7 @@ class _Fitted(_Judged):
     def fit(self,
         logits,  # (N, K) or (N, K, d1, ...), of samples that were not trained on; log-odds of one class (N,) or (N, 1)
         target,  # (N,) or (N, d1, ...) class ids
-        sample_weight=None, # (N,) numbers of at least 0; a sample of weight 2 counts like two
+        sample_weight=None, # (N,) frequencies: a sample of weight 2 counts like two; warns of a sum below 2
         *, kind:str|None=None, # None: the shape says it; 'multilabel': independent columns, labels 0 and 1 for each
     ):
         "Fit and return the calibrator; ValueError for bad input or options."

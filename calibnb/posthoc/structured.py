@@ -166,6 +166,8 @@ _LEAST = 1e-12           # of the largest curvature: what is added, since there 
 
 def _root(H):
     "Cholesky factor of a matrix, which is overwritten by slightly more, and more where rounding lets it fail."
+    if not H.isfinite().all():
+        raise ValueError('logits: their Hessian overflows, expected logits of moderate size; divide them by a constant')
     least = _LEAST*H.diagonal().amax()
     while True:
         H.diagonal().add_(least)

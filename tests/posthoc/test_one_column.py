@@ -139,13 +139,26 @@ def test_a_weight_is_a_number_of_copies(name, shape):
     assert torch.allclose(weighed, copied.transform(odds), atol=1e-5)
 
 
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weights_that_stand_for_less_than_two_samples_are_told(name):
+    "Weights are frequencies: priors and penalties outweigh shares that sum to 1."
+    calibrator, shares = make_calibrator(name), torch.full((48,), 1/48, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="sample_weight: got a sum of 1, so .* is fitted as on 1 samples") as caught:
+        calibrator.fit(ODDS, HIT, shares)
+    assert caught[0].filename == __file__
+    by_mean = make_calibrator(name).fit(ODDS, HIT, shares/shares.mean()).transform(AT)
+    torch.testing.assert_close(by_mean, make_calibrator(name).fit(ODDS, HIT).transform(AT), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("calibrator, weight, message", [
     (BBQ(), torch.ones(48), "sample_weight: given, but BBQ takes none"),
     (TemperatureScaling("ece"), torch.ones(48), "sample_weight: given for a search in a list"),
     (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: given for bins of equally many samples"),
     (Platt(), torch.ones(47), r"sample_weight: shape \(47,\), want \(48,\)"),
     (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"), (Platt(), torch.zeros(48), "sample_weight: all are 0"),
-    (Platt(), torch.full((48,), math.nan), "sample_weight: nan at row 0")])
+    (Platt(), torch.full((48,), math.nan), "sample_weight: nan at row 0"),
+    *((make_calibrator(name), torch.full((48,), size, dtype=torch.float64), "sample_weight: got a sum of .*, expected")
+      for name in WEIGHED for size in (1e-320, 1.7e308))])
 def test_wrong_weights(calibrator, weight, message):
     with pytest.raises(ValueError, match=message):
         calibrator.fit(ODDS, HIT, weight)
