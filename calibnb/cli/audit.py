@@ -20,6 +20,13 @@ from threading import Thread
 from ..params import check_seed
 from .flags import _add_kind, _add_plugin, _check_file, _check_folder, _check_root, _check_there, _kind
 
+# %% ../../nbs/90_cli/03_audit.ipynb #0668855d
+def _paths_of_audit(args):
+    files = dict(zip(('file', '--target', '--val', '--val-target', '--shifted'), (
+        args.file, args.target_file, args.val_file, args.val_target_file, args.shifted)))
+    return [(flag, path) for flag, path in files.items() if path], []
+
+
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv with a '
               'column `target`; .npy with --target. A single column is P(y = 1), or its log-odds')
@@ -47,7 +54,8 @@ def _add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='a metric by name, as a column, e.g. ks_error (calibnb list metrics); may be repeated')
     _add_others(audit)
-    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator'))
+    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator'),
+                       paths=_paths_of_audit)
     return audit
 
 def _add_others(audit):
@@ -69,11 +77,7 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report: _check_root()
     if args.to: _check_folder('--to', args.to)
-    given = dict(zip(('file', '--target', '--val', '--val-target', '--shifted'), _files(args)))
-    for flag, path in given.items():
-        if path: _check_there(path, flag)
-
-def _files(args): return args.file, args.target_file, args.val_file, args.val_target_file, args.shifted
+    for flag, path in _paths_of_audit(args)[0]: _check_there(path, flag)
 
 def _audit_sets(args):
     "Predictions, validation predictions or None, and remarks; ValueError in the words of the command line."
@@ -213,8 +217,10 @@ def _add_apply(commands):
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='where to write: .npz, .npy, .csv, .pt or .safetensors')
     _add_plugin(apply)
-    apply.set_defaults(flags=dict(path='calibrator'))
+    apply.set_defaults(flags=dict(path='calibrator'), paths=_paths_of_apply)
     return apply
+
+def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', args.file)], [('--out', args.out)]
 
 def _columns_of(header, calibrator, path):
     "The column of each class that a calibrator was fitted on; ValueError, with the name of the file, if there is none."
@@ -232,8 +238,6 @@ def _check_apply(args)->Path:
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     _check_there(args.file)
-    if out.exists() and out.samefile(args.file):
-        raise ValueError(f'--out: {out} is the file that is read; give another name')
     return out
 
 def _apply(args):

@@ -12,6 +12,7 @@ import sys
 
 import calibnb
 from ..core.plugins import add_plugins
+from .flags import _check_overwriting
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
 from .predict import _add_predict, _predict
@@ -63,10 +64,17 @@ def _as_typed(message, flags):
     name, colon, rest = message.partition(': ')
     return f'{flags.get(name, name)}{colon}{rest}'
 
+def _check_paths(args):
+    "ValueError if the command would overwrite what it reads, plugins among it."
+    if not hasattr(args, 'paths'): return
+    reads, writes = args.paths(args)
+    _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
+
 def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
     args = parser().parse_args(argv)
     try:
+        _check_paths(args)
         add_plugins(getattr(args, 'plugin', []))
         code = args.do(args) or 0
         sys.stdout.flush()

@@ -43,6 +43,34 @@ def _pairs(flag, pairs):
         if names.count(name) > 1: raise ValueError(f'{flag} {name}: given twice')
     return dict(pairs)
 
+# %% ../../nbs/90_cli/01_flags.ipynb #3c8d6829
+def _existing(texts):
+    "The files and folders that arguments name, also behind a prefix, as in 'npz:x.npz'."
+    ends = [text.split(':', n)[-1] for text in texts for n in range(text.count(':') + 1)]
+    return [end for end in ends if os.path.lexists(end)]
+
+def _is_same(a, b):
+    "Do two paths lead to one file, through links too?"
+    if os.path.exists(a) and os.path.exists(b): return os.path.samefile(a, b)
+    return os.path.realpath(a) == os.path.realpath(b)
+
+def _leads_into(path, folder):
+    "Is a path a link to something in a folder?"
+    return os.path.islink(path) and Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
+
+def _check_overwriting(reads, writes):
+    "ValueError if a file that is read, (name, text) pairs, would be overwritten, or a file be written twice."
+    for i, (flag, path) in enumerate(writes):
+        for name, text in reads:
+            for read in _existing([text]):
+                if _is_same(path, read):
+                    raise ValueError(f'{flag}: {path} is the file that is read ({name}); give another name')
+                if _leads_into(path, read):
+                    raise ValueError(f'{flag}: {path} leads into the folder that is read ({name}); give another name')
+        if any(_is_same(path, other) for _, other in writes[:i]):
+            raise ValueError(f'{flag}: {path} would be written twice; give two names')
+
+
 # %% ../../nbs/90_cli/01_flags.ipynb #94820c8c
 def typed(add, line):
     "What a command reads from a line, for lessons."

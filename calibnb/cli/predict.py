@@ -12,6 +12,12 @@ from ..core.options import pick
 from ..params import check_seed, read_value
 from .flags import _add_plugin, _check_file, _pairs
 
+# %% ../../nbs/90_cli/03a_predict.ipynb #0ecf8df2
+def _paths_of_predict(args):
+    options = [(flag, value) for flag, pairs in (('--option', args.option), ('-p', args.parameters))
+               for _, value in pairs]
+    return [('network', args.network), ('data', args.data), *options], [('--out', args.out)]
+
 # %% ../../nbs/90_cli/03a_predict.ipynb #0703e95e
 def _add_predict(commands):
     about = 'a file of predictions, by a network that others trained, for `audit`'
@@ -32,7 +38,7 @@ def _add_predict(commands):
     predict.add_argument('--device', default='auto', choices=['auto', 'cpu', 'cuda', 'mps'])
     _add_plugin(predict)
     predict.set_defaults(flags=dict(model='network', size='--size', split='--split',
-                                   data_args='-p'))
+                                   data_args='-p'), paths=_paths_of_predict)
     return predict
 
 def _predict(args):

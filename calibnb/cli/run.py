@@ -6,13 +6,24 @@
 __all__ = []
 
 # %% ../../nbs/90_cli/02_run.ipynb #48dd8d99
+import os
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.atomic import atomic_write
 from ..params import read_value
 from ..names import NAMES
 from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
+
+# %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
+def _paths_of_run(args):
+    if not args.copy_to: return [], []
+    from calibnb.notebooks.execute import find_notebook
+    notebooks = [find_notebook(name) for name in args.experiments]
+    copies = [('--copy-to', Path(args.copy_to)/f'{path.stem}.ipynb') for path in notebooks]
+    return [('experiment', str(path)) for path in notebooks], copies
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
 def _add_run(commands):
@@ -23,6 +34,7 @@ def _add_run(commands):
     run.add_argument('--timeout', type=int, help='seconds a single cell may take')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
     _add_plugin(run)
+    run.set_defaults(paths=_paths_of_run)
     return run
 
 def _run(args):
@@ -123,7 +135,11 @@ def _add_collect(commands):
     table.add_argument('--experiment', help='only of this one')
     table.add_argument('--csv', metavar='FILE')
     table.add_argument('--parquet', metavar='FILE')
+    table.set_defaults(paths=_paths_of_collect)
     return table
+
+def _paths_of_collect(args):
+    return [], [(flag, path) for flag, path in (('--csv', args.csv), ('--parquet', args.parquet)) if path]
 
 def _collect(args):
     from calibnb.runs.folder import find_runs, runs_root
@@ -136,17 +152,30 @@ def _collect(args):
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_nothing(root, args.experiment, collect(root)))
     files = [path for path in (args.csv, args.parquet) if path]
-    for path in files: Path(path).parent.mkdir(parents=True, exist_ok=True)
-    if args.csv: table.to_csv(args.csv, index=False)
+    if args.csv: _write_csv(table, args.csv)
     if args.parquet: _write_parquet(table, args.parquet)
     if not files: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
     else: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for path in files))
 
 # %% ../../nbs/90_cli/02_run.ipynb #2335ceb7
+@contextmanager
+def _whole_file(path):
+    "A path to write to, so that the file is whole; pipes, devices and links are written to as they are."
+    plain = not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
+    if not plain: yield path
+    else:
+        with atomic_write(path) as tmp: yield tmp
+
+def _write_csv(table, path):
+    "By its name a file is compressed, as pandas does it: table.csv.gz."
+    from pandas.io.common import infer_compression
+    with _whole_file(path) as file: table.to_csv(file, index=False, compression=infer_compression(path, 'infer'))
+
 def _write_parquet(table, path):
     "Columns of Python objects, such as options, become text: a column has one type there."
     texts = {c: str for c in table.columns if table[c].dtype == object}
-    try: table.astype(texts).to_parquet(path, index=False)
+    try:
+        with _whole_file(path) as file: table.astype(texts).to_parquet(file, index=False)
     except ImportError:
         raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, '
                          'or take --csv') from None

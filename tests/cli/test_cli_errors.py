@@ -3,6 +3,7 @@
 Each ends with a code that is not 0, one line on stderr that names what is wrong, no traceback, and nothing written.
 """
 
+import errno
 import json
 import os
 import subprocess
@@ -17,7 +18,10 @@ from safetensors.torch import save_file
 
 from calibnb import cli
 from calibnb.data.downloads import downloads
+from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Recipe
 
 DRAW = torch.Generator().manual_seed(0)
 LOGITS = 4 * torch.randn(60, 3, generator=DRAW)
@@ -58,6 +62,16 @@ def make_predictions(here):
         (here / f"empty.{suffix}").write_bytes(b"")
         (here / f"folder.{suffix}").mkdir()
     (here / "words.csv").write_text("a,b,target\nx,1,0\n")
+
+
+def make_links(here):
+    "Other names of files that commands read."
+    for link, target in dict(round=".", linked="good.npz", network="calibrator.safetensors").items():
+        (here / f"{link}{Path(target).suffix}").symlink_to(target)
+    os.link(here / "good.npz", here / "hard.npz")
+    (here / "images" / "a").mkdir(parents=True)
+    (here / "images" / "a" / "1.png").write_bytes(b"an image")
+    (here / "image.npz").symlink_to("images/a/1.png")
 
 
 def make_calibrators(here):
@@ -146,6 +160,7 @@ def here(tmp_path_factory):
     make_predictions(here)
     make_calibrators(here)
     make_notebooks(here)
+    make_links(here)
     for name, text in SPECS.items():
         (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     (here / "file").write_text("a file where a folder should be")
@@ -212,6 +227,9 @@ RUN = [
     ("fine.ipynb --copy-to file", "--copy-to: file"),
     ("fine.ipynb --copy-to file/sub", "--copy-to: file/sub"),
     ("fine.ipynb absent.ipynb", "absent.ipynb"),
+    ("fine.ipynb --copy-to .", "--copy-to: fine.ipynb is the file that is read (experiment)"),
+    ("./fine.ipynb --copy-to round", "--copy-to: round/fine.ipynb is the file that is read (experiment)"),
+    ("fine.ipynb nothing/../fine.ipynb --copy-to new", "--copy-to: new/fine.ipynb would be written twice"),
     ("fine.ipynb toy_gaussian -p rate 1", "rate is not declared"),
     ("toy_gaussian -p n_seeds 0", "n_seeds: 0"),
     ("toy_gaussian -p lr 0", "lr: 0"),
@@ -337,6 +355,7 @@ COLLECT = [
     ("--csv nothing", "--csv: nothing"),
     ("--root nothing --parquet file/sub.parquet", "--parquet: file/sub.parquet"),
     ("--csv new.csv", "no trainings in"),
+    ("--csv new.csv --parquet ./new.csv", "--parquet: ./new.csv would be written twice"),
 ]
 AUDIT = [
     ("good.npz --logits --shifted absent.npz", "--shifted: absent.npz is not there"),
@@ -388,7 +407,11 @@ APPLY = [
     ("calibrator.safetensors good.npz --out o.npz", "--logits --probs is required"),
     ("calibrator.safetensors good.npz --logits --probs --out o.npz", "not allowed with"),
     ("calibrator.safetensors good.npz --logits", "--out"),
-    ("calibrator.safetensors good.npz --logits --out good.npz", "--out: good.npz is the file that is read"),
+    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is the file that is read (file)")
+      for name in ("good.npz", "nothing/../good.npz", "round/good.npz", "linked.npz", "hard.npz")),
+    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is the file that is read (calibrator)")
+      for name in ("calibrator.safetensors", "./calibrator.safetensors", "network.safetensors")),
+    ("network.safetensors good.npz --logits --out calibrator.safetensors", "file that is read (calibrator)"),
     ("absent.safetensors good.npz --logits --out o.npz", "absent.safetensors"),
     ("nothing good.npz --logits --out o.npz", "nothing"),
     ("good.npz good.npz --logits --out o.npz", "good.npz"),
@@ -421,6 +444,11 @@ PREDICT = [
     ("calibrator.safetensors digits -p pol 2 --out p.npz", "'pol' is not known"),
     ("calibrator.safetensors folder.npz --out p.npz", "mean, std: not given"),
     ("calibrator.safetensors digits --mean .5 --out p.npz", "want both"),
+    ("calibrator.safetensors digits --model mlp --out round/calibrator.safetensors", "file that is read (network)"),
+    ("calibrator.safetensors npz:good.npz --model mlp --out hard.npz", "hard.npz is the file that is read (data)"),
+    ("calibrator.safetensors corrupted:npz:good.npz --out good.npz", "--out: good.npz is the file that is read (data)"),
+    ("calibrator.safetensors digits -p words good.npz --out good.npz", "--out: good.npz is the file that is read (-p)"),
+    ("calibrator.safetensors images --mean 0 --std 1 --out image.npz", "image.npz leads into the folder that is read"),
 ]
 COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY, predict=PREDICT)
 WRONG = GENERAL + [(f"{command} {rest}", told) for command, cases in COMMANDS.items() for rest, told in cases]
@@ -450,6 +478,41 @@ def test_a_wrong_usage_ends_in_one_line_and_writes_nothing(here, monkeypatch, ca
     assert err.count("\n") == 1 and err.startswith("calibnb: ") and told in err and len(err) < 1000, err
     assert not out and "Traceback" not in err
     assert listing(here) == before
+
+
+def test_every_command_that_writes_says_what_it_reads_and_writes():
+    writes = {"--out", "--to", "--copy-to", "--csv", "--parquet"}
+    commands = cli.command.parser().commands.choices
+    writing = {name for name, c in commands.items() if writes & {o for a in c._actions for o in a.option_strings}}
+    assert writing == {name for name, c in commands.items() if c.get_default("paths")} >= {"audit", "run", "collect"}
+
+
+FULL = {  # command -> the file that it would have replaced
+    "apply calibrator.safetensors good.npz --logits --out {}": "old.npz",
+    "predict weights.pt digits --model mlp --option hidden [8] --out {}": "old.safetensors",
+    "collect --root others --csv {}": "old.csv",
+    "collect --root others --csv {} --experiment collected": "old.csv.gz",
+}
+
+
+@pytest.mark.parametrize("line", FULL)
+def test_a_full_disk_leaves_the_old_file(here, tmp_path, monkeypatch, capfd, line):
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
+    torch.save(make_model("mlp", 10, (1, 4, 4), hidden=[8]).state_dict(), "weights.pt")
+    get_run(RunConfig(experiment="collected", recipe=Recipe.quick(1)), here / "others", progress=False)
+    old = tmp_path / FULL[line]
+    old.write_text("old")
+
+    def full(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        assert call(words(line.format(old))) == 2
+    assert capfd.readouterr().err.count("\n") == 1 and old.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir() if p.name != "data"] == [old.name]
+    assert call(words(line.format(old))) == 0 and old.read_bytes() != b"old"
 
 
 def test_there_are_many():
