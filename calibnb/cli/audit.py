@@ -43,7 +43,7 @@ def _add_audit(commands):
                        help='labels of --val in a file of their own')
     audit.add_argument('--bins', type=int, default=15, help='bins of the ECE (15)')
     audit.add_argument('--eps', type=float, metavar='WEIGHT',
-                       help='share of the uniform distribution to mix into probabilities before calibrators take '
+                       help='weight of the uniform distribution of which each 0 gets a share before calibrators take '
                        'logarithms (fitted on the validation labels if a probability is 0, else none)')
     audit.add_argument('--full', action='store_true', help='2000 resamples; every calibrator, if none is named')
     audit.add_argument('--seed', type=int, default=0)

@@ -38,28 +38,35 @@ def class_logits(
 # %% ../../nbs/00_core/05_predictions.ipynb #984ba183
 def log_probs(
     probs,        # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
-    eps:float=0., # weight of the uniform mixed in, in [0, 1)
+    eps:float=0., # weight of the uniform of which each 0 gets its share, eps/K; in [0, 1)
 )->Tensor:        # (N, K) logits whose softmax they are, or (N, 1) log-odds
-    "Probabilities as logits; with `eps` 0, a probability of 0 counts as 1e-38. Refuses what `check_probs` does."
+    """Return probabilities as logits. A probability of 0 counts as eps/K, and as 1e-38 with `eps` 0.
+
+    Rows without a 0 are not changed. Refuses what `check_probs` does."""
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a weight in [0, 1)')
     probs = at_least_float32(check_probs(probs, least=1)[0])
-    each = class_probs(probs)
-    mixed = (1 - eps)*each + eps/each.shape[1]
-    logs = mixed.clamp_min(torch.finfo(torch.float32).tiny).log()
+    logs = _zeros_filled(class_probs(probs), eps).clamp_min(torch.finfo(torch.float32).tiny).log()
     return logs if probs.shape[1] > 1 else logs[:, 1:] - logs[:, :1]
+
+def _zeros_filled(probs, eps):
+    "Return probabilities (N, K) with eps/K in place of each 0; the others of the row shrink to make room."
+    if not eps: return probs
+    zero, share = probs == 0, eps/probs.shape[1]
+    return torch.where(zero, share, probs*(1 - share*zero.sum(1, keepdim=True)))
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
     target,    # (N,) class ids
 )->float:      # in [1/(2N), 1)
-    "The weight of the uniform that makes the labels likeliest under (1 - eps) p + eps/K, and at least 1/(2N)."
+    "Return the weight that makes the labels likeliest where each 0 counts as eps/K, and at least 1/(2N)."
     from scipy.optimize import brentq
     probs, target = check_probs(probs, target, least=1)
-    probs = class_probs(probs)
-    p_y, share = probs.gather(1, target[:, None])[:, 0].double(), 1/probs.shape[1]
-    def slope(eps): return ((share - p_y)/((1 - eps)*p_y + eps*share)).mean().item()
-    low, high = 1/(2*len(p_y)), 1 - 1e-6  # of a weight below 1, as `log_probs` wants it
+    zero = class_probs(probs) == 0
+    impossible, lost = zero.gather(1, target[:, None])[:, 0], zero.double().mean(1)  # a row gives up eps*lost
+    number, lost = impossible.sum().item(), lost[~impossible]
+    def slope(eps): return number/eps - (lost/(1 - eps*lost)).sum().item()
+    low, high = 1/(2*len(target)), 1 - 1e-6  # of a weight below 1, as `log_probs` wants it
     if slope(low) <= 0: return low
     if slope(high) >= 0: return high
     return brentq(slope, low, high, xtol=1e-9)
@@ -281,7 +288,7 @@ class Predictions(_Derived, _Stored, _Made):
     logits:Tensor  # (N, K) finite; or (N,) or (N, 1), log-odds of class 1, kept as (N, 1)
     target:Tensor  # (N,) int64 in 0..K-1; of one column 0 and 1
     given:Tensor|None=None  # probabilities as given, like the logits, where these are not just their logarithms
-    eps:float=0.            # weight of the uniform in that mixture
+    eps:float=0.            # weight of the uniform of which their zeros got a share, see `log_probs`
     classes:tuple=()        # names of the classes, where they have any; of one column those of 0, or '', and of 1
 
     def __post_init__(self):

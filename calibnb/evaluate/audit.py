@@ -11,6 +11,7 @@ from functools import partial
 from itertools import accumulate
 
 import torch
+import torch.nn.functional as F
 from sklearn.base import clone
 from tqdm.auto import tqdm
 
@@ -53,14 +54,19 @@ class _Splits:
         return Scored.joined(parts, self.order)
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9cc2267f
-def _notes_on(source, one_class):
-    "What a reader must know about the samples that calibrators are fitted on."
+def _notes_on(source, one_class, judged):
+    "What a reader must know about the samples that calibrators are fitted on and judged on."
     notes = []
     if one_class: notes.append('All labels are of one class: a calibrator learns that and nothing else.')
-    if source.eps:
-        notes.append('Some probabilities are exactly 0. Calibrators see them mixed with the uniform at a weight of '
-                     f'{source.eps:.3g}; the row "{AS_GIVEN}" is measured without mixing.')
-    return notes
+    return notes + [_mixing_note(source.eps, judged)]*bool(source.eps)
+
+def _mixing_note(eps, judged):
+    "How many rows are mixed with the uniform, and the NLL with the mixing alone."
+    rows = (judged.class_probs == 0).any(1).sum().item()
+    nll = F.cross_entropy(judged.class_logits.double(), judged.target).item()
+    return (f'In {rows:,} of {len(judged):,} rows some probabilities are exactly 0. Calibrators see them mixed with '
+            f'the uniform at a weight of {eps:.3g}, and all other rows as they are; that alone gives an NLL of '
+            f'{nll:.4f}. The row "{AS_GIVEN}" is measured without mixing.')
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9b7e411a
 def _on_held_out(
@@ -119,7 +125,7 @@ class _Comparison:
     def __init__(self, preds, fits, measured, notes):
         self.fits, self.measured = fits, measured
         self.one_class = len(fits.source.target.unique()) == 1
-        self.notes = [*notes, *_notes_on(fits.source, self.one_class)]
+        self.notes = [*notes, *_notes_on(fits.source, self.one_class, preds)]
         self.scored = {AS_GIVEN: Scored.of(preds, None, fits.n_bins)}
         self.rows = {AS_GIVEN: measured(self.scored[AS_GIVEN])}
         self.fitted, self.doubtful = {}, []

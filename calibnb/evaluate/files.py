@@ -211,7 +211,7 @@ class ReadColumns(NamedTuple):
 def read_columns(
     path,      # a file as above
     kind:str,  # what it holds: 'logits' or 'probs'
-    eps:float=0., # weight of the uniform that probabilities are mixed with, see `core.log_probs`
+    eps:float=0., # weight of the uniform of which probabilities of 0 get a share, see `core.log_probs`
     names=(),  # of the classes, from the fit; of a single column the second says which label it is about
 )->ReadColumns:
     "The logits in a file, its labels if it has any, and names. ValueError, one line, if the logits are wrong."

@@ -316,7 +316,12 @@ def _choice(found, row):
     if row == AS_GIVEN: return 'No calibrator lowers the NLL by more than chance: leave the probabilities as they are.'
     before, after = found.rows[AS_GIVEN], found.rows[row]
     return (f'Use {_name_with_temperature(row, found.fitted[row])}: the NLL goes from {_nll_words(before["nll"])} '
-            f'to {_nll_words(after["nll"])}, and the ECE becomes {_ece_words(after["ece"])}.')
+            f'to {_nll_words(after["nll"])}{_by_mixing(found.fitted[row])}, '
+            f'and the ECE becomes {_ece_words(after["ece"])}.')
+
+def _by_mixing(calibrator):
+    "Words for a change to which the mixing of zeros with the uniform contributes, see the notes."
+    return ' (partly by the mixing of zeros with the uniform, see the notes)' if calibrator.eps_ else ''
 
 def _changes(found, row):
     "A sentence on changed predictions, if there are any."

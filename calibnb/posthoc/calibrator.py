@@ -318,7 +318,7 @@ _FORMAT = 'calibnb-calibrator/1'
 def _write(calibrator, path):
     tensors, numbers = _state(calibrator)
     head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
-                classes=calibrator.class_names_)
+                classes=calibrator.class_names_, mixed='zeros')
     metadata = dict(format=_FORMAT, head=json.dumps(head, default=_plain))
     with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
 
@@ -347,6 +347,9 @@ def _rebuilt(head, tensors):
     calibrator = make_calibrator(head['calibrator'], **head['options'])
     _set_state(calibrator, tensors, head['numbers'])
     calibrator.class_names_ = tuple(head.get('classes', ()))
+    if calibrator.eps_ and 'mixed' not in head:
+        warnings.warn('calibrator: got a file of an older version, fitted on probabilities that were all mixed with '
+                      'the uniform; only zeros are mixed now, so fit it again', stacklevel=4)
     return calibrator
 
 def _gives_probabilities(calibrator):

@@ -348,6 +348,26 @@ def test_a_forest_is_not_judged_by_its_zeros():
     assert any("mixed with the uniform at a weight of" in note for note in table.notes)
 
 
+@pytest.mark.parametrize("K", [2, 10])
+def test_a_few_zeros_do_not_do_the_work_of_a_temperature(K):
+    "Four probabilities of exactly 1 among overconfident ones: the other rows stay as they are, and so does T."
+    draw = torch.Generator().manual_seed(0)
+    z = 6*torch.randn(1000, K, generator=draw, dtype=torch.float64)
+    target, probs = torch.multinomial((z/3).softmax(1), 1, generator=draw)[:, 0], z.softmax(1)
+    T = make_calibrator("temperature").fit(z, target).temperature_
+    surest = ((probs.argmax(1) == target)*probs.amax(1)).topk(4).indices
+    probs[surest] = torch.nn.functional.one_hot(target[surest], K).double()
+    preds = Predictions.from_probs(probs, target)
+    assert preds.eps == 1/2000 and T > 2.5
+    torch.testing.assert_close(preds.logits[probs.amin(1) > 0].softmax(1), probs[probs.amin(1) > 0])
+    table = evaluate(preds, calibrators=["temperature"], n_boot=20, draws=2)
+    assert table.fitted["temperature"].temperature_ == pytest.approx(T, abs=.05)
+    alone = torch.nn.functional.cross_entropy(preds.logits, target).item()
+    note, = [note for note in table.notes if "mixed with the uniform" in note]
+    assert "In 4 of 1,000 rows" in note and f"that alone gives an NLL of {alone:.4f}" in note
+    assert "partly by the mixing of zeros with the uniform" in table.advice()
+
+
 def test_metrics_see_probabilities_as_given():
     "What calibrators see is mixed; what is measured as given is not."
     probs = torch.tensor([[1., 0., 0.]]*30 + [[0., .4, .6]]*30, dtype=torch.float64)

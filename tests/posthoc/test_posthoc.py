@@ -469,6 +469,15 @@ def test_a_changed_head_is_refused(tmp_path, change, message):
         Calibrator.load(written(tmp_path/"bent.safetensors", json.dumps(head)))
 
 
+def test_a_file_of_the_time_when_all_rows_were_mixed_is_told(tmp_path):
+    head = dict(calibrator="temperature", options={}, numbers=dict(temperature_=2., n_classes_=5, eps_=.25))
+    with pytest.warns(UserWarning, match="got a file of an older version, .* fit it again") as caught:
+        calibrator = Calibrator.load(written(tmp_path/"old.safetensors", json.dumps(head)))
+    assert caught[0].filename == __file__
+    calibrator.save(tmp_path/"new.safetensors")
+    assert Calibrator.load(tmp_path/"new.safetensors").eps_ == .25
+
+
 def head_of(name):
     return json.dumps(dict(calibrator=name, options={}, numbers=dict(n_classes_=5)))
 
