@@ -13,12 +13,14 @@ import shutil
 import sys
 import tempfile
 import warnings
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
 
 from ..params import check_seed
-from .flags import _add_kind, _add_plugin, _check_file, _check_folder, _check_root, _check_there, _kind
+from .folder import audit_folder, check_audit_folder
+from .flags import _add_kind, _add_plugin, _check_file, _check_root, _check_there, _kind
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
 def _paths_of_audit(args):
@@ -76,7 +78,7 @@ def _check_audit(args):
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report: _check_root()
-    if args.to: _check_folder('--to', args.to)
+    if args.to: check_audit_folder('--to', args.to)
     for flag, path in _paths_of_audit(args)[0]: _check_there(path, flag)
 
 def _audit_sets(args):
@@ -176,36 +178,39 @@ def _elsewhere(found, preds, shifted, args):
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
 def _report(found, args, elsewhere=None)->Path|None:
     "Make the notebook of the experiment `audit` and its report, and say where they lie; None if that fails."
-    from calibnb.notebooks.execute import NotebookError, _environment, describe, run_notebook
-    from calibnb.notebooks.pages import write_report
-    settings = _audit_settings(args)
+    from calibnb.notebooks.execute import NotebookError, _environment, run_notebook
+    then = partial(_publish, args=args, elsewhere=elsewhere)
+    how = dict(again=True, progress=False, forked=True, then=then)
     with tempfile.TemporaryDirectory() as kept, _environment(dict(CALIBNB_EVALUATION=Path(kept))):
         found.save(kept)
-        try: folder = run_notebook('audit', settings, again=True, progress=False, forked=True)
+        try: folder = run_notebook('audit', _audit_settings(args), **how)
         except NotebookError as e:
             print(f'calibnb: {e}', file=sys.stderr)
             return None
-    report = write_report(folder, folder/'files'/'report.html', f'calibration audit: {settings["title"]}')
-    where = _copy_audit(folder, Path(args.to)) if args.to else folder/'files'
-    if args.to and elsewhere: elsewhere.frame().to_csv(where/'tables'/'shifted.csv')
+    return (Path(args.to) if args.to else folder/'files')/'report.html'
+
+def _publish(folder, args, elsewhere):
+    "Write the report of a finished run, copy it if it is to be elsewhere, and say where it lies."
+    from calibnb.notebooks.execute import describe
+    from calibnb.notebooks.pages import write_report
+    write_report(folder, folder/'files'/'report.html', f'calibration audit: {_title(args)}')
+    where = folder/'files'
+    if args.to:
+        where = Path(args.to)
+        with audit_folder('--to', where) as new: _copy_audit(folder, new, elsewhere)
     if not args.json: _say_where(describe(folder), where, _kind(args))
-    return where/report.name
 
 def _say_where(description, where, kind):
     calibrator = where/'calibrator.safetensors'
     print(f'\n{description}\n\n  report      {where/"report.html"}')
     if calibrator.exists(): print(f'  to use it   calibnb apply {calibrator} FILE --{kind} --out OUT')
 
-def _copy_audit(folder, to)->Path:
-    "Copy what an audit made; what an older audit has left there and this one has not made goes first."
+def _copy_audit(folder, to, elsewhere):
     from calibnb.notebooks.pages import copy_notebook
-    to.mkdir(parents=True, exist_ok=True)
-    tables = to/'tables'/'shifted.csv', *to.glob('tables/reliability_*.csv')
-    for old in to/'calibrator.safetensors', *tables: old.unlink(missing_ok=True)
     for path in (folder/'files').iterdir(): shutil.copy(path, to/path.name)
     copy_notebook(folder, to)
-    shutil.copytree(folder/'tables', to/'tables', dirs_exist_ok=True)
-    return to
+    shutil.copytree(folder/'tables', to/'tables')
+    if elsewhere: elsewhere.frame().to_csv(to/'tables'/'shifted.csv')
 
 # %% ../../nbs/90_cli/03_audit.ipynb #99291dbe
 def _add_apply(commands):

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..core.atomic import atomic_write
@@ -24,6 +25,13 @@ def _paths_of_run(args):
     notebooks = [find_notebook(name) for name in args.experiments]
     copies = [('--copy-to', Path(args.copy_to)/f'{path.stem}.ipynb') for path in notebooks]
     return [('experiment', str(path)) for path in notebooks], copies
+
+# %% ../../nbs/90_cli/02_run.ipynb #c50488cf
+def _say_what_it_left(folder, copy_to, start):
+    from calibnb.notebooks.execute import describe
+    from calibnb.notebooks.pages import copy_notebook
+    if copy_to: copy_notebook(folder, copy_to)
+    print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
 def _add_run(commands):
@@ -48,18 +56,14 @@ def _run(args):
     return _run_all(args, params)
 
 def _run_all(args, params):
-    from calibnb.notebooks.execute import NotebookError, describe, run_notebook
-    from calibnb.notebooks.pages import copy_notebook
+    from calibnb.notebooks.execute import NotebookError, run_notebook
     failed = 0
     for name in args.experiments:
-        start = time.time()
-        try: folder = run_notebook(name, params, again=args.again, timeout=args.timeout)
+        then = partial(_say_what_it_left, copy_to=args.copy_to, start=time.time())
+        try: run_notebook(name, params, again=args.again, timeout=args.timeout, then=then)
         except (NotebookError, OSError) as e:
             print(f'calibnb: {e}', file=sys.stderr)
             failed = 1
-            continue
-        if args.copy_to: copy_notebook(folder, args.copy_to)
-        print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
     return failed
 
 # %% ../../nbs/90_cli/02_run.ipynb #0e945b82

@@ -217,6 +217,14 @@ def _last_step(nb):
     return 'the notebook came to its end, but experiment.findings(...) was not called'
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #fcd2152e
+@contextmanager
+def _failures_told(path, folder):
+    "What goes wrong with a notebook is a NotebookError that says where to look."
+    try: yield
+    except Exception as e:
+        where = 'notebook.ipynb' if (folder/'notebook.ipynb').exists() else 'log.txt'
+        raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/where}') from e
+
 def run_notebook(
     notebook,          # name of an experiment, or path of a notebook
     params:dict={},    # as in `plan_notebook`
@@ -225,6 +233,7 @@ def run_notebook(
     timeout:int|None=None, # seconds a single cell may take
     progress:bool=True,
     forked:bool=False, # in a kernel that has imported torch before (`05_processes/03_kernels`), where many are run
+    then=lambda folder: None, # called with the finished run before another process may begin it anew
 )->RunFolder:          # of the finished run; `fresh` if it was executed now
     "Execute a notebook through papermill into its run folder, unless it is done; NotebookError when it fails."
     if timeout is not None and not timeout > 0:
@@ -232,13 +241,10 @@ def run_notebook(
     path, settings = plan_notebook(notebook, params)
     folder, code = RunFolder(run_path(path.stem, settings, root)), code_hash(path)
     with folder.locked():
-        if not again and is_made(folder, path): return folder
-        try:
-            with folder.running('notebook', settings, source=code):
+        if again or not is_made(folder, path):
+            with _failures_told(path, folder), folder.running('notebook', settings, source=code):
                 _papermill(path, folder, settings, timeout, progress, forked)
-        except Exception as e:
-            where = 'notebook.ipynb' if (folder/'notebook.ipynb').exists() else 'log.txt'
-            raise NotebookError(f'{path.stem}: {failure(e)}; see {folder/where}') from e
+        then(folder)
     return folder
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #a21436bb

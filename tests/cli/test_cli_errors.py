@@ -72,6 +72,9 @@ def make_links(here):
     (here / "images" / "a").mkdir(parents=True)
     (here / "images" / "a" / "1.png").write_bytes(b"an image")
     (here / "image.npz").symlink_to("images/a/1.png")
+    (here / "mine" / "tables").mkdir(parents=True)
+    for name in "report.html", "tables/reliability_mine.csv":
+        (here / "mine" / name).write_text("written by hand")
 
 
 def make_calibrators(here):
@@ -402,6 +405,10 @@ AUDIT = [
     ("good.npz --logits --seed 99999999999", "--seed: 99999999999"),
     ("good.npz --logits --to file", "--to: file"),
     ("good.npz --logits --to file/sub", "--to: file/sub"),
+    ("good.npz --logits --to mine", "--to: mine holds report.html and 2 more, which no audit wrote"),
+    ("good.npz --logits --to round/mine", "--to: round/mine holds report.html and 2 more"),
+    ("good.npz --logits --to .", "--to: . is the current folder"),
+    ("good.npz --logits --to ..", "--to: .. is the current folder"),
 ]
 APPLY = [
     ("calibrator.safetensors good.npz --out o.npz", "--logits --probs is required"),

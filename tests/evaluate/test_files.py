@@ -241,7 +241,7 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--title", "my model"]) == 0
     said = capsys.readouterr().out
     assert "Use temperature scaling with T = 2." in said or "Use temperature scaling with T = 1.9" in said
-    written = {"audit.ipynb", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
+    written = {"audit.ipynb", "audit.json", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
     assert {p.name for p in out.iterdir()} == written
     assert {"measures.csv", "reliability_as_given.csv"} <= {p.name for p in (out/"tables").iterdir()}
     page = (out/"report.html").read_text()
