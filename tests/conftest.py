@@ -1,7 +1,6 @@
-"What the tests share: golden vectors, paths, tolerances from rounding, how long to wait, one thread."
+"What the tests share: golden vectors, paths, how long to wait, one thread."
 import itertools
 import json
-import math
 import multiprocessing.forkserver
 import os
 import signal
@@ -23,6 +22,8 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
 from torch.distributed import TCPStore  # noqa: E402
+
+from close import rounding, within  # noqa: E402, F401
 
 from calibnb import notebooks  # noqa: E402
 from calibnb.notebooks import execute, run_notebook  # noqa: E402
@@ -48,22 +49,6 @@ def vectors(name):
 def tensors(record):
     "Lists of a record as tensors: floats in float64, ids in int64."
     return {k: torch.tensor(v, dtype=torch.int64 if k == "labels" else torch.float64) for k, v in record.items()}
-
-
-def within(got, want, case):
-    "|got - want| <= atol + rtol |want|, the tolerance written in the case."
-    got, want = torch.as_tensor(got, dtype=torch.float64), torch.as_tensor(want, dtype=torch.float64)
-    assert got.shape == want.shape
-    worst = ((got - want).abs() - case["rtol"]*want.abs()).max().item()
-    assert worst <= case["atol"], f"{case['id']}: off by {worst:.3g} more than rtol allows"
-
-
-def rounding(terms, dtype=torch.float64, size=1.):
-    """Error that rounding may leave in a sum of `terms` numbers, in any order and on any processor.
-
-    4 eps sqrt(terms) times `size`, the sum of their magnitudes; of a mean, the magnitude of one.
-    """
-    return 4*torch.finfo(dtype).eps*math.sqrt(terms)*size
 
 
 def patience(seconds):
