@@ -52,7 +52,7 @@ def _zeros_filled(probs, eps):
     "Return probabilities (N, K) with eps/K in place of each 0; the others of the row shrink to make room."
     if not eps: return probs
     zero, share = probs == 0, eps/probs.shape[1]
-    return torch.where(zero, share, probs*(1 - share*zero.sum(1, keepdim=True)))
+    return torch.where(zero, share, probs*(1 - share*zero.sum(1, keepdim=True, dtype=probs.dtype)))
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def uniform_weight(

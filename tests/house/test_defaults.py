@@ -670,7 +670,7 @@ ELSEWHERE = {
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "bind_options seed_everything seeded deterministic flush_denormals pick_device autocast "
-                      "atomic_write",
+                      "atomic_write atomic_folder",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
                  "load_plugins yours used_code code_is_same add_yours registers"},
