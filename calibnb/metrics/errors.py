@@ -8,6 +8,7 @@ __all__ = ['top_label_sums', 'reliability_bins', 'ece', 'mce', 'average_ce', 'ec
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #dcb60fb3
 import math
+import warnings
 from functools import partial
 from itertools import repeat
 
@@ -233,6 +234,15 @@ def _error(conf, hit, weight):
     return error if weight is None else error.mul_(weight)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #bed45924
+_LARGE_N = 50_000  # samples from which on a kernel over all pairs is warned of: some minutes of a core
+
+def _warn_of_pairs(name, n):
+    "Warn that a metric takes time in proportion to the square of the number of samples, and name one that does not."
+    if n <= _LARGE_N: return
+    warnings.warn(f'{name}: got {n:,} samples, expected at most {_LARGE_N:,}: it compares all pairs, so it takes about '
+                  f'{(n/_LARGE_N)**2:.0f} times as long as for {_LARGE_N:,}; use smooth_ece, which is O(N), or a '
+                  'random part of the samples', stacklevel=5)
+
 def sece(
     probs, target,              # as in `ece`
     bandwidth:float=.01,        # of the Gaussian, in units of confidence
@@ -241,10 +251,13 @@ def sece(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Mean |accuracy around it - confidence|, by Gaussian kernel regression [Meta-regularization, Eq. 12]; O(N²)."
+    """Mean |accuracy around it - confidence|, by Gaussian kernel regression [Meta-regularization, Eq. 12].
+
+    It costs O(N²): it warns from 50,000 samples on, where `smooth_ece`, which is O(N), is the fast alternative."""
     check_positive(bandwidth=bandwidth)
     check_bool(self_term=self_term)
     def error(samples):
+        _warn_of_pairs('sece', len(samples))
         conf, hit = samples.pairs
         return (gaussian_regression(conf, hit, bandwidth, self_term) - conf).abs().mean().cpu()
     return over_samples(error, probs, target, kind, None, ignore_index, validate)
@@ -259,7 +272,9 @@ def kde_ece(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]; nan for one sample with 'beta'
-    "Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p."
+    """Calibration error by kernel density estimates: mean |accuracy around it - confidence|^p.
+
+    With 'beta' it costs O(N²) and warns from 50,000 samples on; 'triweight' and `smooth_ece` are O(N)."""
     if kernel not in ('beta', 'triweight'): raise ValueError(f'kernel: {kernel!r}, want "beta" or "triweight"')
     check_positive(p=p)
     likeliest = kernel == 'beta' and bandwidth == 'loo'
@@ -267,6 +282,7 @@ def kde_ece(
     def error(samples):
         conf, hit = samples.pairs
         if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
+        _warn_of_pairs('kde_ece', len(samples))
         width = beta_bandwidth(conf) if likeliest else bandwidth or .02
         return (beta_regression(conf, hit, width) - conf).abs().pow(p).mean().cpu()
     return over_samples(error, probs, target, kind, None, ignore_index, validate)
@@ -310,19 +326,32 @@ def classwise_ece(
     return each if reduction == 'none' else each.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
+def _mean_of_ties(p, values):
+    "Values (N, K), each replaced by the mean of those with the same p, which is sorted in each column."
+    first = torch.ones_like(p, dtype=torch.bool)
+    first[1:] = p[1:] != p[:-1]
+    group = first.T.flatten().cumsum(0) - 1  # column after column; each begins a new group
+    flat = values.T.flatten()
+    total = flat.new_zeros(group[-1] + 1).index_add_(0, group, flat)
+    return (total/group.bincount())[group].view(p.shape[::-1]).T
+
 def ace(
     probs, target,              # as in `ece`
     n_bins:int=15,              # ranges of equal mass for each class
-    *, kind:str|None=None,      # None, or 'multilabel'
+    *, ties:str='mean',         # equal probabilities: 'mean', each with the frequency among all of them, so that their
+                                # order does not matter; or 'split' in the order they come, as in the paper
+    kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
     "Adaptive calibration error: mean |frequency - probability| over ranges of equal mass of all classes [Nixon 2019]."
     check_bins(n_bins)
+    if ties not in ('mean', 'split'): raise ValueError(f'ties: got {ties!r}, expected "mean" or "split"')
     def error(samples):
         p, order = samples.probs.double().sort(dim=0, stable=True)
         labels = torch.arange(p.shape[1], device=p.device) + samples.binary  # one column is that of class 1
         hit = (samples.target[order] == labels).double()
+        if ties == 'mean': hit = _mean_of_ties(p, hit)
         ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
         gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
         return torch.stack(gaps).mean().cpu()

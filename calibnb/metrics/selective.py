@@ -26,7 +26,7 @@ def _margin(probs):
     first, second = _both(probs).topk(2, dim=1).values.unbind(1)
     return first - second
 
-SCORES = {  # name -> function of (N, K) float64 probabilities: (N,), larger where the model is surer
+SCORES = {  # name -> function of (N, K) float64 probabilities: (N,), larger where the model is surer: minus the entropy
     'max': lambda probs: _both(probs).amax(1),
     'margin': _margin,
     'entropy': lambda probs: -torch.special.entr(_both(probs)).sum(1),
@@ -126,7 +126,8 @@ def _over_curves(value, probs, target, score, kind, sample_weight, ignore_index,
 def risk_coverage(
     probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                     # (N,) class ids
-    *, score:str='max',         # 'max', 'margin', 'entropy'; 'given': probs are (N,) scores, target says what is right
+    *, score:str='max',         # 'max', 'margin', 'entropy' (negative entropy, so that larger is surer); 'given': probs
+                                # are (N,) scores, target says what is right
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
@@ -155,7 +156,7 @@ def augrc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1/2]
-    "Area under the generalized risk-coverage curve: the mean chance that a mistake goes unseen [Traub 2024]."
+    "Area under the generalized risk-coverage curve: mean share of samples accepted and wrong [Traub 2024]."
     value = lambda curve: curve.augrc
     return _over_curves(value, probs, target, score, kind, sample_weight, ignore_index, validate)
 
@@ -171,8 +172,11 @@ def e_aurc(
     kind:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
-)->Tensor:                      # 0-d float64 in [0, 1], 0 where all mistakes have the lowest scores
-    "Excess AURC: `aurc` less that of the best order of the same predictions [Geifman 2019]."
+)->Tensor:                      # 0-d float64 in [0, 1]
+    """Return the excess AURC: `aurc` less that of the best order of the same predictions [Geifman 2019].
+
+    It is 0 where every mistake has a lower score than every correct prediction and no two mistakes have the same score.
+    Samples of equal score are accepted together, so ties with a mistake raise it above 0."""
     return _over_curves(_excess, probs, target, score, kind, None, ignore_index, validate)
 
 def _auroc_of_right(curve):

@@ -89,7 +89,7 @@ class _Resumable(_Training):
         return columns
 
 def _padding(images):
-    "Pixels around an image before it is cut out: 4 for a width of 32, as all papers have it."
+    "Return the pixels of padding before a crop: 4 for a width of 32, as is usual (the papers name no number)."
     return max(1, images.x.shape[-1]//8)
 
 # %% ../../nbs/60_train/10_trainer.ipynb #70dee4c4

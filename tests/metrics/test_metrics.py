@@ -11,7 +11,7 @@ from conftest import rounding
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from calibnb.metrics import bins, intervals, smoothing
+from calibnb.metrics import bins, errors, intervals, smoothing
 from calibnb import metrics
 from calibnb.core import Predictions
 
@@ -455,3 +455,29 @@ def test_bootstrap_covers():
         lo, hi = metrics.bootstrap_ci(metrics.error_rate, torch.stack([p, 1 - p], 1), target, seed=i)
         inside += lo <= .2 <= hi
     assert 88 <= inside <= 99
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_ace_does_not_depend_on_the_order_of_ties(K):
+    draw = torch.Generator().manual_seed(0)
+    probs = torch.randint(1, 4, (60, K), generator=draw).double()  # many ties
+    probs, target = (probs/probs.sum(1, keepdim=True) if K > 1 else probs/4), torch.randint(2, (60,), generator=draw)
+    order = torch.randperm(60, generator=draw)
+    for n_bins in 7, 15, 80:
+        value, again = (metrics.ace(probs[rows], target[rows], n_bins) for rows in (slice(None), order))
+        assert math.isclose(value, again, rel_tol=1e-12)
+    apart = probs + 1e-9*torch.arange(60)[:, None]*torch.tensor([1., -1., 0.])[:K]  # without ties: the plain formula
+    p, places = apart.sort(0)
+    parts = zip((target[places] == torch.arange(K) + (K == 1)).double().tensor_split(7), p.tensor_split(7))
+    plain = torch.stack([(h - q).mean(0).abs() for h, q in parts]).mean()
+    assert math.isclose(metrics.ace(apart, target, 7), plain, rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["sece", "kde_ece", "canonical_ce"])
+def test_what_compares_all_pairs_warns_of_many_samples(name, monkeypatch):
+    monkeypatch.setattr(errors, "_LARGE_N", 10)
+    probs, target = torch.full((30, 2), .5), torch.zeros(30, dtype=torch.int64)
+    with pytest.warns(UserWarning, match=f"{name}: got 30 samples, .* 9 times as long .* use smooth_ece"):
+        getattr(metrics, name)(probs, target)
+    getattr(metrics, name)(probs[:10], target[:10])  # silent
+    metrics.kde_ece(probs, target, kernel="triweight")

@@ -165,3 +165,11 @@ def test_a_curve_of_arrays():
     keep = WEIGHT > 0
     want = metrics.RiskCoverage.of(SCORE[keep], WRONG[keep].bool(), WEIGHT[keep])
     assert torch.equal(found.risk, want.risk) and torch.equal(found.coverage, want.coverage)
+
+
+@pytest.mark.parametrize("scores, target, zero", [
+    ([.9, .8, .3, .2], [1, 1, 0, 0], True), ([.9, .8, .2, .2], [1, 1, 0, 0], False),   # two mistakes with one score
+    ([.9, .3, .3, .2], [1, 1, 0, 0], False), ([.9, .9, .3, .2], [1, 1, 0, 0], True)])  # a mistake with a hit; two hits
+def test_e_aurc_is_0_where_its_docstring_says(scores, target, zero):
+    value = metrics.e_aurc(torch.tensor(scores), torch.tensor(target), score="given")
+    assert (abs(value) < 1e-12) == zero and value > -1e-12
