@@ -343,6 +343,13 @@ def _rests_on_few(found, row):
     samples, them = ('a single sample', 'it') if n == 1 else (f'{n} samples', 'them')
     return [f'This choice rests on {samples}: without {them}, {_name(other)} would have the lower NLL.']
 
+def _bounds_reached(found):
+    "Sentences on temperatures that their fits left at a bound, as their warnings among the notes say."
+    notes = [note for note in found.notes if 'the least there is' in note or 'the largest there is' in note]
+    rows = [row for row in found.doubtful if any(note.startswith(f'{row}: ') for note in notes)]
+    names = [_name_with_temperature(row, found.fitted[row]) for row in rows]
+    return [f'{name[0].upper()}{name[1:]} stopped at the bound of its range.' for name in names]
+
 def _left_over(found, row):
     "What the recommended row leaves, and what would remove it."
     if found.fits(row): return []
@@ -350,7 +357,7 @@ def _left_over(found, row):
     left = f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.'
     fitting = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
-    if better is None: return [left, 'None of the calibrators tried removes it.']
+    if better is None: return [left, *_bounds_reached(found), 'None of the calibrators tried removes it.']
     instead = f'With {_name(better)} the ECE would be {_ece_words(found.rows[better]["ece"])}'
     if nll.value is None: return [left, f'{instead}.']
     cost = fitting[better] - nll.value

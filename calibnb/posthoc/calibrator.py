@@ -125,7 +125,7 @@ class _Applied(_Checked):
     def predict(self,
         logits,  # (N, K); log-odds of one class (N,) or (N, 1)
     ):           # (N,) class ids; of independent columns (N, K) of 0 and 1
-        "The class whose calibrated probability is meant: that of the network where the calibrator keeps it."
+        "Return the class with the largest calibrated probability; ties as the logits have them where no order changes."
         self._ready(logits)
         if self.columns_ or self.n_classes_ == 1: return self._above_half(logits)
         scores = logits if self.keeps_prediction else self.transform(logits)

@@ -11,8 +11,8 @@ from sklearn.base import clone
 from torch import Tensor
 
 from ..core.options import pick
-from ..core.predictions import class_logits, first_argmax
-from .calibrator import CALIBRATORS, Calibrator, make_calibrator, _name_of, _rows
+from ..core.predictions import class_logits
+from .calibrator import Calibrator, make_calibrator, _name_of, _rows
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
 COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # may come first
@@ -25,21 +25,11 @@ def _odds(logits):
 class _Parts(Calibrator):
     "Applies `first_`, then `then_`."
     fitted = 'first_', 'then_'
-    def predict(self,
-        logits,  # (N, K)
-    ):           # (N,) class ids
-        "The class that the first part predicts; the second says how sure that is."
-        self._ready(logits)
-        one = self.columns_ or self.n_classes_ == 1
-        return super().predict(logits) if one else self.first_.predict(logits)
-
+    keeps_prediction = False  # as `then_` alone: a confidence below 1/K is not the largest probability
     def _probs(self, z): return self.then_._probs(self.first_._logits(z))
     def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
     def _log_probs_of_one(self, z): return self.then_._log_probs_of_one(class_logits(_odds(self.first_._logits(z))))
-    def _scored(self, z, y):
-        scaled = self.first_._logits(z)
-        probs, _, nll = self.then_._scored(scaled, y)
-        return probs, first_argmax(scaled), nll
+
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #2e9af450
 def calibrated_logits(
@@ -78,9 +68,6 @@ class Composed(_Parts, name='+'):
         "The two, not fitted: name of the attribute -> calibrator."
         first, then = pick('first', self.first, COMPOSABLE), pick('then', self.then, ON_TOP)
         return dict(first_=make_calibrator(first), then_=make_calibrator(then))
-
-    @property
-    def keeps_prediction(self): return CALIBRATORS[self.first].keeps_prediction
 
     def _fit(self, logits, target):
         parts = self.parts()

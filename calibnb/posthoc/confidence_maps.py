@@ -34,6 +34,22 @@ def _logsumexp_of_others(z, top):
     largest = others.amax(1)
     return largest + others.sub_(largest[:, None]).exp_().sum(1).log()
 
+_BELOW = math.log1p(-2**-20)  # by how much others stay below the confidence: more than float32 rounds
+
+def _held_below(log_p, log_value):
+    "Log-probabilities (N, K) of others, minus infinity for the top class, held below its (N,); their sums stay."
+    cap = log_value + _BELOW
+    K, over = log_p.shape[1], log_p.amax(1) > cap
+    rows = (over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))).nonzero()[:, 0]
+    if not len(rows): return log_p
+    part, cap = log_p[rows], cap[rows, None]
+    largest = part.sort(1, descending=True).values[:, :-1]  # m of them are held, and the others get what is left
+    after = largest.flip(1).logcumsumexp(1).flip(1)
+    m = torch.arange(K - 1, dtype=part.dtype, device=part.device)
+    left = (after[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - after
+    chosen = (largest + left <= cap).int().argmax(1, keepdim=True)  # the fewest
+    return log_p.index_copy(0, rows, torch.minimum(part + left.gather(1, chosen), cap))
+
 def _normalised(log_p):
     "Rows whose probabilities sum to 1; uniform where all of them are 0."
     total = log_p.logsumexp(1, keepdim=True)
@@ -50,8 +66,7 @@ class _Values(Calibrator):
     def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: want _fit_map(score, hit)')
     def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: want _apply(map, score)')
 
-    @property
-    def keeps_prediction(self): return self.mode == 'top'
+    keeps_prediction = False  # a confidence below 1/K is smaller than the probability of another class
 
     def _scores(self, z, k=None):
         "The score of each class, or of class k of each row: here its probability."
@@ -95,8 +110,10 @@ class _ConfidenceMap(_Maps):
     def _probs(self, z):
         if self.mode == 'each': return self._log_probs(z).exp()
         top = first_argmax(z)
-        value, rest = self._value(self.maps_[0], self._scores(z, top))
-        return (_others(z, top).exp()*rest[:, None]).scatter(1, top[:, None], value[:, None])
+        score = self._scores(z, top)
+        value, (log_value, rest) = self._value(self.maps_[0], score)[0], self._log_value(self.maps_[0], score)
+        others = _held_below(_others(z, top) + rest[:, None], log_value).exp()
+        return others.scatter(1, top[:, None], value[:, None])
 
     def _log_probs(self, z):
         if self.mode == 'each':
@@ -104,7 +121,7 @@ class _ConfidenceMap(_Maps):
             return _normalised(torch.stack([self._log_value(m, score)[0] for m, score in columns], 1))
         top = first_argmax(z)
         value, rest = self._log_value(self.maps_[0], self._scores(z, top))
-        return (_others(z, top) + rest[:, None]).scatter(1, top[:, None], value[:, None])
+        return _held_below(_others(z, top) + rest[:, None], value).scatter(1, top[:, None], value[:, None])
 
     def _log_probs_of_one(self, z):
         one = torch.ones(len(z), dtype=torch.int64, device=z.device)

@@ -45,33 +45,37 @@ def test_every_row_is_what_the_metrics_say(found):
     usual = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
     assert list(table.rows) == [AS_GIVEN, *usual]
     for row, measures in table.rows.items():
-        probs, keeps = preds.probs, True
+        probs = preds.probs
         if row != AS_GIVEN:
-            calibrator = make_calibrator(row)
-            keeps = calibrator.keeps_prediction
-            probs = calibrator.fit(val.logits, val.target).transform(preds.logits.double())
+            probs = make_calibrator(row).fit(val.logits, val.target).transform(preds.logits.double())
         classwise = metrics.classwise_ece(probs, target, validate=False)
         assert math.isclose(measures["brier"].value, metrics.brier_score(probs, target), abs_tol=1e-9)
         assert math.isclose(measures["classwise_ece"].value, classwise, abs_tol=1e-9)
-        if (probs.argmax(1) == preds.pred).all() or not keeps:  # else the confidence is not the largest probability
-            for name, metric in TOP_LABEL.items():
-                value = metric(probs, target, validate=False)
-                assert math.isclose(measures[name].value, value, abs_tol=1e-6), (row, name)
-            ece_50 = metrics.ece(probs, target, 50, validate=False)
-            assert math.isclose(measures["ece_50"].value, ece_50, abs_tol=1e-9)
+        for name, metric in TOP_LABEL.items():
+            value = metric(probs, target, validate=False)
+            assert math.isclose(measures[name].value, value, abs_tol=1e-6), (row, name)
+        ece_50 = metrics.ece(probs, target, 50, validate=False)
+        assert math.isclose(measures["ece_50"].value, ece_50, abs_tol=1e-9)
         assert all(m.n == len(preds) for m in measures.values())
         assert measures["ece"].bins == 15 and measures["ece_50"].bins == 50
         assert all(m.interval[0] <= m.value <= m.interval[1] for m in measures.values() if m.interval)
         assert all((m.floor is not None) == ("ece" in name) for name, m in measures.items())
 
 
-def test_a_kept_prediction_is_judged_by_its_own_confidence():
-    "Validation says that this prediction is right once in five: its confidence is .2, though another class has more."
-    preds = Predictions(torch.tensor([[2., 1., 0.]]).repeat(10, 1), torch.tensor([0, 0] + [1]*8))
-    scored = Scored.of(preds, make_calibrator("histogram", smooth=False).fit(preds.logits, preds.target))
-    assert torch.allclose(scored.conf, torch.full((10,), .2, dtype=torch.float64)) and scored.hit.sum() == 2
-    measures = measure_all(scored, n_boot=10, draws=2)
-    assert measures["error"].value == pytest.approx(.8) and measures["ece"].value == pytest.approx(0, abs=1e-9)
+@pytest.mark.parametrize("name", ["histogram", "isotonic", "platt", "spline", "temperature+isotonic", "vector+platt"])
+def test_one_prediction_in_the_table_in_metrics_by_name_and_in_the_next_audit(name):
+    "A confidence that becomes smaller stays the largest of its row, so everybody sees the same prediction."
+    preds, val = overconfident(seed=3), overconfident(seed=4)
+    calibrator = make_calibrator(name).fit(val.logits, val.target)
+    probs = calibrator.transform(preds.logits.double())
+    written = Predictions.from_probs(probs, preds.target)
+    scored = Scored.of(preds, calibrator, 997), Scored.of(written, None, 997)  # shares of hits lie on edges of 15 bins
+    measures, again = (measure_all(each, n_boot=10, draws=2) for each in scored)
+    assert (probs.argmax(1) == preds.pred).double().mean() > (.9 if name == "vector+platt" else .999)
+    assert torch.equal(calibrator.predict(preds.logits.double()), probs.argmax(1))
+    for metric in "error", "ece", "smooth_ece":
+        assert measures[metric].value == pytest.approx(again[metric].value, abs=1e-9)
+    assert measures["ece"].value == pytest.approx(metrics.ece(probs, preds.target, 997).item(), abs=1e-9)
 
 
 def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
@@ -701,3 +705,11 @@ def test_one_column_and_its_two_are_the_same_predictions(problem, dtype, eps):
     for form in Predictions(one.logits, y), Predictions(one.logits[:, 0].numpy(), y.numpy()[:, None]):
         assert form.logits.equal(one.logits) and form.target.equal(one.target)
     assert one[[0]].binary and len(one[[0]]) == 1
+
+
+def test_the_advice_says_that_a_temperature_is_at_its_bound():
+    "All predictions are right, so T ends at .01; the ECE that is left is no fault of the other calibrators."
+    z = torch.tensor([[1e-4, 0.], [0., 1e-4]]).repeat(40, 1)
+    table = evaluate(Predictions(z, z.argmax(1)), calibrators=["temperature"], n_boot=20, draws=2)
+    assert "temperature" in table.doubtful and "None of the calibrators tried removes it." in table.advice()
+    assert "Temperature scaling with T = 0.010 stopped at the bound of its range." in table.advice()

@@ -33,7 +33,8 @@ SEARCH = {"0.01..10 step 0.01": "pool", "0.1..10 step 0.1": "grid"}
 
 
 def confidence(calibrator, logits):
-    return calibrator.transform(logits).gather(1, calibrator.predict(logits)[:, None])[:, 0]
+    "What the predictions of the network get."
+    return calibrator.transform(logits).gather(1, logits.argmax(1)[:, None])[:, 0]
 
 
 def test_every_case_is_used():
@@ -239,8 +240,8 @@ def test_degenerate_sets(name, kind):
     conf = confidence(calibrator, logits)
     if kind == "all right":
         assert conf.mean() > .9
-    if kind == "all wrong" and calibrator.keeps_prediction:
-        assert conf.mean() < .5
+    if kind == "all wrong" and getattr(calibrator, "mode", "") == "top":  # the predictions of the network
+        assert probs.gather(1, logits.argmax(1)[:, None]).mean() < .5
     if name == "temperature":
         assert calibrator.temperature_ != 1
 
@@ -289,14 +290,16 @@ def test_empty_bins():
         assert math.isclose(value, want, abs_tol=1e-6)
 
 
-def test_a_low_confidence_keeps_the_prediction_by_name():
-    "The rest goes to the others as they stood; predict still says which class is meant."
+@pytest.mark.parametrize("right, pred", [(4, 0), (2, 1)])
+def test_a_low_confidence_stays_the_largest_probability_if_it_can(right, pred):
+    "Of .4 in three classes it can: the other classes stay below. Of .2 it cannot, and the rest is shared as it stood."
     logits = torch.tensor([[2., 1., 0.]]).repeat(10, 1)
-    calibrator = HistogramBinning(smooth=False).fit(logits, torch.tensor([0, 0] + [1]*8))
-    probs = calibrator.transform(logits)[0]
-    rest = torch.tensor([1., 0.]).softmax(0)
-    assert torch.allclose(probs, torch.cat([torch.tensor([.2]), .8*rest]), atol=1e-6)
-    assert calibrator.predict(logits)[0] == 0 and probs.argmax() == 1
+    calibrator = HistogramBinning(smooth=False).fit(logits, torch.tensor([0]*right + [1]*(10 - right)))
+    probs, log_probs = calibrator.transform(logits)[0], calibrator._log_probs(logits[:1].double())[0]
+    want = [.4, .4, .2] if right == 4 else [.2, *(.8*torch.tensor([1., 0.]).softmax(0)).tolist()]
+    torch.testing.assert_close(probs, torch.tensor(want), rtol=0, atol=1e-6)
+    torch.testing.assert_close(log_probs.exp().float(), probs)
+    assert (calibrator.predict(logits)[0], probs.argmax()) == (pred, pred)
 
 
 @pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
@@ -318,12 +321,13 @@ def test_calibrators_are_idempotent(name):
     options = dict(smooth=False) if name == "isotonic" else {}  # the textbook form is a projection
     calibrator = make_calibrator(name, **options).fit(logits, target)
     probs, hit = calibrator.transform(logits.double()), calibrator.predict(logits) == target
-    assert abs(confidence(calibrator, logits).mean() - hit.double().mean()) < .01
+    assert abs(probs.amax(1).mean() - hit.double().mean()) < .01
     if "mode" not in calibrator.get_params():
         tol = 1e-3 if name in ("temperature", "vector") else .02  # a penalty pulls
         assert abs(TemperatureScaling().fit(probs.log(), target).temperature_ - 1) < tol
     if name == "isotonic":
-        top = probs.gather(1, calibrator.predict(logits)[:, None])
+        pred = logits.argmax(1)  # a confidence of 0 is not the largest probability
+        top, hit = probs.gather(1, pred[:, None]), pred == target
         binary = torch.cat([top, 1 - top], 1).clamp(1e-9, 1 - 1e-9).log()  # its result, fitted again
         sure = top[:, 0] > .5
         again = make_calibrator(name, **options).fit(binary[sure], (~hit[sure]).long())
@@ -651,9 +655,8 @@ def test_a_composition_is_its_parts():
     both = make_calibrator("vector+platt").fit(logits, target)
     first = VectorScaling().fit(logits, target)
     then = Platt().fit(held_out_logits(VectorScaling(), logits, target), target)
-    assert torch.equal(both.predict(logits), first.predict(logits)) and not both.keeps_prediction
+    assert torch.equal(both.predict(logits), both.transform(logits).argmax(1))
     assert torch.allclose(both.transform(logits.double()), then.transform(first._logits(logits.double())))
-    assert make_calibrator("temperature+isotonic").keeps_prediction
 
 
 def test_held_out_logits_are_of_fits_that_saw_no_label():
@@ -680,8 +683,9 @@ def test_the_second_part_does_not_trust_what_the_first_learned_by_heart():
     new = torch.randn(20_000, 20, generator=draw)
     both = Composed("matrix", "platt").fit(logits, target)
     by_heart = Platt().fit(calibrated_logits(both.first_, logits), target)
-    careless = by_heart.transform(calibrated_logits(both.first_, new)).max(1)[0].mean()
-    assert both.transform(new).max(1)[0].mean() < .07 < careless
+    scaled = calibrated_logits(both.first_, new)
+    careless, careful = (confidence(second, scaled).mean() for second in (by_heart, both.then_))
+    assert careful < .055 < .06 < careless  # one in twenty is right
 
 
 @pytest.mark.parametrize("name, message", [
