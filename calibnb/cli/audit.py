@@ -245,17 +245,25 @@ def _check_apply(args)->Path:
     _check_there(args.file)
     return out
 
+def _check_kind(calibrator, args):
+    "ValueError if the calibrator was fitted on logits and takes probabilities here, or the reverse."
+    if calibrator.input_ in (None, _kind(args)): return  # None: a file of an older version does not say it
+    if args.logits: was, way = 'probabilities', 'give a file of probabilities, with --probs'
+    else: was, way = 'logits', 'give a file of logits, with --logits, or audit probabilities to fit one on them'
+    raise ValueError(f'--{_kind(args)}: {args.calibrator} was fitted on {was}; {way}')
+
 def _apply(args):
     out = _check_apply(args)
     from calibnb.core.predictions import class_probs
     from calibnb.evaluate.files import read_columns, write_probs
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
+    _check_kind(calibrator, args)
     read = read_columns(args.file, _kind(args), calibrator.eps_, calibrator.class_names_)
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
-    probs = class_probs(calibrator.transform(logits))[:, -len(order):]  # of one column, that of class 1
-    pred = calibrator.predict(logits)
+    probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # of one column, that of class 1
+    pred = calibrator._predicted(logits)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     write_probs(out, probs, pred, read.target, read.header, read.words)
     print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')

@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .atomic import atomic_write
+from .options import pick
 from .checks import at_least_float32, traced, check_logits, check_probs
 
 # %% ../../nbs/00_core/05_predictions.ipynb #393a75ef
@@ -163,7 +164,7 @@ class _Stored:
         if self.given is not None:
             data['given'] = self.given.cpu().contiguous()
             data['eps'] = torch.tensor(self.eps, dtype=torch.float64, device='cpu')
-        head = dict(format='calibnb-predictions/1', classes=json.dumps(self.classes))
+        head = dict(format='calibnb-predictions/1', classes=json.dumps(self.classes), kind=self.kind)
         with atomic_write(path) as tmp: save_file(data, tmp, metadata=head)
 
     @classmethod
@@ -176,7 +177,8 @@ class _Stored:
             raise ValueError(f'path: {path} holds {sorted(data)}, want logits and target, '
                              'as Predictions.save writes them')
         if 'eps' in data: data['eps'] = data['eps'].item()
-        return cls(**data, classes=json.loads(head.get('classes', '[]')))
+        kind = head.get('kind', 'probs' if 'given' in data else 'logits')  # older files do not say it
+        return cls(**data, classes=json.loads(head.get('classes', '[]')), kind=kind)
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c242c925
 def _of_classifier(classifier, X, y):
@@ -236,7 +238,7 @@ class _Made:
         if eps is None: eps = uniform_weight(probs, target) if zeros else 0.
         impossible = (each.gather(1, target[:, None]) == 0).sum().item()
         if impossible: warnings.warn(_zeros_text(impossible, len(target), eps), stacklevel=2)
-        return cls(log_probs(probs, eps), target, _as_given(probs, eps, zeros), float(eps), classes)
+        return cls(log_probs(probs, eps), target, _as_given(probs, eps, zeros), float(eps), classes, 'probs')
 
 # %% ../../nbs/00_core/05_predictions.ipynb #f1ca2314
 def _one_and_rest(names, k):
@@ -290,24 +292,26 @@ class Predictions(_Derived, _Stored, _Made):
     given:Tensor|None=None  # probabilities as given, like the logits, where these are not just their logarithms
     eps:float=0.            # weight of the uniform of which their zeros got a share, see `log_probs`
     classes:tuple=()        # names of the classes, where they have any; of one column those of 0, or '', and of 1
+    kind:str='logits'       # what was given: 'logits', or 'probs', whose logarithms the logits are
 
     def __post_init__(self):
         logits, target = check_logits(self.logits, self.target, values=True, least=1)
         object.__setattr__(self, 'logits', logits.detach())
         object.__setattr__(self, 'target', target)
         object.__setattr__(self, 'classes', _checked_names(self.classes, self.num_classes))
+        pick('kind', self.kind, ('logits', 'probs'))
 
     def __len__(self): return len(self.target)
     def __getitem__(self, rows):
         given = None if self.given is None else self.given[rows]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes)
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind)
     def ordered(self, classes):
         "The same with its columns in the order of these names; ValueError where its own are others."
         order = _class_order(self.classes, classes, self.binary)
         if order is None: return self
         logits, given = (x if x is None else x[:, order] for x in (self.logits, self.given))
         target = torch.tensor(order, dtype=torch.int64, device=self.target.device).argsort()[self.target]
-        return Predictions(logits, target, given, self.eps, tuple(classes))
+        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind)
     def __repr__(self):
         error = 1 - self.hit.double().mean()
         return f'Predictions({len(self)} samples, {self.form}, error {error:.4f})'

@@ -109,9 +109,8 @@ class _Fits:
         self.bar.set_postfix_str(name, refresh=False)
         fitted = []
         for one in fits:
-            fitted.append(one)
+            fitted.append(one._record(self.source.kind, self.source.eps, self.source.classes))
             self.bar.update()
-        fitted[0].eps_, fitted[0].class_names_ = self.source.eps, self.source.classes
         self.made[name] = fitted
         return fitted[0], self.splits.scored(self.judging(name), self.n_bins)
 
@@ -192,6 +191,9 @@ def check_sets(preds, val=None, folds=2, n_bins=(15,)):
 
 def _check_same_form(preds, name, other):
     "ValueError, which calls `other` by its name, unless calibrators of the one take the other."
+    if other.kind != preds.kind:
+        kinds = dict(logits='logits', probs='probabilities')
+        raise ValueError(f'{name}: got {kinds[other.kind]}, but preds: {kinds[preds.kind]}; give both as the same')
     if other.eps != preds.eps:
         raise ValueError(f'{name}: its probabilities are mixed with the uniform at a weight of {other.eps:.3g}, and '
                          f'those of preds at {preds.eps:.3g}; give Predictions.from_probs the same eps for both')
@@ -259,7 +261,7 @@ def check_metrics(names):
 def _row_probs(fits, name):
     "(N, K) or (N, 1) float64 probabilities of a row."
     pairs, order = zip(fits.splits.pairs, fits.judging(name)), fits.splits.order
-    found = [calibrator.transform(judged.logits.double()).cpu() for (_, judged), calibrator in pairs]
+    found = [calibrator._calibrated(calibrator._logits_of(judged).double()).cpu() for (_, judged), calibrator in pairs]
     return _together(found, order)
 
 def _by_name(names, preds, probs, seed):

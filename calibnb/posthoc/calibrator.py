@@ -13,143 +13,95 @@ import warnings
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open, SafetensorError
-from safetensors.torch import save_file
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ..core.atomic import atomic_write
 from ..core.checks import _refuse_probs_of_many, as_tensor, at_least_float32, check_logits, check_multilabel
 from ..core.options import pick
-from ..core.predictions import class_logits, first_argmax
+from ..core.predictions import class_logits, first_argmax, Predictions
 from ..core.plugins import Registry, UnknownName, add_yours, registers
 from ..metrics.samples import _checked_weight
-
-# %% ../../nbs/30_posthoc/03_calibrator.ipynb #8ff94dc2
-class _Rules(BaseEstimator):
-    "What a calibrator must give, and what it may say about itself."
-    keeps_prediction = True  # is the predicted class always that of the network?
-    fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
-    in_audits = True         # does an audit try it without being asked to?
-    takes_weight = False     # do `_fit` and `_fit_one` take `weight`, (N,) float64 above 0?
-    columns_ = ()            # of independent columns, a calibrator for each
-
-    def _fit(self, logits, target):
-        "Set the attributes of `fitted` from checked (N, K) logits and (N,) class ids."
-        raise NotImplementedError(f'{type(self).__name__}: want _fit(logits, target) that sets what `fitted` names')
-
-    def _logits(self, z):
-        "Calibrated logits of (N, K) float64 logits."
-        raise NotImplementedError(f'{type(self).__name__}: want _logits(z), or both _probs(z) and _log_probs(z)')
-
-    def _probs(self, z): return self._logits(z).softmax(1)
-    def _log_probs(self, z): return self._logits(z).log_softmax(1)
-
-    def _fit_one(self, z, target, **weight):
-        "`_fit` of log-odds, as logits of two classes, to labels 0 and 1."
-        self._fit(z, target, **weight)
-
-    def _log_probs_of_one(self, z):
-        "(N, 2) of log-odds, as logits of two classes."
-        return self._log_probs(z)
-
-    def _scored(self, z, y):
-        "Probabilities, predicted class and NLL of the label, of (N, K) float64 logits and (N,) class ids, in one pass."
-        log_p = self._log_probs(z)
-        probs = log_p.exp()
-        return probs, first_argmax(z if self.keeps_prediction else probs), F.nll_loss(log_p, y, reduction='none')
-
-    def _scored_of_one(self, z, y):
-        "The same of log-odds (N, 1) and labels 0 and 1: probabilities of both, and 1 is predicted above one half."
-        log_p = self._log_probs_of_one(class_logits(z))
-        probs = log_p.exp()
-        return probs, (probs[:, 1] > .5).long(), F.nll_loss(log_p, y, reduction='none')
-
-# %% ../../nbs/30_posthoc/03_calibrator.ipynb #41f378c7
-def _rows(logits):
-    "How many rows of logits to take at a time: a million numbers."
-    return max(1, 2**20//logits.shape[1])
-
-class _Checked(_Rules):
-    "Logits are looked at before they are used."
-    def _ready(self, logits):
-        "Logits as (N, K), once the calibrator is fitted and the number of classes is right."
-        if not hasattr(self, 'n_classes_'):
-            raise NotFittedError(f'{type(self).__name__}: not fitted; '
-                                 'call .fit(logits, target) on validation data first')
-        flat = check_multilabel(_column(logits), None, name='logits')[0]
-        self._check_width(flat)
-        if not self.columns_: _refuse_probs_of_many(flat)
-        return flat
-
-    def _check_width(self, flat):
-        K, want = flat.shape[1], self.n_classes_
-        if K == want: return
-        what = 'columns' if self.columns_ or 1 in (K, want) else 'classes'
-        raise ValueError(f'logits: {K} {what}, want {want}, with which {type(self).__name__} was fitted')
-
-    def _as_fitted(self, flat):
-        "(N, K) logits in the form of the fit: a column of log-odds, and logits of two classes, can say the same."
-        if self.n_classes_ == 2 and not self.columns_: flat = class_logits(flat)
-        if self.n_classes_ == 1 and not self.columns_ and flat.shape[1] == 2: flat = flat[:, 1:] - flat[:, :1]
-        self._check_width(flat)
-        return flat
-
-def _column(logits):
-    "(N,) as (N, 1), all else as it is."
-    return as_tensor(logits, 'logits')[:, None] if np.ndim(logits) == 1 else logits
+from .input import _Converted, _rows
+from calibnb.posthoc.state import (
+    check_record, fitted_state, gives_probabilities, read_state, set_state, write_state
+)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #81897d85
-class _Applied(_Checked):
+class _Applied(_Converted):
     "What a fitted calibrator can be asked for."
     def transform(self,
-        logits,  # (N, K) or (N, K, d1, ...); log-odds of one class (N,) or (N, 1)
+        logits,  # (N, K) or (N, K, d1, ...); log-odds of one class (N,) or (N, 1); a single sample (K,);
+                 # probabilities in these shapes, if the calibrator was fitted on probabilities
     ):           # probabilities, like the logits: shape, dtype (float32 at least), tensor or array
         "Calibrated probabilities; NotFittedError before `fit`, ValueError for another number of classes."
-        flat = self._ready(logits)
-        dtype = at_least_float32(flat).dtype
-        probs = torch.cat([self._all_probs(z.double()).to(dtype) for z in flat.split(_rows(flat))])
-        shape = np.shape(logits)
-        if len(shape) == 1: probs = probs[:, 0]
-        else: probs = probs.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
-        return probs if isinstance(logits, Tensor) else probs.numpy()
+        return self._like(logits, self._calibrated(self._ready(logits)))
 
     predict_proba = transform  # the name that classifiers of scikit-learn have for it
+
+    def transform_logits(self, logits):
+        "`transform` of logits; ValueError if the calibrator was fitted on probabilities."
+        self._check_input('logits')
+        return self._like(logits, self._calibrated(self._ready(logits, 'logits')))
+
+    def transform_probs(self, probs):
+        "`transform` of probabilities, exact zeros as in the fit; ValueError if the calibrator was fitted on logits."
+        self._check_input('probs')
+        return self._like(probs, self._calibrated(self._ready(probs, 'probs')))
+
+    def _calibrated(self, z):
+        "Return probabilities of (N, K) logits as the fit took them, in float32 or better."
+        dtype = at_least_float32(z).dtype
+        return torch.cat([self._all_probs(rows.double()).to(dtype) for rows in z.split(_rows(z))])
 
     def _all_probs(self, z):
         "(N, K) of float64 logits; of one column, and of independent ones, the probabilities of 1."
         if self.columns_: return torch.cat([c._all_probs(part) for c, part in zip(self.columns_, z.split(1, 1))], 1)
         return self._log_probs_of_one(class_logits(z)).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(z)
 
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #becbd5cb
+class _Predicting(_Applied):
+    "Results in the shape of what was given, and classes."
+    def _like(self, x, values):
+        "Return (N, K) values, or (N,) classes, in the shape of x: a tensor for a tensor, else an array."
+        shape = np.shape(x)
+        if len(shape) == 1: values = values[:, 0] if self.n_classes_ == 1 and values.ndim > 1 else values
+        elif values.ndim == 1: values = values.reshape(shape[0], *shape[2:])
+        else: values = values.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+        if len(shape) == 1 and self.n_classes_ > 1: values = values[0]
+        return values if isinstance(x, Tensor) else values.numpy()
+
     def predict(self,
-        logits,  # (N, K); log-odds of one class (N,) or (N, 1)
+        logits,  # as for `transform`
     ):           # (N,) class ids; of independent columns (N, K) of 0 and 1
         "Return the class with the largest calibrated probability; ties as the logits have them where no order changes."
-        self._ready(logits)
-        if self.columns_ or self.n_classes_ == 1: return self._above_half(logits)
-        scores = logits if self.keeps_prediction else self.transform(logits)
-        pred = first_argmax(as_tensor(scores))
-        return pred if isinstance(logits, Tensor) else pred.numpy()
+        return self._like(logits, self._predicted(self._ready(logits)))
 
-    def _above_half(self, logits):
-        pred = as_tensor(self.transform(logits)) > .5
-        pred = (pred.squeeze(1) if pred.ndim > 1 and self.n_classes_ == 1 else pred).long()
-        return pred if isinstance(logits, Tensor) else pred.numpy()
+    def _predicted(self, z):
+        "Return the class ids of (N, K) logits as the fit took them."
+        if self.columns_: return (self._calibrated(z) > .5).long()
+        if self.n_classes_ == 1: return (self._calibrated(z)[:, 0] > .5).long()
+        return first_argmax(z if self.keeps_prediction else self._calibrated(z))
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #5d7dff59
-class _Judged(_Applied):
+class _Judged(_Predicting):
     "The NLL after calibration."
     def nll(self,
-        logits,  # (N, K); log-odds of one class (N,) or (N, 1)
-        target,  # (N,) class ids; of independent columns (N, K) of 0 and 1
+        logits,  # as for `transform`
+        target,  # (N,) class ids; of independent columns (N, K) of 0 and 1; of a single sample its own
     )->Tensor:   # like the target, flattened; float64, inf where the label has probability 0
         "Negative log-likelihood of each label after calibration, by logarithms throughout, so that nothing underflows."
         z = self._ready(logits).double()
+        if np.ndim(logits) == 1 and self.n_classes_ > 1: target = as_tensor(target, 'target')[None]
+        if self.columns_: target = check_multilabel(self._as_rows(logits), target, False)[1]
+        else: target = check_logits(self._as_rows(logits), target, least=1)[1]
+        return self._label_nll(z, target)
+
+    def _label_nll(self, z, target):
+        "Return the NLL of (N, K) float64 logits as the fit took them, and checked labels."
         if self.columns_:
-            target = check_multilabel(logits, target, name='logits')[1]
-            return torch.stack([c.nll(z[:, k], target[:, k]) for k, c in enumerate(self.columns_)], 1)
-        target = check_logits(logits, target, least=1)[1]
+            columns = zip(self.columns_, z.split(1, 1), target.unbind(1))
+            return torch.stack([column._label_nll(part, y) for column, part, y in columns], 1)
         rows = zip(z.split(_rows(z)), target.split(_rows(z)))
         return torch.cat([F.nll_loss(self._all_log_probs(part), y, reduction='none') for part, y in rows])
 
@@ -182,7 +134,7 @@ def _warn_of_small_total(total, name):
     if total >= 2: return
     warnings.warn(f'sample_weight: got a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, expected '
                   'frequencies with a sum of at least 2; divide weights whose scale means nothing by their mean',
-                  stacklevel=4)
+                  stacklevel=5)
 
 def _kept(calibrator, logits, target, sample_weight, shape):
     "Samples of weight above 0, and their weights, by name, if there are any."
@@ -205,26 +157,56 @@ class _Fitted(_Judged):
         sample_weight=None, # (N,) frequencies: a sample of weight 2 counts like two; warns of a sum below 2
         *, kind:str|None=None, # None: the shape says it; 'multilabel': independent columns, labels 0 and 1 for each
     ):
-        "Fit and return the calibrator; ValueError for bad input or options."
+        "Fit and return the calibrator, which takes logits from then on; ValueError for bad input or options."
         if kind is not None and pick('kind', kind, ('multilabel',)):
-            return self._fit_columns(*check_multilabel(logits, target, name='logits'), sample_weight)
-        z, target = check_logits(logits, target, values=True, least=1)
+            pairs = zip(*(v.unbind(1) for v in check_multilabel(logits, target, name='logits')))
+            return self._set_columns([clone(self).fit(z.contiguous(), y, sample_weight) for z, y in pairs], 'logits')
+        z, y = check_logits(logits, target, values=True, least=1)
         _refuse_probs_of_many(z)
-        z, target, weight = _kept(self, z.detach(), target, sample_weight, np.shape(target))
+        return self._fit_rows(z.detach(), y, sample_weight, np.shape(target))._record('logits')
+
+    def fit_probs(self,
+        probs,   # as the logits of `fit`: rows in [0, 1] that sum to 1; P(y = 1) of one class (N,) or (N, 1)
+        target, sample_weight=None, # as for `fit`
+        *, eps:float|None=None,     # of which each 0 gets its share; None: as in `Predictions.from_probs`
+        kind:str|None=None,         # as for `fit`
+    ):
+        "Fit and return the calibrator, which takes probabilities from then on; ValueError for bad input or options."
+        if kind is not None and pick('kind', kind, ('multilabel',)):
+            pairs = zip(*(v.unbind(1) for v in check_multilabel(probs, target)))
+            columns = [clone(self).fit_probs(p.contiguous(), y, sample_weight, eps=eps) for p, y in pairs]
+            return self._set_columns(columns, 'probs')
+        preds = Predictions.from_probs(probs, target, eps)
+        self._fit_rows(preds.logits, preds.target, sample_weight, np.shape(target))
+        return self._record('probs', preds.eps)
+
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #977e45ce
+class _Recorded(_Fitted):
+    "What a fit leaves, beside what `fitted` names."
+    def _fit_rows(self, z, target, sample_weight, shape):
+        "Fit to checked (N, K) logits and (N,) labels; `shape` is the one that weights have, too."
+        z, target, weight = _kept(self, z, target, sample_weight, shape)
         if z.shape[1] == 1: self._fit_one(class_logits(z), target, **weight)
         else: self._fit(z, target, **weight)
-        self.columns_, self.n_classes_, self.class_names_ = (), z.shape[1], ()
+        self.columns_, self.n_classes_ = (), z.shape[1]
         return self
 
-    def _fit_columns(self, logits, target, sample_weight):
-        pairs = zip(logits.unbind(1), target.unbind(1))
-        self.columns_ = [clone(self).fit(z.contiguous(), y, sample_weight) for z, y in pairs]
-        self.n_classes_ = logits.shape[1]
+    def _set_columns(self, columns, kind):
+        self.columns_, self.n_classes_ = columns, len(columns)
+        return self._record(kind)
+
+    def _record(self, kind, eps=0., names=()):
+        "Set what the calibrator was fitted on, and so takes: the kind of input, its eps, names of its classes."
+        self.input_, self.eps_, self.class_names_ = kind, float(eps), tuple(names)
         return self
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #976c411c
-class Calibrator(_Fitted):
+class Calibrator(_Recorded):
     """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
+
+    `fit_probs` fits on probabilities. What a calibrator was fitted on it takes, and its file says so: `input_`, with
+    `eps_` the weight of the uniform of which probabilities of 0 get their share. In a file of an older version `input_`
+    is None: then `transform` takes logits, and `transform_probs` probabilities.
 
     A calibrator of your own gives
     - `_fit(logits, target)`, which sets attributes that end in an underscore, from checked (N, K) logits;
@@ -236,8 +218,6 @@ class Calibrator(_Fitted):
     - `__init__` with named options that it stores under their names, as estimators of scikit-learn do.
 
     `class Mine(Calibrator, name='mine')` makes it known by name; without a name it cannot be saved."""
-    eps_ = 0. # weight of the uniform in the probabilities that it was fitted on, see `Predictions.from_probs`
-    class_names_ = () # names of the classes that it was fitted on, where `Predictions` has them
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -255,109 +235,43 @@ class Calibrator(_Fitted):
         "The calibrator that `save` wrote, of whatever class; it executes nothing. ValueError for any other file."
         return _read(path)
 
-# %% ../../nbs/30_posthoc/03_calibrator.ipynb #dfe16a91
-def _state(calibrator):
-    "What was fitted, by name: tensors, and numbers."
-    tensors, numbers = {}, {}
-    parts = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
-    own = parts or {name: getattr(calibrator, name) for name in calibrator.fitted}
-    for name, value in {'n_classes_': calibrator.n_classes_, 'eps_': calibrator.eps_, **own}.items():
-        if isinstance(value, Calibrator):
-            part_tensors, part_numbers = _state(value)
-            tensors |= {f'{name}/{k}': v for k, v in part_tensors.items()}
-            numbers |= {f'{name}/{k}': v for k, v in part_numbers.items()}
-        elif isinstance(value, (int, float)): numbers[name] = value
-        else: tensors |= {k: t.cpu().contiguous() for k, t in _named_tensors(name, value)}
-    return tensors, numbers
-
-def _named_tensors(name, value):
-    "A fitted tensor, or the tensors of a list of dictionaries, each with a name for the file."
-    if isinstance(value, Tensor): return [(name, value)]
-    if not isinstance(value, list): return []
-    return [(f'{name}.{i}.{k}', t) for i, part in enumerate(value) for k, t in part.items()]
-
-def _set_state(calibrator, tensors, numbers):
-    "The inverse of `_state`."
-    columns = {name.partition('/')[0] for name in numbers if name.startswith('column_')}
-    calibrator.columns_ = [clone(calibrator) for _ in columns]
-    for k, column in enumerate(calibrator.columns_):
-        _set_state(column, _below(f'column_{k}', tensors), _below(f'column_{k}', numbers))
-    parts = calibrator.parts() if hasattr(calibrator, 'parts') and not columns else {}
-    for name, part in parts.items():
-        _set_state(part, _below(name, tensors), _below(name, numbers))
-        setattr(calibrator, name, part)
-    own_tensors = {k: t for k, t in tensors.items() if '/' not in k}
-    own_numbers = {k: v for k, v in numbers.items() if '/' not in k}
-    for name, value in (own_numbers | _nested(own_tensors)).items(): setattr(calibrator, name, value)
-
-def _below(name, items):
-    "Those of a part, without the prefix."
-    return {k.removeprefix(f'{name}/'): v for k, v in items.items() if k.startswith(f'{name}/')}
-
-# %% ../../nbs/30_posthoc/03_calibrator.ipynb #c0afe773
-def _nested(tensors):
-    "What `_named_tensors` took apart: names with dots become lists of dictionaries again."
-    found = {}
-    for name in sorted(tensors, key=_with_numbers):
-        first, *rest = name.split('.')
-        if not rest:
-            found[first] = tensors[name]
-            continue
-        parts, place = found.setdefault(first, []), int(rest[0])
-        if len(parts) == place: parts.append({})
-        parts[-1][rest[1]] = tensors[name]
-    return found
-
-def _with_numbers(name):
-    "A key that sorts part 2 before part 10."
-    return [int(word) if word.isdigit() else word for word in name.split('.')]
-
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_FORMAT = 'calibnb-calibrator/1'
-
 def _write(calibrator, path):
-    tensors, numbers = _state(calibrator)
+    tensors, numbers = fitted_state(calibrator)
     head = dict(calibrator=_name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
                 classes=calibrator.class_names_, mixed='zeros')
-    metadata = dict(format=_FORMAT, head=json.dumps(head, default=_plain))
-    with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=metadata)
+    write_state(path, json.dumps(head, default=_plain), tensors)
 
 def _plain(value):
     "Options as JSON has them: NumPy's numbers and any sequence."
     return value.item() if isinstance(value, np.generic) else list(value)
 
 def _read(path):
+    head, tensors = read_state(path)
     try:
-        with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-    except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
-    if meta.get('format') != _FORMAT:
-        raise ValueError(f'path: {path} holds no calibrator; want a file that Calibrator.save wrote')
-    try:
-        calibrator = _rebuilt(json.loads(meta['head']), tensors)
-        good = _gives_probabilities(calibrator)
+        calibrator = _rebuilt(json.loads(head), tensors)
+        good = gives_probabilities(calibrator)
     except UnknownName as e: raise ValueError(f'path: {path} holds another calibrator than those here; {e}') from None
-    except (AttributeError, IndexError, KeyError, TypeError, RuntimeError, ValueError) as e:
-        reason = str(e).splitlines()[0]
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as e:
+        reason = (str(e).splitlines() or ['no reason given'])[0]
         raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {reason})') from None
     if not good: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
     return calibrator
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3abe59b8
 def _rebuilt(head, tensors):
+    "Return the calibrator of a file; sizes and shapes are checked before anything is computed."
+    check_record(head['numbers'])
     calibrator = make_calibrator(head['calibrator'], **head['options'])
-    _set_state(calibrator, tensors, head['numbers'])
-    calibrator.class_names_ = tuple(head.get('classes', ()))
+    set_state(calibrator, tensors, head['numbers'])
+    calibrator.class_names_ = tuple(map(str, head.get('classes', ())))
+    if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
+        raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
     if calibrator.eps_ and 'mixed' not in head:
         warnings.warn('calibrator: got a file of an older version, fitted on probabilities that were all mixed with '
                       'the uniform; only zeros are mixed now, so fit it again', stacklevel=4)
+    calibrator._check_fitted()
     return calibrator
-
-def _gives_probabilities(calibrator):
-    "Whether confident logits of each class become finite probabilities, and a temperature is positive."
-    K = calibrator.n_classes_
-    probs = calibrator.transform(8*torch.eye(K, dtype=torch.float64, device='cpu'))
-    good = probs.shape == (K, K) and probs.isfinite().all() and (probs >= 0).all()
-    return good and getattr(calibrator, 'temperature_', 1.) > 0
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e7c15eef
 def _name_of(calibrator):

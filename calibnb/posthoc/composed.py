@@ -26,6 +26,18 @@ class _Parts(Calibrator):
     "Applies `first_`, then `then_`."
     fitted = 'first_', 'then_'
     keeps_prediction = False  # as `then_` alone: a confidence below 1/K is not the largest probability
+
+    def _check_fitted(self):
+        if self.columns_: return super()._check_fitted()
+        for part in (self.first_, self.then_):
+            if max(2, part.n_classes_) != max(2, self.n_classes_):
+                raise ValueError(f'n_classes_: got {part.n_classes_} of a part, expected {self.n_classes_}')
+            part._check_fitted()
+
+    def _record(self, kind, eps=0., names=()):
+        if not self.columns_: self.first_._record(kind, eps, names)  # the second takes what the first gives
+        return super()._record(kind, eps, names)
+
     def _probs(self, z): return self.then_._probs(self.first_._logits(z))
     def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
     def _log_probs_of_one(self, z): return self.then_._log_probs_of_one(class_logits(_odds(self.first_._logits(z))))
@@ -89,6 +101,6 @@ class Composed(_Parts, name='+'):
         "The composition with a first part that is fitted already; ValueError for bad input."
         made = cls(_name_of(first), then)
         pick('first', made.first, COMPOSABLE)
-        made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready(held_out), target)
+        made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready_logits(held_out), target)
         made.n_classes_ = first.n_classes_
-        return made
+        return made._record(first.input_, first.eps_, first.class_names_)

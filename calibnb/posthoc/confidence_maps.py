@@ -20,6 +20,7 @@ from calibnb.posthoc.score_maps import (
 from .smooth_maps import beta, beta_map, spline, spline_map
 from .venn_abers import venn_abers, venn_abers_map
 from .calibrator import Calibrator
+from .state import check_table
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
 _PIECE = 2**17  # float64 logits at a time, a megabyte
@@ -61,8 +62,16 @@ class _Values(Calibrator):
 
     A subclass gives `_fit_map(score, hit)`, the function as a dictionary of tensors, `_apply(map, score)`, its values,
     and an `__init__` that stores `mode`. If its score is not a probability, it replaces `_scores`, `_value` and
-    `_log_value` too."""
-    fitted = 'maps_',
+    `_log_value` too. `check_table` holds dictionaries from a file to `sizes` and `shares`."""
+    fitted, sizes, shares = ('maps_',), {}, ()
+    def _check_fitted(self):
+        "ValueError unless there is a table for each function, with entries that a fit can have found."
+        if self.columns_: return super()._check_fitted()
+        number = self.n_classes_ if pick('mode', self.mode, ('top', 'each')) == 'each' else 1
+        if len(self.maps_) != number: raise ValueError(f'maps_: got {len(self.maps_)}, expected {number}')
+        nan = ['values'] if getattr(self, 'empty', '') == 'identity' else []  # of an empty bin
+        for table in self.maps_: check_table(table, self.sizes, self.shares, nan)
+
     def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: want _fit_map(score, hit)')
     def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: want _apply(map, score)')
 
@@ -132,6 +141,7 @@ class _ConfidenceMap(_Maps):
 class HistogramBinning(_ConfidenceMap, name='histogram'):
     "Share of right predictions in the bin of the confidence [Zadrozny 2001]; `maps_[0]` holds edges, count and values."
     _apply, takes_weight = staticmethod(step), True
+    sizes, shares = dict(edges=(1, 0), values=(1, -1), count=(1, -1)), ('edges', 'values')
     def __init__(self,
         n_bins:int=15,
         scheme:str='width',   # 'width': equal-width bins; 'mass': equally many samples in each
@@ -146,6 +156,7 @@ class HistogramBinning(_ConfidenceMap, name='histogram'):
 class Isotonic(_ConfidenceMap, name='isotonic'):
     "The rising function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."
     _apply, takes_weight = staticmethod(line), True
+    sizes, shares = dict(x=(1, 0), y=(1, 0)), ('y',)
     def __init__(self,
         mode:str='top',   # as in `HistogramBinning`
         smooth:bool=True, # a hit and a miss more at either end, never 0 or 1; False: the textbook form
@@ -175,7 +186,7 @@ class _OddsMap(_ConfidenceMap):
 
 class Platt(_OddsMap, name='platt'):
     "sigmoid(a s + b) of the log-odds s of the confidence [Platt 1999]; `maps_[0]` holds slope a and intercept b."
-    _apply = staticmethod(_mapped_odds)
+    _apply, sizes = staticmethod(_mapped_odds), dict(slope=None, intercept=None)
     def __init__(self,
         targets:str='platt', # 'platt': a little inside 0 and 1, see `platt_map`; 'hard': 0 and 1
         mode:str='top',      # as in `HistogramBinning`
@@ -188,7 +199,7 @@ class BBQ(_ConfidenceMap, name='bbq'):
     """Bayesian mean of histograms with different numbers of bins [Naeini 2015].
 
     `maps_[0]` holds edges, values and the log scores of the histograms."""
-    _apply = staticmethod(step)
+    _apply, sizes, shares = staticmethod(step), dict(edges=(1, 0), values=(1, -1)), ('edges', 'values')
     def __init__(self,
         bin_numbers=None,  # list of numbers of bins; None: from N^(1/3)/10 to 10 N^(1/3)
         mode:str='top',    # as in `HistogramBinning`
@@ -200,7 +211,7 @@ class BBQ(_ConfidenceMap, name='bbq'):
 class BetaCalibration(_OddsMap, name='beta'):
     """sigmoid(a log c - b log(1 - c) + m) of the confidence c, rising [Kull 2017]; `maps_[0]` holds a, b and the
     intercept m."""
-    _apply, in_audits = staticmethod(beta), False
+    _apply, in_audits, sizes = staticmethod(beta), False, dict(a=None, b=None, intercept=None)
     def __init__(self,
         targets:str='platt', # 'platt': a little inside 0 and 1, as in `Platt`; 'hard': 0 and 1, as in the paper
         mode:str='top',      # as in `HistogramBinning`
@@ -211,7 +222,7 @@ class BetaCalibration(_OddsMap, name='beta'):
 class SplineCalibration(_OddsMap, name='spline'):
     """A smoothing spline of the log-odds of the confidence, with cross-validated smoothing, after [Lucena 2018];
     `maps_[0]` holds the knots x, the values y, the scale of x and the smoothing."""
-    _apply, in_audits = staticmethod(spline), False
+    _apply, in_audits, sizes = staticmethod(spline), False, dict(x=(1, 0), y=(1, 0), scale=None, smoothing=None)
     def __init__(self,
         n_knots:int=20,      # at most
         smoothing:float|None=None, # weight of the integral of the squared second derivative; None: chosen
@@ -227,6 +238,7 @@ class VennAbers(_OddsMap, name='venn_abers'):
     """p1/(1 - p0 + p1), with isotonic values p0 and p1 for the new sample as a miss and as a hit [Vovk 2015];
     `maps_[0]` holds the scores, and low = p0 and high = p1 of each and of each gap."""
     _apply, in_audits = staticmethod(venn_abers), False
+    sizes, shares = dict(scores=(1, 0), odds=(2, 1), low=(2, 1), high=(2, 1)), ('low', 'high')
     def __init__(self,
         folds:int|None=None, # parts of a cross predictor; None: an inductive predictor, one fit on all samples
         mode:str='top',      # as in `HistogramBinning`

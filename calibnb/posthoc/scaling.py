@@ -32,7 +32,7 @@ from .entropy_temperature import entropy_temperature, sample_temperatures
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5b9ec123
 class TemperatureScaling(Calibrator, name='temperature'):
     "softmax(logits/T) with `temperature_` = T > 0 [Guo 2017]; the NLL on the data it was fitted on never rises."
-    fitted = 'temperature_',
+    fitted, shapes = ('temperature_',), dict(temperature_=())
     takes_weight = True
     def __init__(self,
         criterion:str='nll',   # what is made small: 'nll' or 'ece'
@@ -84,7 +84,7 @@ def oracle_ece(
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5f18dc41
 class EnsembleTemperatureScaling(Calibrator, name='ets'):
     "w1 softmax(logits/T) + w2 softmax(logits) + w3/K, with T in `temperature_` and w in `weights_` [Zhang 2020, ETS]."
-    fitted = 'temperature_', 'weights_'
+    fitted, shapes = ('temperature_', 'weights_'), dict(temperature_=(), weights_=(3,))
     def _fit(self, logits, target): self.temperature_, self.weights_ = ensemble_temperature(logits, target)
     def _logits(self, z): return mixture_log_probs(z, self.temperature_, self.weights_.log())
 
@@ -92,7 +92,7 @@ class EntropyTemperatureScaling(Calibrator, name='hts'):
     """softmax(logits/T), with T = softplus(w log(H/log K) + b) of the entropy H of the sample's own probabilities.
 
     w and b are in `weight_` and `bias_` [Balanya 2022, HTS]; the NLL on its own data is never above that of one T."""
-    fitted = 'weight_', 'bias_'
+    fitted, shapes = ('weight_', 'bias_'), dict(weight_=(), bias_=())
     in_audits, takes_weight = False, True
     def _fit(self, logits, target, weight=None): self.weight_, self.bias_ = entropy_temperature(logits, target, weight)
     def _logits(self, z): return z/sample_temperatures(z, self.weight_, self.bias_)[:, None].to(z)
@@ -103,7 +103,7 @@ _PIECE = 2**17  # inputs at a time: half a megabyte in float32; what is made of 
 class _LinearNLL(Calibrator):
     "A linear map of inputs made from logits, here by a matrix, and its NLL. A subclass may replace any of the methods."
     keeps_prediction = False
-    fitted = 'weight_', 'bias_'
+    fitted, shapes = ('weight_', 'bias_'), dict(weight_=('K', 'K'), bias_=('K',))
     penalised = False  # is there a penalty, so that there is a minimum however few the samples are?
     def _inputs(self, z): return z
     def _map(self, x, weight, bias): return F.linear(x, weight, bias)
@@ -294,6 +294,7 @@ class _LinearMap(_LinearNLL):
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #9a396bfc
 class VectorScaling(_LinearMap, name='vector'):
     "softmax(w*logits + b) with `weight_` and `bias_` of shape (K,) [Guo 2017]."
+    shapes = dict(weight_=('K',), bias_=('K',))
     def _map(self, x, weight, bias): return torch.addcmul(bias, x, weight)
     def _outer(self, grad, rows): return (grad*rows).sum(0)
     def _start(self, K): return torch.ones(K, dtype=torch.float64, device='cpu')

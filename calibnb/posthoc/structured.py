@@ -294,6 +294,7 @@ class _Structured(Calibrator):
     "A map of the logarithms of tempered probabilities that is held to the identity; a subclass says how firmly."
     keeps_prediction, in_audits, takes_weight = False, False, True
     fitted = 'temperature_', 'uniform_', 'weight_', 'bias_'
+    shapes = dict(temperature_=(), uniform_=(), weight_=('K', 'K'), bias_=('K',))
 
     def _inputs(self, z): return _mixed_log_probs(z, self.temperature_, self.uniform_)
 
@@ -330,7 +331,7 @@ class _Structured(Calibrator):
 class StructuredVectorScaling(_Structured, name='svs'):
     """softmax(w*x + b) of the logarithms x of tempered probabilities, with `weight_` w held to 1 and `bias_` b to 0 by
     the penalty (intercept |b|² + diagonal |w - 1|²) K/N [Berta 2026, SVS]."""
-    form = _Vector
+    form, shapes = _Vector, _Structured.shapes | dict(weight_=('K',))
     def __init__(self,
         intercept:float=1., # strength of the penalty of the offsets
         diagonal:float=1.,  # of the weights

@@ -432,7 +432,7 @@ APPLY = [
     ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
     ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),
     ("calibrator.safetensors probs.npz --logits --out o.npz", "probs.npz"),
-    ("calibrator.safetensors good.npz --probs --out o.npz", "good.npz"),
+    ("calibrator.safetensors good.npz --probs --out o.npz", "--probs: calibrator.safetensors was fitted on logits"),
     ("calibrator.safetensors good.npz --logits --out o", "--out: o, want a name"),
     ("calibrator.safetensors good.npz --logits --out o.xlsx", "'.xlsx'"),
     ("calibrator.safetensors good.npz --logits --out folder.npz", "--out: folder.npz"),

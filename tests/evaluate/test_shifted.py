@@ -126,7 +126,7 @@ def test_predictions_of_another_form_are_refused():
     with pytest.raises(ValueError, match="shifted: one column, P.y = 1., but preds: 2 classes; want the same"):
         check_shifted(two, Predictions(one.logits[:, 1] - one.logits[:, 0], one.target))
     with pytest.raises(ValueError, match="shifted: its probabilities are mixed with the uniform at a weight of 0.1"):
-        check_shifted(two, Predictions.from_probs(one.probs, one.target, eps=.1))
+        check_shifted(Predictions.from_probs(two.probs, two.target), Predictions.from_probs(one.probs, one.target, .1))
 
 
 def test_the_table_lies_beside_the_others(tmp_path, capsys, monkeypatch, sets):
