@@ -129,6 +129,9 @@ def load_checkpoint(
     generators, own_states = _own_part(state['own'])
     trainer.load_state_dict(state, own_states)
     _set_generators(generators, trainer.device)
+    try: trainer.check_finite()
+    except FloatingPointError as e:
+        raise ValueError(f'checkpoint: {path} holds a training that cannot go on ({e}); remove it to begin anew') from e
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #4a8b176a
 class Stopped(SystemExit):
@@ -177,6 +180,7 @@ class Saver:
 
     def _save(self):
         start = time.monotonic()
+        self.trainer.check_finite()  # the last good checkpoint stays; here, because it waits for the device
         save_checkpoint(self.trainer, self.path)
         self.saved_at = time.monotonic()
         self.took_s = self.saved_at - start

@@ -123,6 +123,7 @@ def _clip_gradients(
 # %% ../../nbs/60_train/08_stepper.ipynb #0972576f
 class _Updates:
     "The optimiser's half of a step: learning rate, loss scaling, clipping, and the state that they have."
+    inner = None  # what a loss learns, where it does
     def __init__(self, model, recipe, device):
         self.model, self.recipe, self.device = model, recipe, device
         self.weights = list(model.parameters())  # collected once: that is slow for small networks
@@ -150,6 +151,14 @@ class _Updates:
         if world_size() > 1: labels = all_reduce(torch.tensor(labels, dtype=torch.float32, device=self.device))
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/labels)
 
+    @torch.no_grad()
+    def largest_weight(self)->Tensor: # 0-d, on the device
+        "Return the largest magnitude of all trained weights, nan or inf if one of them is; nothing is synchronised."
+        learned = () if self.inner is None else self.inner.parameters()
+        trained = [w for w in (*self.weights, *learned) if w.requires_grad and w.numel()]
+        norms = [norm.double() for norm in torch._foreach_norm(trained, math.inf)] if trained else []
+        return torch.stack(norms).amax() if norms else torch.zeros((), dtype=torch.float64, device=self.device)
+
     def state_dict(self)->dict: return dict(optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict())
     def load_state_dict(self, state:dict):
         self.optimizer.load_state_dict(state['optimizer'])
@@ -158,7 +167,6 @@ class _Updates:
 # %% ../../nbs/60_train/08_stepper.ipynb #a335efa4
 class Stepper(_Updates):
     "Takes a batch: forward, backward, update."
-    inner = None  # what a loss learns, where it does
     def __init__(self, model, loss, recipe, device):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
         super().__init__(model, recipe, device)
@@ -201,17 +209,28 @@ def mean_loss(
     counts:list,    # samples of each, of this process
     recipe:Recipe,
     epoch:int,
+    largest:Tensor|None=None, # largest magnitude of the weights, 0-d, on the device; None: the weights are not checked
 )->float:
     "Mean loss of an epoch, over all processes; FloatingPointError names the first batch where it is not finite."
-    count = losses.new_tensor([sum(counts)])
-    *sums, n = all_reduce(torch.cat([losses.double(), count.double()])).tolist()  # the only wait for the device
+    sums, n = _finite_sums(losses, counts, recipe, epoch, largest, len(losses))
+    return math.fsum(sums)/n
+
+def _finite_sums(losses, counts, recipe, epoch, largest, done):
+    "Losses of all processes by batch, and samples; FloatingPointError unless they and the weights are finite."
+    rest = torch.stack([losses.new_tensor(sum(counts)).double(), *([] if largest is None else [largest.double()])])
+    values = all_reduce(torch.cat([losses.double(), rest])).tolist()  # the only wait for the device
+    sums, (n, *weights) = values[:len(losses)], values[len(losses):]
     for i, value in enumerate(sums):
         if math.isfinite(value): continue
-        lr = recipe.lr_at(epoch + i/len(sums))
-        raise FloatingPointError(f'train loss is {value} in epoch {epoch + 1}, batch {i + 1} of {len(sums)}; '
-                                 f'lower lr (now {lr:g}), set clip (now {recipe.clip}) '
-                                 f'or warmup (now {recipe.warmup:g} epochs)')
-    return math.fsum(sums)/n
+        found = f'train loss is {value} in epoch {epoch + 1}, batch {i + 1} of {len(sums)}'
+        raise FloatingPointError(f'{found}; {_advice(recipe, epoch + i/len(sums))}')
+    if all(map(math.isfinite, weights)): return sums, n
+    found = f'weights are not finite after {done} batches of epoch {epoch + 1}'
+    raise FloatingPointError(f'{found}; {_advice(recipe, epoch)}')
+
+def _advice(recipe, epoch):
+    return (f'lower lr (now {recipe.lr_at(epoch):g}), set clip (now {recipe.clip}) '
+            f'or warmup (now {recipe.warmup:g} epochs)')
 
 def average_buffers(model:nn.Module):
     "Average batch norm's running statistics over processes, each of which has seen its own samples."

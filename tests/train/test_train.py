@@ -2,6 +2,7 @@
 import dataclasses
 import functools
 import json
+import math
 import pickle
 import random
 import subprocess
@@ -385,15 +386,44 @@ def test_a_word_outside_the_vocabulary_is_named():
         Trainer(make_model("text_cnn", 2, (16,), vocabulary=50), make_loss("ce")).fit(Splits("text", 2, *parts))
 
 
-def test_a_nan_is_named_with_its_batch():
-    splits, calls = load_data("digits"), []
+NOT_FINITE = {
+    "loss": "train loss is nan in epoch 2, batch 4 of 11; lower lr .now 0.01., set clip .now 2.0. or warmup",
+    "weights": "weights are not finite after 4 batches of epoch 2; lower lr .now 0.01.",
+}
+
+
+@pytest.mark.parametrize("what", NOT_FINITE)
+def test_what_is_not_finite_is_named_and_leaves_the_last_good_checkpoint(tmp_path, what):
+    "A training that met it once continues from there, and ends in the bits of one that did not meet it."
+    splits, path, calls = load_data("digits"), tmp_path/"c.pt", []
 
     def loss(logits, target):
         calls.append(1)
-        return F.cross_entropy(logits, target)*(float("nan") if len(calls) == 15 else 1)
-    message = "train loss is nan in epoch 2, batch 4 of 11; lower lr .now 0.01., set clip .now 2.0. or warmup"
-    with pytest.raises(FloatingPointError, match=message):
-        mlp_trainer(splits, loss, Recipe.quick(3)).fit(splits)
+        once = len(calls) == 15
+        if once and what == "weights":
+            logits.register_hook(lambda gradient: gradient*math.nan)
+        return F.cross_entropy(logits, target)*(math.nan if once and what == "loss" else 1)
+
+    def fit(**options):
+        return mlp_trainer(splits, loss, Recipe.quick(3), hidden=[8], seed=0).fit(splits, **options)
+    with pytest.raises(FloatingPointError, match=NOT_FINITE[what]):
+        fit(checkpoint=path, every_s=0)
+    assert torch.load(path, weights_only=True)["step"] == 3
+    assert fit(checkpoint=path).rows == fit().rows
+
+
+def test_a_checkpoint_that_is_not_finite_is_refused_at_once(tmp_path):
+    "Versions that wrote one left it to each later start to find that out, an epoch later."
+    splits, path = load_data("digits"), tmp_path/"c.pt"
+
+    def fit():
+        return mlp_trainer(splits, F.cross_entropy, Recipe(epochs=1), hidden=[8]).fit(splits, checkpoint=path)
+    fit()
+    state = torch.load(path, weights_only=True)
+    state["model"]["head.weight"].fill_(math.nan)
+    torch.save(state, path)
+    with pytest.raises(ValueError, match=r"c.pt holds a training that cannot go on \(weights are not .*; remove it"):
+        fit()
 
 
 class Huge(nn.Module):
