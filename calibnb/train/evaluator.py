@@ -52,6 +52,14 @@ def check_model_and_recipe(model, recipe):
         raise ValueError(f'model: {model!r}, want a torch module; make_model builds one by name')
     if not isinstance(recipe, Recipe): raise ValueError(f'recipe: {recipe!r}, want a Recipe, e.g. Recipe.quick()')
 
+def _rows(values, n, width):
+    "What a network gives for `n` samples, as float32; ValueError unless that is a row a sample, of the given width."
+    if not isinstance(values, Tensor):
+        raise ValueError(f'model: it gives a {type(values).__name__}, want a tensor of logits, a row a sample')
+    if values.ndim == 2 and len(values) == n and values.shape[1] == (width or values.shape[1]): return values.float()
+    raise ValueError(f'model: it gives shape {tuple(values.shape)} for a batch of {n} samples, want '
+                     f'({n}, {width or "K"}), a row a sample')
+
 # %% ../../nbs/60_train/07_evaluator.ipynb #04390edd
 class Evaluator:
     "A model on a device, asked for predictions."
@@ -84,10 +92,10 @@ class Evaluator:
         starts, out = range(0, len(split), batch_size), None
         with _as_asked(self.model, self.recipe, self.device):
             for start in starts[rank()::world_size()]:
-                rows = slice(start, start + batch_size)
-                values = fn(ordered(split.ready(split.x[rows].to(self.device)), self.recipe)).float()
+                x = ordered(split.ready(split.x[start:start + batch_size].to(self.device)), self.recipe)
+                values = _rows(fn(x), len(x), None if out is None else out.shape[1])
                 if out is None: out = values.new_zeros(len(split), values.shape[1])
-                out[rows] = values
+                out[start:start + batch_size] = values
         width = broadcast(None if out is None else out.shape[1])
         if out is None:  # this process had no batch
             out = torch.zeros(len(split), width, dtype=torch.float32, device=self.device)

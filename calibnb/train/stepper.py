@@ -11,8 +11,9 @@ import math
 import re
 import traceback
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from types import FunctionType
 
@@ -20,7 +21,7 @@ import torch
 from torch import nn, Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from ..core.runtime import autocast
+from ..core.runtime import autocast, seeded
 from ..processes.parallel import all_reduce, world_size
 from ..models.classifier import Classifier
 from .recipe import Recipe
@@ -59,8 +60,9 @@ def _prepared(model, loss, recipe, device):
     return DistributedDataParallel(net, [device] if device.type == 'cuda' else None)
 
 def _has_own_labels(model):
-    "Has the network another number of labels than one a sample? A Tree-LSTM has one a phrase."
-    return getattr(type(model), 'supervised', Classifier.supervised) is not Classifier.supervised
+    "Return True if the network makes its own labels to train with; a Tree-LSTM has one a phrase."
+    supervised = getattr(model, 'supervised', None)
+    return supervised is not None and getattr(supervised, '__func__', supervised) is not Classifier.supervised
 
 def _pieces(batch, k):
     "(x, y, other) of k equal pieces, or of fewer: each has at least two samples, since batch norm cannot take one."
@@ -69,14 +71,43 @@ def _pieces(batch, k):
     if k == 1: return [parts]
     return list(zip(*([None]*k if part is None else part.tensor_split(k) for part in parts)))
 
-def _refuse_weighed_pieces(loss, reduction, recipe):
-    "ValueError for a mean over what counts, if a batch is in pieces: each is divided by its own sum of weights."
-    weighed = 'weight' in getattr(loss, 'tensors', ()) or 'ignore_index' in getattr(loss, 'options', {})
+
+# %% ../../nbs/60_train/08_stepper.ipynb #d55f92ac
+def _is_sample_mean(loss, num_classes, device):
+    "Return False if the loss of a batch is not the sum of the losses of its classes, each times its share of samples."
+    trial = deepcopy(loss) if isinstance(loss, nn.Module) else loss  # it may count its calls
+    label = torch.arange(0, num_classes, max(1, num_classes//1024), device='cpu')
+    sizes = [4] + [2]*(len(label) - 1)  # samples of each; equal ones would hide a mean over classes
+    with torch.no_grad(), seeded(0):
+        logits = torch.randn(sum(sizes), num_classes, dtype=torch.float32, device='cpu').to(device)
+        target = label.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device='cpu')).to(device)
+        try:
+            whole, again = (float(trial(logits, target)) for _ in range(2))
+            each = [len(y)*float(trial(z, y)) for z, y in zip(logits.split(sizes), target.split(sizes))]
+        except Exception: return True  # it wants other logits or labels than these
+    if whole != again or not math.isfinite(whole): return True  # a loss that is drawn at random cannot be compared
+    return math.isclose(whole, math.fsum(each)/len(target), rel_tol=1e-3, abs_tol=1e-5)
+
+def _refuse_pieces(loss, reduction, recipe, num_classes, device):
+    "ValueError for a mean that is not over samples, if a batch is in pieces or on several processes."
     in_pieces = recipe.accumulate > 1 or world_size() > 1
-    if not weighed or not in_pieces or reduction == 'sum': return
-    raise ValueError(f'loss: its mean is over weights or labels that count, and those of {recipe.accumulate} pieces '
-                     f'on {world_size()} processes do not add up; take accumulate=1 and one process, or '
-                     'reduction="sum" with a lower lr')
+    if reduction == 'sum' or not in_pieces: return
+    whole = loss
+    while isinstance(whole, partial): whole = whole.func
+    options, tensors = getattr(loss, 'options', {}), getattr(loss, 'tensors', None)
+    weighed = 'weight' in (tensors or ()) or 'ignore_index' in options
+    is_known = tensors is not None or getattr(whole, 'has_batch_penalty', False)
+    if not weighed and (is_known or _is_sample_mean(loss, num_classes, device)): return
+    raise ValueError(f'loss: its mean is not over samples, but over weights or labels that count, and those of '
+                     f'{recipe.accumulate} pieces on {world_size()} processes do not add up; take accumulate=1 and one '
+                     'process, or reduction="sum" with a lower lr; a loss that couples samples on purpose has the '
+                     'attribute has_batch_penalty = True')
+
+def _refuse_mixed_labels(model, recipe):
+    "ValueError for mixup if the model makes its own labels: those of the samples mixed in would stay as they are."
+    if recipe.mixup and _has_own_labels(model):
+        raise ValueError(f'mixup: {recipe.mixup:g}, but {type(model).__name__}.supervised makes the labels to train '
+                         'with, which cannot be mixed; take mixup=0')
 
 # %% ../../nbs/60_train/08_stepper.ipynb #070ff764
 @dataclass(frozen=True)
@@ -120,6 +151,12 @@ def _clip_gradients(
     if norm.is_cpu and factor == 1: return  # on a GPU, looking would mean waiting
     torch._foreach_mul_(gradients, factor)
 
+@torch.no_grad()
+def _largest(weights, device):
+    "Largest magnitude of all weights, nan or inf if one of them is."
+    if not weights: return torch.zeros((), dtype=torch.float64, device=device)
+    return torch.stack([norm.double() for norm in torch._foreach_norm(weights, math.inf)]).amax()
+
 # %% ../../nbs/60_train/08_stepper.ipynb #0972576f
 class _Updates:
     "The optimiser's half of a step: learning rate, loss scaling, clipping, and the state that they have."
@@ -151,13 +188,10 @@ class _Updates:
         if world_size() > 1: labels = all_reduce(torch.tensor(labels, dtype=torch.float32, device=self.device))
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/labels)
 
-    @torch.no_grad()
     def largest_weight(self)->Tensor: # 0-d, on the device
         "Return the largest magnitude of all trained weights, nan or inf if one of them is; nothing is synchronised."
         learned = () if self.inner is None else self.inner.parameters()
-        trained = [w for w in (*self.weights, *learned) if w.requires_grad and w.numel()]
-        norms = [norm.double() for norm in torch._foreach_norm(trained, math.inf)] if trained else []
-        return torch.stack(norms).amax() if norms else torch.zeros((), dtype=torch.float64, device=self.device)
+        return _largest([w for w in (*self.weights, *learned) if w.requires_grad and w.numel()], self.device)
 
     def state_dict(self)->dict: return dict(optimizer=self.optimizer.state_dict(), scaler=self.scaler.state_dict())
     def load_state_dict(self, state:dict):
@@ -171,7 +205,6 @@ class Stepper(_Updates):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
         super().__init__(model, recipe, device)
         self.loss, self.reduction, self.has_own_labels = loss, _loss_reduction(loss), _has_own_labels(model)
-        _refuse_weighed_pieces(loss, self.reduction, recipe)
         self.net = _prepared(model, loss, recipe, device)
 
     def __call__(self, batch, lr:float)->tuple:  # (sum of the losses, number of them), to be added over processes
@@ -217,8 +250,8 @@ def mean_loss(
 
 def _finite_sums(losses, counts, recipe, epoch, largest, done):
     "Losses of all processes by batch, and samples; FloatingPointError unless they and the weights are finite."
-    rest = torch.stack([losses.new_tensor(sum(counts)).double(), *([] if largest is None else [largest.double()])])
-    values = all_reduce(torch.cat([losses.double(), rest])).tolist()  # the only wait for the device
+    rest = [losses.new_tensor([sum(counts)]), *([] if largest is None else [largest[None]])]
+    values = all_reduce(torch.cat([v.double() for v in (losses, *rest)])).tolist()  # the only wait for the device
     sums, (n, *weights) = values[:len(losses)], values[len(losses):]
     for i, value in enumerate(sums):
         if math.isfinite(value): continue

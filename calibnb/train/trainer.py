@@ -20,7 +20,9 @@ from .history import History
 from .recipe import Recipe
 from .recorders import EpochView, KeptEpoch, ready_recorders
 from .session import Progress, training_session
-from .stepper import Stepper, average_buffers, mean_loss
+from calibnb.train.stepper import (
+    Stepper, _finite_sums, _refuse_mixed_labels, _refuse_pieces, average_buffers, mean_loss
+)
 from .task import _loss_reduction, check_task, flip_labels
 
 # %% ../../nbs/60_train/10_trainer.ipynb #387debb6
@@ -52,7 +54,10 @@ class _Training(Evaluator):
         self.progress = Progress(order, KeptEpoch(self.recipe.keep), History())
         return splits
 
-    def _make_stepper(self, splits): return Stepper(self.model, self.loss, self.recipe, self.device)
+    def _make_stepper(self, splits):
+        _refuse_mixed_labels(self.model, self.recipe)
+        _refuse_pieces(self.loss, self.reduction, self.recipe, splits.num_classes, self.device)
+        return Stepper(self.model, self.loss, self.recipe, self.device)
 
     def _take_kept_epoch(self):
         "The model becomes that of the epoch to keep, and so does what the loss has learned."
@@ -81,6 +86,12 @@ class _Resumable(_Training):
         for i, arrays in state['arrays'].items():
             self.recorders[int(i)].arrays = {k: v.cpu() for k, v in arrays.items()}
         self.progress.load_state_dict(state, own_states, self.device)
+
+    def check_finite(self):
+        "FloatingPointError unless the losses of this epoch so far and the weights are finite; synchronises the device."
+        progress, largest = self.progress, self.stepper.largest_weight()
+        losses = largest.new_zeros(0) if progress.losses is None else progress.losses
+        _finite_sums(losses, progress.counts, self.recipe, len(self.history), largest, progress.step)
 
     def _end_epoch(self, view):
         "Score `val`, remember the weights of the best epoch, and let a loss that changes between epochs do so."
@@ -131,4 +142,4 @@ class Trainer(_Resumable):
             progress.add(loss, count, len(plan), self.device)
             after_batch()
         average_buffers(self.model)
-        return mean_loss(progress.losses, progress.counts, recipe, epoch)                     # waits for the device
+        return mean_loss(progress.losses, progress.counts, recipe, epoch, self.stepper.largest_weight())  # synchronises

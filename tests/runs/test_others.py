@@ -73,6 +73,15 @@ def test_a_network_of_another_number_of_classes_is_refused(home, columns):
         predict_with("program.ts", "digits")
 
 
+def test_a_network_that_gives_one_row_for_a_batch_is_refused(home):
+    class First(torch.nn.Module):
+        def forward(self, x):
+            return x.flatten(1)[:1, :10]
+    save_program(First(), (1, 4, 4), "program.ts")
+    with pytest.raises(ValueError, match=r"model: it gives shape \(1, 10\) for a batch of"):
+        predict_with("program.ts", "digits")
+
+
 @pytest.mark.parametrize("given, told", [
     ("insects -p nonsense 3", "-p: {'nonsense': 3}, but insects is a folder"),
     ("insects --split nonsense", "--split: 'nonsense' is not known"),

@@ -26,7 +26,7 @@ from calibnb.processes.parallel import joined, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.worker import main, train_file
-from calibnb.train import ConfidenceHistogram, History, NLLBreakdown, Recipe, Trainer
+from calibnb.train import ConfidenceHistogram, Evaluator, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.checkpoint import Saver, load_checkpoint
 
@@ -189,16 +189,93 @@ def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
         trained(problem(), loss, model="mlp", epochs=1)
 
 
-@pytest.mark.parametrize("counts", [dict(weight=[1., 2., 3.]), dict(ignore_index=1)], ids=["weights", "ignored"])
-def test_a_mean_over_what_counts_is_not_put_together_from_pieces(counts):
+class Wrapped(nn.Module):
+    "A loss of a user's, around another one."
+    def __init__(self, loss):
+        super().__init__()
+        self.loss, self.reduction = loss, loss.reduction
+
+    def forward(self, logits, target):
+        return 2*self.loss(logits, target)
+
+
+UNEVEN = torch.tensor([1., 2., 3.])
+NOT_OVER_SAMPLES = {  # of a reduction, "mean" or "sum"
+    "weights": lambda r: make_loss("focal", weight=[1., 2., 3.], reduction=r),
+    "ignored": lambda r: make_loss("focal", ignore_index=1, reduction=r),
+    "torch's weights": lambda r: nn.CrossEntropyLoss(weight=UNEVEN, reduction=r),
+    "torch's ignored": lambda r: nn.CrossEntropyLoss(ignore_index=1, reduction=r),
+    "partial": lambda r: functools.partial(F.cross_entropy, weight=UNEVEN, reduction=r),
+    "module of a user's": lambda r: Wrapped(nn.CrossEntropyLoss(weight=UNEVEN, reduction=r)),
+    "mean over labels": lambda r: functools.partial(mean_over_labels, reduction=r),
+}
+
+
+def mean_over_labels(logits, target, reduction="mean"):
+    "The mean over classes of the mean over their samples."
+    each = F.cross_entropy(logits, target, reduction="none")
+    return each.sum() if reduction == "sum" else torch.stack([each[target == k].mean() for k in target.unique()]).mean()
+
+
+@pytest.mark.parametrize("make", NOT_OVER_SAMPLES.values(), ids=NOT_OVER_SAMPLES)
+def test_a_mean_that_is_not_over_samples_is_not_put_together_from_pieces(make):
     def train(accumulate, reduction):
         splits, net = problem(), make_model("small_cnn", 3, (1, 8, 8), seed=0)
         recipe = Recipe(epochs=1, batch_size=16, lr=.001, accumulate=accumulate)
-        Trainer(net, make_loss("focal", **counts, reduction=reduction), recipe, "cpu").fit(splits)
+        Trainer(net, make(reduction), recipe, "cpu").fit(splits)
     with pytest.raises(ValueError, match="those of 2 pieces on 1 processes do not add up; take accumulate=1"):
         train(2, "mean")
     train(1, "mean")
     train(2, "sum")
+
+
+class Relabelled(nn.Module):
+    "A network that trains on labels in another order."
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+    def supervised(self, x, y):
+        return self(x), 2 - y
+
+
+@pytest.mark.parametrize("made_by", ["class", "object"])
+def test_labels_that_a_network_makes_are_not_mixed(made_by):
+    net = Relabelled()
+    if made_by == "object":
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        net.supervised = lambda x, y: (net(x), 2 - y)
+
+    def train(mixup):
+        Trainer(net, make_loss("ce"), Recipe(epochs=1, mixup=mixup), "cpu").fit(problem())
+    with pytest.raises(ValueError, match=r"mixup: 0.4, but \w+.supervised makes the labels to train with"):
+        train(.4)
+    train(0)
+
+
+def narrower_later(logits):
+    return logits if len(logits) == 16 else logits[:, :1]
+
+
+ODD_ROWS = {
+    "one for all": (lambda z: z[:1], 31, r"gives shape \(1, 3\) for a batch of 31 samples, want \(31, K\)"),
+    "no columns": (lambda z: z[:, 0], 31, r"gives shape \(31,\) for a batch"),
+    "a tuple": (lambda z: (z, z), 31, "gives a tuple, want a tensor"),
+    "other columns later": (narrower_later, 16, r"gives shape \(15, 1\) .* 15 samples, want \(15, 3\)"),
+}
+
+
+@pytest.mark.parametrize("end, size, message", ODD_ROWS.values(), ids=ODD_ROWS)
+def test_what_is_not_a_row_a_sample_is_refused(end, size, message):
+    "A row that stands for a whole batch would be copied to all of its samples."
+    class Odd(Relabelled):
+        def forward(self, x):
+            return end(super().forward(x))
+    with pytest.raises(ValueError, match=f"model: it {message}"):
+        Evaluator(Odd(), device="cpu").predict(problem().test, batch_size=size)
 
 
 TREES = [
