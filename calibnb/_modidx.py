@@ -963,6 +963,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                               'calibnb/losses/fast_weights.py'),
                                              'calibnb.losses.fast_weights._loss_slope': ( '20_losses/fast_weights.html#_loss_slope',
                                                                                           'calibnb/losses/fast_weights.py'),
+                                             'calibnb.losses.fast_weights._most': ( '20_losses/fast_weights.html#_most',
+                                                                                    'calibnb/losses/fast_weights.py'),
                                              'calibnb.losses.fast_weights._over_total': ( '20_losses/fast_weights.html#_over_total',
                                                                                           'calibnb/losses/fast_weights.py'),
                                              'calibnb.losses.fast_weights._parts': ( '20_losses/fast_weights.html#_parts',

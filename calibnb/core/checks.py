@@ -136,11 +136,18 @@ def _check_labels(target, K, name, ignore_index=None):
         hint = '; losses and metrics leave such samples out with ignore_index=-100' if label == -100 else ''
         raise ValueError(f'target: label {label} at row {row}, want 0..{last} ({name} has {columns}){hint}')
 
+_LARGEST_LOGIT = 1e300  # differences divided by the least temperature do not overflow in float64
+
 def _check_finite(logits):
-    "A sum is nan or inf as soon as one number is; it may overflow too, so only then is each number looked at."
-    if not logits.detach().sum().isfinite() and not logits.isfinite().all():
-        row = (~logits.isfinite()).any(1).nonzero()[0, 0].item()
+    "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; nan spreads into both extremes."
+    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # float32 has no 1e300
+    finite = logits.isfinite()
+    if not finite.all():
+        row = (~finite).any(1).nonzero()[0, 0].item()
         raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
+    row, column = (logits.abs() > _LARGEST_LOGIT).nonzero()[0].tolist()
+    raise ValueError(f'logits: got {logits[row, column].item():.3g} at row {row}, expected numbers between '
+                     f'{-_LARGEST_LOGIT:g} and {_LARGEST_LOGIT:g}; divide them by a constant')
 
 # %% ../../nbs/00_core/03_checks.ipynb #4895492a
 def check_logits(

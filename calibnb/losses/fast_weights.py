@@ -36,11 +36,15 @@ def _over_total(short, total):
     "A short vector, in place divided by what gap was multiplied with."
     return short if total is None else short.div_(total)
 
+def _most(like):
+    "The largest cross-entropy: a difference of logits may overflow, and so may its product with gamma, up to 500."
+    return torch.finfo(like.dtype).max/2**10
+
 def _parts(logits, label):
     if not logits.is_cpu: return _parts_by_kernels(logits, label)
     top = logits.amax(1, keepdim=True)
     e = exp_(logits - top)
-    behind = logits.gather(1, label).sub_(top)
+    behind = logits.gather(1, label).sub_(top).clamp_min_(-_most(top))
     rest = e.scatter_(1, label, 0.).sum(1, keepdim=True)  # of the other classes, so 1 - p_y loses no digits
     e.scatter_(1, label, -rest)
     e_y = behind.exp()

@@ -332,8 +332,8 @@ def _mean_of_ties(p, values):
     first[1:] = p[1:] != p[:-1]
     group = first.T.flatten().cumsum(0) - 1  # column after column; each begins a new group
     flat = values.T.flatten()
-    total = flat.new_zeros(group[-1] + 1).index_add_(0, group, flat)
-    return (total/group.bincount())[group].view(p.shape[::-1]).T
+    total, number = (torch.zeros_like(flat).index_add_(0, group, v) for v in (flat, torch.ones_like(flat)))
+    return (total/number)[group].view(p.shape[::-1]).T
 
 def ace(
     probs, target,              # as in `ece`

@@ -757,3 +757,16 @@ def test_bad_counts_are_refused(name, counts, message):
     logits, target = partly_ignored(-100 if counts.get("ignore_index") == -1 else None)
     with pytest.raises(ValueError, match=message):
         make_loss(name, **counts)(logits, target)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_the_largest_logits_are_numbers(name, dtype):
+    "The difference of two logits overflows: the loss may be infinite, and no gradient is nan."
+    big = .95*torch.finfo(dtype).max
+    rows = [[big, -big, 0.], [0., 1., 2.], [-big, 1., big], [1., 2., 0.]]
+    logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
+    for target in torch.tensor([[0, 1, 2, 0], [1, 1, 0, 0]]):
+        loss = make_loss(name)(logits, target)
+        gradient, = torch.autograd.grad(loss, logits)
+        assert not loss.isnan() and not gradient.isnan().any()

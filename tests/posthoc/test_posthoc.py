@@ -830,3 +830,11 @@ def test_a_composition_refuses_a_first_part_that_will_not_do():
         composed.on(TemperatureScaling().fit(*data), "vector", *data)
     with pytest.raises(NotFittedError, match="call .fit"):
         composed.on(TemperatureScaling(), "platt", *data)
+
+
+@pytest.mark.parametrize("name", list_calibrators())
+def test_logits_that_overflow_are_refused(name):
+    "Their differences are infinite: temperatures gave nan, structured scaling did not end."
+    logits = torch.tensor([[1.7e308, -1.7e308], [0., 1.]], dtype=torch.float64).repeat(10, 1)
+    with pytest.raises(ValueError, match=r"logits: got 1.7e\+308 at row 0, expected numbers between"):
+        make_calibrator(name).fit(logits, torch.tensor([0, 1]*10))
