@@ -18,15 +18,15 @@ def close(got, want, terms=1, dtype=None, size=None):
 
     `terms` numbers were summed in `dtype` (the coarser of the two by default), of magnitude `size` (of `want`).
     """
-    dtype = dtype or max((torch.as_tensor(v).dtype for v in (got, want) if hasattr(v, "dtype")), default=torch.float64,
-                         key=lambda d: torch.finfo(d).eps if d.is_floating_point else 0.)
+    dtypes = [torch.as_tensor(v).dtype for v in (got, want) if hasattr(v, "dtype")]
+    floats = [d for d in dtypes if d.is_floating_point]
+    dtype = dtype or max(floats, default=torch.float64, key=lambda d: torch.finfo(d).eps)
     got, want = _float64(got), _float64(want)
     if got.shape != want.shape:
         return False
     finite = want[np.isfinite(want)]
     size = np.abs(finite).max(initial=0.) if size is None else size
-    tolerance = rounding(terms, dtype if dtype.is_floating_point else torch.float64, size)
-    return np.allclose(got, want, rtol=0., atol=tolerance, equal_nan=True)
+    return np.allclose(got, want, rtol=0., atol=rounding(terms, dtype, size), equal_nan=True)
 
 
 def within(got, want, case):
