@@ -50,7 +50,7 @@ def _add_audit(commands):
     audit.add_argument('--full', action='store_true', help='2000 resamples; every calibrator, if none is named')
     audit.add_argument('--seed', type=int, default=0)
     audit.add_argument('--title', help='of the report')
-    audit.add_argument('--to', metavar='DIR', help='also copy report, notebook, tables and calibrator to DIR')
+    audit.add_argument('--to', metavar='DIR', help='also copy all that it makes to DIR, in place of an older audit')
     audit.add_argument('--no-report', action='store_true', help='end with the answer: no notebook, report, calibrator')
     audit.add_argument('--json', action='store_true', help='print the answer as JSON, with every interval and floor')
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',

@@ -9,9 +9,11 @@ __all__ = ['parser', 'main']
 import argparse
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 
 import calibnb
 from ..core.plugins import add_plugins
+from ..core.text import PlainStream
 from .flags import _check_overwriting
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
@@ -70,9 +72,7 @@ def _check_paths(args):
     reads, writes = args.paths(args)
     _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
-def main(argv=None)->int: # exit code
-    "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
-    args = parser().parse_args(argv)
+def _main(args):
     try:
         _check_paths(args)
         add_plugins(getattr(args, 'plugin', []))
@@ -89,3 +89,8 @@ def main(argv=None)->int: # exit code
     except KeyboardInterrupt:
         print('calibnb: interrupted', file=sys.stderr)
         return 130
+
+def main(argv=None)->int: # exit code
+    "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
+    with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)):
+        return _main(parser().parse_args(argv))

@@ -16,6 +16,7 @@ from safetensors import safe_open, SafetensorError
 from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
+from ..core.text import escaped_style, html_text
 from ..metrics.intervals import lean_p
 from ..metrics.measure import Measure
 from .labels import _mixed_up
@@ -43,20 +44,20 @@ def _column(name, bins):
     title, scale, digits = _columns.get(kind, (name, 1, 4))
     return (f'{title}, {bins} bins' if bins else title), scale, digits
 
-def _cell(name, m, star, line):
-    "Value, interval and floor as text, with `line` between them."
+def _cell(name, m, star):
+    "Value, interval and floor as text, a line each."
     if m.value is None: return '∞'
     _, scale, digits = _column(name, m.bins)
     def number(v): return f'{scale*v:.{digits}f}'
     parts = [number(m.value) + (' *' if star else '')]
     if m.interval: parts.append(f'{number(m.interval[0])} to {number(m.interval[1])}')
     if m.floor is not None: parts.append(f'floor {number(m.floor)}')
-    return line.join(parts)
+    return '\n'.join(parts)
 
-def _texts(rows, best, line):
+def _texts(rows, best):
     "Row -> title of the column -> cell. A star marks a winner where no other row is as good."
     def wins(row, name): return best[name] == [row] and len(rows) > 1
-    return {row: {_column(name, m.bins)[0]: _cell(name, m, wins(row, name), line) for name, m in measures.items()}
+    return {row: {_column(name, m.bins)[0]: _cell(name, m, wins(row, name)) for name, m in measures.items()}
             for row, measures in rows.items()}
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #edb091ee
@@ -68,7 +69,7 @@ def _styled(texts, best):
             'white-space': 'nowrap'}
     heads = [dict(selector='th', props='text-align: right; vertical-align: bottom'),
              dict(selector='th.row_heading', props='text-align: left; vertical-align: top')]
-    return pd.DataFrame(texts).T.style.apply(tint, axis=0).set_properties(**cell).set_table_styles(heads)
+    return escaped_style(pd.DataFrame(texts).T).apply(tint, axis=0).set_properties(**cell).set_table_styles(heads)
 
 def _record(row, name, m, is_best):
     "One line of the frame."
@@ -193,13 +194,13 @@ class Evaluation(_Stored):
     def table(self):
         "The table as a pandas Styler; rows that are as good as the best are tinted."
         tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[AS_GIVEN].items()}
-        return _styled(_texts(self.rows, self.best, '<br>'), tinted)
+        return _styled(_texts(self.rows, self.best), tinted)
 
     def text(self)->str:
         "The values as plain text, with the advice; `frame` has the intervals too."
         import pandas as pd
         values = {row: {title: cell.split('\n')[0] for title, cell in cells.items()}
-                  for row, cells in _texts(self.rows, self.best, '\n').items()}
+                  for row, cells in _texts(self.rows, self.best).items()}
         return '\n'.join([pd.DataFrame(values).T.to_string(), '', self.caption(), self.advice(), *self.notes])
 
     def caption(self)->str:
@@ -216,7 +217,7 @@ class Evaluation(_Stored):
     def __repr__(self): return f'Evaluation({", ".join(self.rows)}; recommended: {self.recommended})'
     def _repr_html_(self):
         lines = self.caption(), self.advice(), *self.notes
-        return self.table().to_html() + ''.join(f'<p>{line}</p>' for line in lines)
+        return self.table().to_html() + ''.join(f'<p>{html_text(line)}</p>' for line in lines)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #f97da392
 _calibrator_names = {

@@ -6,7 +6,7 @@
 __all__ = ['FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
            'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
            'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made',
-           'code_hash', 'describe']
+           'code_hash', 'describe', 'show_markdown']
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #de0185a3
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ from .. import _door
 if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.notebooks.experiment import (
         CONTRADICTED, count_verdicts, effect_text, Experiment, findings_table, FOLDER_VARIABLE, HOLDS, NO_DIFFERENCE,
-        UNDECIDED
+        show_markdown, UNDECIDED
     )
     from calibnb.notebooks.verdicts import calibration_lead, Claim, decide, Pairs, spread, to_decide
     from calibnb.notebooks.execute import (
@@ -30,5 +30,5 @@ _all_ = [
     'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
     'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
     'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made', 'code_hash',
-    'describe'
+    'describe', 'show_markdown'
 ]

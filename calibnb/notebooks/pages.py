@@ -8,11 +8,12 @@ __all__ = ['copy_notebook', 'write_report', 'markdown_table', 'write_tables', 's
 # %% ../../nbs/75_notebooks/04_pages.ipynb #ccf75626
 import re
 from base64 import b64decode, b64encode
-from html import escape
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
 from ..core.atomic import atomic_write
+from ..core.text import html_text, markdown_text
 from ..runs.folder import RunFolder
 from .experiment import count_verdicts
 
@@ -49,8 +50,16 @@ def _fewer_colours(png):
     return b64encode(out.getvalue()).decode()
 
 # %% ../../nbs/75_notebooks/04_pages.ipynb #1f786b13
+# nothing is loaded and no script runs; pictures are in the page
+_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+def _page(title, body):
+    "A title and the HTML of a body as a page."
+    return _PAGE.format(policy=_POLICY, title=html_text(title), body=body)
+
 _PAGE = '''<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>
 body {{ max-width: 72rem; margin: 2.5rem auto; padding: 0 1.5rem; color: #1c2733; }}
@@ -90,7 +99,7 @@ def write_report(
     nb.cells = [c for c in nb.cells if c.cell_type == 'markdown' or c.get('outputs')]
     without = dict.fromkeys(('exclude_input', 'exclude_input_prompt', 'exclude_output_prompt'), True)
     body, _ = HTMLExporter(template_name='basic', **without).from_notebook_node(nb)
-    page = _PAGE.format(title=escape(title or folder.path.parent.name), body=body)
+    page = _page(title or folder.path.parent.name, body)
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return Path(path)
 
@@ -105,7 +114,7 @@ def markdown_table(
     head = [table.index.name or '', *table.columns]
     rule = ['---']*len(head)
     rows = [[name, *row] for name, row in zip(table.index, table.to_numpy())]
-    def line(cells): return '| ' + ' | '.join(str(cell).replace('|', r'\|') for cell in cells) + ' |'
+    def line(cells): return '| ' + ' | '.join(map(markdown_text, cells)) + ' |'
     return '\n'.join(line(cells) for cells in [head, rule, *rows])
 
 def _latex(title, table):
@@ -121,10 +130,11 @@ def write_tables(
     stem,         # path of the files, without .md, .tex and .html
 )->list[Path]:    # the three files
     "Tables as Markdown, LaTeX and HTML."
-    sections = [f'<h2>{escape(title)}</h2>\n{table.to_html()}' for title, table in tables.items()]
-    pages = dict(md='\n\n'.join(f'## {title}\n\n{markdown_table(table)}' for title, table in tables.items()) + '\n',
+    sections = [f'<h2>{html_text(title)}</h2>\n{table.to_html()}' for title, table in tables.items()]
+    marked = [f'## {markdown_text(title)}\n\n{markdown_table(table)}' for title, table in tables.items()]
+    pages = dict(md='\n\n'.join(marked) + '\n',
                  tex='\n'.join(_latex(title, table) for title, table in tables.items()),
-                 html=_PAGE.format(title=escape(Path(stem).name), body='\n'.join(sections)))
+                 html=_page(Path(stem).name, '\n'.join(sections)))
     for kind, text in pages.items():
         with atomic_write(f'{stem}.{kind}') as tmp: tmp.write_text(text, encoding='utf-8')
     return [Path(f'{stem}.{kind}') for kind in pages]
@@ -167,7 +177,8 @@ def write_gallery(
     directory = Path(directory)
     paths = {p.relative_to(directory).with_suffix('').as_posix(): p  # those of folders come last
              for pattern in ('*.ipynb', '*/*.ipynb') for p in sorted(directory.glob(pattern))}
-    by_paper = [f'[{_title(page)}]({page.name})' for page in sorted(directory.glob('*.md')) if page.stem != 'README']
+    of_papers = [page for page in sorted(directory.glob('*.md')) if page.stem != 'README']
+    by_paper = [f'[{markdown_text(_title(page))}]({quote(page.name)})' for page in of_papers]
     parts = ['# Gallery', _ABOUT]
     if by_paper: parts.append(f'Figure by figure and table by table: {", ".join(by_paper)}.')
     for name in [*(n for n in order if n in paths), *(n for n in paths if n not in order)]:
@@ -183,12 +194,22 @@ def _title(page)->str:
     "What a Markdown page begins with."
     return page.read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
 
+def _prose(text)->str:
+    "Words of a notebook: code stays code, and all else is text."
+    parts = re.split(r'(`[^`]+`)', text)  # code is at odd places
+    return ''.join(part if i % 2 else _with_spaces(part) for i, part in enumerate(parts))
+
+def _with_spaces(text):
+    "As Markdown shows it literally, with the spaces at its ends."
+    return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
+
 def _section(name, summary)->list[str]:
     "The paragraphs of one notebook; claims of papers are counted first, and those that hold."
-    paragraphs = [f'## [{summary["title"] or name}]({name}.ipynb)']
+    notebook, picture, text = quote(f'{name}.ipynb'), quote(f'{name}.png'), markdown_text(name)
+    paragraphs = [f'## [{markdown_text(summary["title"]) or text}]({notebook})']
     advice, findings = summary['advice'], summary['findings']
-    if advice: paragraphs.append(advice[:1].upper() + advice[1:])
-    if summary['picture']: paragraphs.append(f'[![{name}]({name}.png)]({name}.ipynb)')
+    if advice: paragraphs.append(_prose(advice[:1].upper() + advice[1:]))
+    if summary['picture']: paragraphs.append(f'[![{text}]({picture})]({notebook})')
     counts = [_counted(title, kind, findings) for kind, title in _KINDS.items()]
     if any(counts): paragraphs.append(' '.join(count for count in counts if count))
     return paragraphs

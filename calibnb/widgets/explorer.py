@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from traitlets import TraitError
 
 from ..core.options import pick
+from ..core.text import html_text
 from ..plots import set_style
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #6b79df7b
@@ -145,10 +146,11 @@ class _Displayed(_Controls):
 
     def _output(self):
         "What the cell shows, and how to display it."
-        png, self.told.value = self.picture()
+        png, text = self.picture()
+        self.told.value = html_text(text)
         width, height = Image.open(io.BytesIO(png)).size
-        data = {'image/png': base64.b64encode(png).decode(), 'text/plain': self.told.value}
-        return data, dict(raw=True, metadata={'image/png': dict(width=width, height=height, alt=self.told.value)})
+        data = {'image/png': base64.b64encode(png).decode(), 'text/plain': text}
+        return data, dict(raw=True, metadata={'image/png': dict(width=width, height=height, alt=text)})
 
     def _changed(self, change):
         self._choose()

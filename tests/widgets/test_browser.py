@@ -10,10 +10,19 @@ import sys
 import tempfile
 import urllib.request
 
+import numpy as np
+import pandas as pd
 import pytest
+import torch
 
-from calibnb.train import Recipe
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.core.text import escaped_style
+from calibnb.evaluate import evaluate
+from calibnb.notebooks.pages import _page, write_tables
+from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
+from calibnb.train import Recipe
 
 from conftest import ROOT, patience, wait_for
 
@@ -84,6 +93,51 @@ def browser():
         context.set_default_timeout(1000*patience(90))
         yield context
         context.close()
+
+
+RUN = "document.title='it ran'"
+HOSTILE = [f"<script>{RUN}</script>", f"[a](javascript:{RUN})", f"<img src=x onerror={RUN}>",
+           f"</title><svg onload={RUN}>"]
+
+
+@pytest.fixture
+def pages(forked_kernels, tmp_path, monkeypatch):
+    "What is written of names that hold scripts, and a page with the scripts themselves."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    draw = torch.Generator().manual_seed(0)
+    probs = (2*torch.randn(60, 4, generator=draw)).softmax(1)
+    classes = np.array([f"{k} {text}" for k, text in enumerate(HOSTILE)])
+    labels = torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0]
+    file = tmp_path/f"<script>{RUN}<{chr(0x2215)}script>[a](javascript:{RUN}).csv"
+    pd.DataFrame(probs.numpy(), columns=classes).assign(target=classes[labels]).to_csv(file, index=False)
+    title = ["--title", "".join([*HOSTILE, file.name])]
+    command = ["audit", str(file), "--probs", "--calibrator", "temperature", "--to", str(tmp_path/"out")]
+    assert cli.main([*command, *title]) == 0
+    table = pd.DataFrame({HOSTILE[0]: [HOSTILE[1]]}, index=pd.Index([HOSTILE[2]], name=HOSTILE[3]))
+    found = evaluate(Predictions.from_probs(probs, labels), calibrators={HOSTILE[0]: TemperatureScaling()}, draws=10)
+    found.notes.append(HOSTILE[2])
+    shown = {"table": escaped_style(table).to_html(), "evaluation": found._repr_html_(),
+             "scripts": "".join(HOSTILE) + f"<a href=\"javascript:{RUN}\">a</a><img src=http://127.0.0.1:9/x.png>"}
+    for name, body in shown.items():
+        (tmp_path/f"{name}.html").write_text(_page(f"{name} {HOSTILE[3]}", body))
+    write_tables({HOSTILE[0]: table}, tmp_path/"tables")
+    return [tmp_path/"out"/"report.html", *sorted(tmp_path.glob("*.html"))]
+
+
+def test_what_is_written_of_strange_names_runs_nothing(pages, browser):
+    for path in pages:
+        page, failed = browser.new_page(), []
+        page.on("requestfailed", lambda request: failed.append(request.failure))
+        page.goto(path.as_uri())
+        page.evaluate("[...document.links].filter(a => a.protocol != 'file:').forEach(a => a.click())")
+        if shots := os.environ.get("CALIBNB_SCREENSHOTS"):
+            page.screenshot(path=f"{shots}/{path.stem}.png", full_page=True)
+        assert page.title() != "it ran" and set(failed) == ({"csp"} if path.stem == "scripts" else set())
+        wrong = "script, svg, [onerror], [onload], a[href^=javascript], img:not([src^=data])"
+        assert path.stem == "scripts" or page.locator(wrong).count() == 0
+        pictures = "[...document.images].every(picture => picture.complete && picture.naturalWidth > 100)"
+        assert path.stem != "report" or page.locator("img").count() >= 4 and page.evaluate(pictures)
+        page.close()
 
 
 def run_all(page, lab, name):
