@@ -69,7 +69,7 @@ def _add_papers(commands):
 def _papers(args):
     from calibnb.notebooks.places import paper_places
     rows = paper_places(args.paper)
-    if args.json: return print(json.dumps(rows, indent=1, ensure_ascii=False))
+    if args.json: return print(json.dumps(rows, indent=1))
     for paper in dict.fromkeys(row['paper'] for row in rows):
         print('\n'.join(_of_paper(paper, [row for row in rows if row['paper'] == paper])), end='\n\n')
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.reading import reason
+from ..core.reading import read_npz as read_arrays
 from .cache import MissingData, cached, data_root, find_data
 
 # %% ../../nbs/50_data/02_images.ipynb #d1474074
@@ -54,15 +56,23 @@ def load_image(
     path,
     size:int|None=None,  # shorter side after resizing, then the middle is cut out; None: as it is
 )->np.ndarray:           # (3, H, W) uint8
-    "One image in RGB."
+    "One image in RGB; whatever is wrong with the file is a ValueError that names it."
     from PIL import Image
     from torchvision.transforms.functional import center_crop, resize
     try:
         with Image.open(path) as image: image = image.convert('RGB')
-    except OSError as e: raise ValueError(f'{path}: not a readable image ({e})') from None
-    if size: image = center_crop(resize(image, size), size)
+        if size: image = center_crop(resize(image, size), size)
+    except Exception as e: raise ValueError(f'{path}: not a readable image ({reason(e)})') from None
     return np.asarray(image).transpose(2, 0, 1)
 
+_LARGEST_SIDE = 10_000  # pixels; such an image has 300 MB
+
+def _check_size(size):
+    "ValueError for a size that no image has."
+    if size is not None and not 1 <= size <= _LARGEST_SIDE:
+        raise ValueError(f'size: {size}, want 1 to {_LARGEST_SIDE} pixels')
+
+# %% ../../nbs/50_data/02_images.ipynb #47254943
 def decode_images(
     paths,
     new,                # (name, shape, dtype) -> array to fill, as `cached` gives it
@@ -91,6 +101,7 @@ def read_folder(
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* where those folders exist
     "A folder of images, decoded once."
+    _check_size(size)
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
     folders = {part: path/part for part in PARTS if (path/part).is_dir()} or {'train': path}
@@ -236,10 +247,10 @@ def read_npz(
     return arrays
 
 def _load_npz(path):
-    try:
-        with np.load(path, allow_pickle=False) as file: return {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, TypeError, AttributeError):
-        raise ValueError(f'{path}: not an .npz file of plain arrays; np.savez(path, x=..., y=...) writes one') from None
+    try: return read_arrays(path)
+    except Exception as e:  # a damaged file can raise anything
+        raise ValueError(f'{path}: not an .npz file of plain arrays ({reason(e)}); '
+                         'np.savez(path, x=..., y=...) writes one') from None
 
 def _npz_names(part):
     "Pairs of names that the inputs and labels of a part may have."

@@ -17,7 +17,7 @@ from ..core.plugins import Registry, registers
 from .cache import fingerprint
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
 from .texts import read_newsgroups, read_sst
-from .splits import Splits, split_arrays
+from .splits import pixel_scale, Splits, split_arrays
 from .toys import gaussians, digits, noisy_digits
 from .corruptions import check_corruption, corrupt_split
 
@@ -96,9 +96,7 @@ def imagefolder(
     test:float=.2,
 )->Splits:
     "Folders of images, one a class; parts that are not there as folders are held out of train."
-    if (mean is None) != (std is None):
-        raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
-    scale = None if mean is None else (tuple(mean), tuple(std))
+    scale = pixel_scale(mean, std, 3)
     options = dict(path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'imagefolder:{path}', read_folder, seed, scale, **options)
 

@@ -6,12 +6,14 @@
 __all__ = ['TARGET_NAMES', 'column_order']
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #77e3c0b2
+import csv
 import re
 
 import numpy as np
 
 from ..core.checks import _ABOVE_ONE, _OFF_SUM
 from ..core.predictions import _class_order, _listed
+from ..core.reading import brief
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #522d6390
 TARGET_NAMES = 'target', 'targets', 'label', 'labels', 'y'
@@ -65,56 +67,86 @@ def _check_class_names(names):
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #4a23f6a6
 class _Table(dict):
-    "Arrays of a csv file by name, the names of the columns of classes, and what is wrong with other columns, by name."
-    classes, strays = (), {}
+    """Arrays of a csv file by name; names of the columns of classes; what is wrong with other columns, by name.
 
-_FIRST = 2  # line of the first sample, after the header
+    `place` says where a sample stands."""
+    classes, strays, place = (), {}, None
+
+def _line(row):
+    "Where a sample stands in a csv file without blank lines, which has a header."
+    return f'line {row + 2}'
+
+def _row(row):
+    "Where a sample stands in an array."
+    return f'row {row}'
 
 def _way_out(name):
     if _plain(name) not in _WEIGHTS: return 'is no class; leave it out'
     return 'is no class; intervals and floors count samples, so weights have no place here; metrics take sample_weight'
 
-def _text_in(column):
+def _text_in(column, place=_line):
     "Where a column holds text, the first of it; else ''."
     import pandas as pd
     if column.dtype.kind in 'fiu': return ''
     bad = (pd.to_numeric(column, errors='coerce').isna() & column.notna()).to_numpy()
     row = int(bad.argmax())
-    return f'holds text, {str(column.iloc[row])[:40]!r} in line {row + _FIRST}, want numbers; classes and a target only'
+    return f'holds text, {brief(str(column.iloc[row]), 40)!r} in {place(row)}, want numbers; classes and a target only'
 
-def _strays(frame):
+def _strays(frame, place=_line):
     "Columns that are no classes, and what is wrong with each."
     named = {name: _way_out(name) for name in frame if _plain(name) in _NOT_CLASSES}
-    return named | {name: text for name in frame if name not in named and (text := _text_in(frame[name]))}
+    return named | {name: text for name in frame if name not in named and (text := _text_in(frame[name], place))}
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #d922ad22
 def _without_predictions(scores):
     "All but the column `prediction`, which `write_probs` writes; alone it is what the table is about."
     return scores if [*scores] == ['prediction'] else scores.drop(columns=['prediction'], errors='ignore')
 
+def _check_header(path):
+    "ValueError where two columns have one name, which pandas would change without a word."
+    import pandas as pd
+    header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    names = [name.strip() for name in header if name.strip()]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None: raise ValueError(f'two columns are called {brief(twice)!r}, want names of their own')
+
+class _Places:
+    "Lines of the samples of a csv file: blank lines are no samples, and text in quotes may have several."
+    def __init__(self, path): self.path = path
+    def __call__(self, row):
+        with open(self.path, newline='', encoding='utf-8', errors='replace') as file:
+            reader, seen, start = csv.reader(file), -2, 1
+            for cells in reader:
+                seen += any(cell.strip() for cell in cells) or len(cells) > 1
+                if seen == row: return f'line {start}'
+                start = reader.line_num + 1
+        return _line(row)
+
 def _read_csv(path):
     "The columns of classes as one array called '', and each column of labels under its own name."
     import pandas as pd
+    _check_header(path)
+    place = _Places(path)
     frame = pd.read_csv(path).rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     labels = [name for name in frame if _plain(name) in TARGET_NAMES]
     scores = _without_predictions(frame.drop(columns=labels))
-    strays = _strays(scores)
+    strays = _strays(scores, place)
     scores = scores.drop(columns=[*strays])
     _check_class_names([*scores])
     found = _Table({'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels})
-    found.classes, found.strays = [*scores], strays
+    found.classes, found.strays, found.place = [*scores], strays, place
     return found
 
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #1f6c7e28
 _RIGHT = dict(logits='finite numbers', probs='numbers in [0, 1]')
 
-def _wrong_numbers(scores, names, kind):
+def _wrong_numbers(scores, names, kind, place):
     "Columns whose numbers cannot be logits, or probabilities: the first wrong one of each, in words."
     bad = ~np.isfinite(scores) if kind == 'logits' else ~((scores >= 0) & (scores <= 1 + _ABOVE_ONE))
     first = {name: int(bad[:, k].argmax()) for k, name in enumerate(names) if bad[:, k].any()}
-    return {name: f'holds {scores[row, names.index(name)]:.4g} in line {row + _FIRST}' for name, row in first.items()}
+    return {name: f'holds {scores[row, names.index(name)]:.4g} in {place(row)}' for name, row in first.items()}
 
 def _needless(scores, names):
     "Of probabilities, the first column without which every row sums to 1, where there is one; with what is told of it."
@@ -123,9 +155,9 @@ def _needless(scores, names):
     found = [name for name, column in zip(names, scores.T) if abs(over - column).max() < _OFF_SUM]
     return {name: 'is no class, every row sums to 1 without it' for name in found[:1]}
 
-def _check_table(scores, names, kind, strays=()):
+def _check_table(scores, names, kind, strays=(), place=_line):
     "ValueError that names all columns of a table that are no classes, or one whose numbers are none."
-    wrong = _wrong_numbers(scores, names, kind)
+    wrong = _wrong_numbers(scores, names, kind, place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     way = '' if kind == 'logits' else f'; logits need .{link} first, percentages /100'
     told = {name: f'{text}, want {_RIGHT[kind]}{way}; what is no class has to go' for name, text in wrong.items()}
@@ -147,12 +179,13 @@ def _texts(labels):
     known, which = np.unique(labels if numbers else labels.astype(str), return_inverse=True)
     return [f'{v:.15g}' if numbers else str(v).strip() for v in known], which
 
-def _check_missing(labels, name):
+def _check_missing(labels, name, place):
     "ValueError where a sample has no label."
     missing = labels != labels  # nan, in a column of words too
     if not np.any(missing): return
-    row, n = int(missing.argmax()) + _FIRST, int(missing.sum())
-    raise ValueError(f'column {name!r} has no label in line {row}{f", and {n} such lines" if n > 1 else ""}; give each '
+    where, n = place(int(missing.argmax())), int(missing.sum())
+    more = f', and {n} such {where.split()[0]}s' if n > 1 else ''
+    raise ValueError(f'column {name!r} has no label in {where}{more}; give each '
                      'sample one, or leave it out (a word like NA or None stands for no label in tables)')
 
 def _ids_of_numbers(labels, name, classes):
@@ -163,15 +196,15 @@ def _ids_of_numbers(labels, name, classes):
                      'or from 1 as the columns do; let these count from 0: class_0, class_1, ...')
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #e3f1c33f
-def _class_ids(labels, name, classes, pos_label=None):
+def _class_ids(labels, name, classes, pos_label=None, place=_line):
     "(N,) class ids of the labels in a column: words by the names of the classes, or whether they are `pos_label`."
-    _check_missing(labels, name)
+    _check_missing(labels, name, place)
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
     if pos_label is None and not has_words: return _ids_of_numbers(labels, name, classes)
     known, which = _texts(labels)
     if len(classes) == 1 and pos_label is None and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
-        if len(classes) == 1 or not set(known) <= set(classes): raise _unknown(known, which, name, classes)
+        if len(classes) == 1 or not set(known) <= set(classes): raise _unknown(known, which, name, classes, place)
         return np.array([classes.index(word) for word in known])[which]
     if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} columns of classes; '
                                           'it says which label a single column is about')
@@ -192,16 +225,17 @@ def _two_names(labels, column, pos_label=None):
     others = [word for word in known if word != own]
     return (others[0] if len(others) == 1 else '', own)
 
-def _unknown(known, which, name, classes):
+def _unknown(known, which, name, classes, place):
     "The error for labels that are words and nothing says of which class."
     unknown = [k for k, word in enumerate(known) if len(classes) == 1 or word not in classes]
     row = int(np.isin(which, unknown).argmax())
-    told = f'column {name!r} holds text, {known[which[row]]!r} in line {row + _FIRST}, '
+    found, last = brief(known[which[row]], 40), brief(known[-1], 40)
+    told = f'column {name!r} holds text, {found!r} in {place(row)}, '
     if len(classes) != 1:
         named = f'the name of a column of classes ({_listed(classes)}), or ' if classes else ''
         return ValueError(f'{told}want {named}class ids from 0')
     return ValueError(f'{told}and nothing says which label {classes[0]!r} is about: name the column by it, say '
-                      f'pos_label={known[-1]!r} (--pos-label {known[-1]}), or write 0 and 1')
+                      f'pos_label={last!r} (--pos-label {last}), or write 0 and 1')
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #e85a2b90
 def column_order(

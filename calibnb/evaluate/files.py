@@ -7,9 +7,8 @@ __all__ = ['kinds', 'read_predictions', 'read_sets', 'in_order', 'ReadColumns', 
            'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
-import pickle
 import warnings
-from contextlib import contextmanager
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,50 +19,57 @@ from torch import Tensor
 
 from ..core.atomic import atomic_write
 from ..core.options import pick
+from ..core.reading import brief, check_archive, memory_size, naming, read_npz
 from ..core.checks import _refuse_probs, as_tensor, check_unlabelled
 from ..core.predictions import Predictions, log_probs, uniform_weight
 from calibnb.evaluate.columns import (
     TARGET_NAMES, _check_table, _class_ids, _ids_of_numbers, _named_classes, _numbers_from_one, _plain, _read_csv,
-    _Table, _two_names
+    _row, _Table, _two_names
 )
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
 kinds = 'logits', 'probs'
 
-def _read_npz(path):
-    with np.load(path, allow_pickle=False) as f: return {k: f[k] for k in f.files}
-
 def _read_npy(path):
     return {'': np.load(path, allow_pickle=False)}
 
 def _read_pt(path):
+    if zipfile.is_zipfile(path): check_archive(path)
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # torch warns of sparse tensors; `_named` refuses them
+        warnings.simplefilter('ignore')  # torch warns of sparse tensors; `_with_values` refuses them
         data = torch.load(path, map_location='cpu', weights_only=True)
-    if isinstance(data, Tensor): return {'': data}
+    if isinstance(data, Tensor): data = {'': data}
     if not isinstance(data, dict): raise ValueError(f'holds a {type(data).__name__}, want a dictionary of tensors')
-    return data
+    return {str(name): _with_values(name, value) for name, value in data.items()}
+
+_DTYPES = {torch.bool, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int8, torch.int16, torch.int32,
+           torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64}
+
+def _with_values(name, value):
+    "An entry of a file; ValueError for a tensor that arithmetic does not take: sparse, quantised, or without values."
+    if not isinstance(value, Tensor): return value
+    name = f'entry {brief(repr(name))}' if name else 'the tensor'
+    if value.layout != torch.strided: raise ValueError(f'{name} is a sparse tensor, want .to_dense()')
+    if value.is_meta: raise ValueError(f'{name} is on the device meta, which has no values; want one on the CPU')
+    if value.is_quantized: raise ValueError(f'{name} is quantised, want .dequantize()')
+    if value.dtype not in _DTYPES: raise ValueError(f'{name} holds {str(value.dtype)[6:]} values, want float32')
+    if value.numel()*value.itemsize > memory_size():
+        raise ValueError(f'{name} has shape {tuple(value.shape)}, more than the memory holds')
+    return value.detach()
+
+def _read_safetensors(path):
+    return {name: _with_values(name, value) for name, value in load_file(path).items()}
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #66c31d74
-_readers = {'.npz': _read_npz, '.npy': _read_npy, '.csv': _read_csv, '.pt': _read_pt, '.pth': _read_pt,
-            '.safetensors': load_file}
+_readers = {'.npz': read_npz, '.npy': _read_npy, '.csv': _read_csv, '.pt': _read_pt, '.pth': _read_pt,
+            '.safetensors': _read_safetensors}
 
 def _read(path):
     "Name -> array for a file of any of the formats; an array that has no name in the file is called ''."
     path = Path(path)
     if not path.is_file(): raise ValueError(f'file: {path} is not there')
     reader = pick('file format', path.suffix.lower(), _readers)
-    try: return reader(path)
-    except pickle.UnpicklingError:
-        raise ValueError(f'file: {path} holds Python objects, which could run code; save tensors only') from None
-    except Exception as e:  # a damaged file can raise anything
-        raise ValueError(f'file: {path} cannot be read as {path.suffix[1:]} ({_reason(e)})') from None
-
-def _reason(error):
-    "The first line of a reader's error."
-    if 'allow_pickle' in str(error): return 'holds Python objects, which could run code; save plain arrays'
-    lines = str(error).splitlines()
-    return f'{type(error).__name__}: {lines[0] if lines else ""}'
+    with naming(path, failed=f'cannot be read as {path.suffix[1:]}'): return reader(path)
 
 def _called(data, wanted):
     "The names in a file that are among the wanted ones, whatever their case."
@@ -72,30 +78,18 @@ def _called(data, wanted):
 def _named(path, data, wanted):
     "The one entry with a wanted name; otherwise a ValueError that lists the names in the file."
     found = _called(data, wanted)
-    if len(found) != 1:
-        nothing = 'none but those of classes' if '' in data else 'none'
-        names = ', '.join(repr(k) for k in data if k != '') or nothing
-        raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
-                         f'names in it: {names}')
-    values = as_tensor(data[found[0]], f'{path}: {found[0]}')
-    if values.layout != torch.strided: raise ValueError(f'file: {path} holds a sparse tensor, want .to_dense()')
-    return values
-
-# %% ../../nbs/40_evaluate/01_files.ipynb #aeb62e21
-@contextmanager
-def _naming(path):
-    "Put the file's name before the message of a check that fails."
-    try: yield
-    except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
-
+    if len(found) == 1: return as_tensor(data[found[0]], found[0])
+    nothing = 'none but those of classes' if '' in data else 'none'
+    names = brief(', '.join(repr(k) for k in data if k != '') or nothing, 300)
+    raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
+                     f'names in it: {names}')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
 def _scores(path, kind):
     "Everything in the file, and its logits or probabilities in floating point."
     pick('kind', kind, kinds)
     data = _read(path)
-    with _naming(path):
-        if isinstance(data, _Table): _check_table(data[''], data.classes, kind, data.strays)
+    if isinstance(data, _Table): _check_table(data[''], data.classes, kind, data.strays, data.place)
     if '' in data and 0 in np.shape(data['']): raise ValueError(f'file: {path} has no classes or no samples')
     scores = as_tensor(data[''], kind) if '' in data else _named(path, data, (kind,))
     return data, scores if scores.is_floating_point() else scores.double()
@@ -113,7 +107,7 @@ def _has_zeros(scores):
 
 def _whole(labels):
     "Labels as whole numbers, where they were written as 1.0, 2.0, ...; others as they are, to be refused later."
-    whole = labels.is_floating_point() and (labels == labels.round()).all()
+    whole = labels.is_floating_point() and ((labels == labels.round()) & (labels.abs() < 2**53)).all()
     return labels.long() if whole else labels
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #3782e69c
@@ -134,14 +128,17 @@ def _header(data, scores):
 
 def _labelled(path, kind, target_path, pos_label=None):
     "Scores, labels and names of the classes, not checked yet."
-    data, scores = _scores(path, kind)
-    header = _header(data, scores)
-    if target_path: path, data = target_path, _read(target_path)
-    array = bool(target_path) and list(data) == ['']
-    if array: target = _array(path, data, header, pos_label)
-    else: target = _named(path, _with_ids(path, data, header, pos_label), TARGET_NAMES)
-    target = _whole(target)
-    return scores, target, _names(data, header, pos_label)
+    with naming(path):
+        data, scores = _scores(path, kind)
+        header = _header(data, scores)
+    with naming(target_path or path):
+        if target_path: path, data = target_path, _read(target_path)
+        array = bool(target_path) and list(data) == ['']
+        if array: target = _array(data, header, pos_label)
+        else: target = _named(path, _with_ids(data, header, pos_label), TARGET_NAMES)
+        target = _whole(target)
+        if len(header) == 1 and pos_label is None: _check_two_labels(target)
+        return scores, target, _names(data, header, pos_label)
 
 def _names(data, header, pos_label):
     "Names of the classes, for `Predictions`."
@@ -150,25 +147,33 @@ def _names(data, header, pos_label):
     return _two_names(np.asarray(data[called[0]]), header[0], pos_label) if called else ()
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #8278a2cb
-def _with_ids(path, data, classes, pos_label=None):
+def _with_ids(data, classes, pos_label=None):
     "The same, with class ids for labels that are words or are held against `pos_label`."
     named = _called(data, TARGET_NAMES)
     if pos_label is None and not isinstance(data, _Table): return data
-    with _naming(path): return data | {k: _class_ids(np.asarray(data[k]), k, classes, pos_label) for k in named}
+    place = data.place if isinstance(data, _Table) else _row
+    return data | {k: _class_ids(np.asarray(data[k]), k, classes, pos_label, place) for k in named}
 
-def _array(path, data, classes, pos_label):
+def _array(data, classes, pos_label):
     "The labels in a file of their own, whose array has no name: (N,) or (N, 1)."
     labels = data['']
     if np.shape(labels)[1:] == (1,): labels = labels[:, 0]
-    with _naming(path):
-        if pos_label is None: labels = _ids_of_numbers(np.asarray(labels), 'target', classes)
-        else: labels = _class_ids(np.asarray(labels), 'target', classes, pos_label)
-        return as_tensor(labels, 'target')
+    if pos_label is None: labels = _ids_of_numbers(np.asarray(labels), 'target', classes)
+    else: labels = _class_ids(np.asarray(labels), 'target', classes, pos_label, _row)
+    return as_tensor(labels, 'target')
+
+def _check_two_labels(target):
+    "ValueError, with the way out, where the labels of a single column are two numbers other than 0 and 1."
+    found = target.unique().tolist() if target.dtype != torch.bool else []
+    if len(found) != 2 or found == [0, 1]: return
+    low, high = found
+    raise ValueError(f'target: labels {low} and {high}, want 0 and 1; say which label the column is about: '
+                     f'pos_label={high} (--pos-label {high}), or write 0 and 1')
 
 def _predictions(labelled, kind, eps, source):
     "Scores and labels as `Predictions`; an error names the file `source`."
     scores, target, classes = labelled
-    with _naming(source):
+    with naming(source):
         if kind == 'probs': return Predictions.from_probs(scores, target, eps, classes)
         return Predictions(_real_logits(scores), target, classes=classes)
 
@@ -188,7 +193,7 @@ def read_sets(
     val, val_source = _labelled(val_path, kind, val_target_path, pos_label), val_target_path or val_path
     if kind == 'probs' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
-        with _naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.
+        with naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.
     preds = _predictions(test, kind, eps, test_source)
     return preds, in_order(_predictions(val, kind, eps, val_source), preds, val_path)
 
@@ -198,7 +203,7 @@ def in_order(
     path,    # the file of the others, for errors
 ):
     "`others` with its columns in the order of the names that `preds` has; ValueError where these are others."
-    with _naming(path): return others.ordered(preds.classes)
+    with naming(path): return others.ordered(preds.classes)
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #7140d26c
 class ReadColumns(NamedTuple):
@@ -215,14 +220,14 @@ def read_columns(
     names=(),  # of the classes, from the fit; of a single column the second says which label it is about
 )->ReadColumns:
     "The logits in a file, its labels if it has any, and names. ValueError, one line, if the logits are wrong."
-    data, scores = _scores(path, kind)
-    found = _called(data, TARGET_NAMES)
-    header = _header(data, scores)
-    pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
-    labels = _found_labels(data, found[0], pos_label) if len(found) == 1 else None
-    with _naming(path):
+    with naming(path):
+        data, scores = _scores(path, kind)
+        found = _called(data, TARGET_NAMES)
+        header = _header(data, scores)
+        pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
+        labels = _found_labels(data, found[0], pos_label) if len(found) == 1 else None
         logits = log_probs(scores, eps) if kind == 'probs' else _real_logits(scores)
-    return ReadColumns(logits, labels, header, _words(data, labels, header, found, names))
+        return ReadColumns(logits, labels, header, _words(data, labels, header, found, names))
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #36124b2b
 def _words(data, labels, header, found, names=()):

@@ -6,7 +6,6 @@
 __all__ = ['load_network', 'labelled_images', 'predict_with', 'write_predictions']
 
 # %% ../../nbs/70_runs/09_others.ipynb #4a713806
-import pickle
 import warnings
 import zipfile
 from importlib import import_module
@@ -20,10 +19,11 @@ from torch import nn, Tensor
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.predictions import Predictions
+from ..core.reading import naming, reason
 from ..data.images import read_folder
 from ..data.sets import data_options, load_data
-from ..data.splits import _split_of, Split
-from ..evaluate.files import _write_npz
+from ..data.splits import _split_of, pixel_scale, Split
+from ..evaluate.files import _with_values, _write_npz
 from ..models.named import make_model
 from ..train.evaluator import Evaluator
 
@@ -37,7 +37,8 @@ class _Onnx(nn.Module):
             raise ValueError(f'model: {path} wants onnxruntime, which is not installed; pip install onnxruntime, '
                              'or save the network by torch.jit.save') from None
         try: self.session = onnxruntime.InferenceSession(str(path), providers=['CPUExecutionProvider'])
-        except Exception as e: raise ValueError(f'model: {path} is no graph that onnxruntime reads ({e})') from None
+        except Exception as e:
+            raise ValueError(f'model: {path} is no graph that onnxruntime reads ({reason(e)})') from None
         self.input = self.session.get_inputs()[0].name
     def forward(self, x:Tensor)->Tensor:
         found = self.session.run(None, {self.input: x.cpu().numpy()})[0]
@@ -45,11 +46,9 @@ class _Onnx(nn.Module):
 
 # %% ../../nbs/70_runs/09_others.ipynb #ed8f0364
 def _script(path):
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as TorchScript'):
         warnings.simplefilter('ignore')  # TorchScript is deprecated, and there are files of it
-        try: return torch.jit.load(str(path), 'cpu').eval()
-        except Exception as e:  # a damaged file can raise anything
-            raise ValueError(f'model: {path} cannot be read as TorchScript ({_reason(e)})') from None
+        return torch.jit.load(str(path), 'cpu').eval()
 
 def _is_script(path):
     "Does a file of torch hold a program? Its archive then has a folder of code."
@@ -57,21 +56,16 @@ def _is_script(path):
         with zipfile.ZipFile(path) as archive: return any('/code/' in name for name in archive.namelist())
     except zipfile.BadZipFile: return False
 
-def _reason(error):
-    "The first line of a reader's error; of torch without its advice to read such a file all the same."
-    if isinstance(error, pickle.UnpicklingError) or 'weights_only' in str(error):
-        return 'it is damaged, or holds Python objects, which could run code; save tensors only'
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
-
 def _weights(path):
     "Name -> tensor, of a state dictionary or of a checkpoint that holds one; no code in it is run."
-    try: found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
-    except Exception as e: raise ValueError(f'model: {path} cannot be read as weights ({_reason(e)})') from None
+    with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as weights'):
+        warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `_with_values` refuses
+        found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
     for key in 'state_dict', 'model':
         if isinstance(found, dict) and isinstance(found.get(key), dict): found = found[key]
     if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f'model: {path} holds no state dictionary; torch.save(network.state_dict(), path) writes one')
-    return _unwrapped(found)
+    with naming(path, 'model'): return _unwrapped({name: _with_values(name, value) for name, value in found.items()})
 
 def _unwrapped(weights):
     "Without the names of wrappers before all names, in whatever order they were put around the network."
@@ -101,9 +95,9 @@ def load_network(
         raise ValueError(f'model: {path} holds weights; say of which network, by a name of `calibnb list models`')
     network = make_model(name, num_classes, tuple(in_shape), **options)
     try: network.load_state_dict(weights)
-    except RuntimeError as e:
-        reason = ' '.join(str(e).split())[:300]
-        raise ValueError(f'model: {name} for {num_classes} classes does not take {path} ({reason})') from None
+    except Exception as e:  # tensors of another shape, quantised, sparse, without values
+        why = ' '.join(str(e).split())[:300]
+        raise ValueError(f'model: {name} for {num_classes} classes does not take {path} ({why})') from None
     return network.eval()
 
 # %% ../../nbs/70_runs/09_others.ipynb #c100f6e9
@@ -116,9 +110,7 @@ def labelled_images(
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # and the number of classes
     "Images and labels to predict."
-    if (mean is None) != (std is None):
-        raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
-    scale = None if mean is None else (tuple(mean), tuple(std))
+    scale = pixel_scale(mean, std)
     if Path(data).is_dir():
         if data_args: raise ValueError(f'data_args: {data_args}, but {data} is a folder, which has no such options')
         return _of_folder(data, split, size, scale)
@@ -127,6 +119,10 @@ def labelled_images(
     splits = load_data(data, seed=seed, **data_args)
     part = pick('split', split or 'test', splits.parts)
     if scale is None: return part, splits.num_classes
+    if part.x.dtype != torch.uint8:
+        raise ValueError(f'mean, std: given, but {data} holds no uint8 images, so nothing would be normalised; '
+                         'leave them out')
+    pixel_scale(mean, std, part.x.shape[1])
     return Split(part.x, part.y, part.posterior, scale, part.rows), splits.num_classes
 
 def _of_folder(folder, split, size, scale):
@@ -134,6 +130,7 @@ def _of_folder(folder, split, size, scale):
     if scale is None:
         raise ValueError(f'mean, std: not given, but {folder} does not say on what scale the network wants its '
                          'pixels; of ImageNet they are .485 .456 .406 and .229 .224 .225')
+    pixel_scale(*scale, 3)
     arrays = read_folder(folder, size)
     parts = [name.removesuffix('_y') for name in arrays if name.endswith('_y')]
     default = 'train' if parts == ['train'] else 'test'
@@ -155,13 +152,20 @@ def predict_with(
     shape = split.x.shape[1:]
     network = load_network(path, num_classes, shape, name, **model_args)
     evaluator = Evaluator(network, device='cpu' if isinstance(network, _Onnx) else device)
-    try: logits = evaluator._evaluate(split, evaluator.model, None)
-    except (RuntimeError, TypeError) as e:
-        raise ValueError(f'model: {path} does not take images of {tuple(shape)} ({str(e).splitlines()[0]})') from e
+    def of_batch(x): return _tensor_of(evaluator.model(x))
+    try: logits = evaluator._evaluate(split, of_batch, None)
+    except Exception as e:  # a program raises whatever it wants
+        raise ValueError(f'model: {path} does not take images of {tuple(shape)} ({reason(e)})') from e
     columns = logits.shape[1]
     if columns != num_classes and (columns, num_classes) != (1, 2):
         raise ValueError(f'model: {path} gives {columns} columns, but {data} has {num_classes} classes')
-    return Predictions(logits, split.y.cpu())
+    with naming(path, 'model'): return Predictions(logits, split.y.cpu())
+
+def _tensor_of(found):
+    "What a network gives for a batch; ValueError unless it is a matrix of logits."
+    if isinstance(found, Tensor) and found.ndim == 2: return found
+    what = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else f'a {type(found).__name__}'
+    raise ValueError(f'it gives {what} for a batch, want a tensor of logits, (batch, classes)')
 
 # %% ../../nbs/70_runs/09_others.ipynb #e1708ae9
 def write_predictions(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from ..core.reading import brief, naming
 from ..core.settings import one_line, reasons
 from .spec import SweepSpec
 from ..params import read_value
@@ -32,9 +33,23 @@ def typed_spec(
     try: return SweepSpec(notebook=what, base=parameters, grid=axes)
     except ValueError as e: raise ValueError(reasons(e)) from None
 
+# %% ../../nbs/85_sweep/04_typed.ipynb #35d001d9
+class _Loader(yaml.SafeLoader):
+    "YAML without a key that is given twice, of which the first would be lost."
+    def construct_mapping(self, node, deep=False):
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        keys = [(key.tag, key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
+        twice = next((value for tag, value in keys if keys.count((tag, value)) > 1 and value != '<<'), None)
+        if twice is not None:
+            line = node.start_mark.line + 1
+            raise ValueError(f'{brief(twice)} is given twice in the settings that begin in line {line}; leave one out')
+        return super().construct_mapping(node, deep)
+
 def _read_yaml(path):
-    try: return yaml.safe_load(Path(path).read_text(encoding='utf-8'))
-    except (yaml.YAMLError, UnicodeDecodeError) as e: raise ValueError(f'{path}: {one_line(str(e))}') from None
+    if not Path(path).is_file(): raise ValueError(f'sweep: {path} is not there')
+    with naming(path, 'sweep'):
+        try: return yaml.load(Path(path).read_text(encoding='utf-8'), _Loader)
+        except yaml.YAMLError as e: raise ValueError(brief(one_line(str(e)), 300)) from None
 
 def _spec_of_file(path, parameters, axes):
     given = _read_yaml(path)

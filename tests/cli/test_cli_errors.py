@@ -14,6 +14,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
+from fuzz import run_case
 from safetensors.torch import save_file
 
 from calibnb import cli
@@ -142,7 +143,6 @@ SPECS = {
     "notebook.yaml": "notebook: trian",
     "absent.yaml": "notebook: absent.ipynb",
     "parameter.yaml": "notebook: toy_gaussian\nbase: {sede: 1}",
-    "long.yaml": "grid: {seed: '0:99999999999'}",
     "wide.yaml": "grid: {seed: '0:5000', data_seed: '0:5000', recipe.epochs: '1:5000'}",
     "still.yaml": "grid: {seed: '0:5:0'}",
     "meta.yaml": "base: {meta: {learn: nothing}}",
@@ -152,6 +152,11 @@ SPECS = {
     "cosine.yaml": "preset: quick\nbase: {recipe.schedule: cos}",
     "split.yaml": "base: {data_seed: -1}",
     "bad.json": "{",
+    "nested.yaml": "base: " + "["*100_000,
+    "nested.json": '{"base": ' + "["*100_000,
+    "twice.yaml": "base: {loss: ce}\nbase: {loss: brier}",
+    "twice.json": '{"base": {"loss": "ce", "loss": "brier"}}',
+    "long.yaml": "grid: {seed: '0:99999999999'}",
     "binary.yaml": b"\xff\xfe\x00\x00",
 }
 
@@ -166,6 +171,7 @@ def here(tmp_path_factory):
     make_links(here)
     for name, text in SPECS.items():
         (here / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (here / "broken.py").write_text("no_such_name")
     (here / "file").write_text("a file where a folder should be")
     (here / "nothing").mkdir()
     return here
@@ -305,14 +311,20 @@ SPEC_ERRORS = {  # file of SPECS, or what else may be named -> what is said of i
     "cosine.yaml": "recipe.schedule: 'cos' is not known",
     "split.yaml": "data_seed",
     "bad.json": "bad.json",
+    "nested.yaml": "nested.yaml: it is nested too deeply",
+    "nested.json": "nested.json: it is nested too deeply",
+    "twice.yaml": "base is given twice",
+    "twice.json": "loss is given twice in the settings that begin in line 1",
     "binary.yaml": "binary.yaml",
-    "no.yaml": "no.yaml",
+    "no.yaml": "sweep: no.yaml is not there",
     "nothing": "'nothing' is not known",
     "folder.ipynb": "folder.ipynb is not there",
     "trian": "did you mean 'train'",
 }
 SWEEP = [
     *SPEC_ERRORS.items(),
+    ("'' --dry-run", "sweep: '', want the name of a file"),
+    ("fine.yaml --dry-run --plugin broken.py", "broken.py cannot be imported (NameError"),
     ("fine.yaml --grid loss", "--grid loss"),
     ("fine.yaml --grid =3", "--grid =3"),
     ("fine.yaml --grid loss=", "--grid loss="),
@@ -368,6 +380,9 @@ AUDIT = [
     ("good.npz", "--logits --probs is required"),
     ("good.npz --logits --probs", "not allowed with"),
     ("--logits", "file"),
+    ("'' --logits", "file: '', want the name of a file"),
+    ("good.npz --logits --val ''", "--val: '', want the name of a file"),
+    ("good.npz --logits --no-report --plugin broken.py", "broken.py cannot be imported (NameError"),
     ("absent.npz --logits", "absent.npz is not there"),
     ("nothing --logits", "nothing is not there"),
     ("file --logits", "file format: ''"),
@@ -456,6 +471,11 @@ PREDICT = [
     ("calibrator.safetensors corrupted:npz:good.npz --out good.npz", "--out: good.npz is the file that is read (data)"),
     ("calibrator.safetensors digits -p words good.npz --out good.npz", "--out: good.npz is the file that is read (-p)"),
     ("calibrator.safetensors images --mean 0 --std 1 --out image.npz", "image.npz leads into the folder that is read"),
+    ("calibrator.safetensors nothing --mean 127 --std 64 --out p.npz", "mean: 127, want a number from 0 to 1"),
+    ("calibrator.safetensors nothing --mean .5 --std 0 --out p.npz", "std: 0, want a number above 0"),
+    ("calibrator.safetensors nothing --mean .5 .5 --std .5 .5 --out p.npz", "2 and 2 numbers, want 3 of each, or 1"),
+    ("calibrator.safetensors nothing --mean .5 --std .5 --size 0 --out p.npz", "--size: 0, want 1 to 10000 pixels"),
+    ("calibrator.safetensors nothing --mean .5 --std .5 --size 1000000 --out p.npz", "--size: 1000000, want 1 to"),
 ]
 COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY, predict=PREDICT)
 WRONG = GENERAL + [(f"{command} {rest}", told) for command, cases in COMMANDS.items() for rest, told in cases]
@@ -478,6 +498,7 @@ def test_a_wrong_usage_ends_in_one_line_and_writes_nothing(here, monkeypatch, ca
     monkeypatch.chdir(here)
     monkeypatch.setenv("CALIBNB_RUNS", str(here / "runs"))
     monkeypatch.setenv("CALIBNB_DATA", str(here / "data"))
+    monkeypatch.setenv("CALIBNB_PLUGINS", "")
     before = listing(here)
     code = call(words(line))
     out, err = capfd.readouterr()
@@ -560,6 +581,14 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "file"))
     assert call(["download", "cifar10"]) == 2 and capfd.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("seed", range(0, 75, 15))
+def test_a_slice_of_the_fuzz(tmp_path, seed):
+    "`python tests/fuzz.py 3000` does many."
+    for number in range(seed, seed + 15):
+        case, code, faults, said = run_case(number, tmp_path)
+        assert not faults, (number, case, code, said)
 
 
 def command(line, here, **kwargs):

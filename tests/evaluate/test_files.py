@@ -4,6 +4,8 @@ import os
 import pickle
 import subprocess
 import sys
+import warnings
+import zipfile
 from pathlib import Path
 
 import nbformat
@@ -130,6 +132,22 @@ def bad_arrays(folder):
     yield write(folder/"three.npz", LOGITS[:3], TARGET[:3]), "logits", "preds: 3 samples, too few"
     torch.save(dict(logits=LOGITS.to_sparse(), target=TARGET), folder/"sparse.pt")
     yield folder/"sparse.pt", "logits", "sparse tensor"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantised = torch.quantize_per_tensor(LOGITS, .1, 0, torch.qint8)
+    for name, tensor, reason in [("meta", LOGITS.to("meta"), "on the device meta, which has no values"),
+                                 ("quantised", quantised, "is quantised, want .dequantize()"),
+                                 ("float8", LOGITS.to(torch.float8_e4m3fn), "holds float8_e4m3fn values"),
+                                 ("complex", LOGITS.to(torch.complex64), "holds complex64 values"),
+                                 ("huge", torch.zeros(1).expand(10**13, 4), "more than the memory holds")]:
+        torch.save(dict(logits=tensor, target=TARGET), folder/f"{name}.pt")
+        yield folder/f"{name}.pt", "logits", reason
+    large = TARGET.numpy().astype(np.uint64)
+    large[5] = 2**63
+    np.savez(folder/"large.npz", logits=LOGITS.numpy(), target=large)
+    yield folder/"large.npz", "logits", "target: 9223372036854775808, want numbers below 2**63"
+    np.savez(folder/"far.npz", logits=LOGITS.numpy(), target=np.where(TARGET == 1, 1e300, 0))
+    yield folder/"far.npz", "logits", "want integer class ids"
     np.savez(folder/"float.npz", logits=LOGITS.numpy(), target=TARGET.numpy() + .5)
     yield folder/"float.npz", "logits", "want integer class ids"
 
@@ -139,6 +157,11 @@ def bad_formats(folder):
     yield folder/"absent.npz", "logits", "is not there"
     (folder/"broken.npz").write_text("no zip")
     yield folder/"broken.npz", "logits", "cannot be read as npz"
+    write(folder/"twice.npz")
+    with zipfile.ZipFile(folder/"twice.npz", "a") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        archive.writestr("logits.npy", archive.read("logits.npy"))
+    yield folder/"twice.npz", "logits", "two entries called 'logits'"
     (folder/"no.csv").write_text("")
     yield folder/"no.csv", "logits", "cannot be read as csv"
     (folder/"junk.pt").write_bytes(b"no tensors here")
@@ -151,6 +174,11 @@ def bad_headers(folder):
     "Tables whose columns cannot be classes in order."
     (folder/"text.csv").write_text("a,b,target\nx,1,0\n")
     yield folder/"text.csv", "logits", "column 'a' holds text, 'x' in line 2, want numbers"
+    (folder/"blank.csv").write_text('\na,b,target\n1,2,0\n\n\n3,"4\n",1\nx,1,0\n')
+    yield folder/"blank.csv", "logits", "'x' in line 8, want numbers"
+    for name, header in dict(twice="a,b,a,target", stripped="a,b, a,target", targets="a,b,target,target").items():
+        (folder/f"{name}.csv").write_text(header + "\n1,2,0,0\n")
+        yield folder/f"{name}.csv", "logits", "two columns are called"
     pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
     yield folder/"headerless.csv", "logits", "for a name; want a header"
     pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
@@ -175,8 +203,10 @@ def bad_columns(folder):
     yield one("p", np.where(flags, probs, np.nan)), "probs", "column 'p' holds nan in line"
     for name in "0", "class_0", "p0":
         yield one(name, probs), "probs", f"column '{name}' is the only one, and its name says class 0"
-    yield one("p", probs, labels=flags + 1), "probs", "label 2 at row"
-    yield one("p", probs, labels=2*flags - 1), "probs", "label -1 at row"
+    hint = "want 0 and 1; say which label the column is about: pos_label={0} (--pos-label {0})"
+    yield one("p", probs, labels=flags + 1), "probs", "labels 1 and 2, " + hint.format(2)
+    yield one("p", probs, labels=2*flags - 1), "probs", "labels -1 and 1, " + hint.format(1)
+    yield one("p", probs, labels=np.where(flags, "x"*100_000, "y"*100_000)), "probs", " ... "
     words = np.where(flags, "yes", "no")
     yield one("p", probs, labels=words), "probs", "in line 2, and nothing says which label 'p' is about"
     yield one("p", probs, labels=words, age=odds), "probs", "column 'age' holds"

@@ -2,6 +2,7 @@
 import warnings
 import zipfile
 
+import fuzz
 import numpy as np
 import pytest
 import torch
@@ -80,6 +81,37 @@ def test_a_network_that_gives_one_row_for_a_batch_is_refused(home):
     save_program(First(), (1, 4, 4), "program.ts")
     with pytest.raises(ValueError, match=r"model: it gives shape \(1, 10\) for a batch of"):
         predict_with("program.ts", "digits")
+
+
+class Wrong(torch.nn.Module):
+    "A program that does not give logits."
+    def forward(self, x):
+        assert x.shape[1] != 1, "want three channels"
+        return x, x
+
+
+@pytest.mark.parametrize("shape, told", [
+    ((3, 4, 4), "it gives a tuple for a batch, want a tensor of logits"),
+    ((1, 4, 4), "AssertionError: want three channels"),
+])
+def test_a_program_that_gives_no_logits_is_one_line(home, shape, told):
+    for label in "ant", "bee":
+        (home/"insects"/label).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(home/"insects"/label/"0.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Wrong()), "program.ts")
+    options = dict(mean=[.5], std=[.5]) if shape[0] == 3 else {}
+    with pytest.raises(ValueError, match="program.ts does not take images") as caught:
+        predict_with("program.ts", "insects" if shape[0] == 3 else "digits", **options)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_image_that_unpacks_into_too_much_is_named(home):
+    fuzz.save_images(home/"insects", np.random.default_rng(0))
+    fuzz.png_bomb(home/"insects"/"a"/"1.png")
+    with pytest.raises(ValueError, match="1.png: not a readable image .DecompressionBombError"):
+        predict_with("program.ts", "insects", mean=[.5], std=[.5])
 
 
 @pytest.mark.parametrize("given, told", [
