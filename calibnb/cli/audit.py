@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from threading import Thread
 
+from ..core.content import named_files
 from ..params import check_seed
 from .folder import audit_folder, check_audit_folder
 from .flags import _add_kind, _add_plugin, _check_file, _check_root, _check_there, _kind
@@ -133,6 +134,7 @@ def _print_json(found, preds, report, elsewhere=None):
 def _audit(args):
     _check_audit(args)
     os.environ.setdefault('GOMP_SPINCOUNT', '30000')  # threads that wait soon leave the core to others
+    read = {} if args.no_report else named_files(_audit_settings(args))
     preds, val, remarks = _audit_sets(args)
     shifted = _read_shifted(args, preds)
     if not args.no_report: _prepare_report()
@@ -142,7 +144,7 @@ def _audit(args):
     if not args.json: print(_answer(found, preds, args), *[elsewhere]*bool(elsewhere), sep='\n\n', flush=True)
     report = None
     try:
-        if not args.no_report: report = _report(found, args, elsewhere)
+        if not args.no_report: report = _report(found, args, read, elsewhere)
     finally:
         if args.json: _print_json(found, preds, report, elsewhere)
     return 0 if report or args.no_report else 1
@@ -176,14 +178,17 @@ def _elsewhere(found, preds, shifted, args):
     return evaluate_shifted(found, preds, shifted, name=Path(args.shifted).name, n_bins=args.bins, seed=args.seed)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
-def _report(found, args, elsewhere=None)->Path|None:
+def _report(found, args, read, elsewhere=None)->Path|None:
     "Make the notebook of the experiment `audit` and its report, and say where they lie; None if that fails."
     from calibnb.notebooks.execute import NotebookError, _environment, run_notebook
+    settings = _audit_settings(args)
+    if named_files(settings) != read:
+        raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
     then = partial(_publish, args=args, elsewhere=elsewhere)
     how = dict(again=True, progress=False, forked=True, then=then)
     with tempfile.TemporaryDirectory() as kept, _environment(dict(CALIBNB_EVALUATION=Path(kept))):
         found.save(kept)
-        try: folder = run_notebook('audit', _audit_settings(args), **how)
+        try: folder = run_notebook('audit', settings, **how)
         except NotebookError as e:
             print(f'calibnb: {e}', file=sys.stderr)
             return None

@@ -12,7 +12,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import calibnb
-from ..core.plugins import add_plugins
+from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream
 from .flags import _check_overwriting
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
@@ -21,8 +21,10 @@ from .predict import _add_predict, _predict
 from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
-_PATHS = ('file', 'target_file', 'val_file', 'val_target_file', 'shifted', 'calibrator', 'network', 'out', 'to',
-          'copy_to', 'root', 'csv', 'parquet', 'experiments', 'what', 'plugin')
+_PATHS = dict(  # arguments that name files or folders -> how they are typed
+    file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
+    calibrator='calibrator', network='network', out='--out', to='--to', copy_to='--copy-to', root='--root', csv='--csv',
+    parquet='--parquet', experiments='experiment', what='sweep', plugin='--plugin')
 
 def _add_completion(commands):
     completion = commands.add_parser('completion', help='a script by which the shell completes what is typed')
@@ -47,7 +49,8 @@ _COMMANDS = {  # what may be typed -> what it does; --help keeps the order
 class _Parser(argparse.ArgumentParser):
     "A grammar whose errors are one line."
     def error(self, message):
-        line = ' '.join(map(str.strip, message.splitlines()))
+        from calibnb.core.reading import brief, printable
+        line = printable(brief(' '.join(map(str.strip, message.splitlines())), 1000))
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
 
@@ -60,31 +63,57 @@ def parser():
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
     return top
 
-# %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
-def _as_typed(message, flags):
-    "A message with the flag in place of the name that the argument has in Python."
-    name, colon, rest = message.partition(': ')
-    return f'{flags.get(name, name)}{colon}{rest}'
-
+# %% ../../nbs/90_cli/05_command.ipynb #b7dc9ced
 def _check_paths(args):
     "ValueError if the command would overwrite what it reads, plugins among it."
     if not hasattr(args, 'paths'): return
     reads, writes = args.paths(args)
     _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
+def _check_named(args):
+    "ValueError for a file whose name is empty, as that of a variable of the shell that is not set."
+    for name, shown in _PATHS.items():
+        given = getattr(args, name, None)
+        if given == '' or isinstance(given, list) and '' in given:
+            raise ValueError(f"{shown}: '', want the name of a file")
+
+def _load_named_plugins(args):
+    "Import the plugins that the command line or the environment names, so that a broken plugin is an error at once."
+    add_plugins(getattr(args, 'plugin', []))
+    if hasattr(args, 'plugin') and plugin_names(): load_plugins()
+
+def _one_line(error):
+    "What is wrong, in at most 1000 printable characters; an error of the system with its file first."
+    from calibnb.core.reading import brief, printable, reason
+    from calibnb.core.settings import reasons
+    if isinstance(error, MemoryError): return reason(error)
+    named = isinstance(error, OSError) and error.filename and error.strerror
+    return printable(brief(f'{error.filename}: {reason(error)}' if named else reasons(error), 1000))
+
+def _print_anything():
+    "Let terminals without a letter, such as those of LC_ALL=C, show its number; it would raise an error else."
+    for stream in sys.stdout, sys.stderr:
+        if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
+
+# %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
+def _as_typed(message, flags):
+    "A message with the flag in place of the name that the argument has in Python."
+    name, colon, rest = message.partition(': ')
+    return f'{flags.get(name, name)}{colon}{rest}'
+
 def _main(args):
     try:
+        _check_named(args)
         _check_paths(args)
-        add_plugins(getattr(args, 'plugin', []))
+        _load_named_plugins(args)
         code = args.do(args) or 0
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # whoever reads has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except (KeyError, TypeError, ValueError, OSError) as e:
-        from calibnb.core.settings import reasons
-        print(f'calibnb: {_as_typed(reasons(e), vars(args).get("flags", {}))}', file=sys.stderr)
+    except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
+        print(f'calibnb: {_as_typed(_one_line(e), vars(args).get("flags", {}))}', file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print('calibnb: interrupted', file=sys.stderr)
@@ -92,5 +121,6 @@ def _main(args):
 
 def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
+    _print_anything()
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)):
         return _main(parser().parse_args(argv))

@@ -40,7 +40,9 @@ def as_tensor(
     except ValueError: raise ValueError(f'{name}: a ragged list, want rows of equal length') from None
     kind = x.dtype.kind
     if kind not in 'fiub': raise ValueError(f'{name}: {x.dtype} values, want numbers in a tensor, array or list')
-    if kind == 'u' and x.itemsize > 1: x = x.astype(np.int64)  # torch has little more than uint8
+    if kind == 'u' and x.itemsize > 1:  # torch has little more than uint8
+        if x.size and x.max() > 2**63 - 1: raise ValueError(f'{name}: {x.max()}, want numbers below 2**63')
+        x = x.astype(np.int64)
     if not x.dtype.isnative or x.dtype == np.longdouble:
         x = x.astype(x.dtype.kind + str(min(x.itemsize, 8)))
     shareable = x.flags.writeable and min(x.strides, default=0) >= 0

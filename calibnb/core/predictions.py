@@ -22,6 +22,7 @@ from torch import Tensor
 from .atomic import atomic_write
 from .options import pick
 from .checks import at_least_float32, traced, check_logits, check_probs
+from .reading import brief
 
 # %% ../../nbs/00_core/05_predictions.ipynb #393a75ef
 def class_probs(
@@ -264,7 +265,7 @@ def _checked_names(names, K):
     if len(names) in (0, K) and len(set(names)) == len(names): return names
     raise ValueError(f'classes: {_listed(names)}, want {K} distinct names, or ()')
 
-def _listed(names): return ', '.join(map(repr, names[:10])) + ', ...'*(len(names) > 10)
+def _listed(names): return ', '.join(repr(brief(name)) for name in names[:10]) + ', ...'*(len(names) > 10)
 
 def _class_order(
     classes,  # names of columns, () where there are none

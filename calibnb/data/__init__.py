@@ -6,8 +6,9 @@
 __all__ = ['GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_error', 'Rows', 'Split', 'Splits', 'hold_out',
            'split_arrays', 'channel_scale', 'gaussian_problem', 'gaussians', 'digits', 'noisy_digits', 'CIFAR_SCALE',
            'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz', 'data_sets',
-           'list_data', 'data_options', 'data_fingerprint', 'load_data', 'data_size', 'true_posterior', 'download',
-           'register_data', 'check_corruption', 'corrupt', 'corrupt_split', 'list_corruptions']
+           'list_data', 'data_options', 'data_fingerprint', 'data_paths', 'note_data', 'load_data', 'data_size',
+           'true_posterior', 'download', 'register_data', 'check_corruption', 'corrupt', 'corrupt_split',
+           'list_corruptions']
 
 # %% ../../nbs/50_data/00_data.ipynb #1f640922
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     from calibnb.data.toys import digits, gaussian_problem, gaussians, noisy_digits
     from calibnb.data.corruptions import check_corruption, corrupt, corrupt_split, list_corruptions
     from calibnb.data.sets import (
-        cifar10, cifar100, CIFAR_SCALE, data_options, data_fingerprint, data_sets, data_size, imagefolder, list_data,
-        load_data, newsgroups, npz, register_data, sst, svhn, tiny_imagenet, true_posterior
+        cifar10, cifar100, CIFAR_SCALE, data_fingerprint, data_options, data_paths, data_sets, data_size, imagefolder,
+        list_data, load_data, newsgroups, note_data, npz, register_data, sst, svhn, tiny_imagenet, true_posterior
     )
     from calibnb.data.downloads import download
 
@@ -32,6 +33,6 @@ _all_ = [
     'GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_error', 'Rows', 'Split', 'Splits', 'hold_out',
     'split_arrays', 'channel_scale', 'gaussian_problem', 'gaussians', 'digits', 'noisy_digits', 'CIFAR_SCALE',
     'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz', 'data_sets',
-    'list_data', 'data_options', 'data_fingerprint', 'load_data', 'data_size', 'true_posterior', 'download',
-    'register_data', 'check_corruption', 'corrupt', 'corrupt_split', 'list_corruptions'
+    'list_data', 'data_options', 'data_fingerprint', 'data_paths', 'note_data', 'load_data', 'data_size',
+    'true_posterior', 'download', 'register_data', 'check_corruption', 'corrupt', 'corrupt_split', 'list_corruptions'
 ]

@@ -17,6 +17,8 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
+from ..core.content import content_hash
+
 # %% ../../nbs/50_data/01_cache.ipynb #4ea65f70
 _HOME = '~/.cache/calibnb'
 
@@ -56,9 +58,9 @@ def fingerprint(
     files,    # paths of the source files
     *options, # whatever else decides what is made of them
 )->str:       # 12 hex digits
-    "Changes when a source file changes its name, size or time, or an option its value."
-    stats = [(path, path.stat()) for path in map(Path, files)]
-    known = [(path.name, path.parent.name, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    "Changes when a source file changes its name or content, or an option its value."
+    paths = list(map(Path, files))
+    known = [[(path.name, path.parent.name) for path in paths], content_hash(*paths)]
     return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'list_data', 'data_options', 'load_data', 'register_data', 'true_posterior', 'data_fingerprint', 'data_size']
+           'data_paths', 'data_fingerprint', 'note_data', 'list_data', 'data_options', 'load_data', 'register_data',
+           'true_posterior', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
@@ -12,11 +13,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from ..core.content import content_hash, note_input
 from ..core.options import bind_options
 from ..core.plugins import Registry, registers
-from .cache import fingerprint
+from .cache import MissingData, data_root
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
-from .texts import read_newsgroups, read_sst
+from .texts import find_vectors, read_newsgroups, read_sst
 from .splits import pixel_scale, Splits, split_arrays
 from .toys import gaussians, digits, noisy_digits
 from .corruptions import check_corruption, corrupt_split
@@ -160,6 +162,48 @@ def _resolve(name):
         return data_sets.find(with_path), dict(path=path)
     return data_sets.find(name), {}
 
+# %% ../../nbs/50_data/08_sets.ipynb #6a33b358
+_FILES = {  # set -> where it may lie under the data root; the first place that is there is read
+    'cifar10': [['cifar-10-batches-py'], ['cifar10'], ['train', 'val', 'test']], 'cifar100': [['cifar-100-python']],
+    'svhn': [['train_32x32.mat', 'test_32x32.mat']], 'tiny_imagenet': [['tiny-imagenet-200']],
+    '20newsgroups': [['20news-bydate_py3.pkz']], 'sst': [['sst'], ['trees']],
+}
+_HUMAN = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # what `human_labels` reads besides
+
+def data_paths(
+    name:str, /, # one of `list_data()`
+    **options,  # of the data set
+)->list[Path]:  # none for a set that is computed, and where the files are not there
+    "Files and folders that a data set is read from."
+    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    if path: wanted = [Path(path).expanduser()]
+    else:
+        places = [[data_root()/file for file in place] for place in _FILES.get(kind, ())]
+        wanted = next((place for place in places if place[0].exists()), [])
+    if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN]
+    if options.get('vectors'):
+        try: wanted.append(find_vectors(options['vectors']))
+        except MissingData: pass  # told when the set is read
+    return [path for path in wanted if path.exists()]
+
+
+# %% ../../nbs/50_data/08_sets.ipynb #09553891
+def data_fingerprint(
+    name:str, /, # one of `list_data()`
+    **options,  # of the data set
+)->str|None:    # 16 hex digits; None for a set that is computed, and where its files are not there
+    "Changes when the content of the files behind a data set does."
+    paths = data_paths(name, **options)
+    return content_hash(*paths) if paths else None
+
+def note_data(
+    name:str, /, # one of `list_data()`
+    **options,  # of the data set
+):
+    "Note what the files of a data set hold, for the notebook that reads it."
+    reads = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}
+    note_input('data', str(name), reads, content=data_fingerprint(name, **reads))
+
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:
     "Names that `load_data` knows."
@@ -181,6 +225,7 @@ def load_data(
     "A data set by name: the same name, seed and options give the same splits."
     options = data_options(name, **options)
     make, path = _resolve(name)
+    note_data(name, **options)
     splits = make(seed, **path, **options)
     if isinstance(splits, Splits): return splits
     raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; split_arrays makes them of arrays')
@@ -201,18 +246,6 @@ def true_posterior(
     "True class probabilities of the test samples; of CIFAR-10 by people, MissingData where CIFAR-10H is not there."
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
-
-# %% ../../nbs/50_data/08_sets.ipynb #6a33b358
-def data_fingerprint(
-    name:str,  # one of `list_data()`
-)->str|None:   # 12 hex digits; None for a set that does not change
-    "Changes when the files behind `imagefolder:/path` or `npz:/path` do."
-    path = _resolve(name)[1].get('path')
-    if not path: return None
-    path = Path(path).expanduser()
-    files = [path] if path.exists() else []
-    if path.is_dir(): files = sorted(p for p in path.rglob('*') if p.is_file())
-    return fingerprint(files)
 
 # %% ../../nbs/50_data/08_sets.ipynb #6e1306b9
 _SIZES = {  # shape of an input, classes, training samples before any are held out

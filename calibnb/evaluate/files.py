@@ -20,6 +20,7 @@ from torch import Tensor
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.reading import brief, check_archive, memory_size, naming, read_npz
+from ..core.content import content_hash, note_input
 from ..core.checks import _refuse_probs, as_tensor, check_unlabelled
 from ..core.predictions import Predictions, log_probs, uniform_weight
 from calibnb.evaluate.columns import (
@@ -69,6 +70,7 @@ def _read(path):
     path = Path(path)
     if not path.is_file(): raise ValueError(f'file: {path} is not there')
     reader = pick('file format', path.suffix.lower(), _readers)
+    note_input('files', str(path), content=content_hash(path))
     with naming(path, failed=f'cannot be read as {path.suffix[1:]}'): return reader(path)
 
 def _called(data, wanted):

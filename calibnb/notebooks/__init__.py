@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
            'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
-           'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made',
-           'code_hash', 'describe', 'show_markdown']
+           'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'notebook_folder',
+           'is_made', 'code_hash', 'describe', 'show_markdown']
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #de0185a3
 from typing import TYPE_CHECKING
@@ -20,7 +20,8 @@ if TYPE_CHECKING:  # the rooms are imported when a name is first used
     )
     from calibnb.notebooks.verdicts import calibration_lead, Claim, decide, Pairs, spread, to_decide
     from calibnb.notebooks.execute import (
-        code_hash, describe, find_notebook, is_made, list_experiments, NotebookError, plan_notebook, run_notebook
+        code_hash, describe, find_notebook, is_made, list_experiments, notebook_folder, NotebookError, plan_notebook,
+        run_notebook
     )
 
 __getattr__, __dir__ = _door(__name__, 'experiment', 'verdicts', 'execute')
@@ -29,6 +30,6 @@ __getattr__, __dir__ = _door(__name__, 'experiment', 'verdicts', 'execute')
 _all_ = [
     'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
     'effect_text', 'count_verdicts', 'Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide',
-    'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'is_made', 'code_hash',
-    'describe', 'show_markdown'
+    'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'notebook_folder', 'is_made',
+    'code_hash', 'describe', 'show_markdown'
 ]

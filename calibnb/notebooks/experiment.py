@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.atomic import atomic_write
+from ..core.content import noted_inputs
 from ..core.plugins import used_code
 from ..core.runtime import seed_everything
 from ..core.text import escaped_style, markdown_text
@@ -178,7 +179,8 @@ class Experiment(Showcase):
         "Show the table of findings, keep it, and end the run as done."
         from IPython.display import display
         self.folder.record(Result(metrics={}, findings=findings))
-        if used_code(): write_json(self.folder/'run.json', self.folder.info | dict(plugins=used_code()))
+        used = {name: what for name, what in dict(plugins=used_code(), inputs=noted_inputs()).items() if what}
+        if used: write_json(self.folder/'run.json', self.folder.info | used)
         if self.owner:
             self.folder.finish()
             self.folder.release()

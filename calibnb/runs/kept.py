@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.content import content_hash, note_input
 from ..evaluate.compact import Compact, pack_sets, read_rows, unpack_sets, write_rows
 from ..evaluate.scored import Scored
 from ..losses.modules import loss_options
@@ -154,6 +155,7 @@ def read_kept(
     "The table in a folder; ValueError where there is none."
     files = {path.name.removesuffix('.npz'): path for path in sorted(Path(folder).glob('*.npz'))}
     if not files: raise ValueError(f'folder: {folder} has no table, want the files that Kept.save wrote')
+    note_input('files', *map(str, files.values()), content=content_hash(*files.values()))
     kept, labels = Kept(), {}
     for name in [name for name in files if '.' not in name]:
         (about,), arrays = read_rows(files[name])

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..core.content import looked_at_once
 from ..core.runtime import pick_device
 from ..processes.pool import in_processes, worker_count
 from ..losses.modules import loss_options
@@ -37,7 +38,8 @@ def get_runs(
 )->list[Run]:
     "`get_run` for each, in order, with one progress bar over the epochs of those that have to be trained."
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
-    missing = list({c.path(root): c for c in configs if RunFolder(c.path(root)).state != 'done'}.values())
+    with looked_at_once(): paths = {c.path(root): c for c in configs}
+    missing = [c for path, c in paths.items() if RunFolder(path).state != 'done']
     workers = 1 if workers == 'auto' and on_gpu else worker_count(workers)
     with progress_bar(sum(c.recipe.epochs for c in missing), f'{len(missing)} runs') as bar:
         options = dict(device=device, progress=bar.update) | kwargs
@@ -148,7 +150,7 @@ def plan_table(
     "What would be trained, what is there already, and how long it takes."
     import pandas as pd
     configs = list(configs)
-    rows = [_plan_row(config, root) for config in configs]
+    with looked_at_once(): rows = [_plan_row(config, root) for config in configs]
     if estimate:
         for row, config in zip(rows, configs): row |= _hours(config, row['state'], device)
     return pd.DataFrame(rows)

@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from ..core.atomic import atomic_write
+from ..core.content import named_files
 from ..core.options import pick
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
@@ -23,7 +24,7 @@ from ..metrics.measure import Measure
 from ..losses.modules import make_loss
 from ..evaluate.scored import Scored
 from ..evaluate.measures import measure_all
-from ..data.sets import data_fingerprint, load_data
+from ..data.sets import load_data, note_data
 from ..models.named import make_model
 from ..models.sequences import set_vectors
 from ..train.history import History
@@ -32,7 +33,7 @@ from ..train.stepper import memory_given_back
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
 from .folder import Result, RunFolder
-from .config import RunConfig, check_code
+from .config import RunConfig, check_code, content_now
 from .launch import _launch
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
@@ -122,6 +123,7 @@ def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
     "Train on every process; the first one writes."
     seed = config.seed if config.data_seed is None else config.data_seed
     splits = load_data(config.data, seed=seed, **config.data_args)
+    _check_unchanged(config, folder)
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
     if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, watching = _make_trainer(config, model, device), _make_recorders(config)
@@ -150,6 +152,22 @@ def _write_begun(folder, splits):
     _write_tensors(folder/'splits.safetensors', rows)
     if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
 
+# %% ../../nbs/70_runs/04_run.ipynb #e4bfb8ac
+def _running(folder, config, device):
+    "The block in which the run is made; at its end it is done or failed."
+    more = dict(device=str(pick_device(device)), processes=world_size(), content=content_now(config),
+                files=named_files(config.settings))
+    return folder.running('train', config.model_dump(mode='json'), **more)
+
+def _note_data(config):
+    if content_now(config): note_data(config.data, **config.data_args)
+
+def _check_unchanged(config, folder):
+    "ValueError if the files that were read are not those that the folder is named by."
+    if config.path(folder.path.parents[1]) == folder.path: return
+    raise ValueError(f'data: got other files behind {config.data} after reading than before, expected the same; '
+                     'start the training again when they are written')
+
 # %% ../../nbs/70_runs/04_run.ipynb #e32a1fc0
 def get_run(
     config:RunConfig,
@@ -164,7 +182,8 @@ def get_run(
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
     folder = RunFolder(config.path(root))
-    if broadcast(folder.state == 'done'): return _same_data(Run(folder.path))
+    _note_data(config)
+    if broadcast(folder.state == 'done'): return Run(folder.path)
     if config.meta and processes > 1:
         raise ValueError(f'processes: {processes}, but a loss that learns is trained on one')
     check_code(config.code, elsewhere=processes > 1)
@@ -176,16 +195,3 @@ def get_run(
             if rank() == 0: stack.enter_context(_running(folder, config, device))
             with memory_given_back(): _train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))
-
-def _running(folder, config, device):
-    "The block in which the run is made; at its end it is done or failed."
-    more = dict(device=str(pick_device(device)), processes=world_size(), data_print=data_fingerprint(config.data))
-    return folder.running('train', config.model_dump(mode='json'), **more)
-
-def _same_data(run):
-    "The run, unless the files it was trained on have changed."
-    before, now = run.folder.info.get('data_print'), data_fingerprint(run.config.data)
-    if before != now:
-        raise ValueError(f'data: {run.config.data} has changed since {run.path} was made ({before}, now {now}); '
-                         'remove that folder to train anew, or keep the new data under another name')
-    return run

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.content import looked_at_once
 from ..core.options import pick
 from ..processes.pool import JobDied, Outcome, worker_count
 from ..runs.folder import RunError, RunFolder, failure, runs_root
@@ -60,6 +61,7 @@ class _Row:
     def ended(self, outcome:Outcome):
         "Enter how a try ended; an error does not count if the run was done before it could be stopped."
         self.tries += 1
+        self.folder = self.job.folder(self.root)  # another one if the data have changed since the start
         self.seconds += outcome.seconds
         if outcome.error is None or self.job.done(self.root): self.state, self.reason = self.folder.state, ''
         else:
@@ -110,7 +112,7 @@ def sweep(
     jobs, root = _jobs(jobs), Path(root or runs_root()).resolve()
     run_jobs = pick('engine', engine, engines)
     check_limits(workers, per_gpu, timeout, retries)
-    rows = [_Row(job, root) for job in jobs]
+    with looked_at_once(): rows = [_Row(job, root) for job in jobs]
     todo = [row for row in rows if row.state == 'to do']
     folders = [row.folder for row in todo]
     with progress_bar(len(todo), f'sweep of {len(jobs)} runs', 'run', progress) as bar, _failures_recorded(folders):

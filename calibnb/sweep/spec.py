@@ -13,14 +13,14 @@ import math
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import ConfigDict, model_validator
 
+from ..core.content import looked_at_once
 from ..core.options import pick
 from ..core.settings import reasons, Settings
-from ..runs.folder import RunFolder, run_path
-from ..notebooks.execute import is_made, plan_notebook
+from ..runs.folder import RunFolder
+from ..notebooks.execute import is_made, notebook_folder, plan_notebook
 from ..params import read_value
 from ..names import NAMES, check_names_before_torch
 
@@ -135,16 +135,13 @@ class Job:
     def folder(self, root=None)->RunFolder:
         "Where the run lies below `root`, or will lie."
         if not isinstance(self.config, tuple): return RunFolder(self.config.path(root))
-        path, settings = self.config
-        return RunFolder(run_path(Path(path).stem, settings, root))
+        return notebook_folder(*self.config, root)
 
     def done(self, root=None)->bool:
-        "Is the run there, made by the notebook or from the data as they are now?"
+        "Is the run there, made by the notebook and from the data as they are now?"
         folder = self.folder(root)
         if folder.state != 'done': return False
-        if isinstance(self.config, tuple): return is_made(folder, self.config[0])
-        from calibnb.data.sets import data_fingerprint  # which brings torch
-        return folder.info.get('data_print') == data_fingerprint(self.config.data)
+        return not isinstance(self.config, tuple) or is_made(folder, self.config[0])
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #8d109119
 def expand(
@@ -157,9 +154,10 @@ def expand(
         for name, settings in wanted:
             with _telling(name): check_names_before_torch(settings)
     jobs = {}
-    for name, settings in wanted:
-        with _telling(name): job = Job(name, _config_of(spec, settings))
-        jobs.setdefault(job.folder().path, job)
+    with looked_at_once():
+        for name, settings in wanted:
+            with _telling(name): job = Job(name, _config_of(spec, settings))
+            jobs.setdefault(job.folder().path, job)
     return list(jobs.values())
 
 @contextmanager

@@ -101,6 +101,11 @@ def test_a_tree_network_begins_with_vectors_of_words(tmp_path, monkeypatch):
     assert not torch.equal(embedding()[6:], still[6:])  # AdaGrad has a weight decay for them
     with pytest.raises(ValueError, match="give the model the option embedding=3"):
         embedding(embedding=5)
+    words = tmp_path/"glove.tiny.txt"  # other numbers of the same size, at the same time
+    before = words.stat()
+    words.write_text(words.read_text().replace("1 2 3", "3 2 1"))
+    os.utime(words, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert embedding(embedding_lr=0.)[2].tolist() == [3, 2, 1]
 
 
 def test_same_seed_same_bits_other_seed_other_bits(tmp_path):

@@ -1,0 +1,247 @@
+"The identity of a run: what its files hold now, wherever they lie. Another content is another run, and none is lost."
+import os
+import shutil
+
+import nbformat
+import numpy as np
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from calibnb.cli import main
+from calibnb.core import content
+from calibnb.core.content import content_hash
+from calibnb.notebooks.execute import notebook_folder, plan_notebook
+from calibnb.runs import Run, RunConfig, get_run, get_runs
+from calibnb.runs import run as run_module
+from calibnb.runs.folder import find_runs, read_json, write_json
+from calibnb.sweep.spec import Job
+from calibnb.train import Recipe
+
+
+def written(path, seed=0):
+    "An .npz file, of one size whatever the seed."
+    x = np.random.default_rng(seed).standard_normal((60, 3)).astype(np.float32)
+    np.savez(path, x=x, y=np.arange(60) % 2)
+    return path
+
+
+def overwritten(here, monkeypatch):
+    written(here/"x.npz", 1)
+
+
+def with_its_time(here, monkeypatch):
+    before = (here/"x.npz").stat()
+    written(here/"x.npz", 1)
+    os.utime(here/"x.npz", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def copied_with_time(here, monkeypatch):
+    other, before = written(here/"other.npz", 1), (here/"x.npz").stat()
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    shutil.copy2(other, here/"x.npz")  # cp -p
+
+
+def in_another_folder(here, monkeypatch):
+    (here/"elsewhere").mkdir()
+    written(here/"elsewhere"/"x.npz", 1)
+    monkeypatch.chdir(here/"elsewhere")
+
+
+CHANGES = dict(overwritten=overwritten, with_its_time=with_its_time, copied_with_time=copied_with_time,
+               in_another_folder=in_another_folder)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    "A folder with x.npz, which is the current one; fingerprints are kept in it."
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    monkeypatch.setattr(content, "_STORE", str(tmp_path/"contents"))
+    written(tmp_path/"x.npz")
+    return tmp_path
+
+
+def config(data="npz:x.npz", **more):
+    return RunConfig(data=data, model_args=dict(hidden=[4]), recipe=Recipe.quick(1), **more)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_training_of_other_data_is_another_run(here, monkeypatch, change):
+    job, first = Job("x", config()), get_run(config(), progress=False)
+    metrics = first.metrics
+    shutil.copy2("x.npz", here/"kept.npz")
+    assert job.done() and get_run(config()).path == first.path
+    CHANGES[change](here, monkeypatch)
+    assert not job.done()
+    second, = get_runs([config()], progress=False)
+    assert second.path != first.path and second.metrics != metrics and job.done()
+    assert Run(first.path).metrics == metrics and len(find_runs()) == 2
+    shutil.copy(here/"kept.npz", "x.npz")
+    monkeypatch.setattr(run_module, "_train", lambda *args: pytest.fail("trained again"))
+    assert get_run(config()).path == first.path
+
+
+def test_data_that_change_while_they_are_read_make_no_run(here, monkeypatch):
+    load = run_module.load_data
+
+    def load_late(*args, **options):
+        written("x.npz", 1)
+        return load(*args, **options)
+    monkeypatch.setattr(run_module, "load_data", load_late)
+    with pytest.raises(ValueError, match="data: got other files behind npz:x.npz after reading"):
+        get_run(config(), progress=False)
+    run, = find_runs()
+    assert run.state == "failed"
+
+
+OPEN = "from calibnb.data import load_data\nfrom calibnb.notebooks import Experiment\nimport os"
+CLOSE = "experiment = Experiment('study', dict(seed=seed))\nlen(load_data(data).train)\nexperiment.findings([])"
+
+
+def notebook(path, *sources, parameters="seed: int = 0\ndata: str = 'npz:x.npz'"):
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    declared = new_code_cell(parameters, metadata=dict(tags=["parameters"]))
+    cells = map(new_code_cell, sources or (OPEN, CLOSE))
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=[declared, *cells], metadata=kernel), path)
+    return str(path)
+
+
+def runs_made(capsys, *line):
+    "True for each run that a command has executed, False for those that were done before."
+    assert main(["run", *line]) == 0
+    return ["not executed again" not in text for text in capsys.readouterr().out.split("\n") if "  seed " in text]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_notebook_on_other_data_is_another_run(here, forked_kernels, monkeypatch, capsys, change):
+    study = notebook(here/"study.ipynb")
+    assert runs_made(capsys, study) == [True] and runs_made(capsys, study) == [False]
+    first, = find_runs()
+    CHANGES[change](here, monkeypatch)
+    assert runs_made(capsys, study) == [True] and runs_made(capsys, study) == [False]
+    assert first.state == "done" and len(find_runs()) == 2
+
+
+def test_the_experiment_train_is_made_anew(here, forked_kernels, monkeypatch, capsys):
+    line = ["train", "-p", "data", "npz:x.npz", "-p", "recipe", '{"epochs": 5}', "-p", "model_args", '{"hidden": [4]}']
+    assert runs_made(capsys, *line) == [True]
+    in_another_folder(here, monkeypatch)
+    assert runs_made(capsys, *line) == [True] and runs_made(capsys, *line) == [False]
+    assert [run.state for run in find_runs()] == ["done"]*4
+
+
+def test_an_audit_of_an_overwritten_file_leaves_the_older_one(here, forked_kernels, capsys):
+    for seed in 0, 1:
+        rng = np.random.default_rng(seed)
+        logits = rng.standard_normal((60, 3))
+        np.savez(here/"preds.npz", logits=logits, target=rng.integers(0, 3, 60))
+        assert main(["audit", "preds.npz", "--logits", "--calibrator", "temperature"]) == 0
+    assert len({run.path for run in find_runs() if run.state == "done"}) == 2
+
+
+def test_a_data_set_that_the_cells_read_is_looked_at_again(here, forked_kernels, capsys):
+    study = notebook(here/"study.ipynb", OPEN, CLOSE.replace("(data)", "('npz:x.npz')"), parameters="seed: int = 0")
+    assert runs_made(capsys, study) == [True] and runs_made(capsys, study) == [False]
+    with_its_time(here, None)
+    assert runs_made(capsys, study) == [True]
+    (here/"x.npz").unlink()  # on a machine without the data the run is still there
+    assert runs_made(capsys, study) == [False]
+
+
+def images(folder):
+    from PIL import Image
+    for name in "ab":
+        (folder/name).mkdir(parents=True)
+        Image.new("RGB", (4, 4)).save(folder/name/"1.png")
+    return folder
+
+
+NAMED = {  # what a configuration names -> the file that is changed
+    "corrupted": (lambda here: config("corrupted:npz:x.npz"), "x.npz"),
+    "images": (lambda here: config(f"imagefolder:{images(here/'images')}"), "images/b/1.png"),
+    "home": (lambda here: config("npz:~/x.npz"), "x.npz"),
+    "audit": (lambda here: ("audit", dict(file=str(here/"x.npz"))), "x.npz"),
+    "labels": (lambda here: ("audit", dict(file="absent.npz", target_file="x.npz")), "x.npz"),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_a_file_holds_names_the_folder(here, monkeypatch, what):
+    monkeypatch.setenv("HOME", str(here))
+    make, file = NAMED[what]
+    named = make(here)
+
+    def place():
+        if isinstance(named, RunConfig):
+            return named.path("runs")
+        return notebook_folder(*plan_notebook(*named), "runs").path
+    first, text = place(), (here/file).read_bytes()
+    (here/file).write_bytes(text[:-1] + b"!")
+    assert place() != first
+    (here/file).write_bytes(text)
+    assert place() == first
+
+
+def test_other_files_of_a_known_data_set_make_a_run_beside_the_first(here, monkeypatch):
+    "Nobody names the files under CALIBNB_DATA: the first run has the name that it always had."
+    monkeypatch.setenv("CALIBNB_DATA", str(here))
+    plain = config("svhn").path("runs")
+    for part in "train", "test":
+        (here/f"{part}_32x32.mat").write_text("one")
+    assert config("svhn").path("runs") == plain
+    write_json(plain/"run.json", dict(content=content_hash(here/"train_32x32.mat", here/"test_32x32.mat")))
+    assert config("svhn").path("runs") == plain
+    (here/"test_32x32.mat").write_text("two")
+    beside = config("svhn").path("runs")
+    assert beside != plain
+    write_json(beside/"run.json", dict(content="another"))
+    shutil.rmtree(plain)
+    assert config("svhn").path("runs") == beside
+
+
+def test_names_of_runs_on_embedded_data_stay():
+    "These are as old as the package."
+    assert RunConfig().path("r").name == "5856c385-s0"
+    assert notebook_folder(*plan_notebook("train", {}), "r").path.name == "40b003bd-s0"
+
+
+def test_unchanged_files_are_not_read_again(here, forked_kernels, monkeypatch, capsys):
+    read, digest = [], content._file_digest
+    monkeypatch.setattr(content, "_file_digest", lambda path: read.append(str(path)) or digest(path))
+    monkeypatch.setattr(content, "_TICK_NS", 0)
+    study = notebook(here/"study.ipynb")
+    for _ in range(2):
+        get_run(config(), progress=False)
+        runs_made(capsys, study)
+        content._remembered.clear()  # as in a new process
+    assert [path for path in read if path.endswith("x.npz")] == ["x.npz"]
+
+
+def test_a_young_file_is_read_whatever_its_time_says(here, monkeypatch):
+    "As if the clock of the file system stood still between two writes."
+    now = content.time.time_ns()
+    monkeypatch.setattr(content, "_states", lambda files: [(label, 1, 1, now, now) for label, _ in files])
+    before = content_hash("x.npz")
+    written("x.npz", 1)
+    assert content_hash("x.npz") != before
+
+
+def test_two_notebooks_of_one_name_have_two_folders(here, forked_kernels, capsys):
+    first, second = notebook(here/"a"/"study.ipynb"), notebook(here/"b"/"study.ipynb", OPEN, "1 + 1", CLOSE)
+    for _ in range(2):
+        runs_made(capsys, first, second)
+    assert [read_json(run/"run.json")["notebook"] for run in find_runs()].count(first) == 1
+    assert len(find_runs()) == 2 and runs_made(capsys, first, second) == [False, False]
+
+
+def test_a_cell_boundary_is_part_of_the_code(here, forked_kernels, capsys):
+    study = notebook(here/"study.ipynb")
+    assert runs_made(capsys, study) == [True]
+    run, = find_runs()
+    older = read_json(run/"run.json")
+    write_json(run/"run.json", older | dict(source=older["source"][:16]))  # as versions before this one wrote it
+    assert runs_made(capsys, study) == [False]
+    write_json(run/"run.json", older)
+    notebook(here/"study.ipynb", f"{OPEN}\n{CLOSE}")
+    assert runs_made(capsys, study) == [True] and len(find_runs()) == 1
