@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -405,6 +406,7 @@ def patient_ray(monkeypatch):
     "Ray gives up a node that is not there in 30 s or whose helpers choose no ports in 15 s, however busy the machine."
     for name, wait in RAY_WAITS.items():
         monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # whatever cluster this machine belongs to
     ray = pytest.importorskip("ray")
     get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
     def there(*node):
@@ -474,8 +476,23 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray, 
     assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
 
 
+@pytest.fixture
+def local_submitit(tmp_path, monkeypatch):
+    "Make submitit take its local executor, as on a machine without Slurm; the commands of Slurm that are here say no."
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.setattr(submitit, "AutoExecutor", partial(submitit.AutoExecutor, cluster="local"))
+    commands, calls = tmp_path/"slurm_commands", tmp_path/"slurm_calls"
+    commands.mkdir()
+    for name in ("sbatch", "srun", "sacct", "scancel", "squeue"):
+        (commands/name).write_text(f"#!/bin/sh\necho {name} >> '{calls}'; exit 1\n")
+        (commands/name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    yield
+    assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
+
+
+@pytest.mark.usefixtures("local_submitit")
 def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
-    pytest.importorskip("submitit")
     there = sweep(SMALL, tmp_path/"slurm", engine="slurm", workers=2, progress=False)
     here = sweep(SMALL, tmp_path/"here", workers=1, progress=False)
     assert list(there.state) == ["done", "done"] and list(here.state) == ["done", "done"]
@@ -488,8 +505,8 @@ def test_submitit_makes_the_same_table_and_tells_what_failed(faulty, tmp_path):
     (dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"),
     (dict(per_gpu=2), "per_gpu: 2"),
 ])
+@pytest.mark.usefixtures("local_submitit")
 def test_what_submitit_does_not_know_is_refused(faulty, tmp_path, wrong, told):
-    pytest.importorskip("submitit")
     with pytest.raises(ValueError, match=told):
         sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
 
