@@ -40,8 +40,8 @@ def _setting_columns(settings):
     return columns
 
 def _metric_columns(result):
-    "'split.metric' -> value; None in the file is infinite here."
-    return {f'{split}.{name}': math.inf if measure.value is None else measure.value
+    "'split.metric' -> value; None in the file is infinite here, or nan where the measure is undefined."
+    return {f'{split}.{name}': measure.number
             for split, measures in (result.metrics if result else {}).items() for name, measure in measures.items()}
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #813e4472
@@ -58,6 +58,7 @@ def compare(
     import pandas as pd
     metrics = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
     for name in (by, *metrics): pick('column', name, list(frame.columns))
+    _check_one_setting(frame, by)
     _check_one_row_a_seed(frame, by)
     groups = dict(list(frame.groupby(by, sort=False)))
     base = pick('baseline', baseline, groups)
@@ -72,6 +73,39 @@ def compare(
             rows.append({by: setting, 'metric': metric, 'mean': values.mean(), 'sd': values.std(ddof=1),
                          'n': len(values), 'p': p, 'mark': mark})
     return pd.DataFrame(rows).set_index([by, 'metric'])
+
+# %% ../../nbs/70_runs/07_comparison.ipynb #a7641468
+_PARTS = 'data', 'data_args', 'model', 'model_args', 'loss', 'loss_args', 'recipe', 'meta', 'code'  # of `collect`
+
+def _check_one_setting(frame, by):
+    "ValueError where rows of one name are of several settings, or where names are of several data or networks."
+    part = by.split('.')[0]
+    for name, group in frame.groupby(by, sort=False):
+        _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part])
+        _refuse_shared_splits(group, f'{by} {name!r}')
+    shared = [p for p in ('data', 'data_args', 'model', 'model_args') if not p.startswith(part)]
+    if part in _PARTS: _refuse_mixed(frame, 'the rows have', shared)
+
+def _refuse_mixed(frame, what, parts):
+    for column in frame.columns:
+        if column.split('.')[0] not in parts or column == 'recipe.seed': continue
+        values = {repr(v): v for v in frame[column] if v is not None and v == v}
+        missing = len(values) and frame[column].isna().any()
+        if len(values) + missing < 2: continue
+        text, value = next(iter(values.items()))
+        found = ', '.join([*values][:3] + ['none']*bool(missing))
+        plain = isinstance(value, (str, int, float))
+        one = f'frame[{column!r}] == {text}' if plain else f'frame[{column!r}].map(repr) == {text!r}'
+        raise ValueError(f'frame: {what} several {column} ({found}), expected one; select it, frame[{one}]')
+
+def _refuse_shared_splits(group, what):
+    "ValueError where some seeds share a split and others do not."
+    seed = next((c for c in ('recipe.seed', 'seed') if c in group.columns), None)
+    if seed is None or 'data_seed' not in group.columns: return
+    splits = group['data_seed'].astype(object).where(group['data_seed'].notna(), group[seed])
+    if 1 < splits.nunique() < len(splits):
+        raise ValueError(f'frame: {what} has {len(splits)} seeds on {splits.nunique()} splits (data_seed), expected a '
+                         'split of its own for each, or one for all; select frame[frame.data_seed.isna()]')
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #4f79b228
 def _check_one_row_a_seed(frame, by):

@@ -3,6 +3,7 @@ import json
 import math
 import os
 import pickle
+import re
 import threading
 import weakref
 
@@ -199,6 +200,26 @@ def test_compare_wants_one_row_for_a_setting_and_a_seed():
     frame = pd.DataFrame(dict(loss=["ce", "focal", "focal"], seed=[0, 0, 0], gamma=[0, 1, 5], acc=[1., 2., 3.]))
     with pytest.raises(ValueError, match="'focal' has several rows with the same seed"):
         compare(frame, metrics=["acc"])
+
+
+MIXED = {
+    "data": (dict(data=["digits", "sst"]*4), "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
+    "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2}, r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
+    "a list": (dict(recorders=0, **{"model_args.hidden": [[8], [16]]*4}), r"frame\['model_args.hidden'\].map\(repr\) == "),
+    "networks of two losses": (dict(model=["mlp"]*4 + ["vgg16"]*4), "the rows have several model ('mlp', 'vgg16')"),
+    "members of an ensemble": (dict(data_seed=[0, 0, 1, 1]*2), "loss 'ce' has 4 seeds on 2 splits"),
+}
+
+
+@pytest.mark.parametrize("what", MIXED)
+def test_compare_says_what_to_select_of_a_mixed_table(what):
+    "Whatever it holds, `collect` gives it; nothing of several settings is averaged."
+    columns, message = MIXED[what]
+    frame = pd.DataFrame({"loss": ["ce"]*4 + ["focal"]*4, "recipe.seed": [0, 1, 2, 3]*2, "test.ece": range(8)})
+    assert len(compare(frame.assign(data_seed=None, **{"loss_args.gamma": [None]*4 + [2.]*4}))) == 2
+    assert len(compare(frame.assign(data_seed=frame["recipe.seed"]))) == 2
+    with pytest.raises(ValueError, match=message if "\\" in message else re.escape(message)):
+        compare(frame.assign(**columns))
 
 
 @pytest.mark.parametrize("wrong", [dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los")], ids=str)
