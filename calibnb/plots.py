@@ -262,7 +262,8 @@ def interval_dots(
     for y, (name, m) in enumerate(rows.items()):
         color = blue if name in best else grey
         if m.value is None:
-            ax.text(.98, y, '∞', transform=ax.get_yaxis_transform(), ha='right', va='center', color=color)
+            sign = '–' if getattr(m, 'undefined', False) else '∞'
+            ax.text(.98, y, sign, transform=ax.get_yaxis_transform(), ha='right', va='center', color=color)
             continue
         if m.interval: ax.plot([scale*v for v in m.interval], [y, y], color=color, lw=2, solid_capstyle='butt')
         ax.plot(scale*m.value, y, 'o', color=color, ms=5)

@@ -137,7 +137,7 @@ class _Comparison:
                 warnings.simplefilter('always', UserWarning)
                 on = name.partition('+')[0] if on_top else None
                 try: self.fitted[name], self.scored[name] = self.fits.fit(name, calibrator, on)
-                except ValueError as e:
+                except (ValueError, NotImplementedError) as e:  # of a user's calibrator that is not whole
                     self.notes.append(f'{name} could not be fitted: {e}')
                     continue
             self._take_warnings(name, caught)

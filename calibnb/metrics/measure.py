@@ -8,28 +8,39 @@ __all__ = ['Measure']
 # %% ../../nbs/10_metrics/04_measure.ipynb #be395635
 import math
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_serializer
 
 # %% ../../nbs/10_metrics/04_measure.ipynb #mea5c0de
 class Measure(BaseModel):
     "One number of a result, with what it needs to be read."
     model_config = ConfigDict(extra='forbid')
-    value: float|None                          # None where it is not finite
+    value: float|None                          # None where it is not finite: infinite, unless it is undefined
     n: int                                     # samples
     bins: int|None = None                      # of a binned metric
     interval: tuple[float, float]|None = None  # 95 %
     floor: float|None = None                   # of a calibration error: the mean of a calibrated model
     floor_high: float|None = None              # the 95 % point of that
     p: float|None = None                       # how often a calibrated model shows as much
+    undefined: bool = False                    # nan: there is no such number for these samples
+
+    @model_serializer(mode='wrap')
+    def _without_usual(self, dump): return {k: v for k, v in dump(self).items() if k != 'undefined' or v}
 
     @property
     def within_floor(self)->bool:
         "Could a calibrated model show this error, at 5 %?"
         return self.value <= self.floor_high
 
+    @property
+    def number(self)->float:
+        "The value as a float: inf or nan where it is None."
+        if self.value is not None: return self.value
+        return math.nan if self.undefined else math.inf
+
     @classmethod
     def of(cls, value, n, interval=None, **more)->'Measure':
-        "From numbers or tensors of one number; a value or an interval that is not finite becomes None."
+        "From numbers or tensors of one number; a value or an interval that is not finite becomes None, nan undefined."
         value = float(value)
+        if math.isnan(value): more['undefined'] = True
         finite = interval is not None and all(map(math.isfinite, interval))
         return cls(value=value if math.isfinite(value) else None, n=n, interval=interval if finite else None, **more)

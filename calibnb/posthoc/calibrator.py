@@ -9,6 +9,7 @@ __all__ = ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'register_calibrator
 import json
 import sys
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -180,15 +181,60 @@ class _Fitted(_Judged):
         self._fit_rows(preds.logits, preds.target, sample_weight, np.shape(target))
         return self._record('probs', preds.eps)
 
+# %% ../../nbs/30_posthoc/03_calibrator.ipynb #ff288975
+_OFF = 1e-6  # by which the sum of a row of probabilities may miss 1
+
+@contextmanager
+def _own_code(calibrator):
+    "In this block an error in the code of a user's calibrator becomes a ValueError that names its class."
+    try: yield
+    except (ValueError, NotImplementedError): raise
+    except Exception as e:
+        if _is_calibnbs(calibrator): raise
+        reason = (str(e).splitlines() or ['no message'])[0]
+        raise ValueError(f'calibrator: {type(calibrator).__name__} fails with {type(e).__name__}: {reason}') from e
+
+def _is_calibnbs(calibrator): return type(calibrator).__module__.startswith('calibnb.')
+
+def _check_own(calibrator, z):
+    "ValueError unless a user's calibrator gives probabilities of the logits it was fitted on, and keeps what it says."
+    name, row = type(calibrator).__name__, 0
+    for part in () if _is_calibnbs(calibrator) else z.split(_rows(z)):
+        probs = calibrator._all_probs(part.double())
+        _check_own_probs(name, probs, part.shape, row)
+        if calibrator.keeps_prediction and part.shape[1] > 1:
+            kept = probs.gather(1, first_argmax(part)[:, None])[:, 0] >= probs.amax(1) - _OFF
+            if not kept.all():
+                first = row + int((~kept).int().argmax())
+                raise ValueError(f'calibrator: {name} changes the predicted class of sample {first}, and says that it '
+                                 'keeps it; set keeps_prediction = False in the class')
+        row += len(part)
+
+def _check_own_probs(name, probs, shape, row):
+    if probs.shape != shape:
+        raise ValueError(f'calibrator: {name} gives shape {tuple(probs.shape)}, expected {tuple(shape)}')
+    good = (probs.isfinite() & (probs >= 0) & (probs <= 1 + _OFF)).all(1)
+    if shape[1] > 1: good &= (probs.sum(1) - 1).abs() <= _OFF
+    if good.all(): return
+    bad = int((~good).int().argmax())
+    shown = ', '.join([f'{p:.3g}' for p in probs[bad, :3].tolist()] + ['...']*(shape[1] > 3))
+    raise ValueError(f'calibrator: {name} gives ({shown}) for sample {row + bad}, expected probabilities that sum to '
+                     '1; look at what its _fit sets')
+
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #977e45ce
 class _Recorded(_Fitted):
     "What a fit leaves, beside what `fitted` names."
     def _fit_rows(self, z, target, sample_weight, shape):
         "Fit to checked (N, K) logits and (N,) labels; `shape` is the one that weights have, too."
         z, target, weight = _kept(self, z, target, sample_weight, shape)
-        if z.shape[1] == 1: self._fit_one(class_logits(z), target, **weight)
-        else: self._fit(z, target, **weight)
-        self.columns_, self.n_classes_ = (), z.shape[1]
+        with _own_code(self):
+            if z.shape[1] == 1: self._fit_one(class_logits(z), target, **weight)
+            else: self._fit(z, target, **weight)
+            self.columns_, self.n_classes_ = (), z.shape[1]
+            try: _check_own(self, z)
+            except BaseException:
+                del self.n_classes_  # it is not fitted
+                raise
         return self
 
     def _set_columns(self, columns, kind):

@@ -247,6 +247,43 @@ def test_an_audit_has_calibrators_and_metrics_of_the_file(mine, predictions, tmp
         Calibrator.load(tmp_path/"halved.safetensors")
 
 
+WRONG = {  # body of a calibrator -> what is said of it
+    "def _fit(self, z, y): self.t = float('nan')\ndef _logits(self, z): return z/self.t":
+        "gives (nan, nan, nan) for sample 0",
+    "def _logits(self, z): return z": "want _fit(logits, target) that sets",
+    "def _fit(self, z, y): pass": "want _logits(z), or both _probs(z) and _log_probs(z)",
+    "def _fit(self, z, y): pass\ndef _logits(self, z): return -z": "changes the predicted class of sample 0, and says",
+    "def _fit(self, z, y): pass\ndef _logits(self, z): return z.nothing": "fails with AttributeError: 'Tensor' object",
+    "def _fit(self, z, y): pass\ndef _logits(self, z): return z[:, :2]": "gives shape (300, 2), expected (300, 3)",
+    "def _fit(self, z, y): pass\ndef _probs(self, z): return z.softmax(1)*2\ndef _log_probs(self, z): return z":
+        "expected probabilities that sum to 1",
+}
+
+
+@pytest.mark.parametrize("body", WRONG)
+def test_a_wrong_calibrator_is_not_believed(mine, predictions, capsys, body):
+    "The audit goes on without it and says why; a fit of it is refused."
+    lines = "".join(f"    {line}\n" for line in body.split("\n"))
+    mine.write_text("from calibnb.posthoc import Calibrator, register_calibrator\n"
+                    f"@register_calibrator('wrong')\nclass Wrong(Calibrator):\n{lines}")
+    assert main(["audit", predictions, "--logits", "--no-report", "--plugin", str(mine), "--calibrator", "wrong"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "wrong could not be fitted" in text and WRONG[body] in text
+    with pytest.raises((ValueError, NotImplementedError)):
+        CALIBRATORS.make("wrong").fit(4*torch.eye(3, dtype=torch.float64)[[0, 1, 2, 2]], torch.tensor([0, 1, 2, 1]))
+
+
+def test_a_metric_that_is_nan_is_undefined_and_not_infinite(mine, predictions, capsys):
+    mine.write_text("from calibnb.metrics import register_metric\n"
+                    "register_metric('nothing')(lambda p, y: float('nan'))\n"
+                    "register_metric('endless')(lambda p, y: float('inf'))\n")
+    audit = ["audit", predictions, "--logits", "--no-report", "--plugin", str(mine), "--metric", "nothing"]
+    assert main(audit) == 0 and "∞" not in capsys.readouterr().out
+    assert main([*audit, "--metric", "endless", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)["rows"]["as given"]
+    assert row["nothing"]["undefined"] and "undefined" not in row["endless"] and row["endless"]["value"] is None
+
+
 def test_the_list_has_what_plugins_add(mine, capsys):
     assert main(["list", "losses", "--plugin", str(mine)]) == 0 and main(["list", "metrics"]) == 0
     out = capsys.readouterr().out
