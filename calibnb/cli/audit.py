@@ -264,7 +264,8 @@ def _apply(args):
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _check_kind(calibrator, args)
-    read = read_columns(args.file, _kind(args), calibrator.eps_, calibrator.class_names_)
+    eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
+    read = read_columns(args.file, _kind(args), eps, calibrator.class_names_)
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # of one column, that of class 1

@@ -21,7 +21,7 @@ from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.reading import brief, check_archive, memory_size, naming, read_npz
 from ..core.content import content_hash, note_input
-from ..core.checks import _refuse_probs, as_tensor, check_unlabelled
+from ..core.checks import _refuse_probs, as_tensor, check_multilabel, check_unlabelled
 from ..core.predictions import Predictions, log_probs, uniform_weight
 from calibnb.evaluate.columns import (
     TARGET_NAMES, _check_table, _class_ids, _ids_of_numbers, _named_classes, _numbers_from_one, _plain, _read_csv,
@@ -215,10 +215,19 @@ class ReadColumns(NamedTuple):
     header: list          # names of the columns, '' each where the file has none
     words: tuple          # names of the classes, where labels are to be written as words; else ()
 
+def _logits_of(scores, kind, eps):
+    "Return the logits of a file; a list of eps says that its columns are independent, and has one for each."
+    if kind == 'logits': return _real_logits(scores)
+    if isinstance(eps, float): return log_probs(scores, eps)
+    columns = check_multilabel(scores if scores.ndim > 1 else scores[:, None], None)[0].split(1, 1)
+    if len(columns) != len(eps): raise ValueError(f'probs: got {len(columns)} columns, expected {len(eps)}')
+    return torch.cat([log_probs(column, weight) for column, weight in zip(columns, eps)], 1)
+
 def read_columns(
     path,      # a file as above
     kind:str,  # what it holds: 'logits' or 'probs'
-    eps:float=0., # weight of the uniform of which probabilities of 0 get a share, see `core.log_probs`
+    eps:float|list[float]=0., # weight of the uniform of which probabilities of 0 get a share, see `core.log_probs`;
+               # of independent columns a list, with one for each
     names=(),  # of the classes, from the fit; of a single column the second says which label it is about
 )->ReadColumns:
     "The logits in a file, its labels if it has any, and names. ValueError, one line, if the logits are wrong."
@@ -228,7 +237,7 @@ def read_columns(
         header = _header(data, scores)
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         labels = _found_labels(data, found[0], pos_label) if len(found) == 1 else None
-        logits = log_probs(scores, eps) if kind == 'probs' else _real_logits(scores)
+        logits = _logits_of(scores, kind, eps)
         return ReadColumns(logits, labels, header, _words(data, labels, header, found, names))
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #36124b2b

@@ -7,7 +7,6 @@ __all__ = ['AS_GIVEN', 'DOUBT', 'SAME_NLL', 'shows_no_error', 'Evaluation', 'mis
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #6cf6cb05
 import json
-import math
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,7 +45,7 @@ def _column(name, bins):
 
 def _cell(name, m, star):
     "Value, interval and floor as text, a line each."
-    if m.value is None: return '∞'
+    if m.value is None: return '–' if m.undefined else '∞'
     _, scale, digits = _column(name, m.bins)
     def number(v): return f'{scale*v:.{digits}f}'
     parts = [number(m.value) + (' *' if star else '')]
@@ -74,8 +73,8 @@ def _styled(texts, best):
 def _record(row, name, m, is_best):
     "One line of the frame."
     lo, hi = m.interval or (None, None)
-    value = math.inf if m.value is None else m.value
-    return dict(calibrator=row, metric=name, value=value, lo=lo, hi=hi, floor=m.floor, bins=m.bins, n=m.n, best=is_best)
+    return dict(calibrator=row, metric=name, value=m.number, lo=lo, hi=hi, floor=m.floor, bins=m.bins, n=m.n,
+                best=is_best)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #72c18950
 DOUBT = .2  # a calibrator is passed over if a calibrated model shows its ECE less often

@@ -168,6 +168,19 @@ def test_apply_obeys_what_the_fit_was_on(p, tmp_path, monkeypatch, capsys):
             (tmp_path/"out.npz").unlink()
 
 
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+def test_apply_takes_independent_columns_of_probabilities(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    calibrator = make_calibrator("temperature").fit_probs(ZEROS, HOTS, kind="multilabel")
+    calibrator.save("c.safetensors")
+    np.savez("p.npz", probs=ZEROS[:5].numpy()*.9)  # rows need not sum to 1
+    assert cli.main("apply c.safetensors p.npz --probs --out o.npz".split()) == 0, capsys.readouterr().err
+    assert np.allclose(np.load("o.npz")["probs"], calibrator.transform(ZEROS[:5]*.9), rtol=1e-9)
+    np.savez("p.npz", probs=ZEROS[:5, :2].numpy())
+    assert cli.main("apply c.safetensors p.npz --probs --out x.npz".split()) == 2
+    assert "probs: got 2 columns, expected 3" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value, kind", [(np.ones(2), "ndarray"), (None, "NoneType"), ([dict(x=1.)], "float"),
                                          ((torch.ones(1),), "tuple"), ([{"a.b": torch.ones(1)}], "list"), ([], "list")])
 def test_what_a_file_cannot_hold_is_refused(value, kind, mine, tmp_path):
