@@ -15,6 +15,7 @@ from functools import cache
 from multiprocessing import context
 from multiprocessing.util import Finalize
 
+from .threads import omp_threads
 from .pool import end_with_parent, fork_server, forkserver
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #6c30fb00
@@ -25,8 +26,8 @@ def _adopt(env, cwd):
     os.environ.clear()
     os.environ.update(env)
     if cwd: os.chdir(cwd)
-    threads = env.get('OMP_NUM_THREADS', '')
-    if 'torch' in sys.modules and threads.isdigit(): sys.modules['torch'].set_num_threads(int(threads))
+    threads = omp_threads(env)
+    if 'torch' in sys.modules and threads: sys.modules['torch'].set_num_threads(threads)
     backend = env.get('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
     if 'matplotlib' in sys.modules: sys.modules['matplotlib'].rcParams['backend'] = backend
 

@@ -20,6 +20,8 @@ from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
+from .threads import brief_spins, environment_variables, omp_threads
+
 _can_fork = 'forkserver' in multiprocessing.get_all_start_methods()
 forkserver = multiprocessing.forkserver if _can_fork else None   # None on Windows
 
@@ -43,13 +45,9 @@ def worker_count(
 def fork_server(modules=()):
     "A multiprocessing context: a fork server with torch and `modules` (those of the first call), or spawn on Windows."
     if forkserver is None: return multiprocessing.get_context('spawn')
-    context, before = multiprocessing.get_context('forkserver'), os.environ.get('OMP_NUM_THREADS')
+    context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['torch', *modules])
-    os.environ['OMP_NUM_THREADS'] = '1'
-    try: forkserver.ensure_running()
-    finally:
-        if before is None: del os.environ['OMP_NUM_THREADS']
-        else: os.environ['OMP_NUM_THREADS'] = before
+    with environment_variables(dict(OMP_NUM_THREADS='1') | brief_spins(os.environ)): forkserver.ensure_running()
     return context
 
 # %% ../../nbs/05_processes/01_pool.ipynb #e3eaca5f
@@ -65,9 +63,13 @@ class Outcome:
     trace:str = ''                    # traceback of the error, where it has one
     seconds:float = 0.
 
+def _signal_name(number):
+    try: return signal.Signals(number).name
+    except ValueError: return f'signal {number}'  # a real-time signal has no name
+
 def _death(code, began):
     "What the exit code of a process says about its end."
-    if code < 0: return JobDied(f'the process was ended by {signal.Signals(-code).name}')
+    if code < 0: return JobDied(f'the process was ended by {_signal_name(-code)}')
     hint = '; a script that asks for processes must do so below `if __name__ == "__main__":`'
     return JobDied(f'the process ended with code {code} and without a result' + ('' if began else hint))
 
@@ -103,11 +105,12 @@ def end_with_parent(sign=signal.SIGTERM):
     threading.Thread(target=watch, daemon=True).start()
 
 def _adopt_environment(env, threads):
-    "Environment variables and threads of a job; it works alone, whatever it may ask for."
+    "Take over the environment variables, and at most `threads` threads; a job works alone, whatever it may ask for."
     os.environ.clear()
-    os.environ.update({'OMP_NUM_THREADS': str(threads)} | env | {'CALIBNB_WORKERS': '1'})
+    threads = min(threads, omp_threads(env) or threads)
+    os.environ.update(env | dict(OMP_NUM_THREADS=str(threads), CALIBNB_WORKERS='1'))
     import torch
-    torch.set_num_threads(int(os.environ['OMP_NUM_THREADS']))
+    torch.set_num_threads(threads)
 
 def _job(function, args, env, threads, pipe):
     "What happens in the process of a job."
@@ -129,8 +132,11 @@ class _Child:
 
     def receive(self):
         "The next message, a tuple that begins with its kind; None when no more will come."
-        try: return self.pipe.recv()
+        try: message = self.pipe.recv_bytes()
         except (EOFError, OSError): return None  # also in the middle of a message
+        try: return pickle.loads(message)
+        except Exception as e:
+            return 'unreadable', RuntimeError(f'a message of the job cannot be read ({type(e).__name__}: {e})'), ''
 
     def is_gone(self):
         "Whether the process is gone and nothing is left to read, though the pipe may be open."
@@ -148,10 +154,11 @@ class _Child:
         if self.process.is_alive(): self.process.kill()
         self.process.join()
 
-# %% ../../nbs/05_processes/01_pool.ipynb #a28163b8
+# %% ../../nbs/05_processes/01_pool.ipynb #d18a1a1f
 PATIENCE = 60   # seconds that a job which is told to stop has to save what it has
 _LINGER = 5     # seconds that a process has to end after its answer
 
+# %% ../../nbs/05_processes/01_pool.ipynb #a28163b8
 class _Running:
     "A job in a process: what it has said, and how long it may take."
     def __init__(self, index, child, slot):
@@ -167,8 +174,13 @@ class _Running:
         if kind == 'began': self.began = time.monotonic()
         elif kind == 'told':
             if told: told(*what)
-        elif kind == 'value' or not self.answer: self._end_soon(message, _LINGER)
+        elif kind == 'unreadable': self._stop(message)
+        elif not self.answer or (kind, self.answer[0]) == ('value', 'error'): self._end_soon(message, _LINGER)
         return True
+
+    def _stop(self, answer):
+        self.child.process.terminate()
+        self._end_soon(answer, PATIENCE)
 
     def _end_soon(self, answer, seconds):
         self.answer, self.gone_by = answer, time.monotonic() + seconds
@@ -177,8 +189,7 @@ class _Running:
         "Tell a job to stop that takes longer than `timeout`; kill a process that outlives its answer."
         now = time.monotonic()
         if timeout and self.began and now - self.began > timeout and not self.answer:
-            self.child.process.terminate()
-            self._end_soon(('error', TimeoutError(f'not done after {timeout:g} s'), ''), PATIENCE)
+            self._stop(('error', TimeoutError(f'not done after {timeout:g} s'), ''))
         if now > self.gone_by: self.child.process.kill()
 
     def outcome(self)->Outcome:

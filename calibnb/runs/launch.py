@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from ..core.runtime import pick_device
+from ..processes.threads import brief_spins
 from ..processes.pool import PATIENCE
 from ..train.checkpoint import Stopped, catch_sigterm
 from .folder import RunError, runs_root
@@ -82,7 +83,7 @@ def _launch(config, folder, root, device, processes, show, tensorboard):
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         env = dict(os.environ, CALIBNB_TENSORBOARD=str(int(tensorboard)), TORCH_ELASTIC_SHUTDOWN_TIMEOUT=str(PATIENCE))
-        code = _follow(_torchrun(file, root, device, processes), output, show, env)
+        code = _follow(_torchrun(file, root, device, processes), output, show, env | brief_spins(env))
     if code and folder.state != 'done':
         reason = _why(folder.status.get('reason'), output.read_text(encoding='utf-8', errors='replace'), processes)
         raise RunError(f'{processes} processes ended with code {code}: {reason}; see {output}')

@@ -10,9 +10,11 @@ import torch
 from conftest import forks, patience, wait_for
 from simple_jobs import sleep
 
-from calibnb.processes.pool import JobDied, in_processes, worker_count
+from calibnb.cli import main
+from calibnb.notebooks import run_notebook
+from calibnb.processes.pool import JobDied, fork_server, in_processes, worker_count
 from calibnb.train import Recipe
-from calibnb.runs import RunConfig, get_runs
+from calibnb.runs import RunConfig, get_run, get_runs
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +82,8 @@ def test_errors_and_deaths_are_told_and_the_rest_goes_on():
     ends = {o.index: o.error for o in in_processes(die, [(signal.SIGKILL,), (signal.SIGSEGV,)], 1)}
     assert all(type(e) is JobDied for e in ends.values())
     assert str(ends[0]) == "the process was ended by SIGKILL" and "SIGSEGV" in str(ends[1])
+    (real_time,) = in_processes(die, [(37,)], 1)  # 37: a real-time signal, which has no name
+    assert type(real_time.error) is JobDied and str(real_time.error) == "the process was ended by signal 37"
     (odd,) = in_processes(raise_odd, [(1,)], 1)
     assert str(odd.error) == "Odd: 1 and 1"
 
@@ -135,6 +139,86 @@ def unreadable(kind, tell):
 def test_values_are_sent_whole_or_not_at_all():
     ends = {o.index: o for o in in_processes(unreadable, [("value",), ("tensor",)], 2)}
     assert type(ends[0].error) is ValueError and ends[1].value.tolist() == [0, 1, 2, 3, 4]
+
+
+def tell_unreadable(then, tell):
+    tell(Unreadable())
+    return then
+
+
+def test_a_message_that_cannot_be_read_is_an_error_of_its_job_alone():
+    ends = {o.index: o for o in in_processes(call, [(tell_unreadable, 1), (double, 2)], 2)}
+    assert "a message of the job cannot be read (ValueError: invalid literal" in str(ends[0].error)
+    assert ends[1].error is None and ends[1].value is None
+
+
+OF_THE_PARENT = [  # OMP_NUM_THREADS of the parent, threads that a job gets of 2 that fall to it
+    (None, 2), ("", 2), ("many", 2), ("2,1", 2), ("1,4", 1), ("1", 1), ("16", 2), ("0", 2)]
+
+
+@pytest.mark.parametrize("given, threads", OF_THE_PARENT)
+def test_a_job_has_its_share_of_the_cores_or_fewer_threads(monkeypatch, given, threads):
+    monkeypatch.setattr("calibnb.processes.pool.core_count", lambda: 2)
+    monkeypatch.setenv("OMP_NUM_THREADS", given or "")
+    if given is None:
+        monkeypatch.delenv("OMP_NUM_THREADS")
+    (ended,) = in_processes(threads_of_job, [()], 1)
+    assert ended.value == (str(threads), threads), ended
+
+
+def threads_of_job(tell):
+    return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+
+STARTS = {  # what starts processes, and how the environment of the started one is seen
+    "a command": lambda patch, seen: main(["list", "losses"]) or seen.append(dict(os.environ)),
+    "torchrun": lambda patch, seen: started_by("calibnb.runs.launch._follow", patch, seen, launch_two),
+    "a kernel": lambda patch, seen: started_by("papermill.execute_notebook", patch, seen, run_any_notebook),
+    "the fork server": lambda patch, seen: started_by(
+        "multiprocessing.forkserver.ensure_running", patch, seen, fork_server),
+}
+
+
+def started_by(name, patch, seen, start):
+    def watch(*args, **options):
+        env = args[-1] if name.endswith("_follow") else os.environ
+        seen.append(dict(env))
+        raise Seen
+    patch.setattr(name, watch)
+    with pytest.raises(Exception, match="Seen"):
+        start()
+
+
+class Seen(Exception):
+    "The environment."
+    def __init__(self):
+        super().__init__("Seen")
+
+
+def launch_two():
+    get_run(RunConfig(experiment="pool", recipe=Recipe.quick(1)), processes=2, device="cpu")
+
+
+def run_any_notebook():
+    run_notebook("toy_gaussian", again=True, progress=False)
+
+
+SPINS = [({}, "1000"), (dict(GOMP_SPINCOUNT="7"), "7"), (dict(OMP_WAIT_POLICY="active"), None)]
+
+
+@pytest.mark.parametrize("given, spins", SPINS, ids=str)
+@pytest.mark.parametrize("how", STARTS)
+def test_threads_that_wait_soon_leave_their_core_unless_the_environment_decides(
+        monkeypatch, tmp_path, how, given, spins):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    for name in "GOMP_SPINCOUNT", "OMP_WAIT_POLICY":
+        monkeypatch.setenv(name, "")  # what a command sets goes after the test
+        monkeypatch.delenv(name)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    seen = []
+    STARTS[how](monkeypatch, seen)
+    assert seen[0].get("GOMP_SPINCOUNT") == spins
 
 
 def test_deaf_jobs_are_ended_together(tmp_path, monkeypatch):
