@@ -607,6 +607,16 @@ def test_so_does_the_command_itself(here, line, told):
     assert listing(here) == before
 
 
+def test_a_current_folder_that_was_deleted_is_told_before_torch_is_imported(tmp_path):
+    "torch ends a process there, with 'Intel oneMKL FATAL ERROR'."
+    script = f"""import os, sys
+from calibnb.cli import main
+os.chdir({str(tmp_path)!r}), os.rmdir({str(tmp_path)!r})
+sys.exit(main(["run", "toy_gaussian"]))"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 2 and ended.stderr.startswith("calibnb: current folder: it was deleted; change to")
+
+
 def test_a_reader_that_has_enough_is_no_error(here):
     "As in `calibnb list | head -1`, or of one that reads nothing."
     program = ["bash", "-c", f"{Path(sys.executable).parent / 'calibnb'} list | true"]

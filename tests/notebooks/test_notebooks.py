@@ -100,12 +100,14 @@ FLOODS = dict(
 @pytest.mark.parametrize("how", FLOODS)
 def test_a_flood_of_output_is_cut_and_the_notebook_goes_on(tmp_path, how):
     "Megabytes of text are neither kept nor the end of a run."
-    first, later = f"print('first', flush=True)\n{FLOODS[how]}", "print('later', end='', flush=True); print()"
+    first = f"print('first', flush=True)\n{FLOODS[how]}\nprint('last of its cell', flush=True)"
+    later = "print('later', end='', flush=True); print()"
     path = notebook(tmp_path / "flood.ipynb", OPEN, first, later, CLOSE)
     folder = run_forked(path, root=tmp_path / "runs")
     assert folder.state == "done" and (folder / "notebook.ipynb").stat().st_size < 12_000_000
     text = "".join(o.text for o in outputs(folder) if o.output_type == "stream")  # pieces of a line may come apart
     assert text.startswith("first") and text.rstrip().endswith("later") and text.count("is left out") == 1
+    assert text.count("last of its cell") == 1  # the tail of a cell is kept, too
 
 
 def test_an_error_after_a_flood_is_told(tmp_path):
