@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
 import json
-import os
 import re
 import shutil
 import sys
@@ -133,7 +132,6 @@ def _print_json(found, preds, report, elsewhere=None):
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
-    os.environ.setdefault('GOMP_SPINCOUNT', '30000')  # threads that wait soon leave the core to others
     read = {} if args.no_report else named_files(_audit_settings(args))
     preds, val, remarks = _audit_sets(args)
     shifted = _read_shifted(args, preds)

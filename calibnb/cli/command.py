@@ -15,6 +15,7 @@ import calibnb
 from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream
 from .flags import _check_overwriting
+from ..processes.threads import brief_spins
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
 from .predict import _add_predict, _predict
@@ -101,8 +102,15 @@ def _as_typed(message, flags):
     name, colon, rest = message.partition(': ')
     return f'{flags.get(name, name)}{colon}{rest}'
 
+def _check_current_folder():
+    "ValueError if the current folder was deleted: torch ends the process there without a reason."
+    try: os.getcwd()
+    except FileNotFoundError:
+        raise ValueError('current folder: it was deleted; change to a folder that is there (cd)') from None
+
 def _main(args):
     try:
+        _check_current_folder()
         _check_named(args)
         _check_paths(args)
         _load_named_plugins(args)
@@ -122,5 +130,6 @@ def _main(args):
 def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
     _print_anything()
+    os.environ.update(brief_spins(os.environ))  # before a command imports torch; for the processes that it starts too
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)):
         return _main(parser().parse_args(argv))

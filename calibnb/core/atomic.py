@@ -30,7 +30,22 @@ def atomic_write(
         with open(name, 'rb+') as f: os.fsync(f.fileno())
         os.chmod(name, 0o666 & ~_umask())  # as a new file has it; mkstemp's are private
         os.replace(name, path)
+    except Exception as e:
+        if reason := _disk_failure(e, path.parent): raise OSError(*reason, str(path)) from e
+        raise
     finally: Path(name).unlink(missing_ok=True)
+
+_UNWRITTEN = 'os error 28', 'unexpected pos', 'PytorchStreamWriter failed'  # in the words of safetensors and of torch
+
+def _disk_failure(error, folder)->tuple|None:
+    "Number and text of an OSError for a file that could not be written to its end; None for any other error."
+    if isinstance(error, OSError):
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT) and error.filename is None
+        return (error.errno, error.strerror) if full else None
+    if not any(words in str(error) for words in _UNWRITTEN): return None
+    full = 'os error 28' in str(error) or shutil.disk_usage(folder).free < 2**16
+    number = errno.ENOSPC if full else errno.EIO
+    return number, os.strerror(number)
 
 def _umask():
     "The permissions that new files lack; it can only be read by setting it."

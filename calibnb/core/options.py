@@ -36,7 +36,7 @@ def bind_options(
     skip=(),       # parameters of `fn` that are not options
 )->dict:           # every option of `fn`, defaults filled in; an int becomes a float where the default is one
     "`options` complete and in canonical form; an unknown one is a ValueError that lists the known ones."
-    params = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
+    params = _parameters(fn, options, skip)
     if options and not params: raise ValueError(f'{what} option: {next(iter(options))!r} is not known; it has none')
     for name in options: pick(f'{what} option', name, params)
     full = {k: options.get(k, p.default) for k, p in params.items()}
@@ -63,3 +63,13 @@ def _as_default(value, default):
         return type(default)(_as_default(v, default[0]) for v in value)
     to_float = isinstance(default, float) and (type(value) is int or value == 'inf')
     return float(value) if to_float else value
+
+# %% ../../nbs/00_core/02_options.ipynb #6029c8ce
+_OPEN = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL  # **options and *args
+
+def _parameters(fn, options, skip):
+    "Name -> parameter, of those that are options; a function with **options takes any name, with any value."
+    found = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
+    named = {k: p for k, p in found.items() if p.kind not in _OPEN}
+    if all(p.kind != p.VAR_KEYWORD for p in found.values()): return named
+    return named | {k: inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in options if k not in named}

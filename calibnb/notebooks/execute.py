@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import warnings
+from collections import deque
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -23,6 +24,7 @@ from ..core.content import named_files
 from ..core.options import pick
 from ..core.plugins import code_is_same
 from ..core.settings import one_line
+from ..processes.threads import brief_spins, environment_variables
 from ..processes.kernels import forked_kernels
 from ..runs.folder import RunError, RunFolder, checkout, failure, input_now, path_beside
 from ..params import check_values, join_dotted, notebook_parameters, read_notebook
@@ -110,10 +112,10 @@ def _is_source(path, info):
 
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #218e7512
-_KEPT = 5_000_000  # characters of output that a cell leaves in the executed notebook
+_HEAD, _TAIL = 4_000_000, 1_000_000  # characters of output that a cell leaves in the executed notebook: first, last
 _LATE = 60         # seconds that output may still be on its way when its cell has ended
-_LEFT_OUT = ('\n... the rest of the output of this cell is left out: '
-             f'a notebook keeps {_KEPT/1e6:g} million characters of it\n')
+_LEFT_OUT = ('\n... the middle of the output of this cell is left out: '
+             f'a notebook keeps {(_HEAD + _TAIL)/1e6:g} million characters of it\n')
 _LOST = '\n... the end of the output was lost: there was more than could be read\n'
 
 def _size(content):
@@ -125,26 +127,59 @@ def _add_output(cell, kind, **output):
     from nbformat.v4 import new_output
     cell.outputs.append(new_output(kind, **output))
 
+def _split(msg, at):
+    "A message of a stream in two, the first with `at` characters; of another output nothing can be cut off."
+    if msg['msg_type'] != 'stream': return [msg]
+    text = msg['content']['text']
+    halves = [dict(msg, content=dict(msg['content'], text=t)) for t in (text[:at], text[at:])]
+    return [half for half in halves if half['content']['text']]
+
+# %% ../../nbs/75_notebooks/03_execute.ipynb #0735a5cd
+class _Tail:
+    "The last `_TAIL` characters of a cell's output, as messages; `cut` says that there were more."
+    def __init__(self): self.messages, self.size, self.cut = deque(), 0, False
+
+    def append(self, msg):
+        "Add a message, and drop what is then too much from the front."
+        self.messages.append(msg)
+        self.size += _size(msg['content'])
+        while self.size > _TAIL:
+            self.cut, first, extra = True, self.messages.popleft(), self.size - _TAIL
+            self.size -= _size(first['content'])
+            if self.size >= _TAIL: continue
+            kept = _split(first, extra)[1:]
+            self.messages.extendleft(kept)
+            self.size += sum(_size(m['content']) for m in kept)
+
+# %% ../../nbs/75_notebooks/03_execute.ipynb #eab1f955
 class _LimitedOutput:
-    "For a client of a kernel: no more than `_KEPT` characters of a cell's output are kept."
-    size, ended = 0, True  # of the cell: characters that came; has the kernel said that it is idle again?
+    "For a client of a kernel: of a cell's output the first `_HEAD` and the last `_TAIL` characters are kept."
+    size, ended, tail = 0, True, _Tail()  # of the cell: characters that came; is the kernel idle again?
 
     def execute_cell(self, cell, index):
-        self.size, self.ended = 0, cell.cell_type != 'code' or not cell.source.strip()
-        super().execute_cell(cell, index)
+        self.size, self.ended, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), _Tail()
+        try: super().execute_cell(cell, index)
+        finally: self._add_tail(cell, index)  # what came before an error, or before the kernel died, too
         if not self.ended: _add_output(cell, 'stream', name='stderr', text=_LOST)
 
     def process_message(self, msg, cell, cell_index):
         kind, content = msg['msg_type'], msg['content']
-        if kind == 'clear_output': self.size = 0
+        if kind == 'clear_output': self.size, self.tail = 0, _Tail()
+        if kind == 'error': self._add_tail(cell, cell_index)
         if kind == 'status': self.ended = content['execution_state'] == 'idle'
-        if kind in ('stream', 'display_data', 'execute_result'):
-            room, size = _KEPT - self.size, _size(content)
-            self.size += size
-            if size > room:
-                if room >= 0: _add_output(cell, 'stream', name='stderr', text=_LEFT_OUT)  # said once
-                return None
-        return super().process_message(msg, cell, cell_index)
+        has_output = kind in ('stream', 'display_data', 'execute_result')
+        if not has_output: return super().process_message(msg, cell, cell_index)
+        room = max(0, _HEAD - self.size)
+        self.size += _size(content)
+        if self.size <= _HEAD: return super().process_message(msg, cell, cell_index)
+        *head, rest = _split(msg, room)
+        for first in head: super().process_message(first, cell, cell_index)
+        self.tail.append(rest)
+
+    def _add_tail(self, cell, index):
+        tail, self.tail = self.tail, _Tail()
+        if tail.cut: _add_output(cell, 'stream', name='stderr', text=_LEFT_OUT)
+        for msg in tail.messages: super().process_message(msg, cell, index)
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #6365f3b4
 class _NamedErrors:
@@ -200,7 +235,8 @@ def _papermill(path, folder, settings, timeout, progress, forked):
     bar = progress and sys.stderr.isatty()
     limits = dict(execution_timeout=timeout, start_timeout=_BUSY)
     try:
-        with _environment({FOLDER_VARIABLE: folder.path, 'CALIBNB_RUNS': folder.path.parents[1]}):
+        folders = {FOLDER_VARIABLE: folder.path, 'CALIBNB_RUNS': folder.path.parents[1]}
+        with _environment(folders), environment_variables(brief_spins(os.environ)):
             manager = forked_kernels() if forked else None
             kernels = {'kernel_manager_class': manager} if manager else {}
             nb = papermill.execute_notebook(_escaped(path), _escaped(folder/'notebook.ipynb'), parameters=settings,

@@ -15,6 +15,8 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
+import traceback
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import cache, cached_property
@@ -115,8 +117,41 @@ def failure(error:BaseException)->str:
     "One line that says what went wrong."
     if isinstance(error, KeyboardInterrupt): return 'interrupted'
     if isinstance(error, RunError): return str(error)
-    return f'{type(error).__name__}: {one_line(str(error)) or "no message"}'
+    said, frame = f'{type(error).__name__}: {one_line(str(error)) or "no message"}', _own_frame(error)
+    return said if frame is None else f'{said} ({_place(frame)})'
 
+
+# %% ../../nbs/70_runs/01_folder.ipynb #e1dcd694
+_LIBRARIES = [str(Path(path).resolve()) + os.sep for path in (
+    Path(calibnb.__file__).parent, *map(sysconfig.get_path, ('stdlib', 'platstdlib', 'purelib', 'platlib', 'scripts')))]
+
+def _is_library(file):
+    "Return True for code of calibnb, of Python and of packages, and for code that is no file."
+    known = file.startswith('<') or {'site-packages', 'dist-packages'} & set(Path(file).parts)
+    return bool(known) or os.path.realpath(file).startswith(tuple(_LIBRARIES))
+
+def _frames(error):
+    "Frames of an error, the last call first, then those of the errors that it came from."
+    for _ in range(20):  # errors may come from one another in a circle
+        if error is None: return
+        yield from reversed(traceback.extract_tb(error.__traceback__))
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+def _own_frame(error):
+    "The last frame of a user's own code: a plugin, a script or a cell; None if the error has none."
+    return next((frame for frame in _frames(error) if not _is_library(frame.filename)), None)
+
+def _place(frame):
+    path = Path(frame.filename)
+    file = 'a notebook cell' if path.parent.name.startswith('ipykernel_') else path.name
+    return f'{file}, line {frame.lineno}, in {frame.name}'
+
+def _evidence(error)->dict:
+    "What `RunFolder.fail` keeps of an error: file and line, and the traceback; nothing if the run was only stopped."
+    if isinstance(error, RunError) or not isinstance(error, Exception): return {}
+    frame = _own_frame(error) or next(_frames(error), None)
+    where = f'{frame.filename}:{frame.lineno}' if frame else ''
+    return dict(where=where, trace=''.join(traceback.format_exception(error)))
 
 # %% ../../nbs/70_runs/01_folder.ipynb #38a7366b
 def write_json(path, data):
@@ -227,9 +262,9 @@ class RunFolder(RunRecord):
         "Say that the run is done; a RunError when there is no valid result."
         if not self.result: raise RunError('it left no valid result.json, so it cannot be done')
         self._end('done')
-    def fail(self, reason:str):
-        "Say that the run failed and why; where even that cannot be written, the state will read 'died'."
-        try: self._end('failed', reason=reason)
+    def fail(self, reason:str, trace:str='', **where):
+        "Say that the run failed, why and where; if even that cannot be written, the state will read 'died'."
+        try: self._end('failed', trace, reason=reason, **where)
         except OSError: pass
 
     @contextmanager
@@ -240,14 +275,14 @@ class RunFolder(RunRecord):
             yield self
             self.finish()
         except BaseException as e:
-            self.fail(failure(e))
+            self.fail(failure(e), **_evidence(e))
             raise
     def log(self, text):
         "A line in `log.txt`."
         with open(self/'log.txt', 'a', encoding='utf-8') as f: f.write(f'{_now()}  {text}\n')
-    def _end(self, state, **more):
+    def _end(self, state, trace='', **more):
         write_json(self/'status.json', {**self.status, 'state': state, 'end': _now(), **more})
-        self.log(' '.join([state, *map(str, more.values())]))
+        self.log(' '.join([state, *map(str, more.values())]) + f'\n{trace}'.rstrip())
 
 # %% ../../nbs/70_runs/01_folder.ipynb #02294d2c
 def _remove_outputs(path):

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from functools import cache
+from multiprocessing.pool import RemoteTraceback
 from pathlib import Path
 
 import torch
@@ -57,7 +58,7 @@ def _train_side_by_side(configs, root, workers, options, bar):
     workers = min(workers, len(configs))
     jobs = [(share, root, options) for share in _shares(configs, workers)]
     for ended in in_processes(_train_there, jobs, workers, told=bar.update, preload=_preload(configs)):
-        if ended.error: raise ended.error
+        if ended.error: raise ended.error from (RemoteTraceback(ended.trace) if ended.trace else None)
 
 def _shares(configs, workers):
     "What each process trains: one run, or several of many, up to an eighth of what falls to a worker."

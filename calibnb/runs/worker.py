@@ -7,7 +7,9 @@ __all__ = ['train_file', 'main']
 
 # %% ../../nbs/70_runs/05_worker.ipynb #45eb26da
 import argparse
+import os
 import sys
+import traceback
 from pathlib import Path
 
 import torch
@@ -43,6 +45,7 @@ def main(argv=None)->int: # exit code
     args = parser.parse_args(argv)
     try: run = train_file(args.config, args.root, args.device)
     except (ValueError, OSError, FloatingPointError, torch.OutOfMemoryError) as e:
+        if int(os.environ.get('WORLD_SIZE', 1)) > 1: traceback.print_exc()  # only the first process has a log.txt
         print(f'calibnb: {e}', file=sys.stderr)
         return 1
     if run:

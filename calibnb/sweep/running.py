@@ -18,7 +18,7 @@ from .spec import SweepSpec, Job, expand
 from .engines import engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
-def _record_failure(folder:RunFolder, error:BaseException):
+def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
     "Write into a run's folder why it failed, when its process was killed, or only recorded that it was stopped."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
@@ -27,7 +27,7 @@ def _record_failure(folder:RunFolder, error:BaseException):
     reason = folder.status.get('reason', '')
     only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # it knew that it was stopped, not why
     unfinished = state in ('running', None)  # we hold the lock, so nobody runs it
-    if unfinished or only_stopped: folder.fail(failure(error))
+    if unfinished or only_stopped: folder.fail(failure(error), trace=trace)
     folder.release()
 
 @contextmanager
@@ -65,8 +65,10 @@ class _Row:
         self.seconds += outcome.seconds
         if outcome.error is None or self.job.done(self.root): self.state, self.reason = self.folder.state, ''
         else:
-            _record_failure(self.folder, outcome.error)
-            self.state, self.reason = 'failed', failure(outcome.error)
+            _record_failure(self.folder, outcome.error, outcome.trace)
+            recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
+            self.state = 'failed'
+            self.reason = recorded if recorded.startswith(reason) else reason  # which may say the line, too
 
     def cells(self)->list:
         "The values of `_COLUMNS`."

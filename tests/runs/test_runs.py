@@ -246,8 +246,8 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr("calibnb.runs.run._train", no_room)
     with pytest.raises(MemoryError):
         get_run(config(), tmp_path)
-    folder = RunFolder(config().path(tmp_path))
-    assert folder.state == "failed" and folder.status["reason"] == "MemoryError: no room"
+    folder, reason = RunFolder(config().path(tmp_path)), r"MemoryError: no room \(test_runs.py, line \d+, in no_room\)"
+    assert folder.state == "failed" and re.fullmatch(reason, folder.status["reason"])
     monkeypatch.undo()
     assert get_run(config(), tmp_path).folder.state == "done"
 

@@ -16,9 +16,11 @@ from yours import forget
 from calibnb.cli import main
 from calibnb.core import PluginError, load_plugins, plugins
 from calibnb.losses.modules import list_losses, losses, make_loss
+from calibnb.models import make_model, model_options
 from calibnb.posthoc.calibrator import CALIBRATORS, Calibrator
-from calibnb.runs import Run, RunConfig, get_run, train_file
+from calibnb.runs import Run, RunConfig, get_run, get_runs, train_file
 from calibnb.runs.folder import RunFolder, find_runs
+from calibnb.sweep import sweep
 from calibnb.train import Recipe
 
 MINE = '''
@@ -37,8 +39,9 @@ def cubed(z, y, power: float = 3.):
 
 @register_model("line")
 class Line(nn.Module):
-    def __init__(self, num_classes, in_shape):
+    def __init__(self, num_classes, in_shape, **others):
         super().__init__()
+        if others.keys() - {"width"}: raise TypeError(f"options: {others}")
         self.last = nn.Linear(torch.Size(in_shape).numel(), num_classes)
     def forward(self, x):
         return self.last(x.flatten(1))
@@ -127,6 +130,34 @@ def test_a_notebook_is_executed_again_when_the_file_that_it_used_has_changed(min
     assert list(run.info["plugins"]) == ["loss cubed"]
 
 
+BREAKS = """from calibnb.train import register_recorder
+def inner(view):
+    raise IndexError("no luck")
+@register_recorder("breaks")
+def breaks(view):
+    return inner(view)
+"""
+THERE = "(mine.py, line 3, in inner)"
+
+
+def test_a_training_that_fails_says_where_in_the_code_of_the_user(named, tmp_path):
+    "In the message, in status.json, and with the whole traceback in log.txt; the same from a sweep and from workers."
+    named.write_text(BREAKS)
+    configs = [RunConfig(recorders=["breaks"], recipe=Recipe.quick(1, seed=seed)) for seed in (0, 1)]
+    table = sweep(configs, tmp_path/"runs", progress=False)
+    assert list(table.reason) == [f"IndexError: no luck {THERE}"]*2
+    for config in configs:
+        folder = RunFolder(config.path(tmp_path/"runs"))
+        assert folder.status["reason"] == f"IndexError: no luck {THERE}"
+        assert folder.status["where"] == f"{named}:3"
+        text = (folder/"log.txt").read_text()
+        assert "Traceback (most recent call last)" in text and "in fit" in text
+        assert text.rstrip().endswith("IndexError: no luck")
+    with pytest.raises(IndexError) as caught:
+        get_runs(configs, tmp_path/"others", workers=2, progress=False)
+    assert "in inner" in str(caught.value.__cause__)
+
+
 def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
     config = RunConfig(data="rings", model="line", loss="cubed", recorders=["largest"], recipe=Recipe.quick(epochs=1))
     assert list(config.code) == ["data rings", "model line", "loss cubed", "recorder largest"]
@@ -147,6 +178,14 @@ def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
     assert Run(run.path).config == config and Run(run.path).predictions().num_classes == 2
     with pytest.raises(ValueError, match="data: 'rings' is not known to this process; those of your own"):
         train_file(tmp_path/"old.json", tmp_path/"elsewhere")
+
+
+def test_a_network_that_takes_any_option_is_made_and_given_them(named):
+    assert model_options("line") == {} and model_options("line", width=3) == dict(width=3)
+    assert RunConfig(model="line", model_args=dict(width=3)).model_args == dict(width=3)
+    make_model("line", 2, (2,), width=3)
+    with pytest.raises(TypeError, match="'depth': 3"):
+        make_model("line", 2, (2,), depth=3)
 
 
 def test_the_default_names_of_runs_do_not_change():

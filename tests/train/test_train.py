@@ -14,9 +14,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import forks, on_processes, patience, wait_for
+from safetensors.torch import save_file
 from torch import nn
 
 from calibnb.core import Predictions
+from calibnb.core.atomic import atomic_write
 from calibnb.data import Rows, Split, Splits, load_data
 from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
@@ -812,6 +814,33 @@ def test_a_training_of_two_processes_continues_with_one(tmp_path):
     assert np.allclose(whole["train_loss"], resumed["train_loss"], rtol=1e-6)
 
 
+BIG = torch.zeros(2_000_000)
+WRITERS = {
+    "bytes": lambda path: path.write_bytes(bytes(BIG.nbytes)),
+    "torch": lambda path: torch.save(dict(big=BIG), path),
+    "safetensors": lambda path: save_file(dict(big=BIG), path),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_full_disk_is_named_with_the_file(small_disk, write):
+    "Whatever the writer says: of torch it is 'unexpected pos 128 vs 22'."
+    path = small_disk/"checkpoint.pt"
+    with pytest.raises(OSError, match="No space left on device: '.*/checkpoint.pt'"), atomic_write(path) as tmp:
+        write(tmp)
+    assert not [*small_disk.iterdir()]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    "A disk of 4 MB."
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
 def test_two_recorders_of_a_kind_keep_their_own(tmp_path):
     splits = load_data("digits")
 
@@ -956,7 +985,8 @@ def test_a_failure_on_two_processes_has_its_reason(tmp_path):
     setting = RunConfig(recipe=Recipe(epochs=2, lr=1e20), **SMALL)
     with pytest.raises(RunError, match="2 processes ended with code 1: FloatingPointError: train loss is"):
         get_run(setting, tmp_path, processes=2)
-    assert RunFolder(setting.path(tmp_path)).state == "failed"
+    folder = RunFolder(setting.path(tmp_path))
+    assert folder.state == "failed" and (folder/"processes.txt").read_text().count("in mean_loss") == 2  # of each
 
 
 def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
