@@ -1011,16 +1011,6 @@ def test_the_network_of_a_run_is_the_one_that_was_kept(tmp_path):
     assert not torch.equal(last["head.weight"], run.model().head.weight) and not run.model().training
 
 
-def test_a_run_of_other_data_is_not_taken(tmp_path):
-    x, y = np.random.default_rng(0).standard_normal((90, 4)), np.arange(90) % 3
-    np.savez(tmp_path/"a.npz", x=x, y=y)
-    setting = RunConfig(data=f"npz:{tmp_path}/a.npz", recipe=Recipe.quick(1), **SMALL)
-    assert get_run(setting, tmp_path).path == get_run(setting, tmp_path).path
-    np.savez(tmp_path/"a.npz", x=x[:60], y=y[:60])
-    with pytest.raises(ValueError, match="a.npz has changed since .* was made"):
-        get_run(setting, tmp_path)
-
-
 def headless():
     "A network without a named head."
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
