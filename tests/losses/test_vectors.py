@@ -74,7 +74,7 @@ SCALARS = {
     "entropy_correct": lambda p, y: metrics.entropy(p, y, on="correct"),
     "entropy_incorrect": lambda p, y: metrics.entropy(p, y, on="incorrect"),
     "mean_confidence": lambda p, y: metrics.mean_confidence(p),
-    "average_calibration_error_15": metrics.average_ce, "ace_nixon_15": metrics.ace,
+    "average_calibration_error_15": metrics.average_ce, "ace_nixon_15": lambda p, y: metrics.ace(p, y, ties="split"),
     "rms_calibration_error_15": lambda p, y: metrics.ece(p, y, norm="l2"),
     "classwise_ece_15_per_class": lambda p, y: metrics.classwise_ece(p, y, reduction="none"),
 }

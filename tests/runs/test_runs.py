@@ -203,9 +203,12 @@ def test_compare_wants_one_row_for_a_setting_and_a_seed():
 
 
 MIXED = {
-    "data": (dict(data=["digits", "sst"]*4), "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
-    "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2}, r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
-    "a list": (dict(recorders=0, **{"model_args.hidden": [[8], [16]]*4}), r"frame\['model_args.hidden'\].map\(repr\) == "),
+    "data": (dict(data=["digits", "sst"]*4),
+             "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
+    "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2},
+                 r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
+    "a list": (dict(recorders=0, **{"model_args.hidden": [[8], [16]]*4}),
+               r"frame\['model_args.hidden'\].map\(repr\) == "),
     "networks of two losses": (dict(model=["mlp"]*4 + ["vgg16"]*4), "the rows have several model ('mlp', 'vgg16')"),
     "members of an ensemble": (dict(data_seed=[0, 0, 1, 1]*2), "loss 'ce' has 4 seeds on 2 splits"),
 }

@@ -361,8 +361,8 @@ def test_a_run_whose_data_changed_is_not_taken_for_done(tmp_path):
     assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]
     assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done before"]
     write(120)
-    table = sweep(spec, tmp_path/"runs", progress=False)
-    assert list(table.state) == ["failed"] and "has changed since" in table.reason[0]
+    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]  # another run, beside the first
+    assert len(find_runs(tmp_path/"runs")) == 2
 
 
 def test_thousands_of_runs_are_collected(tmp_path):
