@@ -61,7 +61,7 @@ both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; fi
 test: $(DEV)           ## the lesson cells of all notebooks and, beside them, tests/
 	$(call both,$(LESSONS),$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder)
 
-check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports, sizes
+check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports
 	$(BIN)/ruff check
 	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py)
 

