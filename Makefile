@@ -25,7 +25,7 @@ theirs = .venv is a link to the environment of another checkout: remove the link
 own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test check one lab docs sync hooks bench gpu gallery plans clean
+.PHONY: help demo test processors check one lab docs sync hooks bench gpu gallery plans clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -60,6 +60,9 @@ both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; fi
 # tests of kernels, clusters and killed processes wait much of their time: two cores have work for more than two
 test: $(DEV)           ## the lesson cells of all notebooks and, beside them, tests/
 	$(call both,$(LESSONS),$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder)
+
+processors: $(DEV)     ## the tests that compare numbers, as on six other processors: ONLY="oldest mkl", QUICK=1
+	$(BIN)/python tests/processors.py $(ONLY) $(if $(QUICK),--quick)
 
 check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports
 	$(BIN)/ruff check

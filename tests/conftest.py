@@ -1,4 +1,4 @@
-"What the tests share: golden vectors, paths, how long to wait, one thread."
+"What the tests share: golden vectors, paths, how long to wait, the number of threads."
 import itertools
 import json
 import multiprocessing.forkserver
@@ -8,10 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+from calibnb.processes.threads import omp_threads
+
 # Promises of equal bits are for the CPU; set CUDA_VISIBLE_DEVICES to run the tests marked cuda.
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# For kernels and children: two processes of several threads each wait for one another.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
+# For kernels and children, too: two processes of several threads each wait for one another.
+THREADS = omp_threads(os.environ) or 1
+os.environ["OMP_NUM_THREADS"] = str(THREADS)
 # A thread that waits for another leaves its core to other tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The tests themselves are spread over the cores.
@@ -195,8 +198,8 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
+def number_of_threads():
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="module")
