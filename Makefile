@@ -83,6 +83,7 @@ sync: $(DEV)           ## after editing notebooks: export modules, clean noteboo
 	$(BIN)/nbdev_clean
 	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
 	$(BIN)/python docs/sources.py
+	$(BIN)/python docs/doors.py
 	$(BIN)/python docs/house.py
 	$(BIN)/python docs/places.py
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb

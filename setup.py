@@ -10,7 +10,7 @@ config.read(here/"settings.ini", encoding="utf-8")
 ini = config["DEFAULT"]
 
 library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
-           "pyyaml", "safetensors", "filelock>=3.13", "shtab>=1.13", "threadpoolctl", "tqdm",
+           "pyyaml", "safetensors", "filelock>=3.13", "lazy_loader>=0.4", "shtab>=1.13", "threadpoolctl", "tqdm",
            "torchmetrics>=1.4"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 # nbdev 3 refuses settings.ini, and newer versions of execnb break nbdev 2
@@ -32,6 +32,7 @@ setup(
     license="Apache-2.0",
     keywords=ini["keywords"],
     packages=find_packages(include=["calibnb", "calibnb.*"]),
+    package_data={"": ["*.pyi"]},
     package_dir={"": "."},  # a plain .pth: a finder would come after a folder `calibnb` in the working directory
     python_requires=f">={ini['min_python']}",
     install_requires=library,

@@ -2649,6 +2649,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                        'calibnb.posthoc.input._check_columns': ( '30_posthoc/input.html#_check_columns',
                                                                                  'calibnb/posthoc/input.py'),
                                        'calibnb.posthoc.input._rows': ('30_posthoc/input.html#_rows', 'calibnb/posthoc/input.py')},
+            'calibnb.posthoc.named': {},
             'calibnb.posthoc.refinement': { 'calibnb.posthoc.refinement._of_calibrator': ( '30_posthoc/refinement.html#_of_calibrator',
                                                                                            'calibnb/posthoc/refinement.py'),
                                             'calibnb.posthoc.refinement._of_network': ( '30_posthoc/refinement.html#_of_network',

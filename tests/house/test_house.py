@@ -41,6 +41,7 @@ def default_exp(path):
 
 
 MODULES = {name: p for p in NOTEBOOKS if (name := default_exp(p))}
+DOORS = [m.removesuffix(".__init__") for m in MODULES if m.endswith(".__init__")]
 EXPERIMENTS = sorted((ROOT/"nbs"/"experiments").glob("*.ipynb"))
 BIN = Path(sys.executable).parent
 
@@ -164,7 +165,7 @@ def test_every_module_has_its_notebook():
     python -= {ROOT/"calibnb"/"train"/"__main__.py"}  # what `python -m calibnb.train` starts
     assert python == {file_of(module) for module in MODULES}
     assert {module.split(".")[0] for module in MODULES} == set(WINGS)
-    assert set(calibnb._wings) == set(WINGS)
+    assert set(WINGS) <= set(calibnb.__all__)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +186,7 @@ def rebuilt(tmp_path_factory):
 
 MADE_BY_SYNC = [
     *(str(file_of(m).relative_to(ROOT)) for m in MODULES),
+    *(str(p.relative_to(ROOT)) for p in (ROOT/"calibnb").rglob("*.pyi")),
     "calibnb/_modidx.py",
     "README.md",
     "runs/README.md",
@@ -244,12 +246,12 @@ HEAVY = ("torch", "sklearn", "pandas", "pydantic", "matplotlib", "torchvision", 
 
 
 def test_import_is_light():
-    doors = ", ".join(f"calibnb.{m.removesuffix('.__init__')}" for m in MODULES if m.endswith(".__init__"))
+    doors = ", ".join(f"calibnb.{door}" for door in DOORS)
     assert loaded_by(f"calibnb, {doors}", HEAVY) == ""
 
 
 NEEDED = {
-    "losses import make_loss, focal_loss": "torch", "metrics import ece": "torch pydantic",
+    "losses import make_loss, focal_loss": "torch", "metrics import ece": "torch",
     "data import load_data, Splits": "torch", "models import make_model": "torch",
     "train import Trainer": "torch pydantic", "runs import get_run": "torch pydantic",
     "sweep import sweep": "torch pydantic", "notebooks import run_notebook, Experiment": "torch pydantic"}
@@ -278,19 +280,17 @@ def test_names_bring_what_they_need(brought, names):
     assert brought[names] == NEEDED[names]
 
 
-@pytest.mark.parametrize("door", [m.removesuffix(".__init__") for m in MODULES if m.endswith(".__init__")])
-def test_a_door_hands_out_what_it_shows(door):
-    "Each name, from the room that the door imports it from for type checkers; and nothing else."
-    live = importlib.import_module(f"calibnb.{door}")
-    shown = [node for node in ast.walk(ast.parse(file_of(f"{door}.__init__").read_text()))
-             if isinstance(node, ast.ImportFrom) and (node.level == 1 or f"calibnb.{door}." in (node.module or ""))]
-    names = {name.name: node.module.split(".")[-1] for node in shown for name in node.names}
-    assert sorted(names) == sorted(getattr(live, "__all__", ()))
-    for name, room in names.items():
-        assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
-        assert name in dir(live) and room in dir(live)
-    with pytest.raises(AttributeError):
-        getattr(live, "no_such_name")
+def test_a_door_hands_out_what_its_stub_shows():
+    "Each name is its room's, and the stub for editors names the same room."
+    for stub in (ROOT/"calibnb").glob("*/__init__.pyi"):
+        door = stub.parent.name
+        live = importlib.import_module(f"calibnb.{door}")
+        rooms = {name.name: node.module for node in ast.parse(stub.read_text()).body for name in node.names}
+        assert sorted(rooms) == sorted(live.__all__)
+        for name, room in rooms.items():
+            assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
+        with pytest.raises(AttributeError, match="no_such_name"):
+            live.no_such_name
 
 
 def test_names_at_the_top_are_there():
@@ -348,7 +348,8 @@ def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
     build = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
     subprocess.run([sys.executable, "-c", build, str(site)], cwd=clone, check=True, capture_output=True, timeout=120)
     shutil.unpack_archive(next(site.glob("*.whl")), site, "zip")
-    found = "import site, sys; site.addsitedir(sys.argv[1]); import calibnb; print(calibnb.__file__)"
+    found = ("import site, sys; from importlib.util import find_spec; site.addsitedir(sys.argv[1]); "
+             "print(find_spec('calibnb').origin)")
     command = [sys.executable, "-S", "-c", found, str(site)]
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     ended = subprocess.run(command, cwd=beside, env=env, capture_output=True, text=True, timeout=60)

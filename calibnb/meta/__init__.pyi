@@ -1,0 +1,27 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .learned import focal_logit_gradient as focal_logit_gradient
+from .learned import POSITIVITY as POSITIVITY
+from .learned import INITS as INITS
+from .learned import LearnedLoss as LearnedLoss
+from .learned import GammaNet as GammaNet
+from .learned import SMOOTHINGS as SMOOTHINGS
+from .learned import LearnedSmoothing as LearnedSmoothing
+from .learned import LearnedL2 as LearnedL2
+from .hypergradients import untouched_statistics as untouched_statistics
+from .hypergradients import drawn_state as drawn_state
+from .hypergradients import drawn_again as drawn_again
+from .hypergradients import virtual_step as virtual_step
+from .hypergradients import Direction as Direction
+from .hypergradients import head_direction as head_direction
+from .hypergradients import full_direction as full_direction
+from .hypergradients import meta_gradient as meta_gradient
+from .hypergradients import leaked_gradients as leaked_gradients
+from .hypergradients import hypergradient as hypergradient
+from .trainer import LEARN as LEARN
+from .trainer import OUTER as OUTER
+from .trainer import MetaRecipe as MetaRecipe
+from .trainer import InnerLoss as InnerLoss
+from .trainer import InnerStep as InnerStep
+from .trainer import Cycle as Cycle
+from .trainer import MetaStepper as MetaStepper
+from .trainer import MetaTrainer as MetaTrainer

@@ -1,0 +1,20 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .classifier import Classifier as Classifier
+from .classifier import MLP as MLP
+from .classifier import SmallCNN as SmallCNN
+from .convnets import SmallResNet as SmallResNet
+from .convnets import ResNet as ResNet
+from .convnets import WideResNet as WideResNet
+from .convnets import DenseNet as DenseNet
+from .convnets import VGG as VGG
+from .sequences import TextCNN as TextCNN
+from .sequences import TreeLSTM as TreeLSTM
+from .named import Torchvision as Torchvision
+from .named import models as models
+from .named import list_models as list_models
+from .named import model_options as model_options
+from .named import make_model as make_model
+from .named import register_model as register_model
+from .named import head_gradient_norm as head_gradient_norm
+from .clipping import clip_threshold as clip_threshold
+from .clipping import ClippedFeatures as ClippedFeatures

@@ -1,0 +1,26 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .experiment import FOLDER_VARIABLE as FOLDER_VARIABLE
+from .experiment import Experiment as Experiment
+from .experiment import HOLDS as HOLDS
+from .experiment import CONTRADICTED as CONTRADICTED
+from .experiment import NO_DIFFERENCE as NO_DIFFERENCE
+from .experiment import UNDECIDED as UNDECIDED
+from .experiment import findings_table as findings_table
+from .experiment import effect_text as effect_text
+from .experiment import count_verdicts as count_verdicts
+from .experiment import show_markdown as show_markdown
+from .verdicts import Claim as Claim
+from .verdicts import decide as decide
+from .verdicts import Pairs as Pairs
+from .verdicts import calibration_lead as calibration_lead
+from .verdicts import spread as spread
+from .verdicts import to_decide as to_decide
+from .execute import list_experiments as list_experiments
+from .execute import find_notebook as find_notebook
+from .execute import NotebookError as NotebookError
+from .execute import plan_notebook as plan_notebook
+from .execute import run_notebook as run_notebook
+from .execute import notebook_folder as notebook_folder
+from .execute import is_made as is_made
+from .execute import code_hash as code_hash
+from .execute import describe as describe

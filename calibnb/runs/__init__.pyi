@@ -1,0 +1,19 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .config import RunConfig as RunConfig
+from .run import Run as Run
+from .run import get_run as get_run
+from .worker import train_file as train_file
+from .many import get_runs as get_runs
+from .many import estimate_seconds as estimate_seconds
+from .many import estimate_gpu_seconds as estimate_gpu_seconds
+from .many import plan_table as plan_table
+from .many import sum_text as sum_text
+from .comparison import collect as collect
+from .comparison import compare as compare
+from .comparison import comparison_table as comparison_table
+from .choice import choose_coefficient as choose_coefficient
+from .choice import choices_text as choices_text
+from .others import load_network as load_network
+from .others import labelled_images as labelled_images
+from .others import predict_with as predict_with
+from .others import write_predictions as write_predictions

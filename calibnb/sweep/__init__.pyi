@@ -1,0 +1,8 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .spec import PRESETS as PRESETS
+from .spec import SweepSpec as SweepSpec
+from .spec import grid_values as grid_values
+from .spec import Job as Job
+from .spec import expand as expand
+from .engines import gpu_slots as gpu_slots
+from .running import sweep as sweep
