@@ -78,7 +78,7 @@ def max_sup_loss(
     "Cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
     _check_weight('alpha', alpha)
     batch = counted(logits, target, weight, ignore_index)
-    lead = _largest(batch.logits)[:, 0] - batch.logits.mean(1)
+    lead = (_largest(batch.logits) - batch.logits).mean(1)  # a difference first: the sum of large logits overflows
     return _with_penalty(batch, alpha*lead, reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #a94d26d6
