@@ -63,6 +63,9 @@ def as_good_as_best(
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
         values = {row: v for row, v in sorted(values.items(), key=lambda item: item[1] or 0) if v is not None}
+        if not values:  # every row has an infinite number
+            found[metric] = []
+            continue
         if metric == 'classwise_ece': covariance = _of_intervals([rows[row][metric] for row in values])
         elif metric in ('error', 'nll', 'brier'):
             covariance = _covariance([scored[row].per_sample()[metric] for row in values])

@@ -260,6 +260,15 @@ def test_an_infinite_nll_is_beaten():
     scored = equal_rows(0, rows=2)
     infinite, finite = (dict(nll=metrics.Measure.of(value, 500)) for value in (math.inf, 3.))
     assert as_good_as_best({"row 0": infinite, "row 1": finite}, scored) == dict(nll=["row 1"])
+    assert as_good_as_best({"row 0": infinite, "row 1": infinite}, scored) == dict(nll=[])
+
+
+def test_an_infinite_nll_needs_no_calibrator():
+    "A label of probability 0, and no row with a finite NLL."
+    with pytest.warns(UserWarning, match="probability"):
+        preds = Predictions.from_probs(torch.eye(2, dtype=torch.float64).repeat(20, 1), [0, 1, 1, 1]*10)
+    found = evaluate(preds, calibrators=[], n_boot=20, draws=20)
+    assert found.recommended == "as given" and found.best["nll"] == [] and "∞" in found.text()
 
 
 @pytest.mark.parametrize("part, refused", [(0, False), (100, True), (300, True)])
