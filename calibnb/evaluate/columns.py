@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core.checks import _ABOVE_ONE, _OFF_SUM
 from ..core.predictions import _class_order, _listed
-from ..core.reading import brief
+from ..core.reading import brief, first_repeated
 
 # %% ../../nbs/40_evaluate/00a_columns.ipynb #522d6390
 TARGET_NAMES = 'target', 'targets', 'label', 'labels', 'y'
@@ -107,7 +107,7 @@ def _check_header(path):
     import pandas as pd
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     names = [name.strip() for name in header if name.strip()]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    twice = first_repeated(names)
     if twice is not None: raise ValueError(f'two columns are called {brief(twice)!r}, want names of their own')
 
 class _Places:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from ..core.reading import brief, naming
+from ..core.reading import brief, first_repeated, naming
 from ..core.settings import one_line, reasons
 from .spec import SweepSpec
 from ..params import read_value
@@ -39,10 +39,9 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node, deep=False):
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         keys = [(key.tag, key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
-        twice = next((value for tag, value in keys if keys.count((tag, value)) > 1 and value != '<<'), None)
-        if twice is not None:
-            line = node.start_mark.line + 1
-            raise ValueError(f'{brief(twice)} is given twice in the settings that begin in line {line}; leave one out')
+        if repeated := first_repeated(key for key in keys if key[1] != '<<'):
+            name, line = brief(repeated[1]), node.start_mark.line + 1
+            raise ValueError(f'{name} is given twice in the settings that begin in line {line}; leave one out')
         return super().construct_mapping(node, deep)
 
 def _read_yaml(path):

@@ -21,6 +21,7 @@ from sklearn.naive_bayes import GaussianNB
 
 from calibnb import cli, metrics
 from calibnb.core import Predictions
+from calibnb.core.reading import first_repeated
 from calibnb.evaluate import Evaluation, evaluate
 from calibnb.evaluate.files import read_predictions, read_scored, read_scores
 from calibnb.notebooks import NotebookError, execute
@@ -587,3 +588,16 @@ def test_apply_of_one_column_wants_a_calibrator_of_two_classes(tmp_path, capsys)
     args = ["apply", str(tmp_path/"c.safetensors"), str(tmp_path/"p.csv"), "--probs", "--out", str(tmp_path/"o.csv")]
     assert cli.main(args) == 2 and "1 columns, want 4" in capsys.readouterr().err
     assert not (tmp_path/"o.csv").exists()
+
+
+def test_names_are_looked_up_and_not_compared_with_one_another():
+    "A table of 20,000 classes took a minute to open."
+    compared = []
+
+    class Name(str):
+        __hash__ = str.__hash__
+        def __eq__(self, other): return compared.append(self) or str.__eq__(self, other)
+
+    names = [Name(f"c{k}") for k in range(2000)]
+    assert first_repeated(names) is None and first_repeated([*names, "c7", "c1"]) == "c7"
+    assert len(compared) < 10*len(names)
