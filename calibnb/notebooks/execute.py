@@ -26,7 +26,7 @@ from ..core.plugins import code_is_same
 from ..core.settings import one_line
 from ..processes.threads import brief_spins, environment_variables
 from ..processes.kernels import forked_kernels
-from ..runs.folder import RunError, RunFolder, checkout, failure, input_now, path_beside
+from ..runs.folder import RunError, RunFolder, checkout, failure, input_now, locked_folder, path_beside
 from ..params import check_values, join_dotted, notebook_parameters, read_notebook
 
 # %% ../../nbs/75_notebooks/03_execute.ipynb #e8735fb0
@@ -307,8 +307,7 @@ def run_notebook(
     if timeout is not None and not timeout > 0:
         raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
     path, settings = plan_notebook(notebook, params)
-    folder = notebook_folder(path, settings, root)
-    with folder.locked():
+    with locked_folder(lambda: notebook_folder(path, settings, root)) as folder:
         if again or not is_made(folder, path):
             with _failures_told(path, folder), folder.running('notebook', settings, **_origin(path, settings)):
                 _papermill(path, folder, settings, timeout, progress, forked)

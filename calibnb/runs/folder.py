@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'checkout', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError',
-           'failure', 'write_json', 'read_json', 'code_version', 'LockedFolder', 'RunRecord', 'RunFolder', 'find_runs',
-           'find_trainings', 'input_now']
+           'failure', 'write_json', 'read_json', 'code_version', 'LockedFolder', 'RunRecord', 'RunFolder',
+           'locked_folder', 'find_runs', 'find_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
@@ -279,7 +279,7 @@ class RunFolder(RunRecord):
             raise
     def log(self, text):
         "A line in `log.txt`."
-        with open(self/'log.txt', 'a', encoding='utf-8') as f: f.write(f'{_now()}  {text}\n')
+        with open(self/'log.txt', 'a', encoding='utf-8', errors='backslashreplace') as f: f.write(f'{_now()}  {text}\n')
     def _end(self, state, trace='', **more):
         write_json(self/'status.json', {**self.status, 'state': state, 'end': _now(), **more})
         self.log(' '.join([state, *map(str, more.values())]) + f'\n{trace}'.rstrip())
@@ -295,6 +295,18 @@ def _made_by():
     return dict(code=code_version(), python=platform.python_version(), packages=packages)
 
 # %% ../../nbs/70_runs/01_folder.ipynb #90432fe6
+@contextmanager
+def locked_folder(
+    folder_now,  # function () -> RunFolder: that of the run that is wanted, by what files and other runs are now
+):
+    "Hold the lock of a run's folder. If files or other runs changed while another process had it, take the new folder."
+    while True:
+        folder = folder_now()
+        with folder.locked():
+            if folder_now().path != folder.path: continue
+            yield folder
+            return
+
 def find_runs(root=None)->list[RunFolder]:
     "Every run folder under `root` (`runs_root()` when None), by experiment and name."
     return [RunFolder(p.parent) for p in sorted(Path(root or runs_root()).glob('*/*-s*/run.json'))]

@@ -32,7 +32,7 @@ from ..train.recorders import make_recorder
 from ..train.stepper import memory_given_back
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
-from .folder import Result, RunFolder
+from .folder import Result, RunFolder, locked_folder
 from .config import RunConfig, check_code, content_now
 from .launch import _launch
 
@@ -190,7 +190,9 @@ def get_run(
     if processes > 1 and world_size() == 1:
         _launch(config, folder, root, device, processes, bool(progress) and not callable(progress), tensorboard)
     with ExitStack() as stack:
-        if rank() == 0: stack.enter_context(folder.locked())
+        if rank() == 0: folder = stack.enter_context(locked_folder(lambda: RunFolder(config.path(root))))
+        path = broadcast(folder.path)
+        if path != folder.path: folder = RunFolder(path)  # of another process than the first
         if broadcast(folder.state != 'done'):  # else another worker, or `_launch`, has just made it
             if rank() == 0: stack.enter_context(_running(folder, config, device))
             with memory_given_back(): _train(config, folder, device, progress, tensorboard)

@@ -10,10 +10,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 from calibnb.cli import main
 from calibnb.core import content
 from calibnb.core.content import content_hash
-from calibnb.notebooks.execute import notebook_folder, plan_notebook
+from calibnb.notebooks.execute import notebook_folder, plan_notebook, run_notebook
 from calibnb.runs import Run, RunConfig, get_run, get_runs
 from calibnb.runs import run as run_module
-from calibnb.runs.folder import find_runs, read_json, write_json
+from calibnb.runs.folder import LockedFolder, find_runs, read_json, write_json
 from calibnb.sweep.spec import Job
 from calibnb.train import Recipe
 
@@ -245,3 +245,40 @@ def test_a_cell_boundary_is_part_of_the_code(here, forked_kernels, capsys):
     write_json(run/"run.json", older)
     notebook(here/"study.ipynb", f"{OPEN}\n{CLOSE}")
     assert runs_made(capsys, study) == [True] and len(find_runs()) == 1
+
+
+def busy_once(monkeypatch, meanwhile):
+    "As if another process had the lock of the first folder, and did this before it released the lock."
+    acquire = LockedFolder.acquire
+
+    def wait(self, *args):
+        monkeypatch.setattr(LockedFolder, "acquire", acquire)
+        meanwhile()
+        acquire(self, *args)
+    monkeypatch.setattr(LockedFolder, "acquire", wait)
+
+
+def test_a_notebook_that_waits_for_its_namesake_leaves_its_run(here, forked_kernels, monkeypatch):
+    one, other = notebook(here/"a"/"study.ipynb"), notebook(here/"b"/"study.ipynb", OPEN, "1 + 1", CLOSE)
+    runs = []
+    busy_once(monkeypatch, lambda: runs.append(run_notebook(other, progress=False)))
+    runs.append(run_notebook(one, progress=False))
+    assert [run.info["notebook"] for run in runs] == [other, one]
+    assert len(find_runs()) == 2 and [run.state for run in find_runs()] == ["done"]*2
+
+
+def test_a_notebook_whose_file_changes_while_it_waits_is_another_run(here, forked_kernels, monkeypatch):
+    study = notebook(here/"study.ipynb")
+    busy_once(monkeypatch, lambda: written("x.npz", 1))
+    late = run_notebook(study, progress=False)
+    assert late.path == notebook_folder(*plan_notebook(study, {})).path
+    written("x.npz", 0)
+    assert run_notebook(study, progress=False).fresh
+
+
+def test_a_training_whose_files_change_while_it_waits_is_of_the_new_ones(here, monkeypatch):
+    before = get_run(config(), progress=False)
+    shutil.rmtree(before.path)
+    busy_once(monkeypatch, lambda: written("x.npz", 1))
+    after = get_run(config(), progress=False)
+    assert after.path == config().path() and after.path != before.path

@@ -435,3 +435,10 @@ def test_an_infinite_nll_is_inf_in_the_table(tmp_path):
 def test_an_option_in_the_wrong_place_is_told_its_place(name, value, place):
     with pytest.raises(ValueError, match=place):
         RunConfig(loss="focal", **{name: value})
+
+
+def test_a_failure_with_the_name_of_a_file_that_no_text_holds_is_told(tmp_path):
+    folder = RunFolder(tmp_path/"study"/"0-s0")
+    with pytest.raises(ValueError, match="a\udcff.npz: no images"), folder.running("train", {}):
+        raise ValueError("a\udcff.npz: no images")
+    assert folder.state == "failed" and "a\\udcff.npz: no images" in (folder/"log.txt").read_text(encoding="utf-8")
