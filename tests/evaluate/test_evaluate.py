@@ -87,9 +87,10 @@ def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
             calibrator = make_calibrator(name).fit(preds.logits[other], preds.target[other])
             judged = Scored.of(preds[own], calibrator)
             for number in "pred", "conf", "nll", "brier":
-                assert torch.equal(getattr(table.scored[name], number)[own], getattr(judged, number))
+                assert close(getattr(table.scored[name], number)[own], getattr(judged, number), 400)
         everything = make_calibrator(name).fit(preds.logits, preds.target)
-        assert torch.equal(table.fitted[name].transform(preds.logits), everything.transform(preds.logits))
+        repeated = table.fitted[name].transform(preds.logits)
+        assert torch.equal(repeated, everything.transform(preds.logits))  # bits: the same fit twice
     assert "cross-fitted in 2 parts" in table.caption()
 
 
@@ -564,7 +565,7 @@ def test_probabilities_of_one_column_are_measured_as_they_were_given():
     y = torch.rand(320, generator=torch.Generator().manual_seed(0)) < p
     scored = Scored.of(Predictions.from_probs(p, y))
     for n_bins in 5, 10, 15:
-        assert scored.ece(n_bins) == metrics.ece(p, y, n_bins) and scored.one.equal(p)
+        assert close(scored.ece(n_bins), metrics.ece(p, y, n_bins), len(p), size=1.) and scored.one.equal(p)
 
 
 def test_what_the_top_label_cannot_see():
@@ -645,7 +646,8 @@ def test_an_evaluation_of_one_column_is_kept(tmp_path):
     back = Evaluation.load(tmp_path)
     assert back.record() == table.record() and back.text() == table.text()
     for row, scored in table.scored.items():
-        assert torch.equal(back.scored[row].one, scored.one) and back.scored[row].ece() == scored.ece()
+        assert torch.equal(back.scored[row].one, scored.one)
+        assert back.scored[row].ece() == scored.ece()  # bits: the same arrays, saved and loaded
     assert "one" not in {key.split(".")[-1] for key in saved_names(tmp_path, overconfident(60))}
 
 
@@ -710,7 +712,7 @@ def test_one_column_and_its_two_are_the_same_predictions(problem, dtype, eps):
         torch.testing.assert_close(one.nll[possible], two.nll[possible], **tight)
     torch.testing.assert_close(one.conf, two.conf, **tight)
     if one.given is not None:
-        assert Scored.of(one).ece() == metrics.ece(p.double(), y)
+        assert close(Scored.of(one).ece(), metrics.ece(p.double(), y), len(p), size=1.)
     for form in Predictions(one.logits, y), Predictions(one.logits[:, 0].numpy(), y.numpy()[:, None]):
         assert form.logits.equal(one.logits) and form.target.equal(one.target)
     assert one[[0]].binary and len(one[[0]]) == 1

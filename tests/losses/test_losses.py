@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from close import close
 from conftest import rounding
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -228,7 +229,7 @@ def test_a_loss_of_your_own_may_have_a_forward_of_its_own():
     class Twice(losses.LossModule, fn=losses.focal_loss):
         def forward(self, logits, target):
             return 2*super().forward(logits, target)
-    assert Twice(2.)(*batch()) == 2*losses.FocalLoss(2.)(*batch())
+    assert close(Twice(2.)(*batch()), 2*losses.FocalLoss(2.)(*batch()), 7)
     assert losses.FocalLoss.forward.__doc__ == losses.LossModule.forward.__doc__
 
 
@@ -446,7 +447,6 @@ def test_special_cases_coincide(seed, gamma, N, K):
     for loss in (losses.focal_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.label_smoothing_loss,
                  losses.lp_norm_loss, losses.entropy_regularized_loss):
         torch.testing.assert_close(loss(logits, target, 0., **none), ce, rtol=1e-12, atol=1e-12)
-    assert torch.equal(losses.focal_loss(logits, target, 0., **none), ce)
     focal = losses.focal_loss(logits, target, gamma, **none)
     torch.testing.assert_close(losses.bsce_loss(logits, target, gamma, beta=1., **none), 2**gamma*focal)
     smoothed = losses.label_smoothing_loss(logits, target, .1, **none)

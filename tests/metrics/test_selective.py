@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from close import close
 from conftest import rounding, vectors, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,7 +111,7 @@ def test_edges():
     torch.testing.assert_close(metrics.augrc(both, tags, kind="multilabel"), sum(each)/2)
     probs, target = as_column(SCORE, WRONG)
     kept = metrics.aurc(probs[target == 0], target[target == 0])
-    assert metrics.aurc(probs, target, ignore_index=1) == kept
+    assert close(metrics.aurc(probs, target, ignore_index=1), kept, len(probs))
     assert metrics.risk_coverage(probs, target).frame().shape[1] == 4
 
 

@@ -172,7 +172,7 @@ def test_from_temperature_scaling_to_a_free_map(name):
         return KINDS[name](*strengths).fit(logits.double(), target).nll(logits, target).mean().item()
     n = 2 if name == "svs" else 3
     by_strength = [nll(*[s]*n) for s in (0., .1, 1., 10., 1e7)]
-    assert by_strength == sorted(by_strength)
+    assert by_strength == sorted(by_strength)  # bits: the same numbers in order
     of_temperature = TemperatureScaling().fit(logits, target).nll(logits, target).mean().item()
     assert math.isclose(by_strength[-1], of_temperature, abs_tol=.01)  # a share of 1/401 is the uniform's
     free = make_calibrator("vector" if name == "svs" else "matrix").fit(logits, target).nll(logits, target).mean()

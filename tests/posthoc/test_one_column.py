@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from close import close
 from conftest import tensors, vectors, within
 from sklearn.calibration import _SigmoidCalibration
 from sklearn.isotonic import IsotonicRegression
@@ -73,6 +74,9 @@ def test_calibrators_of_classes_take_log_odds_for_two_of_them(name):
     assert torch.allclose(got.nll(odds, y), want.nll(two, y), atol=1e-12)
 
 
+SOLVED = 1/torch.finfo(torch.float64).eps  # a minimum is known to the square root of the rounding of its value
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_types_and_files(name, tmp_path):
     odds, y = skewed(200)
@@ -80,15 +84,16 @@ def test_shapes_types_and_files(name, tmp_path):
     assert calibrator.n_classes_ == 1
     p = calibrator.transform(odds)
     assert p.shape == (200,) and p.dtype == torch.float64 and ((p > 0) & (p < 1)).all()
-    assert torch.equal(calibrator.transform(odds[:, None]), p[:, None])
-    assert torch.equal(calibrator.transform(odds.reshape(20, 1, 10)), p.reshape(20, 1, 10))
+    assert close(calibrator.transform(odds[:, None]), p[:, None], size=1.)
+    assert close(calibrator.transform(odds.reshape(20, 1, 10)), p.reshape(20, 1, 10), size=1.)
     assert calibrator.transform(odds.float()).dtype == torch.float32
-    assert np.array_equal(quiet(name, odds.numpy()[:, None], y.numpy()[:, None]).transform(odds.numpy()), p.numpy())
+    of_arrays = quiet(name, odds.numpy()[:, None], y.numpy()[:, None]).transform(odds.numpy())
+    assert isinstance(of_arrays, np.ndarray) and close(of_arrays, p, SOLVED)
     assert torch.equal(calibrator.predict(odds), (p > .5).long())
     assert torch.equal(calibrator.predict(odds[:, None]), calibrator.predict(odds))
     assert torch.allclose(calibrator.nll(odds, y), F.binary_cross_entropy(p, y.double(), reduction="none"))
     calibrator.save(tmp_path/"c.safetensors")
-    assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(odds), p)
+    assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(odds), p)  # bits: saved and loaded
     with pytest.raises(ValueError, match="logits: 2 columns, want 1"):
         calibrator.transform(torch.zeros(3, 2))
 
@@ -108,13 +113,14 @@ def test_columns_are_problems_of_their_own(name, tmp_path):
     calibrator = quiet(name, z, y, kind="multilabel")
     alone = [quiet(name, *pair) for pair in each]
     want = torch.stack([c.transform(odds) for c, (odds, _) in zip(alone, each)], 1)
-    assert torch.equal(calibrator.transform(z), want)
+    assert close(calibrator.transform(z), want, SOLVED)
     assert torch.equal(calibrator.predict(z), (want > .5).long())
     nll = torch.stack([c.nll(odds, target) for c, (odds, target) in zip(alone, each)], 1)
-    assert torch.equal(calibrator.nll(z, y), nll)
+    assert close(calibrator.nll(z, y), nll, SOLVED)
     calibrator.save(tmp_path/"c.safetensors")
     again = Calibrator.load(tmp_path/"c.safetensors")
-    assert torch.equal(again.transform(z), want) and again.n_classes_ == 3
+    assert torch.equal(again.transform(z), calibrator.transform(z))  # bits: saved and loaded
+    assert again.n_classes_ == 3
     classes = quiet(name, z, y.argmax(1))
     assert torch.allclose(classes.transform(z).sum(1), torch.ones(300, dtype=torch.float64))
     with pytest.raises(ValueError, match="logits: 2 columns, want 3"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from close import close
 from conftest import on_processes, tensors, vectors, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,7 +177,7 @@ def test_temperature_is_positive_never_worse_and_keeps_the_prediction(seed, K, N
     assert F.cross_entropy(logits/T, target) <= F.cross_entropy(logits, target) + 1e-9
     probs = calibrator.transform(logits)
     assert torch.equal(calibrator.predict(logits), logits.argmax(1))
-    assert (probs.gather(1, logits.argmax(1)[:, None])[:, 0] == probs.amax(1)).all()
+    assert (probs.gather(1, logits.argmax(1)[:, None])[:, 0] == probs.amax(1)).all()  # bits: one number of the row
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1, 1e4])
@@ -352,9 +353,9 @@ def test_scikit_manners(name):
     probs = calibrator.transform(logits)
     assert probs.dtype == torch.float32 and calibrator.transform(logits.double()).dtype == torch.float64
     of_arrays = make_calibrator(name).fit(logits.numpy(), target.numpy()).transform(logits.numpy())
-    assert isinstance(of_arrays, np.ndarray) and np.array_equal(of_arrays, probs.numpy())
+    assert isinstance(of_arrays, np.ndarray) and close(of_arrays, probs, 3*len(logits), size=1.)
     image = logits.reshape(20, 20, 3).permute(0, 2, 1)
-    assert torch.equal(calibrator.transform(image), probs.reshape(20, 20, 3).permute(0, 2, 1))
+    assert close(calibrator.transform(image), probs.reshape(20, 20, 3).permute(0, 2, 1), 3, size=1.)
     with pytest.raises(ValueError, match="logits: 4 classes, want 3"):
         calibrator.transform(torch.zeros(2, 4))
     with pytest.raises(ValueError, match="logits: row 1 holds nan"):
@@ -512,7 +513,7 @@ def test_when_all_classes_are_ruled_out_they_are_equally_likely():
     calibrator = HistogramBinning(2, mode="each", empty="zero").fit(logits, torch.tensor([2]*5 + [0, 1, 0, 1, 0]))
     for fitted in calibrator.maps_:
         fitted["values"][:] = 0
-    assert torch.equal(calibrator.transform(logits), torch.full((10, 3), 1/3))
+    assert close(calibrator.transform(logits), torch.full((10, 3), 1/3))
 
 
 def test_platt_tells_confidences_apart_that_round_to_one():
@@ -580,7 +581,8 @@ def test_numpy_options_are_saved(tmp_path):
     data = overconfident(N=50)
     for calibrator in HistogramBinning(np.int64(10)), MatrixScaling(np.float32(.5)), BBQ(range(1, 5)):
         calibrator.fit(*data).save(tmp_path/"c.safetensors")
-        assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(data[0]), calibrator.transform(data[0]))
+        loaded = Calibrator.load(tmp_path/"c.safetensors")
+        assert torch.equal(loaded.transform(data[0]), calibrator.transform(data[0]))  # bits: saved and loaded
     with pytest.raises(ValueError, match="bin_numbers: empty"):
         BBQ([]).fit(*data)
     class Own(TemperatureScaling):
@@ -803,7 +805,7 @@ def test_all_that_is_known_of_a_row_in_one_pass(name):
     probs, pred, nll = calibrator._scored(logits, target)
     assert torch.allclose(probs, calibrator.transform(logits), rtol=1e-12, atol=1e-14)
     assert torch.equal(pred, calibrator.predict(logits))
-    assert torch.equal(nll, calibrator.nll(logits, target))
+    assert torch.allclose(nll, calibrator.nll(logits, target), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("first", ["temperature", "ets", "vector", "matrix", "dirichlet"])
@@ -814,9 +816,10 @@ def test_a_composition_takes_a_first_part_that_is_fitted(first, tmp_path):
     held_out = held_out_logits(fitted, logits, target)
     got = type(want).on(fitted, "platt", held_out, target)
     assert got.first_ is fitted and got.get_params() == want.get_params()
-    assert torch.equal(got.transform(logits), want.transform(logits))
+    assert torch.equal(got.transform(logits), want.transform(logits))  # bits: the same fit twice
     got.save(tmp_path/"c.safetensors")
-    assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(logits), want.transform(logits))
+    loaded = Calibrator.load(tmp_path/"c.safetensors")
+    assert torch.equal(loaded.transform(logits), got.transform(logits))  # bits: saved and loaded
 
 
 def test_a_composition_refuses_a_first_part_that_will_not_do():

@@ -274,7 +274,7 @@ def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
     here = get_runs(configs, tmp_path / "here", progress=False)
     there = get_runs(configs, tmp_path / "there", workers=2, progress=False)
     for a, b in zip(here, there):
-        assert torch.equal(a.predictions().logits, b.predictions().logits)
+        assert torch.equal(a.predictions().logits, b.predictions().logits)  # bits: one seed, one thread
         assert a.metrics == b.metrics
         said = b.folder.info if "pid" in b.folder.info else b.folder.status
         assert str(said["pid"]) != str(os.getpid())

@@ -116,16 +116,17 @@ def test_nll_and_entropy_of_training_and_test_samples(study):
 def test_margins_are_of_the_histories(root, study):
     ce, focal = of(root, "ce"), of(root, "focal", gamma=3.)
     def moves(runs, column, start): return np.array([fifths(r, column)[2] - fifths(r, column)[start] for r in runs])
-    def of_claim(start): return pytest.approx(margin(study, start))
+    approx = pytest.approx
     wrong, unsure = "test_nll_incorrect", "test_entropy_incorrect"
-    assert of_claim(FALLING) == -moves(ce, "train_nll", 1).mean()
-    assert of_claim("after the first drop the test NLL") == moves(ce, "test_nll", 1).mean()
-    assert of_claim("after the first drop the test ECE") == 100*moves(ce, "test_ece", 1).mean()
-    assert of_claim("the NLL of wrong test samples rises with CE") == moves(ce, wrong, 0).mean()
-    assert of_claim("the NLL of wrong test samples rises more") == (moves(ce, wrong, 0) - moves(focal, wrong, 0)).mean()
-    assert of_claim("the entropy of wrong test samples falls with CE") == -moves(ce, unsure, 0).mean()
+    assert margin(study, FALLING) == approx(-moves(ce, "train_nll", 1).mean())
+    assert margin(study, "after the first drop the test NLL") == approx(moves(ce, "test_nll", 1).mean())
+    assert margin(study, "after the first drop the test ECE") == approx(100*moves(ce, "test_ece", 1).mean())
+    assert margin(study, "the NLL of wrong test samples rises with CE") == approx(moves(ce, wrong, 0).mean())
+    rises = moves(ce, wrong, 0) - moves(focal, wrong, 0)
+    assert margin(study, "the NLL of wrong test samples rises more") == approx(rises.mean())
+    assert margin(study, "the entropy of wrong test samples falls with CE") == approx(-moves(ce, unsure, 0).mean())
     eces = [np.mean([ece_percent(r) for r in runs]) for runs in (ce, focal)]
-    assert of_claim("FL-3 ends with a lower ECE") == eces[0] - eces[1]
+    assert margin(study, "FL-3 ends with a lower ECE") == approx(eces[0] - eces[1])
 
 
 def test_what_the_paper_says_and_what_it_does_not(study):

@@ -85,7 +85,8 @@ def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
         assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and torch.equal(a.other, b.other) and a.lam == b.lam
     (a, history_a), (b, history_b) = trained(splits, augment=("crop",)), trained(lazy, augment=("crop",))
     assert history_a.rows == history_b.rows
-    assert torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+    found, want = (trainer.predict(splits.test).logits for trainer in (a, b))
+    assert torch.equal(found, want)  # bits: the same batches from another place
 
 
 class _Far:
@@ -156,7 +157,7 @@ def test_a_loss_that_sums_is_recognised(loss, accumulate):
     a, got = trained(problem(), loss, **options)
     b, want = trained(problem(), nn.CrossEntropyLoss(reduction="sum"), **options)
     assert a.reduction == "sum" and got.rows == want.rows
-    assert torch.equal(a.predict(test).logits, b.predict(test).logits)
+    assert torch.equal(a.predict(test).logits, b.predict(test).logits)  # bits: the same operations
 
 
 MEANS = {
@@ -375,7 +376,8 @@ OPTIONS = [
 def test_every_option_learns_and_repeats(recipe):
     splits = problem()
     (a, first), (b, again) = (trained(splits, epochs=6, **recipe) for _ in range(2))
-    assert first.rows == again.rows and torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)
+    assert first.rows == again.rows
+    assert torch.equal(a.predict(splits.test).logits, b.predict(splits.test).logits)  # bits: one seed
     assert first["train_loss"][-1] < first["train_loss"][0]
     assert (~a.predict(splits.test).hit).double().mean() < .5
 
@@ -591,7 +593,9 @@ def test_a_run_killed_at_random_moments_ends_in_the_same_bits(tmp_path, setting,
     resumed = get_run(setting, tmp_path/"killed", progress=False)
     assert repr(resumed.history.rows) == repr(whole.history.rows)  # repr: nan is not equal to nan
     assert resumed.metrics == whole.metrics
-    assert all(torch.equal(resumed.predictions(s).logits, whole.predictions(s).logits) for s in ("val", "test"))
+    for split in "val", "test":
+        found, want = (run.predictions(split).logits for run in (resumed, whole))
+        assert torch.equal(found, want)  # bits: a resumed run is the run
     resumed_state, whole_state = saved_state(resumed.path), saved_state(whole.path)
     for part in "model", "stepper", "kept", "arrays":  # the arrays are what recorders keep
         assert_same_bits(resumed_state[part], whole_state[part])
@@ -879,7 +883,7 @@ def test_sigterm_saves_and_stops(tmp_path):
 
 def test_small_networks_have_the_same_bits_with_more_threads():
     "And afterwards the number of threads is what it was."
-    found, splits = [], load_data("digits")
+    found, splits, before = [], load_data("digits"), torch.get_num_threads()
     try:
         for threads in 1, 2:
             torch.set_num_threads(threads)
@@ -888,7 +892,7 @@ def test_small_networks_have_the_same_bits_with_more_threads():
             found.append(trainer.predict(splits.test).logits)
             assert torch.get_num_threads() == threads
     finally:
-        torch.set_num_threads(1)
+        torch.set_num_threads(before)
     assert torch.equal(*found)
 
 
@@ -913,7 +917,7 @@ def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
     assert all(torch.allclose(weights[0][k], weights[1][k], atol=1e-5) for k in weights[0])
     # evaluation alone: the same weights give the same bits
     again = predicted_by_kept_weights(two, load_data("digits", **data_args), "mlp", hidden=[32])
-    assert torch.equal(again, two.predictions("test").logits)
+    assert torch.equal(again, two.predictions("test").logits)  # bits: the same weights
 
 
 def evaluated():
@@ -950,7 +954,7 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     run = Run(setting.path(tmp_path/"runs"))
     assert run.folder.info["processes"] == 2
     again = predicted_by_kept_weights(run, load_data(setting.data), "small_cnn", width=4)
-    assert torch.equal(again, run.predictions("test").logits)
+    assert torch.equal(again, run.predictions("test").logits)  # bits: the same weights
     assert "kept epoch" in (run.path/"log.txt").read_text()
     assert run.predictions("test").hit.double().mean() > .6
 
@@ -1006,7 +1010,7 @@ def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
 def test_the_network_of_a_run_is_the_one_that_was_kept(tmp_path):
     run = get_run(RunConfig(recipe=Recipe(epochs=12, lr=.4, keep="val_nll"), **SMALL), tmp_path)
     again = Trainer(run.model(), make_loss("ce"), device="cpu").predict(load_data("digits").test)
-    assert torch.equal(again.logits, run.predictions("test").logits)
+    assert torch.equal(again.logits, run.predictions("test").logits)  # bits: the same weights
     last = saved_state(run.path)["model"]
     assert not torch.equal(last["head.weight"], run.model().head.weight) and not run.model().training
 

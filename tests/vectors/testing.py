@@ -89,7 +89,8 @@ def main():
     for width in (mpf("0.1"), mpf("0.5"), median(samples)):
         H = matrix(samples, width)
         mixed = matrix([samples[i] for i in order], width)
-        found["median" if width == median(samples) else str(float(width))] = dict(
+        at_median = width == median(samples)  # bits: the same operations twice
+        found["median" if at_median else str(float(width))] = dict(
             width=width, skce=unbiased(H), blocks_5=blocks(mixed, 5), blocks_2=blocks(mixed, 2),
             statistic=statistic(H), bootstrapped=[bootstrapped(H, rows) for rows in drawn])
     column = [row[1] for row in rows]
