@@ -36,6 +36,7 @@ def _logsumexp_of_others(z, top):
     return largest + others.sub_(largest[:, None]).exp_().sum(1).log()
 
 _BELOW = math.log1p(-2**-20)  # by how much others stay below the confidence: more than float32 rounds
+_FARTHEST = -700.  # a smaller log-probability is that of no normal number, and leaves no digits for a sum
 
 def _held_below(log_p, log_value):
     "Log-probabilities (N, K) of others, minus infinity for the top class, held below its (N,); their sums stay."
@@ -44,6 +45,7 @@ def _held_below(log_p, log_value):
     rows = (over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))).nonzero()[:, 0]
     if not len(rows): return log_p
     part, cap = log_p[rows], cap[rows, None]
+    part = torch.where(part.isneginf(), part, part.clamp_min(_FARTHEST))
     largest = part.sort(1, descending=True).values[:, :-1]  # m of them are held, and the others get what is left
     after = largest.flip(1).logcumsumexp(1).flip(1)
     m = torch.arange(K - 1, dtype=part.dtype, device=part.device)

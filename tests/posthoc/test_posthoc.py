@@ -839,3 +839,16 @@ def test_logits_that_overflow_are_refused(name):
     logits = torch.tensor([[1.7e308, -1.7e308], [0., 1.]], dtype=torch.float64).repeat(10, 1)
     with pytest.raises(ValueError, match=r"logits: got 1.7e\+308 at row 0, expected numbers between"):
         make_calibrator(name).fit(logits, torch.tensor([0, 1]*10))
+
+
+FAR = [[1., 1., 0., 0.], [1., 1. - 1e-9, 0., -1.], [1., .999, -1., -1.], [1., -2., 0., .5]]
+
+
+@pytest.mark.parametrize("scale", [1., 1e4, 1e8, 1e15, 1e100, 1e290])
+@pytest.mark.parametrize("name", ["histogram", "isotonic", "platt", "beta", "spline", "bbq", "venn_abers"])
+def test_confidences_below_those_of_others_sum_to_one_for_logits_of_any_size(name, scale):
+    "What a low confidence leaves goes to the other classes, however far apart their logits are."
+    logits = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(300) % 4  # right by chance, so that every confidence is low
+    probs = make_calibrator(name).fit(3*logits, target).transform(scale*torch.tensor(FAR, dtype=torch.float64))
+    assert ((probs.sum(1) - 1).abs() < 1e-9).all(), probs
