@@ -27,7 +27,7 @@ def _row(folder):
     if info.get('kind') != 'train': return None
     row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=folder.state,
                reason=folder.status.get('reason'))
-    row |= _setting_columns(info['settings'])
+    row |= _setting_columns(info['settings']) | _source_columns(info)
     if row['state'] == 'done': row |= _metric_columns(folder.result)
     return row
 
@@ -38,6 +38,11 @@ def _setting_columns(settings):
         elif key != 'experiment': columns[key] = value
     if meta := settings.get('meta'): columns['loss'] = f'{meta["learn"]}-{meta["outer"]}'
     return columns
+
+def _source_columns(info):
+    "Fingerprints of the data and of the files that the settings name, of those that there are."
+    files = {f'files.{name}': content for name, content in info.get('files', {}).items()}
+    return (dict(content=info['content']) if info.get('content') else {}) | files
 
 def _metric_columns(result):
     "'split.metric' -> value; None in the file is infinite here, or nan where the measure is undefined."
@@ -75,7 +80,8 @@ def compare(
     return pd.DataFrame(rows).set_index([by, 'metric'])
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #a7641468
-_PARTS = 'data', 'data_args', 'model', 'model_args', 'loss', 'loss_args', 'recipe', 'meta', 'code'  # of `collect`
+_PARTS = ('data', 'data_args', 'content', 'model', 'model_args', 'loss', 'loss_args', 'recipe', 'meta', 'code',
+          'files')  # columns of `collect`, or how their names begin
 
 def _check_one_setting(frame, by):
     "ValueError where rows of one name are of several settings, or where names are of several data or networks."
@@ -84,6 +90,7 @@ def _check_one_setting(frame, by):
         _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part])
         _refuse_shared_splits(group, f'{by} {name!r}')
     shared = [p for p in ('data', 'data_args', 'model', 'model_args') if not p.startswith(part)]
+    if part not in ('data', 'data_args', 'content'): shared.append('content')
     if part in _PARTS: _refuse_mixed(frame, 'the rows have', shared)
 
 def _refuse_mixed(frame, what, parts):

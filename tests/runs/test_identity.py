@@ -11,7 +11,7 @@ from calibnb.cli import main
 from calibnb.core import content
 from calibnb.core.content import content_hash
 from calibnb.notebooks.execute import notebook_folder, plan_notebook, run_notebook
-from calibnb.runs import Run, RunConfig, get_run, get_runs
+from calibnb.runs import Run, RunConfig, collect, compare, get_run, get_runs
 from calibnb.runs import run as run_module
 from calibnb.runs.folder import LockedFolder, find_runs, read_json, write_json
 from calibnb.sweep.spec import Job
@@ -63,6 +63,17 @@ def here(tmp_path, monkeypatch):
 
 def config(data="npz:x.npz", **more):
     return RunConfig(data=data, model_args=dict(hidden=[4]), recipe=Recipe.quick(1), **more)
+
+
+def test_trainings_of_other_data_are_not_compared(here, monkeypatch):
+    get_run(config(), progress=False)
+    overwritten(here, monkeypatch)
+    get_run(config(), progress=False)
+    table = collect()
+    assert table.content.nunique() == 2 and table["files.npz:x.npz"].nunique() == 2
+    with pytest.raises(ValueError, match="loss 'ce' has rows with several content"):
+        compare(table)
+    assert len(compare(table[table.content == table.content[0]])) > 1
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -212,6 +212,9 @@ MIXED = {
     "a list": (dict(recorders=0, **{"model_args.hidden": [[8], [16]]*4}),
                r"frame\['model_args.hidden'\].map\(repr\) == "),
     "networks of two losses": (dict(model=["mlp"]*4 + ["vgg16"]*4), "the rows have several model ('mlp', 'vgg16')"),
+    "other data of one name": (dict(content=["a0", "b1"]*4), "loss 'ce' has rows with several content ('a0', 'b1')"),
+    "other data of two losses": (dict(content=["a0"]*4 + ["b1"]*4), "the rows have several content ('a0', 'b1')"),
+    "another file": ({"files.x.csv": ["a0", "b1"]*4}, "loss 'ce' has rows with several files.x.csv ('a0', 'b1')"),
     "members of an ensemble": (dict(data_seed=[0, 0, 1, 1]*2), "loss 'ce' has 4 seeds on 2 splits"),
 }
 

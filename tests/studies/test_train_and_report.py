@@ -93,6 +93,59 @@ def as_if_of(run, place, **changes):
     (config.path(place)/"run.json").write_text(text)
 
 
+def remade(run, place, info={}, **changes):
+    "A copy of a run that says that its settings, or what was read for it, are others."
+    found = json.loads((run.path/"run.json").read_text())
+    config = RunConfig.model_validate(found["settings"] | dict(experiment="remade") | changes)
+    path = place/"remade"/f"{len(list(place.glob('*/*')))}-s{config.seed}"
+    shutil.copytree(run.path, path)
+    text = json.dumps(found | info | dict(settings=config.model_dump(mode="json")))
+    (path/"run.json").write_text(text)
+
+
+@pytest.fixture(scope="module")
+def report_of_remade(few, tmp_path_factory):
+    "A plugin's loss before and after a change, data before and after a change, and networks that share a split."
+    place = tmp_path_factory.mktemp("remade")
+    for run in few[:4]:
+        remade(run, place)
+        remade(run, place, dict(content="0123456789abcdef"))
+    for seed, code in enumerate(("aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb")):
+        remade(few[2], place, loss="mine", loss_args={}, code={"loss mine": code})
+        remade(few[seed], place, data_seed=7)
+        remade(few[seed + 2], place, data_seed=7)
+    return run_forked("report", dict(root=str(place)), root=place)
+
+
+def titles_of(folder):
+    return [line[3:] for line in (folder/"files"/"report.md").read_text().splitlines() if line.startswith("## ")]
+
+
+def test_old_code_of_a_plugin_has_a_row_of_its_own(report_of_remade):
+    rows = [row[0] for row in table(report_of_remade, "table_1")]
+    assert rows[1:] == ["CE", "FL-3", "mine, version aaaaaaaa", "mine, version bbbbbbbb"]
+    found = finding(report_of_remade, "table 1: CE has the lowest ECE as trained")
+    assert found.ours == "held against FL-3, mine, version aaaaaaaa, mine, version bbbbbbbb"
+
+
+def test_other_data_and_another_split_are_tables_of_their_own(report_of_remade):
+    titles = {name.removeprefix("digits, mlp, 5 epochs") for name in titles_of(report_of_remade)}
+    assert {"; 1: content of the data None", "; 2: content of the data 01234567", " (data_seed 7)"} < titles
+    for i in 2, 3:
+        assert [row[:2] for row in table(report_of_remade, f"table_{i}")][1:] == [["CE", "2"], ["FL-3", "2"]]
+
+
+def test_a_training_makes_a_report_out_of_date(few, tmp_path):
+    settings = dict(root=str(tmp_path))
+    for run in few[0], few[2]:
+        remade(run, tmp_path)
+    assert run_forked("report", settings, root=tmp_path).fresh
+    assert not run_forked("report", settings, root=tmp_path).fresh
+    remade(few[1], tmp_path)
+    folder = run_forked("report", settings, root=tmp_path)
+    assert folder.fresh and table(folder, "table_1")[1][:2] == ["CE", "2"]
+
+
 def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
     "Also those of smoothing that leaves the label out, which is another loss than the usual one."
     for run in few:
