@@ -27,11 +27,20 @@ def copy_notebook(
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
+    for cell in nb.cells: _remove_progress(cell)
     nb.metadata['findings'] = count_verdicts(folder.result.findings)
     for output in _pictures(nb): output.data['image/png'] = _fewer_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
+
+_PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # as `ProgressLines` has it
+
+def _remove_progress(cell):
+    "Remove the lines of progress from the outputs of a cell."
+    for output in cell.get('outputs', []):
+        if output.output_type == 'stream': output.text = _PROGRESS.sub('', output.text)
+    if 'outputs' in cell: cell.outputs = [o for o in cell.outputs if o.output_type != 'stream' or o.text]
 
 def _pictures(nb):
     "The outputs of a notebook that hold a PNG, in order."
