@@ -25,7 +25,7 @@ theirs = .venv is a link to the environment of another checkout: remove the link
 own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test processors check one lab docs sync hooks bench gpu gallery plans clean
+.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu gallery plans clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -97,7 +97,14 @@ bench: $(DEV)          ## measure against peers, in one process, on one thread; 
 	$(call install,.[bench])
 	$(BIN)/python benchmarks/run.py
 
-gpu: $(DEV)            ## on a GPU, ten minutes: is all of it right there, and how fast? DRY=1: try every line of it on a CPU
+# looked for before anything is installed, so without torch
+HAS_CUDA := nvidia-smi -L 2> /dev/null | grep -q GPU || test -e /proc/driver/nvidia/version -o -e /dev/nvidiactl
+no_cuda = make gpu: no NVIDIA GPU is here, so nothing was installed; make gpu DRY=1 tries every line of it on a CPU
+
+cuda:
+	@$(if $(DRY),true,{ $(HAS_CUDA); } || { echo '$(no_cuda)'; exit 2; })
+
+gpu: cuda $(DEV)       ## on a GPU, ten minutes: is all of it right there, and how fast? DRY=1: try every line of it on a CPU
 	$(BIN)/python benchmarks/gpu.py $(if $(DRY),--dry)
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/

@@ -157,7 +157,7 @@ def check_train(settings:dict): # RunConfig
     "The training that parameters of `train` ask for; ValueError for what no training can be."
     _at_least(settings, 'n_bins', 1)
     check_names_before_torch(settings)
-    from calibnb.runs.config import RunConfig  # imported when they are used: they bring torch
+    from calibnb.runs.config import RunConfig, missing_data  # imported when they are used: they bring torch
     from calibnb.train.recipe import Recipe
     full = dict(cifar10=Recipe.cifar, cifar100=Recipe.cifar, svhn=Recipe.cifar, tiny_imagenet=Recipe.tiny_imagenet,
                 sst=Recipe.sst) | {'20newsgroups': Recipe.newsgroups}
@@ -165,4 +165,6 @@ def check_train(settings:dict): # RunConfig
     recipe = preset(**dict(seed=settings['seed']) | settings['recipe'])
     parts = {name: settings[name] for name in ('data', 'data_args', 'model', 'model_args', 'loss', 'loss_args')}
     recorders = list(dict.fromkeys(['nll_breakdown', *settings['recorders']]))
-    return RunConfig(experiment='train', **parts, recipe=recipe, recorders=recorders)
+    config = RunConfig(experiment='train', **parts, recipe=recipe, recorders=recorders)
+    if settings.get('dry_run'): missing_data([(config.data, config.data_args)])
+    return config

@@ -14,11 +14,12 @@ import tempfile
 import warnings
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
-from ..params import check_seed
+from ..params import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
 from .flags import _add_kind, _add_plugin, _check_file, _check_root, _check_there, _kind
 
@@ -56,8 +57,9 @@ def _add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='a metric by name, as a column, e.g. ks_error (calibnb list metrics); may be repeated')
     _add_others(audit)
-    audit.set_defaults(flags=dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator'),
-                       paths=_paths_of_audit)
+    flags = dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator', title='--title')
+    flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
+    audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
 
 def _add_others(audit):
@@ -77,7 +79,9 @@ def _check_audit(args):
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
-    if not args.no_report: _check_root()
+    if not args.no_report:
+        _check_root()
+        for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
     for flag, path in _paths_of_audit(args)[0]: _check_there(path, flag)
 
@@ -154,7 +158,13 @@ def _prepare_report():
     rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
              'runs.run')
     fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
-    Thread(target=import_module, args=['papermill'], daemon=True).start()
+    Thread(target=_import_papermill, daemon=True).start()
+
+def _import_papermill():
+    "Import papermill, and with it requests, without the warning of urllib3 where PySocks is not installed."
+    without_socks = find_spec('socks') is None
+    if without_socks: sys.modules.setdefault('urllib3.contrib.socks', None)  # then its import fails silently
+    import_module('papermill')
 
 # %% ../../nbs/90_cli/03_audit.ipynb #ac7698bc
 def _read_shifted(args, preds):

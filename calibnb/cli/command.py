@@ -9,13 +9,15 @@ __all__ = ['parser', 'main']
 import argparse
 import os
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import calibnb
 from ..core.plugins import add_plugins, load_plugins, plugin_names
-from ..core.text import PlainStream
+from ..core.text import PlainStream, printable
 from .flags import _check_overwriting
-from ..processes.threads import brief_spins
+from ..processes.threads import brief_spins, environment_variables
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
 from .predict import _add_predict, _predict
@@ -47,11 +49,15 @@ _COMMANDS = {  # what may be typed -> what it does; --help keeps the order
     _add_completion: _completion,
 }
 
+def _one_line(text):
+    "Return a text as one line of at most 1000 characters."
+    from calibnb.core.reading import brief
+    return printable(brief(text, 1000), one_line=True)
+
 class _Parser(argparse.ArgumentParser):
     "A grammar whose errors are one line."
     def error(self, message):
-        from calibnb.core.reading import brief, printable
-        line = printable(brief(' '.join(map(str.strip, message.splitlines())), 1000))
+        line = _one_line(' '.join(map(str.strip, message.splitlines())))
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
 
@@ -83,18 +89,13 @@ def _load_named_plugins(args):
     add_plugins(getattr(args, 'plugin', []))
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
-def _one_line(error):
-    "What is wrong, in at most 1000 printable characters; an error of the system with its file first."
-    from calibnb.core.reading import brief, printable, reason
+def _reason(error):
+    "Return what is wrong; an error of the system names its file first."
+    from calibnb.core.reading import reason
     from calibnb.core.settings import reasons
     if isinstance(error, MemoryError): return reason(error)
     named = isinstance(error, OSError) and error.filename and error.strerror
-    return printable(brief(f'{error.filename}: {reason(error)}' if named else reasons(error), 1000))
-
-def _print_anything():
-    "Let terminals without a letter, such as those of LC_ALL=C, show its number; it would raise an error else."
-    for stream in sys.stdout, sys.stderr:
-        if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
+    return f'{error.filename}: {reason(error)}' if named else reasons(error)
 
 # %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
 def _as_typed(message, flags):
@@ -108,28 +109,59 @@ def _check_current_folder():
     except FileNotFoundError:
         raise ValueError('current folder: it was deleted; change to a folder that is there (cd)') from None
 
-def _main(args):
-    try:
-        _check_current_folder()
-        _check_named(args)
-        _check_paths(args)
-        _load_named_plugins(args)
-        code = args.do(args) or 0
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:  # whoever reads has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
-        print(f'calibnb: {_as_typed(_one_line(e), vars(args).get("flags", {}))}', file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print('calibnb: interrupted', file=sys.stderr)
-        return 130
+def _do(args)->int:
+    "Check what all commands have in common, then run the command."
+    _check_current_folder()
+    _check_named(args)
+    _check_paths(args)
+    _load_named_plugins(args)
+    code = args.do(args) or 0
+    sys.stdout.flush()
+    return code
 
+# %% ../../nbs/90_cli/05_command.ipynb #5e770002
+def _can_write(folder):
+    "Return True if files can be made in a folder or, while it is not there, in the nearest folder above."
+    try:
+        path = Path(folder).expanduser()
+        with TemporaryFile(dir=next(p for p in (path, *path.parents) if p.exists())): return True
+    except (OSError, RuntimeError): return False
+
+@contextmanager
+def _writable_settings():
+    "Inside the block, settings of Jupyter, IPython and matplotlib lie in folders that can be written."
+    config = os.environ.get('XDG_CONFIG_HOME') or '~/.config'
+    usual = dict(IPYTHONDIR='~/.ipython', MPLCONFIGDIR=f'{config}/matplotlib',
+                 JUPYTER_RUNTIME_DIR='~/.local/share/jupyter')
+    wanted = [name for name, folder in usual.items() if name not in os.environ and not _can_write(folder)]
+    if not wanted:
+        yield
+        return
+    with TemporaryDirectory(prefix='calibnb-', ignore_cleanup_errors=True) as folder:
+        folders = {name: f'{folder}/{name.lower()}' for name in wanted}
+        for path in folders.values(): os.mkdir(path, 0o700)
+        with environment_variables(folders): yield
+
+@contextmanager
+def _plain_output():
+    "Inside the block, control characters, and letters that the terminal lacks (LC_ALL=C), are written as their codes."
+    for stream in sys.stdout, sys.stderr:
+        if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
+    with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield
+
+# %% ../../nbs/90_cli/05_command.ipynb #5e770003
 def main(argv=None)->int: # exit code
     "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
-    _print_anything()
     os.environ.update(brief_spins(os.environ))  # before a command imports torch; for the processes that it starts too
-    with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)):
-        return _main(parser().parse_args(argv))
+    with _plain_output(), _writable_settings():
+        args = parser().parse_args(argv)
+        try: return _do(args)
+        except BrokenPipeError:  # whoever reads has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
+            print(f'calibnb: {_as_typed(_one_line(_reason(e)), vars(args).get("flags", {}))}', file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print('calibnb: interrupted', file=sys.stderr)
+            return 130

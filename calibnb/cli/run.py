@@ -107,13 +107,29 @@ def _sweep(args):
     return int(not table.state.isin(['done', 'done before']).all())
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
+def _data_of(config):
+    "(name, options) of the data of a training; of a notebook only data with a path, which all settings read."
+    if not isinstance(config, tuple): return config.data, config.data_args
+    settings = config[1]
+    name = settings.get('data')
+    if isinstance(name, str) and ':' in name: return name, settings.get('data_args', {})
+    return None
+
 def _print_plan(table, configs):
-    "What would be run; of trainings also how long they take."
+    "What would be run, and what is missing for it; of trainings also how long they take."
+    from calibnb.runs.config import missing_data
+    todo = [config for config, state in zip(configs, table.state) if state == 'to do']
+    missing = missing_data(filter(None, map(_data_of, todo)))
+    hours = _hours_text(configs)
     print(table[['state', 'run', 'job']].to_string(index=False, header=False))
     print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
-    if any(isinstance(config, tuple) for config in configs): return  # notebooks
+    for line in missing + hours: print(line)
+
+def _hours_text(configs):
+    "The sum of the hours as a list of one text; an empty list for notebooks."
+    if any(isinstance(config, tuple) for config in configs): return []
     from calibnb.runs.many import plan_table, sum_text
-    print(sum_text(plan_table(configs, estimate=True)).partition(': ')[2])
+    return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
 def _print_ends(table, seconds):
     "The table of a sweep, then the reasons of what failed, each whole and once, on a line of its own."

@@ -12,9 +12,15 @@ from html import escape
 # %% ../../nbs/00_core/02b_text.ipynb #e3b055bb
 _CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]')
 
-def printable(text)->str:
-    "Return a text with control characters written as escape codes; line breaks and tabs stay."
-    return _CONTROL.sub(lambda found: found[0].encode('unicode_escape').decode(), str(text))
+def _code(character): return character.encode('unicode_escape').decode()
+
+def printable(
+    text,
+    one_line:bool=False,  # escape line breaks, tabs and unusual spaces too
+)->str:
+    "Return a text with control characters written as escape codes."
+    if one_line: return ''.join(c if c.isprintable() else _code(c) for c in str(text))
+    return _CONTROL.sub(lambda found: _code(found[0]), str(text))
 
 _OF_A_BAR = re.compile('(\n|\x1b\\[A)*')  # by which tqdm moves to the line of another bar
 

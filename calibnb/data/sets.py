@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'data_paths', 'data_fingerprint', 'note_data', 'list_data', 'data_options', 'load_data', 'register_data',
-           'true_posterior', 'data_size']
+           'data_paths', 'check_data', 'data_fingerprint', 'note_data', 'list_data', 'data_options', 'load_data',
+           'register_data', 'true_posterior', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
@@ -16,7 +16,7 @@ from pathlib import Path
 from ..core.content import content_hash, note_input
 from ..core.options import bind_options
 from ..core.plugins import Registry, registers
-from .cache import MissingData, data_root
+from .cache import MissingData, data_root, find_data
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
 from .texts import find_vectors, read_newsgroups, read_sst
 from .splits import pixel_scale, Splits, split_arrays
@@ -186,6 +186,22 @@ def data_paths(
         except MissingData: pass  # told when the set is read
     return [path for path in wanted if path.exists()]
 
+
+# %% ../../nbs/50_data/08_sets.ipynb #6a33b359
+def check_data(
+    name:str, /, # one of `list_data()`
+    **options,   # of the data set
+):
+    "Raise MissingData, which says how to get it, if a file of a data set is not on this machine; nothing is read."
+    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
+    elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
+    if options.get('human_labels'): find_data('cifar10h', [_HUMAN[0]])
+    if options.get('vectors'): find_vectors(options['vectors'])
+
+def _check_path(kind, path):
+    if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} is not there')
+    if kind == 'imagefolder' and not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
 
 # %% ../../nbs/50_data/08_sets.ipynb #09553891
 def data_fingerprint(

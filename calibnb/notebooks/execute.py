@@ -371,4 +371,10 @@ def _describe_plan(path):
         rows = rows.drop(columns=column).assign(**{title: times})
         total.append(f'about {_duration(3600*hours.sum())} {where}')
     planned = f'{len(rows)} {"run" if len(rows) == 1 else "runs"} planned, none made'
-    return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False)]
+    return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False), *_missing_sets(rows)]
+
+def _missing_sets(rows):
+    "Lines that name the data sets of a plan which are not on this machine."
+    from calibnb.runs.config import missing_data
+    names = rows.data.unique() if 'data' in rows else ()
+    return [f'  {line}' for line in missing_data([(name, {}) for name in names if ':' not in name])]

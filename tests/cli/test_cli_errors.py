@@ -6,24 +6,29 @@ Each ends with a code that is not 0, one line on stderr that names what is wrong
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from conftest import patience
 from fuzz import run_case
 from safetensors.torch import save_file
 
 from calibnb import cli
 from calibnb.data.downloads import downloads
 from calibnb.models import make_model
+from calibnb.notebooks.execute import _describe_plan
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
 from calibnb.train import Recipe
 
+SETTINGS_FOLDERS = "IPYTHONDIR", "MPLCONFIGDIR", "JUPYTER_RUNTIME_DIR", "XDG_CONFIG_HOME"
 DRAW = torch.Generator().manual_seed(0)
 LOGITS = 4 * torch.randn(60, 3, generator=DRAW)
 TARGET = torch.multinomial((LOGITS / 2).softmax(1), 1, generator=DRAW)[:, 0]
@@ -158,6 +163,10 @@ SPECS = {
     "twice.json": '{"base": {"loss": "ce", "loss": "brier"}}',
     "long.yaml": "grid: {seed: '0:99999999999'}",
     "binary.yaml": b"\xff\xfe\x00\x00",
+    "npz.yaml": "base: {data: 'npz:absent.npz'}",
+    "images.yaml": "base: {data: 'imagefolder:absent'}",
+    "corrupted.yaml": "base: {data: 'corrupted:npz:absent.npz'}",
+    "unread.yaml": "base: {data: 'imagefolder:nothing'}",
 }
 
 
@@ -453,6 +462,15 @@ APPLY = [
     ("calibrator.safetensors good.npz --logits --out folder.npz", "--out: folder.npz"),
     ("calibrator.safetensors good.npz --logits --out file/o.npz", "--out: file/o.npz"),
 ]
+DRY = [  # a dry run looks for the data before it shows a plan
+    ("sweep npz.yaml", "data: absent.npz is not there"),
+    ("sweep images.yaml", "data: absent is not a folder"),
+    ("sweep corrupted.yaml", "data: absent.npz is not there"),
+    ("sweep unread.yaml", "nothing"),
+    ("sweep train --grid data=digits,npz:absent.npz", "data: absent.npz is not there"),
+    ("run train -p dry_run true -p data npz:absent.npz", "data: absent.npz is not there"),
+    ("run train -p dry_run true -p data imagefolder:absent", "data: absent is not a folder"),
+]
 PREDICT = [
     ("absent.pt digits --out p.npz", "network: absent.pt is not there"),
     ("good.npz digits --out p.npz", "model file: '.npz'"),
@@ -479,6 +497,7 @@ PREDICT = [
 ]
 COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY, predict=PREDICT)
 WRONG = GENERAL + [(f"{command} {rest}", told) for command, cases in COMMANDS.items() for rest, told in cases]
+WRONG += [(f"{line} --dry-run" if line.startswith("sweep") else line, told) for line, told in DRY]
 
 
 def words(line):
@@ -506,6 +525,59 @@ def test_a_wrong_usage_ends_in_one_line_and_writes_nothing(here, monkeypatch, ca
     assert err.count("\n") == 1 and err.startswith("calibnb: ") and told in err and len(err) < 1000, err
     assert not out and "Traceback" not in err
     assert listing(here) == before
+
+
+DEEP = {"thousands": "["*5000, "closed": "["*150 + "]"*150, "dictionaries": '{"a": '*600 + "0" + "}"*600}
+TYPED = {
+    "run": ["run", "train", "-p", "model_args"],
+    "dotted": ["run", "train", "-p", "model_args.hidden"],
+    "sweep": ["sweep", "train", "--dry-run", "-p", "model_args.hidden"],
+    "option": ["sweep", "train", "--dry-run", "--option", "num_cpus"],
+}
+
+
+@pytest.mark.parametrize("depth", DEEP)
+@pytest.mark.parametrize("command", TYPED)
+def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth):
+    monkeypatch.setenv("CALIBNB_RUNS", str(here / "runs"))
+    before = listing(here)
+    code = call([*TYPED[command], DEEP[depth]])
+    out, err = capfd.readouterr()
+    if command == "option" and depth != "thousands":
+        return  # only read where there is an engine that takes it
+    assert code == 2 and not out and err.count("\n") == 1 and len(err) < 1100, (code, out, err)
+    assert "nested too deeply" in err or "more than 100 deep" in err, err
+    assert listing(here) == before
+
+
+@pytest.mark.parametrize("argv, told", [
+    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is no Unicode text"),
+    (["audit", "a\udcff.npz", "--logits"], "which is no Unicode text"),
+    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is no Unicode text"),
+], ids=["title", "file", "parameter"])
+def test_bytes_that_are_no_text_end_in_one_line(here, monkeypatch, capfd, argv, told):
+    "As the shell hands them over: a file name in another encoding has halves of characters."
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("CALIBNB_RUNS", str(here / "runs"))
+    shutil.copy(here / "good.npz", here / "a\udcff.npz")
+    try:
+        code = call(argv)
+    finally:
+        os.remove(here / "a\udcff.npz")
+    out, err = capfd.readouterr()
+    assert code == 2 and not out and err.count("\n") == 1 and told in err, (code, out, err)
+
+
+def test_a_dry_run_names_the_data_to_download(here, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("CALIBNB_DATA", str(tmp_path))
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "cifar.yaml").write_text("base: {data: cifar10, model: mlp}\ngrid: {seed: '0:2'}")
+    assert call(["sweep", str(tmp_path / "cifar.yaml"), "--dry-run"]) == 0
+    out, err = capfd.readouterr()
+    said = [line for line in out.splitlines() if "run `calibnb download cifar10`" in line]
+    assert len(said) == 1 and said[0].startswith(f"data: cifar10 is not in {tmp_path}") and not err
+    pd.DataFrame(dict(data=["cifar10"]*2 + ["digits"])).to_csv(tmp_path / "plan.csv")
+    assert "run `calibnb download cifar10`" in _describe_plan(tmp_path / "plan.csv")[-1]
 
 
 def test_every_command_that_writes_says_what_it_reads_and_writes():
@@ -615,6 +687,44 @@ os.chdir({str(tmp_path)!r}), os.rmdir({str(tmp_path)!r})
 sys.exit(main(["run", "toy_gaussian"]))"""
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 2 and ended.stderr.startswith("calibnb: current folder: it was deleted; change to")
+
+
+@pytest.mark.parametrize("home", ["/proc/nonexistent", "file", "sealed"])
+def test_settings_of_jupyter_need_no_home(here, monkeypatch, home):
+    "They lie in temporary folders where the home directory cannot be written; the user's own variables win."
+    sealed = here / "nothing"
+    home = {"file": here / "file", "sealed": sealed}.get(home, home)
+    for name in SETTINGS_FOLDERS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", "/mine")
+    if home == sealed:  # modes are nothing to root
+        monkeypatch.setattr(cli.command, "TemporaryFile", lambda dir: (_ for _ in ()).throw(PermissionError(dir)))
+    with cli.command._writable_settings():
+        made = [Path(os.environ[name]) for name in ("IPYTHONDIR", "MPLCONFIGDIR")]
+        assert all(path.is_dir() and os.access(path, os.W_OK) for path in made)
+        assert os.environ["JUPYTER_RUNTIME_DIR"] == "/mine"
+    assert not any(path.exists() for path in made) and "IPYTHONDIR" not in os.environ
+
+
+def test_an_audit_without_a_home_gives_its_report_and_no_warnings(here, tmp_path):
+    env = {k: v for k, v in os.environ.items() if k not in SETTINGS_FOLDERS}
+    env |= dict(HOME="/proc/nonexistent", CALIBNB_RUNS=str(tmp_path / "runs"))
+    program = [str(Path(sys.executable).parent / "calibnb"), "audit", "good.npz", "--logits"]
+    ended = subprocess.run(program, cwd=here, env=env, capture_output=True, text=True, timeout=patience(120))
+    assert ended.returncode == 0 and not ended.stderr, ended
+    assert len(list(tmp_path.glob("runs/audit/*/files/report.html"))) == 1
+
+
+def test_papermill_is_imported_without_a_warning_of_proxies():
+    "requests hides it by a filter, which another thread may put back as it was while requests is imported."
+    script = """import sys, warnings
+from calibnb.cli.audit import _import_papermill
+sys.modules["socks"] = None  # PySocks is not installed
+warnings.simplefilter = lambda *args, **kwargs: None
+_import_papermill()"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(120))
+    assert ended.returncode == 0 and "SOCKS" not in ended.stderr, ended.stderr
 
 
 def test_a_reader_that_has_enough_is_no_error(here):

@@ -434,6 +434,17 @@ def test_make_installs_by_uv_and_adds_only_what_is_missing(clone):
     assert asked(clone)[2:] == [("uv", ".[dev]")]
 
 
+def test_make_gpu_looks_for_a_gpu_before_it_installs(clone):
+    ended = make(clone, "gpu", "HAS_CUDA=false")
+    assert ended.returncode == 2 and "no NVIDIA GPU is here" in ended.stdout and len(ended.stdout.splitlines()) == 1
+    assert not (clone/"asked").exists() and not (clone/".venv").exists()
+    for wanted in "HAS_CUDA=true", "DRY=1":
+        (clone/".venv"/".dev").unlink(missing_ok=True)
+        (clone/"asked").unlink(missing_ok=True)
+        make(clone, "gpu", wanted)
+        assert ("uv", ".[dev]") in asked(clone)
+
+
 def test_make_installs_nothing_into_the_environment_of_another_checkout(clone, tmp_path_factory):
     others = tmp_path_factory.mktemp("others")
     (others/"bin").mkdir()
