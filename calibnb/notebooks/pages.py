@@ -154,7 +154,7 @@ def _summary(nb)->dict:
     text = next((c.source for c in nb.cells if c.cell_type == 'markdown'), '')
     title = next((line[2:].strip() for line in text.split('\n') if line.startswith('# ')), '')
     advice = re.search(r'\*\*What to look at\*\*:\s*(.+?)(?:\n\n|$)', text, re.S)
-    advice = ' '.join(advice[1].split()) if advice else ''
+    advice = re.sub(r'\*(\w[^*]*)\*', r'\1', ' '.join(advice[1].split())) if advice else ''  # words, without emphasis
     def is_cover(output): return bool(output.metadata.get('image/png', {}).get('cover'))
     cover = max(_pictures(nb), key=is_cover, default=None)  # the first, where none or several are
     picture = cover.data['image/png'] if cover else None
