@@ -9,5 +9,9 @@ __all__ = ['CALIBRATORS', 'list_calibrators', 'make_calibrator', 'register_calib
 from . import composed, confidence_maps, scaling, structured  # noqa: F401
 from .calibrator import CALIBRATORS, list_calibrators, make_calibrator, register_calibrator  # noqa: F401
 
+for room in scaling, structured, confidence_maps:  # listed from simple to complex, whichever was imported first
+    for name in [name for name, cls in CALIBRATORS.items() if cls.__module__ == room.__name__]:
+        CALIBRATORS[name] = CALIBRATORS.pop(name)
+
 # %% ../../nbs/30_posthoc/08_named.ipynb #5a0c8f14
 _all_ = ['CALIBRATORS', 'list_calibrators', 'make_calibrator', 'register_calibrator']
