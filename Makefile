@@ -66,7 +66,7 @@ processors: $(DEV)     ## the tests that compare numbers, as on six other proces
 
 check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports
 	$(BIN)/ruff check
-	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py)
+	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py tests/house/test_bits.py)
 
 one: $(DEV)            ## lessons and tests of one wing: make one W=metrics
 	$(call both,$(LESSONS) --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
