@@ -661,7 +661,7 @@ ELSEWHERE = {
                LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
     "synth": {},
     "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download data_paths "
-                       "note_data register_data check_corruption list_corruptions pixel_scale",
+                       "check_data note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "in_turn Batch"},
     "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory memory_given_back ordered "
