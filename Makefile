@@ -25,7 +25,7 @@ theirs = .venv is a link to the environment of another checkout: remove the link
 own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu gallery plans clean
+.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu mutants gallery plans clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -106,6 +106,9 @@ cuda:
 
 gpu: cuda $(DEV)       ## on a GPU, ten minutes: is all of it right there, and how fast? DRY=1: try every line of it on a CPU
 	$(BIN)/python benchmarks/gpu.py $(if $(DRY),--dry)
+
+mutants: $(DEV)       ## how many small faults in calibnb/ do the tests see? N=80 SEED=0; about an hour
+	$(BIN)/python tests/mutants.py $(or $(N),80) --seed $(or $(SEED),0)
 
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
