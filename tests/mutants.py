@@ -26,11 +26,11 @@ TESTS = {  # wing -> where its tests lie, if not in a folder of its name
 
 
 def mutated(node):
-    "Return the node with one small fault, or None where it has no mutant."
+    "Return the text of a node with one small fault, or None where it has no mutant."
     if isinstance(node, (ast.BinOp, ast.BoolOp)) and type(node.op) in SWAPS:
-        return ast.unparse(_with(node, op=SWAPS[type(node.op)]()))
+        return f"({ast.unparse(_with(node, op=SWAPS[type(node.op)]()))})"
     if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        return ast.unparse(_with(node, ops=[SWAPS[type(node.ops[0])](), *node.ops[1:]]))
+        return f"({ast.unparse(_with(node, ops=[SWAPS[type(node.ops[0])](), *node.ops[1:]]))})"
     if isinstance(node, ast.Constant) and isinstance(node.value, bool):
         return repr(not node.value)
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
@@ -44,13 +44,14 @@ def _with(node, **changed):
 
 
 def places(path):
-    "Yield (line, text before, text after) of every mutant of a file."
+    "Yield (node, text before, text after) of every mutant of a file; texts with braces (f-strings) are left alone."
     text = path.read_text()
-    for node in ast.walk(ast.parse(text)):
-        after = mutated(node)
-        before = after and ast.get_source_segment(text, node)
-        if before and "__all__" not in before:
-            yield node, before, after
+    tree = ast.parse(text)
+    formatted = {inner for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        after = None if node in formatted else mutated(node)
+        if after:
+            yield node, ast.get_source_segment(text, node), after
 
 
 def with_mutant(text, node, after):
@@ -59,7 +60,7 @@ def with_mutant(text, node, after):
     first, last = node.lineno - 1, node.end_lineno - 1
     head = b"".join(lines[:first]) + lines[first][:node.col_offset]
     tail = lines[last][node.end_col_offset:] + b"".join(lines[last + 1:])
-    return (head + f"({after})".encode() * (after != "pass") + b"pass"*(after == "pass") + tail).decode()
+    return (head + after.encode() + tail).decode()
 
 
 def drawn(n, seed):

@@ -447,6 +447,7 @@ def test_special_cases_coincide(seed, gamma, N, K):
     for loss in (losses.focal_loss, losses.inverse_focal_loss, losses.dual_focal_loss, losses.label_smoothing_loss,
                  losses.lp_norm_loss, losses.entropy_regularized_loss):
         torch.testing.assert_close(loss(logits, target, 0., **none), ce, rtol=1e-12, atol=1e-12)
+    assert torch.equal(losses.focal_loss(logits, target, 0., **none), ce)  # bits: the factor is left out
     focal = losses.focal_loss(logits, target, gamma, **none)
     torch.testing.assert_close(losses.bsce_loss(logits, target, gamma, beta=1., **none), 2**gamma*focal)
     smoothed = losses.label_smoothing_loss(logits, target, .1, **none)

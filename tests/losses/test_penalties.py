@@ -4,7 +4,6 @@ import json
 import pytest
 import torch
 import torch.nn.functional as F
-from close import close
 from conftest import VECTORS, tensors, vectors, within
 
 from calibnb import losses
@@ -154,7 +153,7 @@ def test_adafocal_remembers_its_state():
     other.load_state_dict(loss.state_dict())
     logits, target = batch()
     assert torch.equal(other.gammas, loss.gammas) and torch.equal(other.edges, loss.edges)
-    assert close(other(logits, target), loss(logits, target), len(target))
+    assert torch.equal(other(logits, target), loss(logits, target))  # bits: one state, the same operations
     assert loss.float().gammas.dtype == torch.float32 and loss(logits, target).isfinite()
 
 
