@@ -90,7 +90,7 @@ def training_steps(model, loader, optimizer, device="cpu", loss_fn=F.cross_entro
 def double_backward_step(step, batch, scope, lr=.1):
     "What a `MetaStepper` does, with the hypergradient by a graph of second order."
     model, inner = step.model, step.inner
-    x_other, y_other = step.others.next(step.device)
+    x_other, y_other = step.meta_batches.next(step.device)
     features = model.features(batch.x)
     each = losses.focal_loss(model.head(features), batch.y, inner(features), reduction="none")
     weights = dict(model.named_parameters())

@@ -7,9 +7,9 @@ from .learned import GammaNet as GammaNet
 from .learned import SMOOTHINGS as SMOOTHINGS
 from .learned import LearnedSmoothing as LearnedSmoothing
 from .learned import LearnedL2 as LearnedL2
-from .hypergradients import untouched_statistics as untouched_statistics
-from .hypergradients import drawn_state as drawn_state
-from .hypergradients import drawn_again as drawn_again
+from .hypergradients import frozen_batchnorm_stats as frozen_batchnorm_stats
+from .hypergradients import rng_state as rng_state
+from .hypergradients import replay_rng as replay_rng
 from .hypergradients import virtual_step as virtual_step
 from .hypergradients import Direction as Direction
 from .hypergradients import head_direction as head_direction
@@ -22,6 +22,6 @@ from .trainer import OUTER as OUTER
 from .trainer import MetaRecipe as MetaRecipe
 from .trainer import InnerLoss as InnerLoss
 from .trainer import InnerStep as InnerStep
-from .trainer import Cycle as Cycle
+from .trainer import EndlessBatches as EndlessBatches
 from .trainer import MetaStepper as MetaStepper
 from .trainer import MetaTrainer as MetaTrainer

@@ -29,7 +29,7 @@ from ..models.named import make_model
 from ..models.sequences import set_vectors
 from ..train.history import History
 from ..train.recorders import make_recorder
-from ..train.stepper import memory_given_back
+from ..train.device import release_cached_memory
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
 from .folder import Result, RunFolder, locked_folder
@@ -131,8 +131,8 @@ def _train(config:RunConfig, folder:RunFolder, device, progress, tensorboard):
     history = trainer.fit(splits, watching.values(), folder/'checkpoint.pt', rank() == 0 and progress,
                           tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
-    if rank() == 0 and trainer.kept.epoch:
-        folder.log(f'kept epoch {trainer.kept.epoch}, {config.recipe.keep} {trainer.kept.score:.4f}')
+    if rank() == 0 and trainer.best.epoch:
+        folder.log(f'kept epoch {trainer.best.epoch}, {config.recipe.keep} {trainer.best.score:.4f}')
     learned = trainer.stepper.inner
     if learned is not None: _write_tensors(folder/'loss.safetensors', learned.state_dict())
     if rank() == 0: _write(folder, history, watching, preds, model, splits)
@@ -195,5 +195,5 @@ def get_run(
         if path != folder.path: folder = RunFolder(path)  # of another process than the first
         if broadcast(folder.state != 'done'):  # else another worker, or `_launch`, has just made it
             if rank() == 0: stack.enter_context(_running(folder, config, device))
-            with memory_given_back(): _train(config, folder, device, progress, tensorboard)
+            with release_cached_memory(): _train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))

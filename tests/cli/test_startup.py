@@ -18,7 +18,7 @@ from calibnb.models import list_models
 from calibnb.names import NAMES
 from calibnb.posthoc import list_calibrators
 from calibnb.sweep.engines import engines
-from calibnb.train.recipe import GPUPresets, ImagePresets, Presets
+from calibnb.train.recipe import PRESETS
 from calibnb.train.recorders import recorders
 
 HEAVY = {"torch", "sklearn", "pandas", "numpy", "matplotlib", "torchvision", "torchmetrics", "papermill", "IPython"}
@@ -31,7 +31,7 @@ REGISTRIES = {
     "metric": list(metrics),  # of today: tests add theirs
     "metric of every table": _columns,
     "recorder": recorders,
-    "preset": [name for kind in (ImagePresets, Presets, GPUPresets) for name in vars(kind) if not name.startswith("_")],
+    "preset": PRESETS,
     "corruption": list_corruptions(),
     "engine": engines,
     "file format": _readers,

@@ -157,7 +157,7 @@ def test_batches(where):
     for a, b in zip(there, made(images("cpu"), "cpu"), strict=True):
         assert a.x.device.type == DEVICE.type
         assert_close(a.x, b.x, torch.float32)
-        assert a.y.cpu().equal(b.y) and a.other.cpu().equal(b.other) and a.lam == b.lam
+        assert a.y.cpu().equal(b.y) and a.y_partner.cpu().equal(b.y_partner) and a.lam == b.lam
 
 
 RECIPES = {"plain": {}, "clipped": dict(clip=1.), "mixup": dict(mixup=.4), "in pieces": dict(accumulate=2),
@@ -234,8 +234,8 @@ def test_meta_training(kind):
     "The sums of |hypergradient| and of the outer loss, what was learned, and the network."
     meta = MetaRecipe(**METAS[kind])
     there, here = (meta_trained(str(d), meta) for d in (DEVICE, "cpu"))
-    assert there.stepper.watched.device.type == DEVICE.type
-    assert_close(there.stepper.watched, here.stepper.watched, torch.float32)
+    assert there.stepper.totals.device.type == DEVICE.type
+    assert_close(there.stepper.totals, here.stepper.totals, torch.float32)
     for a, b in zip(there.model.parameters(), here.model.parameters()):
         assert_close(a, b, torch.float32)
     for a, b in zip(there.stepper.inner.parameters(), here.stepper.inner.parameters()):

@@ -30,9 +30,8 @@ from calibnb.models import make_model
 from calibnb.train import Evaluator, GradientNorms, Recipe, Stepper
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.recipe import FusedSGD
-from calibnb.train.recorders import KeptEpoch, _copied
-from calibnb.train.session import Progress
-from calibnb.train.stepper import mean_loss
+from calibnb.train.recorders import BestEpoch, _copy_state
+from calibnb.train.trainer import Progress, mean_loss
 
 DEVICES = "cuda", "meta"
 OPTIONS = {"as they are": {}, "weight": dict(weight=[1.]*10), "ignore_index": dict(ignore_index=-100)}
@@ -154,7 +153,7 @@ def test_batches(device):
         plan.parts = {k: mode.from_tensor(v) for k, v in plan.parts.items()}
         where = dict(cuda="cuda:0", meta="meta")[device]  # as tensors name it
         for made in batches(images(where), plan, where):
-            assert {t.device.type for t in (made.x, made.y, made.other)} == {device}
+            assert {t.device.type for t in (made.x, made.y, made.y_partner)} == {device}
             assert made.x.shape == (16, 3, 16, 16) and made.x.dtype == torch.float32
 
 
@@ -185,7 +184,7 @@ def test_step(kind):
     recipe, loss = Recipe(**STEPS[kind]), make_loss("focal")
     plan = plan_of(mixup=recipe.mixup)
     device = torch.device("meta")
-    progress = Progress(torch.Generator(), KeptEpoch("last"), None)
+    progress = Progress(torch.Generator(), BestEpoch("last"), None)
     with stand_in() as mode:
         plan.parts = {k: v if v is None else mode.from_tensor(v) for k, v in plan.parts.items()}
         stepper = Stepper(small_network(mode), loss, recipe, device)
@@ -218,7 +217,7 @@ def test_meta_step(kind, monkeypatch):
         stepper = MetaStepper(small_network(mode), InnerLoss(meta), recipe, device, meta, images("meta", 32))
         for made in batches(images("meta", 32), plan, "meta"):
             loss, _ = stepper(made, .1)
-        assert {t.device.type for t in (loss, stepper.watched)} == {"meta"}
+        assert {t.device.type for t in (loss, stepper.totals)} == {"meta"}
 
 
 def test_recorders_on_the_device(monkeypatch):
@@ -234,7 +233,7 @@ def test_recorders_on_the_device(monkeypatch):
         found = GradientNorms().arrays_of(asked)
         assert {k: (v.device.type, v.shape) for k, v in found.items()} == dict.fromkeys(found, ("cpu", (64,)))
         model = small_network(mode)
-        kept = _copied(model)
+        kept = _copy_state(model)
         assert kept.keys() == model.state_dict().keys() and {t.device.type for t in kept.values()} == {"meta"}
 
 

@@ -40,7 +40,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
     "batches": "train.batches",
     "recorders": "train.history train.recorders",
-    "train": "train.task train.evaluator train.stepper train.session train.trainer train.callbacks",
+    "train": "train.device train.evaluator train.trainer train.callbacks",
     "gamma_net": "meta.learned meta.hypergradients", "meta": "meta.trainer",
 }
 
@@ -485,7 +485,7 @@ TABLE |= {
     "gamma_net.head_direction": lambda: gamma_net.head_direction(HEAD.head, FEATURES5,
                                                                  (HEAD.head.weight, HEAD.head.bias), FEATURES5, TARGET,
                                                                  F.cross_entropy, .1),
-    "gamma_net.drawn_again": lambda: [drawn() for _ in range(2)],
+    "gamma_net.replay_rng": lambda: [drawn() for _ in range(2)],
 }
 FEATURES5 = draw(N, 5, seed=9)
 TRAINS |= {"models.head_gradient_norm", "gamma_net.hypergradient", "gamma_net.leaked_gradients",
@@ -509,8 +509,8 @@ def hyper(fn, **options):
 
 def drawn():
     torch.manual_seed(0)
-    state = gamma_net.drawn_state("cpu")
-    with gamma_net.drawn_again(state, "cpu"):
+    state = gamma_net.rng_state("cpu")
+    with gamma_net.replay_rng(state, "cpu"):
         return torch.rand(3, dtype=torch.float32, device="cpu")
 
 
@@ -547,14 +547,15 @@ TABLE |= {
                               for o in (dict(mixup=.4, clip=1.), dict(accumulate=2, label_noise=.3, schedule="cosine"),
                                         dict(precision="bf16", keep="val_nll"))],
     "train.Trainer, optimisers": lambda: [trained(optimizer=o, lr=.01, epochs=1) for o in ("adam", "adamw", "adagrad")],
-    "train.flip_labels": lambda: train.flip_labels(TARGET, K, .5, 0),
+    "batches.flip_labels": lambda: batches.flip_labels(TARGET, K, .5, 0),
     "train.mean_loss": lambda: train.mean_loss(CONF, [1]*N, Recipe(), 0),
     "recorders.make_recorder": lambda: trained(ALL_RECORDERS, keep="refinement"),
     "meta.MetaTrainer": lambda: [meta_trained(**o)
                                  for o in ({}, dict(scope="full"), dict(learn="smoothing", outer="dece"),
                                            dict(learn="l2", ce_weight=1., with_leak=True))],
     "meta.MetaRecipe": lambda: meta.MetaRecipe().model_dump(),
-    "meta.Cycle": lambda: [c.next("cpu") for c in [meta.Cycle(data.Split(FEATURES, TARGET), 7, 0)] for _ in range(5)],
+    "meta.EndlessBatches": lambda: [b.next("cpu") for b in [meta.EndlessBatches(data.Split(FEATURES, TARGET), 7, 0)]
+                                    for _ in range(5)],
 }
 TRAINS |= {"train.Trainer", "train.Trainer, optimisers", "recorders.make_recorder", "meta.MetaTrainer"}
 
@@ -653,9 +654,9 @@ ELSEWHERE = {
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature"},
     "score_maps": {},
     "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets check_metrics check_shifted Shifted Worth SAME_NLL DOUBT"},
-    "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS untouched_statistics drawn_state Direction LearnedLoss",
+    "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
-    "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep MetaFields MetaPresets",
+    "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep",
              "a part of meta.MetaTrainer": "MetaStepper"},
     "models": {HELPERS: "models Classifier list_models set_vectors register_model",
                LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision"},
@@ -663,13 +664,16 @@ ELSEWHERE = {
     "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download data_paths "
                        "check_data note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
-    "batches": {HELPERS: "in_turn Batch"},
-    "train": {HELPERS: "check_task check_model_and_recipe one_thread explain_memory memory_given_back ordered "
-                       "average_buffers GradientScale lightning_callback",
-              "parts of train.Trainer": "Evaluator Stepper Progress Session training_session"},
-    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles EpochView Recorder Snapshots "
-                           "ready_recorders register_recorder",
-                  "part of train.Trainer": "KeptEpoch",
+    "batches": {HELPERS: "prefetch Batch"},
+    "train": {HELPERS: "check_task check_model_and_recipe check_micro_batches check_scalar loss_reduction "
+                       "makes_own_labels "
+                       "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
+                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale "
+                       "lightning_callback",
+              "parts of train.Trainer": "Evaluator Stepper Progress"},
+    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles epoch_reporter EpochView Recorder "
+                           "Snapshots make_recorders register_recorder",
+                  "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "

@@ -13,8 +13,8 @@ from torch.func import functional_call
 from calibnb.data import Split, Splits, load_data
 from calibnb.losses import dece, focal_loss, sece
 from calibnb.meta import (
-    POSITIVITY, SMOOTHINGS, Cycle, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer, focal_logit_gradient,
-    hypergradient, untouched_statistics
+    POSITIVITY, SMOOTHINGS, EndlessBatches, GammaNet, LearnedL2, LearnedSmoothing, MetaRecipe, MetaTrainer,
+    focal_logit_gradient, frozen_batchnorm_stats, hypergradient
 )
 from calibnb.models import make_model
 from calibnb.runs import RunConfig, collect, get_run
@@ -176,7 +176,7 @@ def after_a_step(weights, loss, lr, scope):
 def by_double_backward(model, inner, loss, batch, other, outer, lr, scope, reduction):
     "What `hypergradient` returns, by autograd through the step."
     (x, y), (x_val, y_val) = batch, other
-    with untouched_statistics(model):
+    with frozen_batchnorm_stats(model):
         features = model.features(x)
         values = loss(model.head(features), y, features.detach())
         total = values.mean() if reduction == "mean" else values.sum()
@@ -353,8 +353,7 @@ def small_mlp():
 def begun(net, splits, meta, **recipe):
     "The stepper of a training that is about to begin."
     trainer = MetaTrainer(net, meta, Recipe(**dict(epochs=3, batch_size=16) | recipe), "cpu")
-    trainer.recorders = []
-    trainer._begin(splits, name_task=False)
+    trainer._begin(splits)
     net.train()
     return trainer.stepper
 
@@ -372,9 +371,9 @@ def first_batch(splits):
 
 def next_other(step):
     "The batch that the stepper will take next from the other data."
-    place = step.others.state_dict()
-    other = step.others.next("cpu")
-    step.others.load_state_dict(place)
+    place = step.meta_batches.state_dict()
+    other = step.meta_batches.next("cpu")
+    step.meta_batches.load_state_dict(place)
     return other
 
 
@@ -408,7 +407,7 @@ def test_nothing_of_the_other_data_reaches_the_network(meta):
         net, step = begun_cnn(data, meta)
         step(batch, .1)
         found.append(([p.grad.clone() for p in net.parameters()], [b.clone() for b in net.buffers()]))
-        assert step.watched[0] > 0, "nothing reaches the loss"
+        assert step.totals[0] > 0, "nothing reaches the loss"
     assert all(torch.equal(a, b) for one, two in zip(*found) for a, b in zip(one, two))
     gradients, buffers = found[0]
     plain = small_cnn().train()
@@ -434,7 +433,7 @@ def test_the_leak_changes_the_gradient_of_the_network(scope):
         x_other, y_other = next_other(step)
         step(batch, .1)
         found.append({k: p.grad.clone() for k, p in net.named_parameters()})
-    with untouched_statistics(net):
+    with frozen_batchnorm_stats(net):
         decay = sum((w*before[k].square()).sum() for w, k in zip(omega, ("head.weight", "head.bias")))
         loss = F.cross_entropy(functional_call(net, before, (batch.x,)), batch.y) + decay
         moved = after_a_step(before, loss, .1, scope)
@@ -560,7 +559,7 @@ def test_a_step_of_the_trainer_is_what_it_says(meta, net, scale_by_batch):
     rtol = 2e-2 if meta.jvp_by == "difference" else 1e-3
     for p, w in zip(step.inner.parameters(), want):
         assert torch.allclose(p.grad, w, rtol=rtol, atol=1e-6*w.abs().max().item()) and w.norm() > 0
-    assert step.watched[2] == 1 and step.watched[1].item() == pytest.approx(outer_value.item(), rel=1e-4)
+    assert step.totals[2] == 1 and step.totals[1].item() == pytest.approx(outer_value.item(), rel=1e-4)
     torch.manual_seed(7)
     h = twin.features(x)
     each, penalty = inner_losses(meta, inner, twin.head(h), y, h), inner_penalty(meta, inner, twin.head)
@@ -578,7 +577,7 @@ class Interrupted(Exception):
 @pytest.mark.parametrize("meta", [MetaRecipe(lr=1e-3), MetaRecipe.bohdal(scope="full")], ids=lambda m: m.learn)
 def test_an_interrupted_training_ends_in_the_same_bits(tmp_path, monkeypatch, meta):
     "Weights, what the loss has learned, both optimisers, the order of both data, and the history."
-    splits, original = problem(), Cycle.next
+    splits, original = problem(), EndlessBatches.next
 
     def fit(stop_after=10**9, **kwargs):
         count = []
@@ -588,7 +587,7 @@ def test_an_interrupted_training_ends_in_the_same_bits(tmp_path, monkeypatch, me
             if len(count) > stop_after:
                 raise Interrupted
             return original(self, device)
-        monkeypatch.setattr(Cycle, "next", counting)
+        monkeypatch.setattr(EndlessBatches, "next", counting)
         trainer = MetaTrainer(small_cnn(), meta, Recipe(epochs=4, batch_size=16, keep="val_nll"), "cpu")
         return trainer, trainer.fit(splits, [MetaProgress()], **kwargs)
     whole, history = fit()
@@ -673,7 +672,7 @@ def test_gamma_is_of_a_split_after_training():
 
 
 def test_a_loss_that_is_not_finite_names_both_learning_rates():
-    message = r"lower lr .now 1e.20.* or what the loss learns ran away: lower lr of the MetaRecipe"
+    message = r"lower lr .now 1e.20.* or the learned loss diverged: lower lr of the MetaRecipe"
     with pytest.raises(FloatingPointError, match=message):
         trained(make_model("mlp", 3, (1, 8, 8)), problem(), lr=1e20)
 
@@ -731,11 +730,11 @@ def test_frozen_weights_stay():
 
 def test_what_was_learned_is_of_the_epoch_that_was_kept(monkeypatch):
     scores, splits = iter([3., 1., 2., 4., 5.]), problem()
-    monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
+    monkeypatch.setattr("calibnb.train.BestEpoch._score", lambda self, preds: next(scores))
     trainer = MetaTrainer(small_mlp(), MetaRecipe(lr=1e-2), Recipe(epochs=5, batch_size=16, keep="val_nll"), "cpu")
     history = trainer.fit(splits, ["gamma_stats", "test_gamma_stats"])
     gamma_mean = history["gamma_mean"]
-    assert trainer.kept.epoch == 2
+    assert trainer.best.epoch == 2
     assert trainer.gamma(splits.train).mean().item() == pytest.approx(gamma_mean[1], rel=1e-5)
     assert trainer.gamma(splits.test).std(correction=0).item() == pytest.approx(history["test_gamma_std"][1], rel=1e-4)
     assert abs(gamma_mean[1] - gamma_mean[4]) > 1e-3

@@ -82,7 +82,7 @@ def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
     resident = list(batches(splits.train, draw(), "cpu"))
     streamed = batches(_Elsewhere(lazy.train), draw(), "cpu")
     for a, b in zip(resident, streamed, strict=True):
-        assert torch.equal(a.x, b.x) and torch.equal(a.y, b.y) and torch.equal(a.other, b.other) and a.lam == b.lam
+        assert all(torch.equal(getattr(a, k), getattr(b, k)) for k in ("x", "y", "y_partner")) and a.lam == b.lam
     (a, history_a), (b, history_b) = trained(splits, augment=("crop",)), trained(lazy, augment=("crop",))
     assert history_a.rows == history_b.rows
     found, want = (trainer.predict(splits.test).logits for trainer in (a, b))
@@ -226,7 +226,8 @@ def test_a_mean_that_is_not_over_samples_is_not_put_together_from_pieces(make):
         splits, net = problem(), make_model("small_cnn", 3, (1, 8, 8), seed=0)
         recipe = Recipe(epochs=1, batch_size=16, lr=.001, accumulate=accumulate)
         Trainer(net, make(reduction), recipe, "cpu").fit(splits)
-    with pytest.raises(ValueError, match="those of 2 pieces on 1 processes do not add up; take accumulate=1"):
+    message = "the means of 2 micro-batches on 1 processes do not add up; take accumulate=1"
+    with pytest.raises(ValueError, match=message):
         train(2, "mean")
     train(1, "mean")
     train(2, "sum")
@@ -448,7 +449,7 @@ def empty_trees():
 
 UNFIT = {
     "crop of vectors": (flat_digits, dict(augment=("crop",)), "crop and flip are for images"),
-    "crop of floats": (lambda: load_data("digits"), dict(augment=("crop",)), "the black of its margin is not known"),
+    "crop of floats": (lambda: load_data("digits"), dict(augment=("crop",)), "the value of black is not known"),
     "mixup of trees": (empty_trees, dict(mixup=1.), "which cannot be mixed"),
 }
 
@@ -677,7 +678,7 @@ def interrupting(stop_after):
 def test_dropout_and_the_best_epoch_survive_an_interruption(tmp_path, monkeypatch):
     "Dropout continues with the numbers it would have drawn; the best epoch, long past, is still the one that is kept."
     splits, scores = problem(), iter(())
-    monkeypatch.setattr("calibnb.train.KeptEpoch._score", lambda self, preds: next(scores))
+    monkeypatch.setattr("calibnb.train.BestEpoch._score", lambda self, preds: next(scores))
 
     def fit(stop_after=10**9, **kwargs):
         torch.manual_seed(0)
@@ -689,14 +690,14 @@ def test_dropout_and_the_best_epoch_survive_an_interruption(tmp_path, monkeypatc
         return trainer, trainer.fit(splits, **kwargs)
     scores = iter([1., .5, .7, .8, .9])
     whole, history = fit()
-    assert whole.kept.epoch == 2
+    assert whole.best.epoch == 2
     for stop, left in (18, [1., .5, .7]), (3, [.8]):
         scores = iter(left)
         with pytest.raises(Interrupted):
             fit(stop, checkpoint=tmp_path/"c.pt", every_s=0)
     scores = iter([.9])
     resumed, again = fit(checkpoint=tmp_path/"c.pt", every_s=0)
-    assert again.rows == history.rows and resumed.kept.epoch == 2
+    assert again.rows == history.rows and resumed.best.epoch == 2
     assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters()))
 
 
@@ -873,8 +874,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     assert 1 <= len(state["history"]) < 3000
     splits = load_data("digits")
     trainer = mlp_trainer(splits, make_loss("ce"), setting.recipe, hidden=[32])
-    trainer.recorders = []
-    trainer._begin(splits, name_task=True)
+    trainer._begin(splits, checkpoint=path/"checkpoint.pt")
     load_checkpoint(trainer, path/"checkpoint.pt")
     assert (len(trainer.history), trainer.progress.step) == (len(state["history"]), state["step"])
 
