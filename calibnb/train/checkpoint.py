@@ -57,7 +57,7 @@ def _fingerprint(split):
     return f'{len(split)} samples, {content.hexdigest()[:16]}'
 
 def describe_task(trainer, splits)->dict:
-    "Describe what is trained on which data; trainings that differ in this must not share a checkpoint."
+    "Describe network, loss, recipe and data as text; only trainings described alike may share a checkpoint."
     shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
     task = dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss))
     task['model'] = f'{trainer.model!r} {shapes}'

@@ -128,7 +128,7 @@ CompileMode = Literal['reduce-overhead', 'max-autotune', 'max-autotune-no-cudagr
 _CHOICES = dict(precision=precisions, optimizer=OPTIMIZERS, schedule=SCHEDULES, keep=KEEP)
 
 class Recipe(Settings):
-    "How to train: optimiser, learning rates, regularisation, augmentation, precision, choice of the epoch."
+    "Settings of a training: optimiser, learning rates, regularisation, augmentation, precision, choice of the epoch."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     epochs: int = Field(150, ge=1)            # passes over the training split
     batch_size: int = Field(64, ge=1)         # over all processes; the last batch may be smaller, or larger by one

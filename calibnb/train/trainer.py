@@ -98,7 +98,7 @@ class Stepper:
         if world_size() > 1: self.net = DistributedDataParallel(self.net, [device] if device.type == 'cuda' else None)
 
     def __call__(self, batch, lr:float)->tuple:  # sum of the losses, number of labels
-        "Take one step; the sum and the number are those of this process."
+        "Take one step; sum and number count the samples of this process."
         self._start(lr)
         parts = _micro_batches(batch, self.recipe.accumulate)
         is_whole = world_size() == 1 and len(parts) == 1
@@ -132,7 +132,7 @@ class Stepper:
         self.scaler.update()
 
     def _rescale_to_labels(self, samples, labels):
-        "Divide the gradients by the number of labels of all processes, where they were divided by that of samples."
+        "Divide the gradients by the number of labels instead of the number of samples, counted over all processes."
         if world_size() > 1: labels = all_reduce(torch.tensor(labels, dtype=torch.float32, device=self.device))
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/labels)
 

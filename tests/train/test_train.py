@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,7 +31,8 @@ from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.worker import main, train_file
 from calibnb.train import ConfidenceHistogram, Evaluator, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
-from calibnb.train.checkpoint import Saver, load_checkpoint
+from calibnb.train.checkpoint import Saver, describe, load_checkpoint
+from calibnb.train.evaluator import check_micro_batches, loss_reduction
 
 SMALL = dict(model_args=dict(hidden=[32]))
 
@@ -80,7 +82,8 @@ def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
     def draw():
         return EpochPlan(70, 16, torch.Generator().manual_seed(3), ("crop", "flip"), mixup=.5, padding=1)
     resident = list(batches(splits.train, draw(), "cpu"))
-    streamed = batches(_Elsewhere(lazy.train), draw(), "cpu")
+    elsewhere = SimpleNamespace(x=Elsewhere(lazy.train.x), y=lazy.train.y, ready=lazy.train.ready)
+    streamed = batches(elsewhere, draw(), "cpu")
     for a, b in zip(resident, streamed, strict=True):
         assert all(torch.equal(getattr(a, k), getattr(b, k)) for k in ("x", "y", "y_partner")) and a.lam == b.lam
     (a, history_a), (b, history_b) = trained(splits, augment=("crop",)), trained(lazy, augment=("crop",))
@@ -89,26 +92,19 @@ def test_inputs_streamed_from_disk_give_the_same_bits(tmp_path):
     assert torch.equal(found, want)  # bits: the same batches from another place
 
 
-class _Far:
-    "Inputs that claim to lie on another device than they do."
+class Elsewhere:
+    "Inputs that claim to lie on another device, so that their batches are streamed."
     device = torch.device("meta")
 
     def __init__(self, x):
-        self.x, self.shape = x, x.shape
+        self.x = x
 
     def __getitem__(self, rows):
         return self.x[rows]
 
 
-class _Elsewhere(Split):
-    "A split whose inputs claim to lie on another device, so that its batches are streamed."
-    def __init__(self, split):
-        for name, value in dict(x=_Far(split.x), y=split.y, posterior=None, scale=split.scale, rows=None).items():
-            object.__setattr__(self, name, value)
-
-
-def test_pieces_of_a_batch_add_up():
-    "Without batch norm, a batch in pieces gives what the whole batch gives; so does the last, smaller batch."
+def test_micro_batches_add_up():
+    "Without batch norm they give the same as the whole batch; so do those of the last, smaller batch."
     splits = load_data("digits", n_train=150)
     whole, history = trained(splits, model="mlp", accumulate=1, clip=1.)
     pieces, history_of_pieces = trained(splits, model="mlp", accumulate=3, clip=1.)
@@ -135,54 +131,35 @@ class Summed(nn.Module):
         return F.cross_entropy(logits, target, reduction=reduction)
 
 
-torch_sum = functools.partial(F.cross_entropy, reduction="sum")
-
-SUMS = {
-    "partial": torch_sum,
-    "function": summed,
-    "module": Summed(),
-    "partial of a partial": functools.partial(torch_sum, label_smoothing=0.),
-    "partial of a loss": functools.partial(make_loss("ce", reduction="sum")),
-    "attribute": summed_by_attribute,
-    "partial of a function": functools.partial(summed),
-    "partial of a module": functools.partial(Summed()),
+partial, torch_sum = functools.partial, functools.partial(F.cross_entropy, reduction="sum")
+REDUCTIONS = {
+    "sum": [torch_sum, summed, Summed(), partial(torch_sum, label_smoothing=0.), make_loss("ce", reduction="sum"),
+            partial(make_loss("ce", reduction="sum")), summed_by_attribute, partial(summed), partial(Summed()),
+            nn.CrossEntropyLoss(reduction="sum")],
+    "mean": [F.cross_entropy, partial(summed, reduction="mean"), lambda z, y: F.cross_entropy(z, y),
+             nn.CrossEntropyLoss(), partial(nn.CrossEntropyLoss())],
 }
 
 
-@pytest.mark.parametrize("loss", SUMS.values(), ids=SUMS)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_loss_that_sums_or_averages_is_recognised(reduction):
+    assert [loss_reduction(loss) for loss in REDUCTIONS[reduction]] == [reduction]*len(REDUCTIONS[reduction])
+
+
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_a_loss_that_sums_is_recognised(loss, accumulate):
-    "However it is written, it is trained and reported like torch's own sum."
+def test_a_sum_is_trained_and_reported_as_torch_s_own(accumulate):
     options, test = dict(model="mlp", epochs=1, lr=1e-4, accumulate=accumulate), problem().test
-    a, got = trained(problem(), loss, **options)
+    a, found = trained(problem(), summed, **options)
     b, want = trained(problem(), nn.CrossEntropyLoss(reduction="sum"), **options)
-    assert a.reduction == "sum" and got.rows == want.rows
+    assert a.reduction == "sum" and found.rows == want.rows
     assert torch.equal(a.predict(test).logits, b.predict(test).logits)  # bits: the same operations
 
 
-MEANS = {
-    "torch's": F.cross_entropy,
-    "partial": functools.partial(summed, reduction="mean"),
-    "lambda": lambda z, y: F.cross_entropy(z, y),
-    "module": nn.CrossEntropyLoss(),
-    "partial of a module": functools.partial(nn.CrossEntropyLoss()),
-}
-
-
-@pytest.mark.parametrize("loss", MEANS.values(), ids=MEANS)
-def test_a_loss_that_averages_is_recognised(loss):
-    assert trained(problem(), loss, model="mlp", epochs=1)[0].reduction == "mean"
-
-
 NEITHER = {
-    "none": (functools.partial(F.cross_entropy, reduction="none"),
-             'its reduction is "none", want "mean" or "sum" to train'),
-    "another": (functools.partial(F.cross_entropy, reduction="batchmean"),
-                'its reduction is "batchmean", want "mean"'),
-    "not reduced": (lambda z, y: F.cross_entropy(z, y, reduction="none"),
-                    r"a tensor of shape \(16,\), want one number"),
-    "no tensor": (lambda z, y: F.cross_entropy(z, y).item(),
-                  "a float, want a tensor of one number"),
+    "none": (partial(F.cross_entropy, reduction="none"), 'its reduction is "none", want "mean" or "sum" to train'),
+    "another": (partial(F.cross_entropy, reduction="batchmean"), 'its reduction is "batchmean", want "mean"'),
+    "not reduced": (lambda z, y: F.cross_entropy(z, y, reduction="none"), r"a tensor of shape \(16,\), want one"),
+    "no tensor": (lambda z, y: F.cross_entropy(z, y).item(), "a float, want a tensor of one number"),
 }
 
 
@@ -193,7 +170,7 @@ def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
 
 
 class Wrapped(nn.Module):
-    "A loss of a user's, around another one."
+    "A user's loss, around another one."
     def __init__(self, loss):
         super().__init__()
         self.loss, self.reduction = loss, loss.reduction
@@ -208,9 +185,9 @@ NOT_OVER_SAMPLES = {  # of a reduction, "mean" or "sum"
     "ignored": lambda r: make_loss("focal", ignore_index=1, reduction=r),
     "torch's weights": lambda r: nn.CrossEntropyLoss(weight=UNEVEN, reduction=r),
     "torch's ignored": lambda r: nn.CrossEntropyLoss(ignore_index=1, reduction=r),
-    "partial": lambda r: functools.partial(F.cross_entropy, weight=UNEVEN, reduction=r),
-    "module of a user's": lambda r: Wrapped(nn.CrossEntropyLoss(weight=UNEVEN, reduction=r)),
-    "mean over labels": lambda r: functools.partial(mean_over_labels, reduction=r),
+    "partial": lambda r: partial(F.cross_entropy, weight=UNEVEN, reduction=r),
+    "module of a user": lambda r: Wrapped(nn.CrossEntropyLoss(weight=UNEVEN, reduction=r)),
+    "mean over labels": lambda r: partial(mean_over_labels, reduction=r),
 }
 
 
@@ -221,16 +198,19 @@ def mean_over_labels(logits, target, reduction="mean"):
 
 
 @pytest.mark.parametrize("make", NOT_OVER_SAMPLES.values(), ids=NOT_OVER_SAMPLES)
-def test_a_mean_that_is_not_over_samples_is_not_put_together_from_pieces(make):
-    def train(accumulate, reduction):
-        splits, net = problem(), make_model("small_cnn", 3, (1, 8, 8), seed=0)
-        recipe = Recipe(epochs=1, batch_size=16, lr=.001, accumulate=accumulate)
-        Trainer(net, make(reduction), recipe, "cpu").fit(splits)
+def test_a_mean_that_is_not_over_samples_is_not_put_together_from_micro_batches(make):
+    def check(accumulate, reduction):
+        check_micro_batches(make(reduction), Recipe(accumulate=accumulate), 3, torch.device("cpu"))
     message = "the means of 2 micro-batches on 1 processes do not add up; take accumulate=1"
     with pytest.raises(ValueError, match=message):
-        train(2, "mean")
-    train(1, "mean")
-    train(2, "sum")
+        check(2, "mean")
+    check(1, "mean")
+    check(2, "sum")
+
+
+def test_such_a_mean_is_refused_before_training():
+    with pytest.raises(ValueError, match="do not add up"):
+        trained(problem(), make_loss("focal", ignore_index=1), accumulate=2)
 
 
 class Relabelled(nn.Module):
@@ -246,15 +226,16 @@ class Relabelled(nn.Module):
         return self(x), 2 - y
 
 
-@pytest.mark.parametrize("made_by", ["class", "object"])
-def test_labels_that_a_network_makes_are_not_mixed(made_by):
-    net = Relabelled()
-    if made_by == "object":
-        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
-        net.supervised = lambda x, y: (net(x), 2 - y)
+def relabelled_by_attribute():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    net.supervised = lambda x, y: (net(x), 2 - y)
+    return net
 
+
+@pytest.mark.parametrize("make", [Relabelled, relabelled_by_attribute])
+def test_labels_that_a_network_makes_are_not_mixed(make):
     def train(mixup):
-        Trainer(net, make_loss("ce"), Recipe(epochs=1, mixup=mixup), "cpu").fit(problem())
+        Trainer(make(), make_loss("ce"), Recipe(epochs=1, mixup=mixup), "cpu").fit(problem())
     with pytest.raises(ValueError, match=r"mixup: 0.4, but \w+.supervised makes the labels to train with"):
         train(.4)
     train(0)
@@ -429,12 +410,10 @@ def test_label_noise_is_drawn_once_and_only_for_training():
 
 # errors
 
-def test_a_label_without_an_output_is_refused():
+def fewer_labels():
     splits = problem()
     val = Split(splits.val.x[2:], splits.val.y[2:], scale=splits.val.scale)
-    few = Splits("two", 2, images(20, K=2), val, splits.test)
-    with pytest.raises(ValueError, match=r"val: label 2 \(sample 0\), but the head has 2 outputs"):
-        Trainer(make_model("small_cnn", 2, (1, 8, 8)), make_loss("ce")).fit(few)
+    return Splits("two", 2, images(20, K=2), val, splits.test)
 
 
 def flat_digits():
@@ -447,25 +426,26 @@ def empty_trees():
     return Splits("trees", 2, part, part, part)
 
 
+def large_words():
+    parts = [Split(torch.tensor([[1]*15 + [n]]*4), torch.tensor([0, 1, 0, 1])) for n in (2, 3, 70)]
+    return Splits("text", 2, *parts)
+
+
 UNFIT = {
-    "crop of vectors": (flat_digits, dict(augment=("crop",)), "crop and flip are for images"),
-    "crop of floats": (lambda: load_data("digits"), dict(augment=("crop",)), "the value of black is not known"),
-    "mixup of trees": (empty_trees, dict(mixup=1.), "which cannot be mixed"),
+    "label without an output": (fewer_labels, "mlp", {}, r"val: label 2 \(sample 0\), but the head has 2 outputs"),
+    "crop of vectors": (flat_digits, "mlp", dict(augment=("crop",)), "crop and flip are for images"),
+    "crop of floats": (lambda: load_data("digits"), "mlp", dict(augment=("crop",)), "the value of black is not known"),
+    "mixup of trees": (empty_trees, "mlp", dict(mixup=1.), "which cannot be mixed"),
+    "word without an embedding": (large_words, "text_cnn", {}, "word id 70, but the embedding of the model has 50"),
 }
 
 
-@pytest.mark.parametrize("data, recipe, message", UNFIT.values(), ids=UNFIT)
-def test_augmentation_that_does_not_fit_the_data_is_refused(data, recipe, message):
-    splits = data()
+@pytest.mark.parametrize("data, model, recipe, message", UNFIT.values(), ids=UNFIT)
+def test_data_that_do_not_fit_are_refused(data, model, recipe, message):
+    splits, options = data(), dict(vocabulary=50) if model == "text_cnn" else {}
+    net = make_model(model, splits.num_classes, splits.in_shape, **options)
     with pytest.raises(ValueError, match=message):
-        Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce"), Recipe(**recipe)).fit(splits)
-
-
-def test_a_word_outside_the_vocabulary_is_named():
-    parts = [Split(torch.tensor([[1]*15 + [n]]*4), torch.tensor([0, 1, 0, 1])) for n in (2, 3, 70)]
-    message = "word id 70, but the embedding of the model has 50 rows; make the model with vocabulary=71"
-    with pytest.raises(ValueError, match=message):
-        Trainer(make_model("text_cnn", 2, (16,), vocabulary=50), make_loss("ce")).fit(Splits("text", 2, *parts))
+        Trainer(net, make_loss("ce"), Recipe(**recipe)).fit(splits)
 
 
 NOT_FINITE = {
@@ -656,7 +636,7 @@ def test_tensorboard_that_is_not_installed_is_named(tmp_path, monkeypatch):
     splits = load_data("digits")
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ValueError, match="tensorboard: it is not installed"):
-        mlp_trainer(splits, make_loss("ce"), Recipe.quick(4, keep="last")).fit(splits, tensorboard=tmp_path/"none")
+        mlp_trainer(splits, make_loss("ce"), Recipe.quick(1)).fit(splits, tensorboard=tmp_path/"none")
 
 
 class Interrupted(Exception):
@@ -730,31 +710,6 @@ def test_a_loss_that_changes_is_moved_by_validation_samples_after_each_epoch(tmp
         adafocal_trainer(3, splits, rate=2.).fit(splits, ["gamma_stats"], checkpoint=tmp_path/"c.pt")
 
 
-CHANGES = {
-    "smoothed labels": (dict(loss=nn.CrossEntropyLoss(label_smoothing=.5)), "loss"),
-    "weighted classes": (dict(loss=nn.CrossEntropyLoss(weight=torch.ones(10))), "loss"),
-    "a function": (dict(loss=F.cross_entropy), "loss"),
-    "a lambda": (dict(loss=lambda z, y: F.cross_entropy(z, y)), "loss"),
-    "recorders": (dict(recorders=[NLLBreakdown(["val"])]), "recorders"),
-    "dropout": (dict(dropout=.1), "model"),
-    "validation data": (dict(val="test"), "val"),
-}
-
-
-@pytest.mark.parametrize("change, what", CHANGES.values(), ids=CHANGES)
-def test_a_checkpoint_of_another_training_is_refused(tmp_path, change, what):
-    digits = load_data("digits")
-
-    def fit(loss=nn.CrossEntropyLoss(), recorders=(), dropout=0., val="val"):
-        net = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(16, 10))
-        splits = Splits("digits", 10, digits.train, digits.parts[val], digits.test)
-        return Trainer(net, loss, Recipe(epochs=1, keep="val_error"), "cpu").fit(splits, recorders, tmp_path/"c.pt")
-    fit()
-    assert len(fit()) == 1
-    with pytest.raises(ValueError, match=f"was made with another {what}"):
-        fit(**change)
-
-
 class Half:
     def __init__(self, share):
         self.share = share
@@ -763,26 +718,43 @@ class Half:
         return self.share*F.cross_entropy(logits, target)
 
 
-MADE_ANEW = {
+SAME = {  # made twice, they are the same loss; none of them is another's, or one of `OTHERS`
+    "module": lambda: nn.CrossEntropyLoss(),
     "partial": lambda: functools.partial(F.cross_entropy, label_smoothing=.1),
     "object": lambda: Half(.5),
     "lambda": lambda: lambda z, y: .5*F.cross_entropy(z, y),
 }
-OTHERS = [functools.partial(F.cross_entropy, label_smoothing=.2), Half(.7), lambda z, y: .7*F.cross_entropy(z, y)]
+OTHERS = [nn.CrossEntropyLoss(label_smoothing=.5), nn.CrossEntropyLoss(weight=torch.ones(10)), F.cross_entropy,
+          functools.partial(F.cross_entropy, label_smoothing=.2), Half(.7), lambda z, y: .7*F.cross_entropy(z, y)]
 
 
-@pytest.mark.parametrize("make", MADE_ANEW.values(), ids=MADE_ANEW)
-def test_any_loss_is_recognised_when_it_is_made_again(tmp_path, make):
-    "What a loss does identifies it; its address in memory does not."
-    splits = load_data("digits")
+def test_a_loss_is_identified_by_what_it_does():
+    "Its address in memory does not identify it."
+    losses = [make() for make in SAME.values()]
+    assert [describe(loss) for loss in losses] == [describe(make()) for make in SAME.values()]
+    assert len({describe(loss) for loss in (*losses, *OTHERS)}) == len(losses) + len(OTHERS)
 
-    def fit(loss):
-        return mlp_trainer(splits, loss, Recipe(epochs=1), hidden=[8]).fit(splits, checkpoint=tmp_path/"c.pt")
-    fit(make())
-    assert len(fit(make())) == 1
-    for other in OTHERS:
-        with pytest.raises(ValueError, match="was made with another loss"):
-            fit(other)
+
+CHANGES = {
+    "loss": dict(loss=OTHERS[0]),
+    "recorders": dict(recorders=[NLLBreakdown(["val"])]),
+    "model": dict(dropout=.1),
+    "val": dict(val="test"),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_a_checkpoint_of_another_training_is_refused(tmp_path, part):
+    digits = load_data("digits")
+
+    def fit(loss=nn.CrossEntropyLoss(), recorders=(), dropout=0., val="val"):
+        net = nn.Sequential(nn.Flatten(), nn.Dropout(dropout), nn.Linear(16, 10))
+        splits = Splits("digits", 10, digits.train, digits.parts[val], digits.test)
+        return Trainer(net, loss, Recipe(epochs=1, keep="val_error"), "cpu").fit(splits, recorders, tmp_path/"c.pt")
+    fit()
+    assert len(fit()) == 1
+    with pytest.raises(ValueError, match=f"was made with another {part}"):
+        fit(**CHANGES[part])
 
 
 @pytest.mark.parametrize("content", [b"text", b"", b"PK\x03\x04 cut off"])
