@@ -156,9 +156,10 @@ def read_value(
     if text.lower() in ('true', 'false', 'none', 'null'): return dict(true=True, false=False).get(text.lower())
     for read in json.loads, ast.literal_eval:
         try: return read(text)
-        except (ValueError, SyntaxError): pass
-        except (RecursionError, MemoryError):
-            raise ValueError(f'value: {text[:20]!r}... is nested too deeply, want at most {_DEEPEST}') from None
+        except (ValueError, SyntaxError) as e:
+            if 'too many nested' not in str(e): continue  # Python's parser, from 200 brackets on
+        except (RecursionError, MemoryError): pass
+        raise ValueError(f'value: {text[:20]!r}... is nested too deeply, want at most {_DEEPEST}')
     return text
 
 def parse_value(

@@ -104,10 +104,11 @@ def _as_typed(message, flags):
     return f'{flags.get(name, name)}{colon}{rest}'
 
 def _check_current_folder():
-    "ValueError if the current folder was deleted: torch ends the process there without a reason."
+    "Exit with one line if the current folder was deleted: torch and pydantic cannot be imported there."
     try: os.getcwd()
     except FileNotFoundError:
-        raise ValueError('current folder: it was deleted; change to a folder that is there (cd)') from None
+        print('calibnb: current folder: it was deleted; change to a folder that is there (cd)', file=sys.stderr)
+        raise SystemExit(2) from None
 
 def _do(args)->int:
     "Check what all commands have in common, then run the command."
