@@ -1,4 +1,5 @@
 """Calibrated probabilities for classifiers; names are imported from their wings when first used."""
+import importlib
 import warnings
 
 import lazy_loader
@@ -6,7 +7,7 @@ import lazy_loader
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=[
-    "core", "params", "names", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models",
+    "core", "params", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models",
     "train", "meta", "runs", "checks", "notebooks", "widgets", "sweep", "cli"
 ], submod_attrs={
     "core": ["Predictions", "seed_everything"],
@@ -27,3 +28,8 @@ def _renamed(find, wing, **new_names):
         warnings.warn(f"{wing}.{name} is now {wing}.{new_names[name]}", DeprecationWarning, stacklevel=2)
         return find(new_names[name])
     return __getattr__
+
+
+_find = __getattr__
+__getattr__ = _renamed(lambda name: importlib.import_module(f".{name}", __name__) if "." in name else _find(name),
+                       __name__, names="core.names")

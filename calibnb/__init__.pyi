@@ -1,7 +1,6 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from . import core as core
 from . import params as params
-from . import names as names
 from . import processes as processes
 from . import metrics as metrics
 from . import losses as losses

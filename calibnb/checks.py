@@ -9,7 +9,7 @@ __all__ = ['check_nll_overfitting', 'check_calibratability', 'check_loss_compari
 
 # %% ../nbs/73_checks.ipynb #aff3ef9c
 from .core.options import pick
-from .names import NAMES, check_names_before_torch
+from .core.names import NAMES, check_names_before_torch
 
 # %% ../nbs/73_checks.ipynb #c1a50005
 def _at_least(settings, name, least, why=''):

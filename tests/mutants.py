@@ -21,7 +21,7 @@ SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mul
 TESTS = {  # wing -> where its tests lie, if not in a folder of its name
     "core": "tests/house/test_defaults.py tests/metrics tests/evaluate tests/posthoc",
     "metrics": "tests/metrics tests/losses/test_vectors.py", "plots": "tests/widgets tests/evaluate",
-    "checks": "tests/notebooks tests/studies", "params": "tests/notebooks tests/cli", "names": "tests/cli",
+    "checks": "tests/notebooks tests/studies", "params": "tests/notebooks tests/cli",
 }
 
 

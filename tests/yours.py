@@ -13,7 +13,7 @@ REGISTRIES = {registry.what: registry for registry in (losses, models, data_sets
 def forget(path):
     "As in a process that has not imported the file."
     plugins._loaded.discard(str(path))
-    gone = [key for key, origin in plugins._yours.items() if origin.where == str(path)]
+    gone = [key for key, origin in plugins._origins.items() if origin.where == str(path)]
     for what, name in gone:
-        del plugins._yours[what, name], REGISTRIES[what][name]
+        del plugins._origins[what, name], REGISTRIES[what][name]
         plugins._used.pop(f"{what} {name}", None)

@@ -31,8 +31,9 @@ def _paths_of_audit(args):
 
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
-_FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv with a '
-              'column `target`; .npy with --target. A single column is P(y = 1), or its log-odds')
+_FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
+              '.parquet or .feather with a column `target`; .npy with --target. A single column is '
+              'P(y = 1), or its log-odds')
 
 def _add_audit(commands):
     about = 'how calibrated are the predictions in a file, and which calibrator to use'
@@ -243,7 +244,7 @@ def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', arg
 def _columns_of(header, calibrator, path):
     "The column of each class that a calibrator was fitted on; ValueError, with the name of the file, if there is none."
     from torch import tensor
-    from calibnb.evaluate.columns import column_order
+    from calibnb.evaluate.files import column_order
     try: return tensor(column_order(header, calibrator.class_names_))
     except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
 

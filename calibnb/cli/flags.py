@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 
 from ..core.options import pick
-from ..names import NAMES
+from ..core.reading import file_format
+from ..core.names import NAMES
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
 def _check_folder(flag, path, shown=None):
@@ -34,7 +35,7 @@ def _check_file(flag, path):
 def _check_there(path, flag='file'):
     "ValueError unless there is a file, of a format that can be read."
     if not Path(path).is_file(): raise ValueError(f'{flag}: {path} is not there')
-    pick('file format', Path(path).suffix.lower(), NAMES['file format'])
+    pick('file format', file_format(path), NAMES['file format'])
 
 def _pairs(flag, pairs):
     "Names and values as a dictionary; ValueError for a name that is given twice, of which one would be lost."

@@ -9,8 +9,8 @@ __all__ = []
 import json
 from string import ascii_lowercase
 
-from ..core.plugins import load_plugins, yours
-from ..names import NAMES
+from ..core.plugins import load_plugins, user_registered
+from ..core.names import NAMES
 from .flags import _add_plugin
 
 # %% ../../nbs/90_cli/04_lists.ipynb #2a9fe115
@@ -20,7 +20,8 @@ _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrato
 def _names(kind):
     "Those of calibnb, then those of plugins with the file that they come from."
     always = [f'{name} (always)' for name in NAMES.get(f'{kind} of every table', [])]
-    return [*always, *NAMES.get(kind, []), *(f'{name} ({origin.where})' for name, origin in yours(kind).items())]
+    added = (f'{name} ({origin.where})' for name, origin in user_registered(kind).items())
+    return [*always, *NAMES.get(kind, []), *added]
 
 # %% ../../nbs/90_cli/04_lists.ipynb #48fad292
 def _add_download(commands):

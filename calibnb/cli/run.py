@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..params import read_value
-from ..names import NAMES
+from ..core.names import NAMES
 from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84

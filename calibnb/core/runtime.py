@@ -18,7 +18,7 @@ from .options import pick
 # %% ../../nbs/00_core/04_runtime.ipynb #d078acf0
 def seed_everything(
     seed:int,  # for Python, NumPy, torch on the CPU and on every CUDA device
-)->torch.Generator: # a CPU generator of its own, with the same seed
+)->torch.Generator: # a new CPU generator with the same seed
     "Seed every global generator."
     random.seed(seed)
     np.random.seed(seed % 2**32)  # NumPy takes 32 bits
@@ -29,7 +29,7 @@ def seed_everything(
 def seeded(
     seed:int,  # for the duration of the block
 ):
-    "Seed every global generator inside the block and put them back as they were after it."
+    "Seed every global generator inside the block, and restore them after it."
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     before_python, before_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
@@ -45,7 +45,7 @@ _CUBLAS = 'CUBLAS_WORKSPACE_CONFIG'
 def deterministic(
     wanted:bool=True,  # False: a block that changes nothing
 ):
-    "Inside the block, kernels that give the same bits each time; RuntimeError by torch where it has none."
+    "Use deterministic kernels inside the block; torch raises RuntimeError where it has none."
     if not wanted:
         yield
         return
@@ -53,7 +53,7 @@ def deterministic(
     kernels = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     libraries = cudnn.deterministic, cudnn.benchmark
-    os.environ.setdefault(_CUBLAS, ':4096:8')  # room for the products of each stream, as torch's message asks for it
+    os.environ.setdefault(_CUBLAS, ':4096:8')  # as torch's message asks
     try:
         torch.use_deterministic_algorithms(True)
         cudnn.deterministic, cudnn.benchmark = True, False
@@ -66,7 +66,7 @@ def deterministic(
 # %% ../../nbs/00_core/04_runtime.ipynb #c8801129
 @contextmanager
 def flush_denormals():
-    "Inside the block, this thread takes numbers below the smallest normal one, 1.2e-38 in float32, for 0."
+    "Flush numbers below the smallest normal one, 1.2e-38 in float32, to 0 in this thread inside the block."
     small = np.full(1, 1e-30, np.float32)
     before = not (small*np.float32(1e-10)).any()
     torch.set_flush_denormal(True)
@@ -77,7 +77,7 @@ def flush_denormals():
 def pick_device(
     device:str='auto',  # 'auto' (CUDA where there is one), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
-    "The device to work on; one that is not there is a ValueError."
+    "Return the device to work on; ValueError for an absent device."
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
@@ -88,7 +88,7 @@ def pick_device(
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ValueError(f'device: {device} is not there ({count} CUDA devices); use "auto" or "cpu"')
-    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as tensors name it
+    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as in tensors
     return device
 
 # %% ../../nbs/00_core/04_runtime.ipynb #a3e7daac
@@ -98,6 +98,6 @@ def autocast(
     device:torch.device,    # where the model runs
     precision:str='fp32',   # 'fp32', 'bf16' or 'fp16'
 ):
-    "A context in which the forward pass runs in `precision`; losses compute in float32 or better all the same."
+    "Return a context in which the forward pass runs in `precision`; losses still compute in float32 or better."
     dtype = pick('precision', precision, precisions)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

@@ -8,11 +8,12 @@ __all__ = []
 # %% ../../nbs/40_evaluate/00_evaluate.ipynb #ad3afd8a
 import lazy_loader
 
+from .. import _renamed
+
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'scored': ['ece_text', 'Scored'],
-    'measures': ['measure_all'],
-    'table': ['AS_GIVEN', 'SAME_NLL', 'Evaluation'],
+    'measures': ['ece_text', 'Scored', 'measure_all', 'Resamples', 'resampled_measures'],
+    'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
     'audit': ['evaluate', 'check_sets'],
-    'resampled': ['Resamples', 'resampled_measures'],
-    'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'Worth'],
+    'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
 })
+__getattr__ = _renamed(__getattr__, __name__, AS_GIVEN='UNCALIBRATED', Worth='ShiftResult')

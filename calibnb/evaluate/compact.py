@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.atomic import atomic_write
-from .scored import _Binned, Scored
+from .measures import BinnedConfidences, Scored
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #8ca6c63e
 _STEPS = 64           # in one unit of the inverse hyperbolic sine of the log-odds
@@ -41,7 +41,7 @@ def _decoded(codes):
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #e3d026e5
 @dataclass(frozen=True, eq=False)
-class Compact(_Binned):
+class Compact(BinnedConfidences):
     "Prediction, confidence and NLL of each sample of a set, at the precision that a file keeps."
     pred:Tensor    # (N,) int64
     target:Tensor  # (N,) int64

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_positive
+from ..metrics.bins import interpolated_edges
 from .surrogates import _check_bin_number
 from .weights import adafocal_weight
 from .weighted import weighted_cross_entropy
@@ -51,12 +52,7 @@ def equal_mass_edges(
 )->Tensor:         # (M-1,) float64, rising
     "Edges between ranges that hold equally many confidences [Ghosh 2022, code]."
     _check_bin_number(n_bins)
-    c = conf.double().sort().values
-    steps = torch.arange(1, n_bins, dtype=torch.float64, device=c.device)
-    place = (steps*len(c)/n_bins).clamp_max(len(c) - 1)
-    below = place.long()
-    above = (below + 1).clamp_max(len(c) - 1)
-    return c[below] + (place - below)*(c[above] - c[below])
+    return interpolated_edges(conf, n_bins)[1:-1]
 
 def confidence_gaps(
     conf:Tensor,   # (N,) confidences

@@ -4,13 +4,15 @@
 
 # %% auto #0
 __all__ = ['check_bins', 'check_closed', 'bin_ids', 'ReliabilityBins', 'bin_sums', 'width_table', 'width_bins', 'mass_table',
-           'dropped_interp_ece', 'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm']
+           'equal_mass_starts', 'interpolated_edges', 'dropped_interp_ece', 'chunks', 'class_sums', 'class_gaps',
+           'check_norm', 'table_norm', 'squared_gaps']
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #845a9e9a
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #baac89d5
@@ -141,23 +143,39 @@ def mass_table(
     n_bins:int,
     ties:str='split',  # or 'group': equal confidences stay together, and bins may be missing
 )->ReliabilityBins:
-    "The table of bins with equally many samples; at most N of them."
+    "Count bins with equally many samples; at most N of them."
     if ties not in ('split', 'group'): raise ValueError(f'ties: {ties!r}, want "split" or "group"')
     conf, order = conf.double().sort(stable=True)
-    first, last, ids = _parts(len(conf), n_bins, conf.device)
+    first = equal_mass_starts(len(conf), n_bins, conf.device)
+    last = F.pad(first[1:], (0, 1), value=len(conf)) - 1
+    ids = torch.arange(len(first), device=conf.device).repeat_interleave(last - first + 1, output_size=len(conf))
     if ties == 'group':
         ids = ids[torch.searchsorted(conf, conf)].unique_consecutive(return_inverse=True)[1]  # some may be missing
         last = ids.bincount().cumsum(0) - 1
-        first = torch.cat([last.new_zeros(1), last[:-1] + 1])
+        first = F.pad(last[:-1] + 1, (1, 0))
     return _table(bin_sums(ids, conf, hit[order], len(last)).cpu(), conf[first], conf[last])
 
-def _parts(n, n_bins, device):
-    "First and last position of parts whose sizes differ by one at most, and the part of each position."
+def equal_mass_starts(
+    n:int,      # sorted samples
+    n_bins:int,
+    device='cpu',
+)->Tensor:      # (min(n, n_bins),) int64
+    "Return the first position of each bin when sizes differ by at most one, the larger bins first."
     size, larger = divmod(n, n_bins)
     part = torch.arange(min(n, n_bins), device=device)
-    first = part*size + part.clamp_max(larger)
-    last = (part + 1)*size + (part + 1).clamp_max(larger) - 1
-    return first, last, part.repeat_interleave(last - first + 1, output_size=n)
+    return part*size + part.clamp_max(larger)
+
+def interpolated_edges(
+    conf:Tensor,  # (N,)
+    n_bins:int,   # M
+)->Tensor:        # (M + 1,) float64, rising
+    "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
+    c = conf.double().sort().values
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounded as in that code
+    rank = rank.clamp_max(len(c) - 1)
+    below = rank.long()
+    above = (below + 1).clamp_max(len(c) - 1)
+    return c[below] + (rank - below)*(c[above] - c[below])
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #4073b877
 def dropped_interp_ece(
@@ -167,9 +185,7 @@ def dropped_interp_ece(
 )->Tensor:        # 0-d float64
     "Adaptive ECE of the reference code: interpolated edges, and the smallest confidence in no bin [Mukhoti 2020]."
     conf, N = conf.double(), len(conf)
-    ranks = np.linspace(0, N, n_bins + 1)
-    edges = np.interp(ranks, np.arange(N), conf.sort()[0].cpu().numpy())
-    ids = torch.bucketize(conf, torch.from_numpy(edges).to(conf.device)) - 1
+    ids = torch.bucketize(conf, interpolated_edges(conf, n_bins)) - 1
     inside = ids >= 0  # -1: not above the lowest edge
     gaps = torch.bincount(ids[inside], weights=(hit.double() - conf)[inside], minlength=n_bins)
     return (gaps.abs().sum()/N).cpu()
@@ -269,3 +285,10 @@ def table_norm(
     if norm == 'l1': return (weight*gap).sum()
     if norm == 'l2': return (weight*gap.square()).sum().sqrt()
     return gap.amax()
+
+def squared_gaps(
+    table:ReliabilityBins,
+)->Tensor:          # 0-d float64
+    "Return the weighted mean squared gap minus its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
+    unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
+    return (table.weight*unbiased).sum()

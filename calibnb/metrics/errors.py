@@ -20,7 +20,7 @@ from ..core.checks import at_least_float32, check_bool, check_positive
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
     ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, dropped_interp_ece,
-    mass_table, table_norm, width_table
+    mass_table, squared_gaps, table_norm, width_table
 )
 from calibnb.metrics.smoothing import (
     beta_bandwidth, beta_regression, cells_for, cosine_means, gaussian_regression, smooth_error_norm, triweight_error
@@ -180,9 +180,7 @@ def debiased_ece(
 )->Tensor:                      # 0-d float64 in [0, 1]
     "Root of the mean squared gap, less its expected noise acc (1-acc)/(n-1) in each bin [Kumar 2019]; at least 0."
     def error(samples):
-        table = _table(samples, n_bins, scheme, closed)
-        unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
-        return (table.weight*unbiased).sum().clamp_min(0).sqrt()
+        return squared_gaps(_table(samples, n_bins, scheme, closed)).clamp_min(0).sqrt()
     return over_samples(error, probs, target, kind, None, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932

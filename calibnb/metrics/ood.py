@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..core.checks import _refuse_probs, as_tensor, check_positive, check_unlabelled
+from ..core.checks import refuse_probs, as_tensor, check_positive, check_unlabelled
 from ..core.options import pick
 from .intervals import check_level, percentiles, resamples
 from .measure import Measure
@@ -30,7 +30,7 @@ def energy_score(
 def _logits(logits):
     "(N, K) float64, checked."
     logits = check_unlabelled(logits).double()
-    _refuse_probs(logits, "their scores are 'max', 'margin' and 'entropy'")
+    refuse_probs(logits, "their scores are 'max', 'margin' and 'entropy'")
     return logits
 
 _OF_LOGITS = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}

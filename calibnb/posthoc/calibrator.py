@@ -18,10 +18,12 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from ..core.checks import _refuse_probs_of_many, as_tensor, at_least_float32, check_logits, check_multilabel
+from calibnb.core.checks import (
+    ENOUGH_ROWS, as_tensor, at_least_float32, check_logits, check_multilabel, refuse_probs
+)
 from ..core.options import pick
 from ..core.predictions import class_logits, first_argmax, Predictions
-from ..core.plugins import Registry, UnknownName, add_yours, registers
+from ..core.plugins import Registry, UnknownName, add_user, registers
 from ..metrics.samples import _checked_weight
 from .input import _Converted, _rows
 from calibnb.posthoc.state import (
@@ -127,7 +129,7 @@ def _keep(name, cls, frame):
     "Enter a class, of calibnb or of a user; one of calibnb that a cell defines again is still calibnb's."
     again = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
     if again or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
-    else: add_yours(CALIBRATORS, name, cls, frame)
+    else: add_user(CALIBRATORS, name, cls, frame)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
 def _warn_of_small_total(total, name):
@@ -163,7 +165,7 @@ class _Fitted(_Judged):
             pairs = zip(*(v.unbind(1) for v in check_multilabel(logits, target, name='logits')))
             return self._set_columns([clone(self).fit(z.contiguous(), y, sample_weight) for z, y in pairs], 'logits')
         z, y = check_logits(logits, target, values=True, least=1)
-        _refuse_probs_of_many(z)
+        refuse_probs(z, least_rows=ENOUGH_ROWS)
         return self._fit_rows(z.detach(), y, sample_weight, np.shape(target))._record('logits')
 
     def fit_probs(self,

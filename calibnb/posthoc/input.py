@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from ..core.checks import _refuse_probs_of_many, as_tensor, check_multilabel
+from ..core.checks import ENOUGH_ROWS, as_tensor, check_multilabel, refuse_probs
 from ..core.predictions import class_logits, first_argmax, log_probs
 from .state import check_numbers
 
@@ -113,7 +113,7 @@ class _Checked(_Scoring):
         self._check_is_fitted()
         flat = check_multilabel(self._as_rows(x), None, name='logits')[0]
         self._check_width(flat)
-        if not self.columns_: _refuse_probs_of_many(flat)
+        if not self.columns_: refuse_probs(flat, least_rows=ENOUGH_ROWS)
         return flat
 
     def _as_rows(self, x):

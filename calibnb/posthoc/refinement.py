@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from sklearn.base import clone
 from torch import Tensor
 
-from ..core.checks import _refuse_probs, check_logits
+from ..core.checks import refuse_probs, check_logits
 from ..core.options import pick
 from ..core.predictions import class_logits
-from ..metrics.intervals import SharedResamples, check_level, percentiles
+from ..metrics.intervals import Resamples, check_level, percentiles
 from ..metrics.measure import Measure
 from ..metrics.scores import brier_of_samples
 from .calibrator import make_calibrator
@@ -41,7 +41,7 @@ def held_out_scores(
     "The score of each sample by a calibrator that was fitted on the other parts of the samples."
     pick('score', score, ('nll', 'brier'))
     logits, target = check_logits(logits, target, values=True, least=1)
-    _refuse_probs(logits)
+    refuse_probs(logits)
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
         raise ValueError(f'folds: {folds}, want 2 or more parts of at least 2 of the {N} samples')
@@ -72,6 +72,6 @@ def score_decomposition(
     logits, target = check_logits(logits, target, least=1)
     total = _of_network(logits.detach().double(), target, score).cpu()
     parts = {score: total, 'calibration': total - refinement, 'refinement': refinement}
-    means = SharedResamples(len(total), n_boot, seed).means(torch.stack(list(parts.values())))
+    means = Resamples(len(total), n_boot, seed, 'multinomial').means(torch.stack(list(parts.values())))[1:]
     return {name: Measure.of(values.mean(), len(total), percentiles(column, level))
             for (name, values), column in zip(parts.items(), means.T)}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ConfigDict, Field, model_serializer, model_validator
 
-from ..core.plugins import HINT, UnknownName, load_plugins, yours
+from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
 from ..losses.modules import _COUNTS, loss_options, make_loss
 from ..data.cache import MissingData
@@ -88,7 +88,7 @@ def _codes(named, stated):
         key = _key(what, name)
         if key in stated: found[key] = stated[key]
         elif what == 'recorder': recorders.find(name)
-        origin = yours(what).get(key.removeprefix(f'{what} '))
+        origin = user_registered(what).get(key.removeprefix(f'{what} '))
         if origin is None or key in found: continue
         if origin.code is None:
             raise ValueError(f'{what}: {name!r} was registered where its text cannot be read, and a run is named by '
@@ -106,7 +106,7 @@ def check_code(
     if code: load_plugins()
     for key, text in code.items():
         what, name = key.split(' ', 1)
-        origin = yours(what).get(name)
+        origin = user_registered(what).get(name)
         if origin is None: raise ValueError(f'{what}: {name!r} is not known to this process{HINT}')
         if origin.code != text:
             raise ValueError(f'{what}: the text of {name!r} in {origin.where} has changed since the configuration was '

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..core.content import content_hash, note_input
 from ..evaluate.compact import Compact, pack_sets, read_rows, unpack_sets, write_rows
-from ..evaluate.scored import Scored
+from ..evaluate.measures import Scored
 from ..losses.modules import loss_options
 from ..posthoc import make_calibrator
 from .choice import choose_coefficient

@@ -23,7 +23,7 @@ from ..core.reading import naming, reason
 from ..data.images import read_folder
 from ..data.sets import data_options, load_data
 from ..data.splits import _split_of, pixel_scale, Split
-from ..evaluate.files import _with_values, _write_npz
+from ..evaluate.files import _dense_tensor, write_npz
 from ..models.named import make_model
 from ..train.evaluator import Evaluator
 
@@ -59,13 +59,13 @@ def _is_script(path):
 def _weights(path):
     "Name -> tensor, of a state dictionary or of a checkpoint that holds one; no code in it is run."
     with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as weights'):
-        warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `_with_values` refuses
+        warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `_dense_tensor` refuses
         found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
     for key in 'state_dict', 'model':
         if isinstance(found, dict) and isinstance(found.get(key), dict): found = found[key]
     if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
         raise ValueError(f'model: {path} holds no state dictionary; torch.save(network.state_dict(), path) writes one')
-    with naming(path, 'model'): return _unwrapped({name: _with_values(name, value) for name, value in found.items()})
+    with naming(path, 'model'): return _unwrapped({name: _dense_tensor(name, value) for name, value in found.items()})
 
 def _unwrapped(weights):
     "Without the names of wrappers before all names, in whatever order they were put around the network."
@@ -176,4 +176,4 @@ def write_predictions(
     path = Path(path)
     pick('file format', path.suffix.lower(), ('.npz', '.safetensors'))
     if path.suffix.lower() == '.safetensors': return preds.save(path)
-    with atomic_write(path) as tmp: _write_npz(tmp, logits=preds.logits.numpy(), target=preds.target.numpy())
+    with atomic_write(path) as tmp: write_npz(tmp, logits=preds.logits.numpy(), target=preds.target.numpy())

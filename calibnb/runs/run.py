@@ -19,11 +19,10 @@ from ..core.options import pick
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
 from ..processes.parallel import rank, broadcast, world_size
-from ..metrics.intervals import SharedResamples
+from ..metrics.intervals import Resamples
 from ..metrics.measure import Measure
 from ..losses.modules import make_loss
-from ..evaluate.scored import Scored
-from ..evaluate.measures import measure_all
+from ..evaluate.measures import Scored, measure_all
 from ..data.sets import load_data, note_data
 from ..models.named import make_model
 from ..models.sequences import set_vectors
@@ -101,7 +100,7 @@ def _measure_all(preds:Predictions, bins=15)->dict:
 @lru_cache(maxsize=1)
 def _resamples(n):
     "The same for every run that a process trains on the same set."
-    return SharedResamples(n, n_boot=200)
+    return Resamples(n, n_boot=200, draw='multinomial')
 
 def _write(folder, history, watching, preds, model, splits):
     "What a finished training leaves."

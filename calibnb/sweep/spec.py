@@ -22,7 +22,7 @@ from ..core.settings import reasons, Settings
 from ..runs.folder import RunFolder
 from ..notebooks.execute import is_made, notebook_folder, plan_notebook
 from ..params import read_value
-from ..names import NAMES, check_names_before_torch
+from ..core.names import NAMES, check_names_before_torch
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #5590c372
 _MOST_RUNS = 100_000  # a larger grid is a slip of the keyboard, and listing it would fill the memory

@@ -13,7 +13,7 @@ from ..core.predictions import Predictions
 from ..metrics.bins import check_bins, mass_table, width_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
-from ..evaluate.scored import ece_text
+from ..evaluate.measures import ece_text
 from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 
@@ -46,7 +46,7 @@ class _Tempered:
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #a8dc1613
 class _ReliabilityView(View):
-    "Reliability diagrams as given and at a temperature."
+    "Reliability diagrams, uncalibrated and at a temperature."
     def __init__(self, preds, fitted, names, n_bins):
         self.tempered, self.n, self.binary = _Tempered(preds), len(preds), preds.binary
         self.fitted, self.names, self.n_bins = fitted, names, n_bins
@@ -77,11 +77,11 @@ class _ReliabilityView(View):
         before, ece = self.tempered.diagram(1., of, n_bins, scheme)
         after, ece_T = self.tempered.diagram(temperature, of, n_bins, scheme)
         left, right = fig.axes
-        fill_reliability_axes(left, left.child_axes[0], **before, title='as given', note=f'ECE {ece}')
+        fill_reliability_axes(left, left.child_axes[0], **before, title='uncalibrated', note=f'ECE {ece}')
         fill_reliability_axes(right, right.child_axes[0], **after, title=f'temperature {temperature:.3g}',
                               note=f'ECE {ece_T}')
         what = 'predicted class' if of is None else f'class {self.names[of]}'
-        return (f'{what}, {n_bins} bins of {scheme}, n = {self.n:,}: ECE {ece} as given, '
+        return (f'{what}, {n_bins} bins of {scheme}, n = {self.n:,}: ECE {ece} uncalibrated, '
                 f'{ece_T} at temperature {temperature:.3g}')
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
@@ -101,7 +101,7 @@ def reliability_explorer(
     names=None,                 # of the classes
     n_bins:int=15,
 )->Explorer:
-    "Reliability diagrams as given and at a temperature, by number and kind of bins, of all predictions or one class."
+    "Reliability diagrams, uncalibrated and at a temperature, by number and kind of bins, of all classes or one."
     check_bins(n_bins)
     _check_sets(preds, val, names)
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)

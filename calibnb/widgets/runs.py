@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from ..core.options import pick
 from ..metrics.bins import width_bins
 from ..metrics.smoothing import smooth_curve
-from ..evaluate.scored import ece_text
+from ..evaluate.measures import ece_text
 from ..runs.folder import find_runs
 from ..runs.run import Run
 from .explorer import _ipywidgets, _figure, Explorer, View

@@ -120,8 +120,8 @@ def not_exchanged(a, b):
 
 STEPS = {  # what fails -> which functions of `atomic` are replaced
     "the disk is full": dict(_flush=broken),
-    "the exchange": dict(_exchanged=broken),
-    "the second of two renamings": dict(_exchanged=not_exchanged, _renamed=broken),
+    "the exchange": dict(_exchange=broken),
+    "the second of two renamings": dict(_exchange=not_exchanged, _rename=broken),
 }
 
 
@@ -129,12 +129,12 @@ STEPS = {  # what fails -> which functions of `atomic` are replaced
 def test_a_folder_that_cannot_take_its_place_leaves_the_old_one(tmp_path, monkeypatch, step):
     (tmp_path / "made").mkdir()
     (tmp_path / "made" / "old").write_text("old")
-    renamed = atomic._renamed
+    renamed = atomic._rename
     for name, function in STEPS[step].items():
         monkeypatch.setattr(atomic, name, function)
     calls = iter([renamed])  # the first renaming finds the folder occupied
-    if "_renamed" in STEPS[step]:
-        monkeypatch.setattr(atomic, "_renamed", lambda *args: next(calls, broken)(*args))
+    if "_rename" in STEPS[step]:
+        monkeypatch.setattr(atomic, "_rename", lambda *args: next(calls, broken)(*args))
     with pytest.raises(OSError), atomic.atomic_folder(tmp_path / "made") as new:
         (new / "new").write_text("new")
     assert {p.name: [q.name for q in p.iterdir()] for p in tmp_path.iterdir()} == {"made": ["old"]}

@@ -6,46 +6,23 @@ import subprocess
 import sys
 
 import pytest
-from conftest import patience
+from conftest import ROOT, patience
 
-from calibnb.data import list_corruptions, list_data
-from calibnb.data.downloads import downloads
-from calibnb.evaluate.files import _readers
-from calibnb.evaluate.table import _columns
-from calibnb.losses import list_losses
-from calibnb.metrics.registered import _OF_TABLE, metrics
-from calibnb.models import list_models
-from calibnb.names import NAMES
-from calibnb.posthoc import list_calibrators
-from calibnb.sweep.engines import engines
-from calibnb.train.recipe import PRESETS
-from calibnb.train.recorders import recorders
+sys.path.insert(0, str(ROOT/"docs"))
+from names import cell, registries  # noqa: E402
+
+from calibnb.core.names import NAMES  # noqa: E402
+from calibnb.evaluate.table import _columns  # noqa: E402
+from calibnb.metrics.registered import _OF_TABLE  # noqa: E402
 
 HEAVY = {"torch", "sklearn", "pandas", "numpy", "matplotlib", "torchvision", "torchmetrics", "papermill", "IPython"}
-REGISTRIES = {
-    "data": list_data(),
-    "data to download": downloads,
-    "model": list_models(),
-    "loss": list_losses(),
-    "calibrator": list_calibrators(),
-    "metric": list(metrics),  # of today: tests add theirs
-    "metric of every table": _columns,
-    "recorder": recorders,
-    "preset": PRESETS,
-    "corruption": list_corruptions(),
-    "engine": engines,
-    "file format": _readers,
-}
+REGISTRIES = registries()  # of today: tests add theirs
 
 
-@pytest.mark.parametrize("what", NAMES)
-def test_names_are_those_of_the_registry(what):
-    "In its order, in which they are listed."
-    assert NAMES[what] == list(REGISTRIES[what])
-
-
-def test_every_registry_has_its_names():
-    assert NAMES.keys() == REGISTRIES.keys()
+def test_names_are_those_of_the_registries():
+    "In their order, in which they are listed."
+    assert REGISTRIES == NAMES and [*REGISTRIES] == [*NAMES], "run `make sync`"
+    assert cell({"kind": ["a", "b"]}).endswith("    'kind': [\n        'a', 'b'\n    ],\n}")
     assert set(_OF_TABLE) == set(_columns)  # of which no name can be registered
 
 

@@ -8,7 +8,7 @@ import torch
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.evaluate import AS_GIVEN, check_shifted, evaluate, evaluate_shifted
+from calibnb.evaluate import UNCALIBRATED, check_shifted, evaluate, evaluate_shifted
 from calibnb.metrics import ece, nll
 from calibnb.posthoc import make_calibrator
 
@@ -90,8 +90,8 @@ def test_at_the_command_line(tmp_path, capsys, monkeypatch, sets):
     assert "On there.npz, 500 samples" in out and "fitted here lowers the NLL there" in out
     assert cli.main([*line, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
-    assert record["shifted"]["samples"] == 500 and list(record["shifted"]["rows"])[0] == AS_GIVEN
-    given = record["shifted"]["rows"][AS_GIVEN]
+    assert record["shifted"]["samples"] == 500 and list(record["shifted"]["rows"])[0] == UNCALIBRATED
+    given = record["shifted"]["rows"][UNCALIBRATED]
     assert given["nll"] == pytest.approx(sets[1].nll.mean().item(), abs=1e-6) and given["gain"] is None
     probs = {name: preds.probs.numpy() for name, preds in zip(("here", "there"), sets)}
     for name, preds in zip(("here", "there"), sets):
@@ -114,9 +114,9 @@ def test_a_label_with_probability_zero_there_is_infinite(tmp_path, capsys, monke
         np.savez(f"{name}.npz", probs=probs, target=target)
     assert cli.main(["audit", "here.npz", "--probs", "--no-report", "--shifted", "there.npz"]) == 0
     told = capsys.readouterr().out.split("On there.npz")[1]
-    assert [line for line in told.split("\n") if line.startswith(AS_GIVEN)][0].split()[3] == "∞"
+    assert [line for line in told.split("\n") if line.startswith(UNCALIBRATED)][0].split()[2] == "∞"
     assert "lowers the NLL there by ∞: it helps, without it the NLL is infinite" in told
-    assert "there.npz: 1 of 300 labels have probability 0, so the NLL as given is infinite; calibrators count" in told
+    assert "there.npz: 1 of 300 labels have probability 0, so the uncalibrated NLL is infinite" in told
 
 
 def test_predictions_of_another_form_are_refused():

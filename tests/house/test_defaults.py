@@ -33,8 +33,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "posthoc": "posthoc.calibrator posthoc.scaling posthoc.structured posthoc.confidence_maps posthoc.composed"
                " posthoc.refinement",
     "plots": "plots",
-    "evaluate": "evaluate.scored evaluate.floors evaluate.measures evaluate.table"
-                " evaluate.ranking evaluate.audit evaluate.resampled evaluate.shifted",
+    "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
@@ -277,7 +276,11 @@ TABLE |= {
     "smoothing.dirichlet_bandwidth": lambda: smoothing.dirichlet_bandwidth(PROBS),
     "smoothing.triweight_error": lambda: smoothing.triweight_error(CONF, HIT),
     "intervals.resamples": lambda: list(intervals.resamples(N, 3, 0)),
-    "intervals.SharedResamples": lambda: [intervals.SharedResamples(n, 3).means(draw(2, n)) for n in (N, 9000)],
+    "bins.interpolated_edges": lambda: bins.interpolated_edges(CONF, 5),
+    "bins.squared_gaps": lambda: bins.squared_gaps(bins.width_bins(CONF, HIT, 5)),
+    "intervals.Resamples": lambda: [
+        intervals.Resamples(n, 3, draw=kind).means(draw(2, n))
+        for n in (N, 9000) for kind in ("poisson", "multinomial")],
     "intervals.percentiles": lambda: intervals.percentiles(CONF, .9),
     "intervals.bootstrap_mean": lambda: [intervals.bootstrap_mean(v, n_boot=5)
                                          for v in (CONF, CONF.double(), CONF.numpy(), [.1, .2, .7, .05])],
@@ -599,7 +602,7 @@ TABLE |= {
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
-    "evaluate.ConfidenceCells": lambda: [evaluate.ConfidenceCells(c, dict(ece=5), dict(ada=5)).errors(3, 0)
+    "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
     "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
@@ -649,11 +652,12 @@ ELSEWHERE = {
     "smoothing": {},
     "samples": {},
     "intervals": {HELPERS: "check_level check_metric normal_reach check_resamples"},
-    "bins": {HELPERS: "check_bins check_closed check_norm"},
+    "bins": {HELPERS: "check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature"},
     "score_maps": {},
-    "evaluate": {HELPERS: "AS_GIVEN Evaluation check_sets check_metrics check_shifted Shifted Worth SAME_NLL DOUBT"},
+    "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
+                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep",
@@ -677,11 +681,12 @@ ELSEWHERE = {
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "bind_options seed_everything seeded deterministic flush_denormals pick_device autocast "
-                      "atomic_write atomic_folder",
+                      "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
+                      "bind_options seed_everything seeded deterministic flush_denormals pick_device "
+                      "autocast atomic_write atomic_folder",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
-                 "load_plugins yours used_code code_is_same add_yours registers"},
+                 "load_plugins user_registered used_code code_is_same add_user registers"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "

@@ -21,16 +21,16 @@ from calibnb.params import notebook_parameters
 
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 WINGS = {  # the wings that each may import from
-    "core": "", "params": "", "names": "core", "processes": "", "metrics": "core", "losses": "core metrics",
+    "core": "", "params": "", "processes": "", "metrics": "core", "losses": "core metrics",
     "posthoc": "core metrics", "plots": "metrics", "evaluate": "core metrics posthoc",
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core params processes metrics losses posthoc evaluate data models train meta",
-    "checks": "core names losses posthoc train runs",
+    "checks": "core losses posthoc train runs",
     "notebooks": "core params processes metrics runs checks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
-    "sweep": "core params names processes data train runs notebooks",
-    "cli": "core params names processes posthoc evaluate data runs notebooks sweep",
+    "sweep": "core params processes data train runs notebooks",
+    "cli": "core params processes posthoc evaluate data runs notebooks sweep",
 }
 
 
@@ -291,6 +291,19 @@ def test_a_door_hands_out_what_its_stub_shows():
             assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
         with pytest.raises(AttributeError, match="no_such_name"):
             live.no_such_name
+
+
+@pytest.mark.parametrize("old, new", [
+    ("names", "core.names"), ("evaluate.AS_GIVEN", "evaluate.UNCALIBRATED"),
+    ("evaluate.Worth", "evaluate.ShiftResult"), ("train.KeptEpoch", "train.BestEpoch"),
+])
+def test_an_old_name_is_the_new_one_and_warns(old, new):
+    def look_up(name):
+        wing, _, name = f"calibnb.{name}".rpartition(".")
+        return getattr(importlib.import_module(wing), name)
+    with pytest.warns(DeprecationWarning, match=f"calibnb.{old} is now calibnb.{new}"):
+        found = look_up(old)
+    assert found is look_up(new)
 
 
 def test_names_at_the_top_are_there():

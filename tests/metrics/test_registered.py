@@ -7,7 +7,7 @@ from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.evaluate import evaluate
 from calibnb.metrics.registered import _NAMED
-from calibnb.names import NAMES
+from calibnb.core.names import NAMES
 from calibnb.posthoc import Calibrator
 
 
@@ -33,7 +33,7 @@ def test_a_column_of_an_evaluation():
     for row, measures in found.rows.items():
         assert all(measures[name].value is not None for name in NAMES["metric"]), row
         assert measures["overconfidence_error"].value <= measures["ece"].value
-    given, scaled = (found.rows[row] for row in ("as given", "temperature"))
+    given, scaled = (found.rows[row] for row in ("uncalibrated", "temperature"))
     assert scaled["ks_error"].value < given["ks_error"].value
     assert "failure_auroc" in found.text()
 

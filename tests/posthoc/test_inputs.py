@@ -13,7 +13,7 @@ from calibnb import cli
 from calibnb.core import plugins
 from calibnb.core.predictions import Predictions, log_probs
 from calibnb.evaluate import evaluate
-from calibnb.evaluate.scored import Scored
+from calibnb.evaluate.measures import Scored
 from calibnb.metrics.registered import registered_measures
 from calibnb.posthoc import CALIBRATORS, Calibrator, list_calibrators, make_calibrator
 
@@ -43,8 +43,8 @@ def mine():
         def _logits(self, z): return z*self.factor_.to(z)
     yield Mine
     del CALIBRATORS["mine_of_inputs"]
-    for key in [key for key in plugins._yours if "mine_of_inputs" in key]:
-        del plugins._yours[key]
+    for key in [key for key in plugins._origins if "mine_of_inputs" in key]:
+        del plugins._origins[key]
 
 
 def by_hand(calibrator, p):

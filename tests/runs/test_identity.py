@@ -225,14 +225,14 @@ def test_unchanged_files_are_not_read_again(here, forked_kernels, monkeypatch, c
     for _ in range(2):
         get_run(config(), progress=False)
         runs_made(capsys, study)
-        content._remembered.clear()  # as in a new process
+        content._cached.clear()  # as in a new process
     assert [path for path in read if path.endswith("x.npz")] == ["x.npz"]
 
 
 def test_a_young_file_is_read_whatever_its_time_says(here, monkeypatch):
     "As if the clock of the file system stood still between two writes."
     now = content.time.time_ns()
-    monkeypatch.setattr(content, "_states", lambda files: [(label, 1, 1, now, now) for label, _ in files])
+    monkeypatch.setattr(content, "_file_states", lambda files: [(label, 1, 1, now, now) for label, _ in files])
     before = content_hash("x.npz")
     written("x.npz", 1)
     assert content_hash("x.npz") != before

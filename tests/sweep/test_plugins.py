@@ -176,7 +176,7 @@ def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
     forget(named)
     named.write_text("")
     assert Run(run.path).config == config and Run(run.path).predictions().num_classes == 2
-    with pytest.raises(ValueError, match="data: 'rings' is not known to this process; those of your own"):
+    with pytest.raises(ValueError, match="data: 'rings' is not known to this process; your own names"):
         train_file(tmp_path/"old.json", tmp_path/"elsewhere")
 
 
@@ -319,7 +319,7 @@ def test_a_metric_that_is_nan_is_undefined_and_not_infinite(mine, predictions, c
     audit = ["audit", predictions, "--logits", "--no-report", "--plugin", str(mine), "--metric", "nothing"]
     assert main(audit) == 0 and "∞" not in capsys.readouterr().out
     assert main([*audit, "--metric", "endless", "--json"]) == 0
-    row = json.loads(capsys.readouterr().out)["rows"]["as given"]
+    row = json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]
     assert row["nothing"]["undefined"] and "undefined" not in row["endless"] and row["endless"]["value"] is None
 
 
@@ -351,14 +351,14 @@ def test_workers_say_when_a_name_is_known_to_the_notebook_only(tmp_path):
     from calibnb.sweep import sweep
     forks()
     losses["here"] = losses["ce"]
-    plugins._yours["loss", "here"] = plugins.Origin("a notebook", "0123456789abcdef")
+    plugins._origins["loss", "here"] = plugins.Origin("a notebook", "0123456789abcdef")
     try:
         config = RunConfig(loss="here", recipe=Recipe.quick(epochs=1))
         table = sweep([config], tmp_path, progress=False)
-        assert "loss: 'here' is not known to this process; those of your own" in table.reason[0]
+        assert "loss: 'here' is not known to this process; your own names" in table.reason[0]
         with pytest.raises(ValueError, match="'here' is defined in a notebook, where other processes do not see it"):
             get_run(config, tmp_path, processes=2, progress=False)
     finally:
-        del losses["here"], plugins._yours["loss", "here"]
+        del losses["here"], plugins._origins["loss", "here"]
         plugins._used.pop("loss here", None)
     assert RunFolder(config.path(tmp_path)).state in ("absent", "failed")

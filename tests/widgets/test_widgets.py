@@ -47,7 +47,7 @@ def pixels(explorer):
 
 
 def percent(text, which):
-    "The ECEs in a line like 'ECE 1.23 % (...) as given, 0.5 % (...) at'."
+    "The ECEs in a line like 'ECE 1.23 % (...) uncalibrated, 0.5 % (...) at'."
     return [float(part.split(" %")[0].split()[-1]) for part in text.split(": ")[1].split(" (")[:-1]][which]
 
 
