@@ -675,6 +675,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'calibnb.evaluate.files._only': ('40_evaluate/files.html#_only', 'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._optional_labels': ( '40_evaluate/files.html#_optional_labels',
                                                                                      'calibnb/evaluate/files.py'),
+                                        'calibnb.evaluate.files._pandas_reads_all_digits': ( '40_evaluate/files.html#_pandas_reads_all_digits',
+                                                                                             'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._plain': ('40_evaluate/files.html#_plain', 'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._positive_text': ( '40_evaluate/files.html#_positive_text',
                                                                                    'calibnb/evaluate/files.py'),

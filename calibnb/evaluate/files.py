@@ -115,12 +115,15 @@ def _check_class_columns(names):
                          'classes are counted from the left')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #4a23f6a6
+def _pandas_reads_all_digits(version): return tuple(map(int, version.split('.')[:2])) >= (3, 1)
+
 def _read_csv(path):
     import pandas as pd
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     _check_distinct([name.strip() for name in header if name.strip()])
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
-    return _table(pd.read_csv(path), place)
+    digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
+    return _table(pd.read_csv(path, **digits), place)
 
 def _read_columnar(path):
     "Read a parquet or feather file."
@@ -216,8 +219,9 @@ def _distinct_labels(labels):
 
 def _check_missing(labels, name, place):
     "ValueError if a sample has no label."
-    missing = labels != labels  # nan, in a column of words too
-    if not np.any(missing): return
+    import pandas as pd
+    missing = pd.isna(labels)  # nan or None, in a column of words too
+    if not missing.any(): return
     where, n = place(int(missing.argmax())), int(missing.sum())
     more = f', and {n} such {where.split()[0]}s' if n > 1 else ''
     raise ValueError(f'column {name!r} has no label in {where}{more}; give each '

@@ -140,7 +140,7 @@ def test_what_is_the_wrong_way_round_turns_the_margins(root, study, tmp_path):
     "Focal loss for cross-entropy and that for all others; the worst coefficients for the best."
     right = "measured(run) for key, run in runs.items()"
     other = "{'CE': ('FL', 5.)}.get(key[1], ('CE', None))"
-    wrong = f"measured(runs[key[0], *{other}, *key[3:]]) for key in runs"
+    wrong = f"measured(runs[(key[0], *{other}, *key[3:])]) for key in runs"
     swapped = run_forked(changed("loss_comparison", tmp_path, right, wrong), SMALL, root=root)
     for start in SURE, UNSURE, LOGITS:
         assert margin(study, start) > 0 > margin(swapped, start)
