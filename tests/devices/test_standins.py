@@ -19,10 +19,10 @@ from calibnb.metrics.bins import (
     _added_up,
     _dense_class_sums,
     _ids_by_edges,
-    _parts,
     bin_ids,
     bin_sums,
     class_sums,
+    equal_mass_starts,
 )
 from calibnb.metrics.samples import hits
 from calibnb.metrics.smoothing import cosine_means
@@ -297,8 +297,6 @@ def test_other_devices_get_the_same_numbers(closed):
 
 
 @pytest.mark.parametrize("n", [1, 2, 14, 15, 16, 100])
-def test_parts_of_equal_mass(n):
-    first, last, part = _parts(n, 15, "cpu")
+def test_starts_of_bins_of_equal_mass(n):
     pieces = [p for p in torch.arange(n).tensor_split(15) if len(p)]
-    assert [(p[0], p[-1]) for p in pieces] == list(zip(first, last, strict=True))
-    assert part.tolist() == [i for i, p in enumerate(pieces) for _ in p]
+    assert equal_mass_starts(n, 15).tolist() == [p[0].item() for p in pieces]
