@@ -219,8 +219,10 @@ def _distinct_labels(labels):
 
 def _check_missing(labels, name, place):
     "ValueError if a sample has no label."
-    import pandas as pd
-    missing = pd.isna(labels)  # nan or None, in a column of words too
+    if labels.dtype.kind in 'fiub': missing = labels != labels  # nan
+    else:
+        import pandas as pd
+        missing = pd.isna(labels)  # of words, nan or None
     if not missing.any(): return
     where, n = place(int(missing.argmax())), int(missing.sum())
     more = f', and {n} such {where.split()[0]}s' if n > 1 else ''
