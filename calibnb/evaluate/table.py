@@ -187,7 +187,7 @@ class Evaluation:
     @classmethod
     def load(cls, folder):
         "Read a folder that `save` wrote, without executing anything; ValueError for anything else."
-        from calibnb.posthoc.calibrator import Calibrator
+        from calibnb.posthoc import Calibrator  # with all calibrators by name
         path = Path(folder)/_FILE
         try:
             with safe_open(path, 'pt') as f: meta, samples = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}

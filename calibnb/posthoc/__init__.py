@@ -9,7 +9,6 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'calibrator': ['Calibrator'],
     'scaling': [
         'TemperatureScaling', 'OracleECE', 'oracle_ece', 'EnsembleTemperatureScaling', 'VectorScaling', 'MatrixScaling',
         'Dirichlet', 'EntropyTemperatureScaling'
@@ -20,5 +19,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     ],
     'composed': ['COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits'],
     'refinement': ['held_out_scores', 'score_decomposition'],
-    'named': ['CALIBRATORS', 'list_calibrators', 'make_calibrator', 'register_calibrator'],
+    'named': ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'register_calibrator'],
 })

@@ -1,5 +1,4 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
-from .calibrator import Calibrator as Calibrator
 from .scaling import TemperatureScaling as TemperatureScaling
 from .scaling import OracleECE as OracleECE
 from .scaling import oracle_ece as oracle_ece
@@ -25,6 +24,7 @@ from .composed import held_out_logits as held_out_logits
 from .refinement import held_out_scores as held_out_scores
 from .refinement import score_decomposition as score_decomposition
 from .named import CALIBRATORS as CALIBRATORS
+from .named import Calibrator as Calibrator
 from .named import list_calibrators as list_calibrators
 from .named import make_calibrator as make_calibrator
 from .named import register_calibrator as register_calibrator

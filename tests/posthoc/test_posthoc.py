@@ -3,6 +3,8 @@ import io
 import json
 import math
 import pickle
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -17,6 +19,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from calibnb import metrics
+from calibnb.core import Predictions
+from calibnb.evaluate import evaluate
 from calibnb.posthoc import score_maps, temperature
 from calibnb.posthoc import (
     BBQ, Calibrator, Composed, Dirichlet, HistogramBinning, Isotonic, MatrixScaling, Platt, TemperatureScaling,
@@ -852,3 +856,16 @@ def test_confidences_below_those_of_others_sum_to_one_for_logits_of_any_size(nam
     target = torch.arange(300) % 4  # right by chance, so that every confidence is low
     probs = make_calibrator(name).fit(3*logits, target).transform(scale*torch.tensor(FAR, dtype=torch.float64))
     assert ((probs.sum(1) - 1).abs() < 1e-9).all(), probs
+
+
+@pytest.mark.parametrize("load", ["from calibnb.posthoc import Calibrator; Calibrator.load(path/'c.safetensors')",
+                                  "from calibnb.evaluate import Evaluation; Evaluation.load(path)"])
+def test_a_new_process_loads_what_was_saved(tmp_path, load):
+    "It knows the names of all calibrators, whatever it has imported."
+    draw = torch.Generator().manual_seed(0)
+    preds = Predictions(torch.randn(60, 3, generator=draw), torch.arange(60) % 3)
+    make_calibrator("matrix").fit(preds.logits, preds.target).save(tmp_path/"c.safetensors")
+    evaluate(preds, calibrators=["matrix"], n_boot=5, draws=2).save(tmp_path)
+    script = f"from pathlib import Path; path = Path({str(tmp_path)!r}); {load}"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
