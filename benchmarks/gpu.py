@@ -64,22 +64,22 @@ def function_at(place):
     return getattr(import_module(module), name)
 
 
-def work(place, bench, tell):
-    "What happens in the process of a section: each row is told as soon as it is there."
+def work(place, bench, send):
+    "Run a section in its process, and send each row as soon as it is there."
     warnings.simplefilter("ignore")
     if bench.dry:
         torch.compiler.set_stance("force_eager")  # compiling takes longer than all the rest
     for row in rows_of(function_at(place), bench):
-        tell(row)
+        send(row)
 
 
 def run_section(section, bench, at_most):
     "Fill in a section; its rows are printed as they come."
-    def told(row):
+    def on_row(row):
         section.rows.append(row)
         print(row, flush=True)
     start = time.perf_counter()
-    outcome, = in_processes(work, [(section.place, bench)], 1, told=told, timeout=at_most, preload=_PRELOAD)
+    outcome, = in_processes(work, [(section.place, bench)], 1, on_message=on_row, timeout=at_most, preload=_PRELOAD)
     section.seconds = time.perf_counter() - start
     section.error = "" if outcome.error is None else failed("", outcome.error).error
 

@@ -25,7 +25,7 @@ import yaml
 from latex2mathml.converter import convert
 from nbclient import NotebookClient
 
-from calibnb.processes.kernels import KERNEL_MODULES, forked_kernels, spare_kernel
+from calibnb.processes.kernels import KERNEL_MODULES, forked_kernels, prestarted_kernel
 from calibnb.processes.pool import core_count, in_processes
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,7 +45,7 @@ def below(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def execute(path, tell=None):
+def execute(path, send=None):
     "Run a notebook and keep the executed copy, named by what it and the library are."
     code = b"".join(p.read_bytes() for p in [path, *sorted((ROOT/"calibnb").rglob("*.py"))])
     kept = EXECUTED/f"{path.parent.name}-{path.stem}-{sha256(code).hexdigest()[:12]}.ipynb"
@@ -56,7 +56,7 @@ def execute(path, tell=None):
     waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)  # seconds, also on a busy machine
     beside = dict(metadata=dict(path=str(path.parent)))
     options = dict(kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False)
-    with spare_kernel():
+    with prestarted_kernel():
         NotebookClient(nb, **options, **waits).execute()
     EXECUTED.mkdir(parents=True, exist_ok=True)
     for old in EXECUTED.glob(f"{path.parent.name}-{path.stem}-*.ipynb"):

@@ -15,7 +15,7 @@ import calibnb.runs
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import plan_notebook
 from calibnb.params import read_notebook
-from calibnb.runs.many import estimate_gpu_seconds
+from calibnb.runs.plans import estimate_gpu_seconds
 from calibnb.sweep.spec import expand
 from calibnb.sweep.typed import typed_spec
 

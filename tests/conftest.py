@@ -90,7 +90,7 @@ def on_processes(n, function, *args):
     return [ends[r].value for r in range(n)]
 
 
-def _called(function, args, tell):
+def _called(function, args, send):
     torch.set_num_threads(1)
     return function(*args)
 

@@ -8,7 +8,7 @@ import calibnb.sweep.engines
 from calibnb.train.checkpoint import Saver
 from calibnb.cli import main
 
-make_run, after_batch = calibnb.sweep.engines._do, Saver.after_batch
+make_run, after_batch = calibnb.sweep.engines.make_run, Saver.after_batch
 
 
 def save_and_hold(self, last=False):
@@ -21,14 +21,14 @@ def save_and_hold(self, last=False):
     after_batch(self, last)
 
 
-def make_run_held(config, root, tell):
+def make_run_held(config, root, send):
     "Trains in a process of its own, where `Saver` has to be replaced too."
     Saver.after_batch = save_and_hold
-    make_run(config, root, tell=tell)
+    make_run(config, root, send=send)
 
 
 def main_held(args=None):
-    calibnb.sweep.engines._do = make_run_held
+    calibnb.sweep.engines.make_run = make_run_held
     return main(args)
 
 

@@ -18,6 +18,7 @@ from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream, printable
 from .flags import _check_overwriting
 from ..processes.threads import brief_spins, environment_variables
+from .runs import _add_runs, _runs
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .audit import _add_apply, _add_audit, _apply, _audit
 from .predict import _add_predict, _predict
@@ -44,8 +45,8 @@ def _completion(args):
 
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # what may be typed -> what it does; --help keeps the order
-    _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_audit: _audit, _add_apply: _apply,
-    _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
+    _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_audit: _audit,
+    _add_apply: _apply, _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
     _add_completion: _completion,
 }
 

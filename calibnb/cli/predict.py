@@ -49,7 +49,7 @@ def _predict(args):
     check_seed(args.seed)
     options, of_data = ({name: read_value(text) for name, text in _pairs(flag, given).items()}
                         for flag, given in (('--option', args.option), ('-p', args.parameters)))
-    from calibnb.runs.others import predict_with, write_predictions
+    from calibnb.runs.external_models import predict_with, write_predictions
     images = dict(split=args.split, size=args.size, mean=args.mean, std=args.std, seed=args.seed)
     preds = predict_with(args.network, args.data, name=args.model, model_args=options, device=args.device,
                          data_args=of_data, **images)

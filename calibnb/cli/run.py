@@ -128,7 +128,7 @@ def _print_plan(table, configs):
 def _hours_text(configs):
     "The sum of the hours as a list of one text; an empty list for notebooks."
     if any(isinstance(config, tuple) for config in configs): return []
-    from calibnb.runs.many import plan_table, sum_text
+    from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
 def _print_ends(table, seconds):
@@ -168,7 +168,7 @@ def _collect(args):
     for flag, path in ('--csv', args.csv), ('--parquet', args.parquet):
         if path: _check_file(flag, path)
     if not find_runs(root): raise ValueError(_nothing(root, args.experiment))
-    from calibnb.runs.comparison import collect
+    from calibnb.runs.tables import collect
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_nothing(root, args.experiment, collect(root)))
     files = [path for path in (args.csv, args.parquet) if path]

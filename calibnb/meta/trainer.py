@@ -17,7 +17,7 @@ from torch import nn, Tensor
 from ..core.options import bind_options, pick
 from ..core.runtime import autocast, seeded
 from ..core.settings import Settings
-from ..processes.parallel import world_size
+from ..processes.distributed import world_size
 from ..losses.surrogates import dece, sece
 from ..data.splits import Split
 from ..train.recipe import Recipe

@@ -170,7 +170,7 @@ class Experiment(Showcase):
         if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
         if 'gpu_hours' in frame:
-            from calibnb.runs.many import sum_text
+            from calibnb.runs.plans import sum_text
             print(sum_text(frame))
         self.findings([])
         raise SystemExit(0)  # papermill and Jupyter take this for the end

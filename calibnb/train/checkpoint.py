@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..core.atomic import atomic_write
-from ..processes.parallel import gathered, rank, world_size
+from ..processes.distributed import gathered, rank, world_size
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #81d93654
 def _code_fingerprint(code):

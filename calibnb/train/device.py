@@ -18,7 +18,7 @@ import torch
 from torch import nn, Tensor
 
 from ..core.runtime import deterministic, flush_denormals, seeded
-from ..processes.parallel import all_reduce, rank, world_size
+from ..processes.distributed import all_reduce, rank, world_size
 from .recipe import Recipe
 
 # %% ../../nbs/60_train/06_device.ipynb #3032f46b

@@ -17,7 +17,7 @@ from torch import nn, Tensor
 
 from ..core.runtime import autocast, deterministic, pick_device, seeded
 from ..core.predictions import Predictions
-from ..processes.parallel import all_reduce, broadcast, rank, world_size
+from ..processes.distributed import all_reduce, broadcast, rank, world_size
 from ..data.trees import WORD
 from ..data.splits import Split, Splits
 from ..models.classifier import Classifier

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..core.predictions import Predictions
 from ..core.runtime import autocast
-from ..processes.parallel import all_reduce, broadcast, rank, world_size
+from ..processes.distributed import all_reduce, broadcast, rank, world_size
 from ..data.splits import Split, Splits
 from .batches import EpochPlan, batches, flip_labels, place_split
 from .checkpoint import Saver, catch_sigterm, describe_task, load_checkpoint

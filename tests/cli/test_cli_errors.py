@@ -381,6 +381,12 @@ COLLECT = [
     ("--csv new.csv", "no trainings in"),
     ("--csv new.csv --parquet ./new.csv", "--parquet: ./new.csv would be written twice"),
 ]
+RUNS = [
+    ("", "runs: none in"),
+    ("--root absent", "--root: absent is no folder"),
+    ("train --root nothing", "runs: none of train in nothing"),
+    ("--csv file/sub.csv", "--csv: file/sub.csv"),
+]
 AUDIT = [
     ("good.npz --logits --shifted absent.npz", "--shifted: absent.npz is not there"),
     ("good.npz --logits --shifted good.npz", "--shifted: "),
@@ -495,7 +501,7 @@ PREDICT = [
     ("calibrator.safetensors nothing --mean .5 --std .5 --size 0 --out p.npz", "--size: 0, want 1 to 10000 pixels"),
     ("calibrator.safetensors nothing --mean .5 --std .5 --size 1000000 --out p.npz", "--size: 1000000, want 1 to"),
 ]
-COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, audit=AUDIT, apply=APPLY, predict=PREDICT)
+COMMANDS = dict(run=RUN, sweep=SWEEP, collect=COLLECT, runs=RUNS, audit=AUDIT, apply=APPLY, predict=PREDICT)
 WRONG = GENERAL + [(f"{command} {rest}", told) for command, cases in COMMANDS.items() for rest, told in cases]
 WRONG += [(f"{line} --dry-run" if line.startswith("sweep") else line, told) for line, told in DRY]
 
@@ -592,6 +598,7 @@ FULL = {  # command -> the file that it would have replaced
     "predict weights.pt digits --model mlp --option hidden [8] --out {}": "old.safetensors",
     "collect --root others --csv {}": "old.csv",
     "collect --root others --csv {} --experiment collected": "old.csv.gz",
+    "runs --root others --csv {}": "old.csv",
 }
 
 

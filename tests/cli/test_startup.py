@@ -50,8 +50,8 @@ def call(line, here):
 
 
 BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
-        ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0), ("papers --help", 0),
-        ("predict --help", 0),
+        ("runs --help", 0), ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0),
+        ("papers --help", 0), ("predict --help", 0),
         ("list losses", 0), ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
         ("completion csh", 2), ("", 2), ("runn", 2), ("run", 2), ("run x --nope", 2),
         ("audit x.npz", 2), ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
@@ -111,7 +111,7 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
 
 
 @pytest.mark.parametrize("typed, offered", [
-    ("calibnb ''", "run sweep collect audit apply predict download list papers completion"),
+    ("calibnb ''", "run sweep collect runs audit apply predict download list papers completion"),
     ("calibnb a", "audit apply"),
     ("calibnb audit --v", "--val --val-target"),
     ("calibnb sweep x --engine ''", "processes ray slurm"),

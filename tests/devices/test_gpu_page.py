@@ -95,7 +95,7 @@ def test_each_section_is_there_and_says_what_it_does():
         assert gpu.function_at(section.place).__doc__
 
 
-def is_in_bad_fork(tell):
+def is_in_bad_fork(send):
     return torch.cuda._is_in_bad_fork()
 
 

@@ -17,7 +17,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from calibnb import metrics
 from calibnb.metrics import streaming
-from calibnb.processes.parallel import joined, rank
+from calibnb.processes.distributed import joined, rank
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -7,7 +7,7 @@ from torchmetrics.classification import MulticlassCalibrationError
 
 from calibnb import metrics
 from calibnb.metrics import streaming
-from calibnb.processes.parallel import joined, rank
+from calibnb.processes.distributed import joined, rank
 
 def sharded():
     "Of two uneven shards on two processes, and of the whole: by name."

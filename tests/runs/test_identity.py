@@ -12,8 +12,8 @@ from calibnb.core import content
 from calibnb.core.content import content_hash
 from calibnb.notebooks.execute import notebook_folder, plan_notebook, run_notebook
 from calibnb.runs import Run, RunConfig, collect, compare, get_run, get_runs
-from calibnb.runs import run as run_module
-from calibnb.runs.folder import LockedFolder, find_runs, read_json, write_json
+from calibnb.runs import run as run_module, training
+from calibnb.runs.folder import RunFolder, find_runs, read_json, write_json
 from calibnb.sweep.spec import Job
 from calibnb.train import Recipe
 
@@ -88,17 +88,17 @@ def test_a_training_of_other_data_is_another_run(here, monkeypatch, change):
     assert second.path != first.path and second.metrics != metrics and job.done()
     assert Run(first.path).metrics == metrics and len(find_runs()) == 2
     shutil.copy(here/"kept.npz", "x.npz")
-    monkeypatch.setattr(run_module, "_train", lambda *args: pytest.fail("trained again"))
+    monkeypatch.setattr(run_module, "train", lambda *args: pytest.fail("trained again"))
     assert get_run(config()).path == first.path
 
 
 def test_data_that_change_while_they_are_read_make_no_run(here, monkeypatch):
-    load = run_module.load_data
+    load = training.load_data
 
     def load_late(*args, **options):
         written("x.npz", 1)
         return load(*args, **options)
-    monkeypatch.setattr(run_module, "load_data", load_late)
+    monkeypatch.setattr(training, "load_data", load_late)
     with pytest.raises(ValueError, match="data: got other files behind npz:x.npz after reading"):
         get_run(config(), progress=False)
     run, = find_runs()
@@ -260,13 +260,13 @@ def test_a_cell_boundary_is_part_of_the_code(here, forked_kernels, capsys):
 
 def busy_once(monkeypatch, meanwhile):
     "As if another process had the lock of the first folder, and did this before it released the lock."
-    acquire = LockedFolder.acquire
+    acquire = RunFolder.acquire
 
     def wait(self, *args):
-        monkeypatch.setattr(LockedFolder, "acquire", acquire)
+        monkeypatch.setattr(RunFolder, "acquire", acquire)
         meanwhile()
         acquire(self, *args)
-    monkeypatch.setattr(LockedFolder, "acquire", wait)
+    monkeypatch.setattr(RunFolder, "acquire", wait)
 
 
 def test_a_notebook_that_waits_for_its_namesake_leaves_its_run(here, forked_kernels, monkeypatch):

@@ -11,7 +11,7 @@ from calibnb.evaluate import Resamples, resampled_measures
 from calibnb.notebooks import UNDECIDED
 from calibnb.params import declared
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
-from calibnb.runs.kept import excess_error, read_kept
+from calibnb.runs.study_table import debiased_squared_error, read_study_table
 from calibnb.train import Recipe
 
 IMAGES = "cifar10_cpu"
@@ -24,7 +24,7 @@ def study(root):
 
 @pytest.fixture(scope="module")
 def kept(study):
-    return read_kept(study/"files"/"table")
+    return read_study_table(study/"files"/"table")
 
 
 def rows(kept, loss, calibrator=""):
@@ -139,11 +139,11 @@ def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecti
 
 def test_readme_says_what_the_table_of_the_gallery_holds():
     "Mean over the seeds of ECE and of the distance to people, of CE before and after a temperature."
-    kept = read_kept(ROOT/"runs"/"gallery"/"cifar10")
+    kept = read_study_table(ROOT/"runs"/"gallery"/"cifar10")
     votes = kept.votes[IMAGES]
     def told(calibrator):
         made = rows(kept, "ce", calibrator)
-        asked = [excess_error(m.conf, votes.gather(1, m.pred[:, None])[:, 0], votes.sum(1)) for m in made]
+        asked = [debiased_squared_error(m.conf, votes.gather(1, m.pred[:, None])[:, 0], votes.sum(1)) for m in made]
         errors = [resampled_measures(m, Resamples(len(m), 2))["ece"][0] for m in made]
         return 100*np.mean(errors), 100*np.mean([error.mean().sqrt() for error in asked])
     (ece, distance), (ece_after, distance_after) = told(""), told("temperature")

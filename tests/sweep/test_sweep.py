@@ -1,4 +1,4 @@
-"""Sweeps: nothing marked done that is not, nothing done twice, the reason recorded, the rest finished."""
+"""Sweeps: each run is made once, a failure is recorded with its reason, and the other runs are finished."""
 import os
 import re
 import signal
@@ -9,6 +9,7 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -21,7 +22,8 @@ from calibnb.cli import main
 from calibnb.runs.folder import RunFolder, find_runs
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, collect, get_run
-from calibnb.sweep import SweepSpec, expand, gpu_slots, grid_values, sweep
+from calibnb.sweep import SweepSpec, expand, sweep
+from calibnb.sweep.engines import engines
 
 HOW = """import os, signal, time
 from calibnb.notebooks import Experiment
@@ -38,7 +40,7 @@ experiment.findings([])"""
 
 @pytest.fixture
 def faulty(tmp_path):
-    "A notebook that goes wrong in the way it is told."
+    "A notebook that fails in the way that its parameter names."
     declared = "how: str = 'well'\nseed: int = 0\nseconds: float = 0.0"
     parameters = new_code_cell(declared, metadata=dict(tags=["parameters"]))
     kernel = dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))
@@ -74,12 +76,12 @@ def nothing_goes_on():
         started.pop().kill()
 
 
-def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
+def test_every_failure_is_recorded_and_the_rest_is_finished(faulty, tmp_path):
     root = tmp_path/"runs"
-    spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"], seed=[0, 1]))
-    limit = patience(1.2)  # twice as long as those take that are not stuck
+    spec = dict(notebook=faulty, grid=dict(how=["raises", "well", "killed", "stuck", "no result"]))
+    limit = patience(1.2)  # twice the time of a notebook that is not stuck
     table = sweep(spec, root, timeout=limit, progress=False).set_index("job")
-    assert Counter(table.state) == {"failed": 8, "done": 2}
+    assert Counter(table.state) == {"failed": 4, "done": 1}
     reasons = {
         "well": "",
         "raises": "ValueError: no luck today",
@@ -88,7 +90,7 @@ def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
         "no result": "no valid result",
     }
     for job, row in table.iterrows():
-        folder, how = RunFolder(root/row.run), job.split(" seed=")[0].removeprefix("how=")
+        folder, how = RunFolder(root/row.run), job.removeprefix("how=")
         assert (folder.state == "done") == (how == "well")
         assert begun(folder) == 1 and row.tries == 1
         assert reasons[how] in row.reason, (how, row.reason)
@@ -99,30 +101,33 @@ def test_every_way_to_fail_is_told_and_the_rest_is_finished(faulty, tmp_path):
     nb = nbformat.read(raised/"notebook.ipynb", 4)
     assert any(o.get("ename") == "ValueError" for c in nb.cells for o in c.get("outputs", []))
     # again: what is done stays done, the others are tried again
-    again = sweep(spec | dict(grid=dict(how=["raises", "well"], seed=[0, 1])), root, progress=False)
-    assert Counter(again.state) == {"done before": 2, "failed": 2}
+    again = sweep(spec | dict(grid=dict(how=["raises", "well"])), root, progress=False)
+    assert list(again.state) == ["failed", "done before"]
     assert all(begun(RunFolder(root/r.run)) == (1 if r.state == "done before" else 2) for r in again.itertuples())
 
 
-@pytest.mark.parametrize("spec, told", [
-    (dict(grid=dict(hwo=["well"])), "hwo"),
-    (dict(base=dict(seed="three")), "seed"),
-    (dict(base=dict(seconds="long")), "seconds"),
-])
-def test_a_wrong_parameter_is_refused_before_anything_starts(faulty, tmp_path, spec, told):
-    with pytest.raises(ValueError, match=told):
-        sweep(dict(notebook=faulty) | spec, tmp_path/"runs")
-    assert not (tmp_path/"runs").exists()
+WRONG = [  # specification, text of the error; `faulty` stands for the notebook
+    (dict(notebook="faulty", grid=dict(hwo=["well"])), "hwo"),
+    (dict(notebook="faulty", base=dict(seconds="long")), "seconds"),
+    (dict(grid={"loss": "ce,focl"}), "sweep, loss=focl: .*nothing was started"),
+    (dict(grid={"recipe.lr": [-1]}), "lr"),
+    (dict(base={"loss": "focal", "loss.gamma": 1}), "loss.gamma"),
+    (dict(base=dict(loss="ce"), grid=dict(loss="focal,brier")), "grid: loss is in base too"),
+    (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
+    (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
+    (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
+    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])),
+     "grid: loss_args is in cases too"),
+    (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
+]
 
 
-@pytest.mark.parametrize("grid, told", [
-    ({"loss": "ce,focl"}, "focl"),
-    ({"recipe.lrr": [1]}, "lrr"),
-    ({"recipe.lr": [-1]}, "lr"),
-])
-def test_a_wrong_configuration_is_refused_before_anything_starts(tmp_path, grid, told):
-    with pytest.raises(ValueError, match=f"sweep, .*{told}.*nothing was started"):
-        sweep(dict(grid=grid), tmp_path/"runs")
+@pytest.mark.parametrize("spec, message", WRONG)
+def test_a_wrong_specification_is_refused_before_anything_starts(faulty, tmp_path, spec, message):
+    if spec.get("notebook") == "faulty":
+        spec = spec | dict(notebook=faulty)
+    with pytest.raises(ValueError, match=message):
+        sweep(spec, tmp_path/"runs")
     assert not (tmp_path/"runs").exists()
 
 
@@ -257,12 +262,12 @@ def test_a_notebook_that_changed_is_run_again(faulty, tmp_path):
 
 def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
     root = tmp_path/"runs"
-    args = ["sweep", faulty, "--grid", "seed=0:6", "-p", "seconds", "0.3"]
+    args = ["sweep", faulty, "--grid", "seed=0:4", "-p", "seconds", "0.2"]
     both = [command(args, root) for _ in range(2)]
     for master in both:
         out, err = master.communicate(timeout=patience(240))
         assert master.returncode == 0, err
-    assert len(find_runs(root)) == 6 and all(f.state == "done" and begun(f) == 1 for f in find_runs(root))
+    assert len(find_runs(root)) == 4 and all(f.state == "done" and begun(f) == 1 for f in find_runs(root))
 
 
 def test_command_line(faulty, tmp_path, capsys, monkeypatch):
@@ -271,26 +276,9 @@ def test_command_line(faulty, tmp_path, capsys, monkeypatch):
     assert "2 runs, 2 to be made" in capsys.readouterr().out and not find_runs()
     assert main(["sweep", faulty, "--grid", "how=well,raises"]) == 1
     assert "1 done, 1 failed" in capsys.readouterr().out.replace("1 failed, 1 done", "1 done, 1 failed")
-    assert main(["sweep", faulty, "--grid", "hwo=well"]) == 2
-    assert "hwo" in capsys.readouterr().err
-    assert main(["sweep", faulty, "--grid", "how"]) == 2
     (tmp_path/"bad.yaml").write_text("grid: {loss: [ce]}\nbses: {}\n")
     assert main(["sweep", str(tmp_path/"bad.yaml")]) == 2
     assert "bses" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("args, told", [
-    ("--grid loss=ce,focall", "did you mean 'focal'"),
-    ("-p recipe.lrr 3", "lrr: not known"),
-    ("--workers 0", "--workers: '0'"),
-    ("--per-gpu 0", "--per-gpu: 0"),
-    ("--timeout -5", "--timeout: -5"),
-    ("--retries -1", "--retries: -1"),
-])
-def test_what_an_experiment_would_refuse_is_refused_before_anything_starts(tmp_path, capsys, monkeypatch, args, told):
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    assert main(["sweep", "train", *args.split(), "--dry-run"]) == 2 and told in capsys.readouterr().err
-    assert not (tmp_path/"runs").exists()
 
 
 def test_entries_of_dictionaries_can_be_axes(tmp_path, capsys, monkeypatch):
@@ -304,44 +292,6 @@ def test_entries_of_dictionaries_can_be_axes(tmp_path, capsys, monkeypatch):
     assert not (tmp_path/"runs").exists()
 
 
-def test_points_of_a_grid():
-    assert grid_values("0:6:2") == [0, 2, 4]
-    assert grid_values([1, "a"]) == [1, "a"]
-    assert grid_values("1,2", as_text=True) == ["1", "2"]
-
-
-@pytest.mark.parametrize("wrong", [[], 65])  # 1:5 in YAML is 65
-def test_axes_without_values_are_refused(wrong):
-    with pytest.raises(ValueError, match="grid"):
-        grid_values(wrong)
-
-
-def test_names_with_dots_are_entries_of_dictionaries():
-    base = dict(data="digits", data_args=dict(n_meta=100))
-    dotted, plain = expand(dict(preset="quick", base=base, cases=[{"data_args.n_val": 300}, {}]))
-    assert dotted.config.data_args["n_val"] == 300 and plain.config.data_args["n_val"] != 300
-    assert base["data_args"] == dict(n_meta=100)
-    with pytest.raises(ValueError, match="loss.gamma"):
-        expand(dict(base={"loss": "focal", "loss.gamma": 1}))
-
-
-def test_the_same_settings_are_one_run():
-    same = expand(dict(preset="quick", cases=[dict(loss="ce"), dict(loss="ce")], grid=dict(seed="0:2")))
-    assert len(same) == 2
-    assert len(SweepSpec(cases=[{"loss": "ce"}, {"loss": "brier"}], grid=dict(seed="0:3")).settings()) == 6
-
-
-def test_gpus_are_shared_out(monkeypatch):
-    assert gpu_slots("auto", 2, gpus=[0, 1]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "0101"]
-    assert gpu_slots(3, 1, gpus=["a", "b"]) == [dict(CUDA_VISIBLE_DEVICES=g) for g in "aba"]
-    assert gpu_slots(2, gpus=[]) == [{}, {}]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert gpu_slots(3) == [{}]*3
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-8932f937/1/0,GPU-5d7c")
-    seen = [slot["CUDA_VISIBLE_DEVICES"] for slot in gpu_slots(3)]
-    assert seen == ["MIG-GPU-8932f937/1/0", "GPU-5d7c", "MIG-GPU-8932f937/1/0"]
-
-
 def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,7")
     spec = dict(notebook=faulty, base=dict(how="gpu", seconds=1), grid=dict(seed="0:2"))
@@ -349,35 +299,19 @@ def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
     assert {(tmp_path/run/"files"/"gpu.txt").read_text() for run in table.run} == {"3", "7"}
 
 
-def test_a_run_whose_data_changed_is_not_taken_for_done(tmp_path):
-    import numpy as np
-
-    def write(n):
-        x = np.random.default_rng(n).normal(size=(n, 4)).astype("float32")
-        np.savez(tmp_path/"set.npz", x=x, y=np.arange(n) % 3)
-
-    write(90)
-    spec = dict(preset="quick", base={"data": f"npz:{tmp_path/'set.npz'}", "recipe.epochs": 1})
-    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]
-    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done before"]
-    write(120)
-    assert list(sweep(spec, tmp_path/"runs", progress=False).state) == ["done"]  # another run, beside the first
-    assert len(find_runs(tmp_path/"runs")) == 2
-
-
-def test_thousands_of_runs_are_collected(tmp_path):
+def test_many_runs_are_collected(tmp_path):
     import json
     one = get_run(RunConfig(experiment="many", recipe=Recipe.quick(1)), tmp_path, progress=False)
     files = {name: (one.path/name).read_text() for name in ("run.json", "status.json", "result.json")}
     info = json.loads(files["run.json"])
-    for i in range(300):
+    for i in range(100):
         folder = tmp_path/"many"/f"{i:08x}-s0"
         folder.mkdir()
         info["settings"]["loss_args"] = dict(i=i)
         for name, text in files.items():
             (folder/name).write_text(json.dumps(info) if name == "run.json" else text)
     table = collect(tmp_path)
-    assert len(table) == 301 and table["test.ece"].nunique() == 1 and (table.state == "done").all()
+    assert len(table) == 101 and table["test.ece"].nunique() == 1 and (table.state == "done").all()
 
 
 SMALL = dict(preset="quick", base={"recipe.epochs": 2}, grid=dict(loss="ce,brier"))
@@ -403,22 +337,22 @@ def free_ports():
 
 @pytest.fixture
 def patient_ray(monkeypatch):
-    "Ray gives up a node that is not there in 30 s or whose helpers choose no ports in 15 s, however busy the machine."
+    "Let Ray wait longer on a busy machine: it gives up a node after 30 s, and helpers without ports after 15 s."
     for name, wait in RAY_WAITS.items():
         monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
-    monkeypatch.setenv("RAY_ADDRESS", "local")  # whatever cluster this machine belongs to
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster that this machine may belong to
     ray = pytest.importorskip("ray")
     get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
-    def there(*node):
+    def is_there(*node):
         try:
             return nodes.append(get_node(*node)) is None
         except RuntimeError:
             return False
     def with_port(command, *args, **kwargs):
-        if told := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
-            command = [*command, f"--dashboard_agent_listen_port={told[1]}"]
+        if given := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
+            command = [*command, f"--dashboard_agent_listen_port={given[1]}"]
         return start(command, *args, **kwargs)
-    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: there(*node)) or nodes[-1])
+    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: is_there(*node)) or nodes[-1])
     monkeypatch.setattr("ray._private.services.start_ray_process", with_port)
     return ray
 
@@ -457,6 +391,18 @@ def greedy(z, y):
     assert list(table.state) == ["failed", "done"]
     assert all(why in table.reason.iloc[0] for why in ("out of memory with batch_size=64", "3 TiB"))
     assert RunFolder(tmp_path/"runs"/table.run.iloc[0]).state == "failed" and table.tries.iloc[0] == 1
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_sweep_starts_and_ends_ray_unless_it_is_connected(monkeypatch, connected):
+    calls = []
+    fake = SimpleNamespace(
+        is_initialized=lambda: connected, init=lambda **options: calls.append("init"),
+        shutdown=lambda: calls.append("shutdown"), cluster_resources=dict,
+        nodes=lambda: [dict(Alive=True, Resources=dict(CPU=1.))], remote=lambda **options: lambda function: function)
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    assert list(engines["ray"]([], 1, 1, None, {})) == []
+    assert calls == ([] if connected else ["init", "shutdown"])
 
 
 def test_a_ray_cluster_of_two_nodes_makes_the_same_table(tmp_path, patient_ray, own):
@@ -520,43 +466,30 @@ def test_an_engine_that_is_not_there_is_named(tmp_path, monkeypatch):
         sweep(SMALL, tmp_path, engine="rya", progress=False)
 
 
-@pytest.mark.parametrize("spec, told", [
-    (dict(base=dict(loss="ce"), grid=dict(loss="focal,brier")), "grid: loss is in base too"),
-    (dict(cases=[dict(loss="ce"), dict(loss="focal")], grid=dict(loss="brier,mmce")), "grid: loss is in cases too"),
-    (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
-    (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
-    (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
-    (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])),
-     "grid: loss_args is in cases too"),
-    (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
-])
-def test_an_axis_that_would_win_over_what_was_said_is_refused(tmp_path, monkeypatch, capsys, spec, told):
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    with pytest.raises(ValueError, match=told):
-        expand(spec)
-    assert main(["sweep", spec_file(tmp_path, spec), "--dry-run"]) == 2
-    err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
-
-
 @pytest.fixture
 def table_file(tmp_path):
     cases = [dict(loss="ce"), dict(loss="brier")]
     return spec_file(tmp_path, dict(preset="quick", base={"recipe.epochs": 2}, cases=cases, grid=dict(seed=[0, 1, 2])))
 
 
-@pytest.mark.parametrize("what, args, told", [
+@pytest.mark.parametrize("what, args, message", [
     ("FILE", "--grid loss=focal,mmce", "loss is in cases too"),
     ("FILE", "-p loss focal", "-p loss: the cases of"),
     ("FILE", "-p seed 3", "seed is in base too"),
-    ("FILE", "--grid recipe.epochs=1,2", "recipe.epochs is in base too"),
     ("toy_gaussian", "-p seed 3 --grid seed=0:2", "seed is in base too"),
+    ("train", "--grid loss=ce,focall", "did you mean 'focal'"),
+    ("train", "-p recipe.lrr 3", "lrr: not known"),
+    ("train", "--grid loss", "want NAME=VALUES"),
+    ("train", "--workers 0", "--workers: '0'"),
+    ("train", "--per-gpu 0", "--per-gpu: 0"),
+    ("train", "--timeout -5", "--timeout: -5"),
+    ("train", "--retries -1", "--retries: -1"),
 ])
-def test_what_is_typed_does_not_silently_win_or_lose(tmp_path, monkeypatch, capsys, table_file, what, args, told):
+def test_a_wrong_command_is_refused_in_one_line(tmp_path, monkeypatch, capsys, table_file, what, args, message):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     assert main(["sweep", what.replace("FILE", table_file), *args.split(), "--dry-run"]) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1 and not (tmp_path/"runs").exists()
 
 
 def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, monkeypatch, capsys, table_file):
@@ -567,7 +500,7 @@ def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, m
     assert hours == "less than 0.1 hours on this machine, less than 0.1 hours on one H100-class GPU"
 
 
-@pytest.mark.parametrize("path", sorted((ROOT/"sweeps").glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_sweeps_of_the_papers_can_be_read(path):
+def test_the_sweeps_of_the_papers_can_be_read():
     import yaml
-    assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings()
+    for path in (ROOT/"sweeps").glob("*.yaml"):
+        assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path

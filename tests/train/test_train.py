@@ -25,10 +25,10 @@ from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
 from calibnb.meta import MetaRecipe
 from calibnb.models import TreeLSTM, make_model
-from calibnb.processes.parallel import joined, world_size
+from calibnb.processes.distributed import joined, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
-from calibnb.runs.worker import main, train_file
+from calibnb.runs.run import main, train_file
 from calibnb.train import ConfidenceHistogram, Evaluator, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.checkpoint import Saver, describe, load_checkpoint
