@@ -55,7 +55,8 @@ def _list_runs(only_how_many):
     runs = find_runs()
     print(f'{"runs":12} {len(runs)} in {runs_root()}')
     if only_how_many: return
-    for run in runs: print(f'  {run.state:8} {run.path.parent.name}/{run.path.name}  {run.status.get("reason", "")}')
+    for run in runs: print(f'  {run.state:8} {run.path.parent.name}/{run.path.name}  {run.status.get("reason") or ""}')
+    if runs: print('`calibnb runs` shows their settings and results')
 
 # %% ../../nbs/90_cli/04_lists.ipynb #0a6d295d
 _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows')

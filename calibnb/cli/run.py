@@ -200,11 +200,17 @@ def _write_parquet(table, path):
         raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, '
                          'or take --csv') from None
 
-def _nothing(root, experiment, others=()):
-    "What to say where there are no trainings; `others` are those of other experiments, as a table."
-    if experiment and len(others):
-        there = ', '.join(sorted(set(others.experiment)))
-        return f'--experiment: no trainings of {experiment} in {root}; there are some of {there}'
-    wanted = f'no trainings of {experiment}' if experiment else 'no trainings'
+def _nothing(
+    root,
+    experiment,              # asked for, or None
+    found=(),                # table of the runs of all experiments
+    kind='trainings',
+    argument='--experiment', # that named the experiment
+):
+    "Say that there are no runs, and where there are some or how to make some."
+    if experiment and len(found):
+        there = ', '.join(sorted(set(found.experiment)))
+        return f'{argument}: no {kind} of {experiment} in {root}; there are some of {there}'
+    wanted = f'no {kind} of {experiment}' if experiment else f'no {kind}'
     return (f'{wanted} in {root}; make some with `calibnb run` or `calibnb sweep`, '
             'or say with --root or CALIBNB_RUNS where they lie')

@@ -9,7 +9,7 @@ __all__ = []
 from pathlib import Path
 
 from .flags import _check_file
-from .run import _write_csv
+from .run import _nothing, _write_csv
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #5e1a7c35
 def _add_runs(commands):
@@ -29,8 +29,10 @@ def _runs(args):
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
     if args.csv: _check_file('--csv', args.csv)
     table = list_runs(root, args.experiment)
-    if table.empty: raise ValueError(f'runs: none{" of " + args.experiment if args.experiment else ""} in {root}')
-    if args.csv: _write_csv(table, args.csv)
+    if table.empty: raise ValueError(_nothing(root, args.experiment, list_runs(root), 'runs', 'experiment'))
+    if args.csv:
+        _write_csv(table, args.csv)
+        print(f'{len(table)} runs in {root}, written to {args.csv}')
     else: print('\n\n'.join(_experiment_text(root/name, rows) for name, rows in table.groupby('experiment')))
 
 _SHOWN = {'notebook': ['run', 'seed', 'state', 'ended', 'figures', 'result', 'setting'],
@@ -40,8 +42,9 @@ def _experiment_text(folder, rows):
     "Describe the runs of one experiment: the latest notebook, then a table for each kind of run."
     from calibnb.core.reading import brief
     blocks = [folder.name]
-    done = rows[(rows.kind == 'notebook') & (rows.state == 'done')]
-    if len(done): blocks.append(f'  latest notebook: {folder/done.run.iloc[0]/"notebook.ipynb"}')
+    executed = rows[(rows.state == 'done') & (rows.notebook != '')].notebook
+    if len(executed): blocks.append(f'  latest notebook: {executed.iloc[0]}')
+    if 'failed' in rows.state.values: blocks.append(f'  why a run failed: log.txt in {folder}/<run>')
     rows = rows.assign(ended=rows.ended.str[:16])  # to the minute
     for kind, group in rows.groupby('kind'):
         short = group.assign(**{name: group[name].map(lambda text: brief(text, 80)) for name in ('result', 'setting')})

@@ -52,7 +52,7 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
 
 def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
-    "Estimate the time of a training on this machine, without evaluation; None for trees and for data that are missing."
+    "Estimate the time of a training on this machine, without evaluation; None for `sst` and for missing data."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe
@@ -61,7 +61,7 @@ def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
     return _meta_cost(config)*n*recipe.epochs*sample
 
 def _size(config):
-    "Return input shape, classes and training samples; None for trees and for data that are missing."
+    "Return input shape, classes and training samples; None for `sst` and for missing data."
     if config.data == 'sst': return None
     try: shape, num_classes, n = data_size(config.data, **config.data_args)
     except FileNotFoundError: return None

@@ -127,7 +127,7 @@ def _train_with_torchrun(config, folder, device, processes, show, tensorboard):
         raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; '
                          'CUDA_VISIBLE_DEVICES says which GPUs')
     folder.path.mkdir(parents=True, exist_ok=True)
-    root, output = folder.path.resolve().parents[1], folder/'processes.txt'
+    root, output = folder.path.parents[1].resolve(), folder/'processes.txt'
     env = dict(CALIBNB_TENSORBOARD=str(int(tensorboard)))
     with tempfile.TemporaryDirectory() as d, catch_sigterm() as signals:
         file = Path(d)/'config.json'

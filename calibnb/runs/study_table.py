@@ -68,7 +68,7 @@ def chosen_coefficients(
     runs,                          # of one loss, on one set
     criterion:str='calibration',   # or 'refinement'
 )->dict:                           # seed -> coefficient
-    "Choose the coefficient of each seed; a seed without all coefficients gets the choice of the first seed."
+    "Choose the coefficient of each seed; a seed that lacks some takes the choice of the first seed with all."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
         named = coefficient(run.config)

@@ -24,23 +24,26 @@ def _training_row(folder):
     "Return settings, state and results of a training; None for other runs."
     info = folder.info
     if info.get('kind') != 'train': return None
-    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=folder.state,
+    state, result = folder.state, folder.result
+    row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=state,
                reason=folder.status.get('reason'))
-    row |= _setting_columns(info['settings'])
+    row |= _setting_columns(info.get('settings'))
     if info.get('content'): row['content'] = info['content']
     row |= {f'files.{name}': content for name, content in info.get('files', {}).items()}
-    if row['state'] != 'done': return row
-    for split, measures in folder.result.metrics.items():
+    if state != 'done' or result is None: return row  # None: begun again by another process
+    for split, measures in result.metrics.items():
         row |= {f'{split}.{name}': measure.number for name, measure in measures.items()}
     return row
 
 def _setting_columns(settings):
     "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss is named as by RunConfig."
+    if not isinstance(settings, dict): return {}
     columns = {}
     for key, value in settings.items():
         if isinstance(value, dict): columns |= {f'{key}.{k}': v for k, v in value.items()}
         elif key != 'experiment': columns[key] = value
-    if (meta := settings.get('meta')) and isinstance(meta, dict): columns['loss'] = f'{meta["learn"]}-{meta["outer"]}'
+    if (meta := settings.get('meta')) and isinstance(meta, dict):
+        columns['loss'] = f'{meta.get("learn")}-{meta.get("outer")}'
     return columns
 
 # %% ../../nbs/70_runs/06_tables.ipynb #00279a82
@@ -55,24 +58,32 @@ def list_runs(
     if not rows: return table
     groups = table.groupby(['experiment', 'kind'])['setting']
     table['setting'] = groups.transform(lambda column: distinguishing_text(column.tolist()))
-    return table.sort_values(['experiment', 'kind', 'ended'], ascending=[True, True, False], ignore_index=True)
+    last = table.ended.where(table.ended != '', table.started)
+    table = table.assign(last=last).sort_values(['experiment', 'kind', 'last'], ascending=[True, True, False])
+    return table.drop(columns='last').reset_index(drop=True)
 
-_COLUMNS = ['experiment', 'kind', 'run', 'setting', 'seed', 'state', 'ended', 'figures', 'result']
+_COLUMNS = ['experiment', 'kind', 'run', 'setting', 'seed', 'state', 'started', 'ended', 'figures',
+            'notebook', 'result']
 
 def _index_row(folder):
-    info, status, state = folder.info, folder.status, folder.state
-    settings = _setting_columns(info.get('settings', {}))
+    info, status, state, result = folder.info, folder.status, folder.state, folder.result
+    settings = _setting_columns(info.get('settings'))
     seed = settings.pop('recipe.seed', settings.pop('seed', None))
     for name in [name for name in settings if name.startswith(('code.', 'files.'))]: del settings[name]
     figures = {path.stem for path in (folder/'figures').glob('*')}
+    started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
+    executed = folder/'notebook.ipynb'
+    shown = executed.exists() and not settings.get('dry_run')  # made by hand, or a plan: nothing to open
     return dict(experiment=folder.path.parent.name, kind='training' if info.get('kind') == 'train' else 'notebook',
-                run=folder.path.name, setting=settings, seed=seed, state=state,
-                ended=status.get('end', '')[:23].replace('T', ' '), figures=len(figures),  # UTC
-                result=_result_text(folder.result) if state == 'done' else status.get('reason', ''))
+                run=folder.path.name, setting=settings, seed=seed, state=state, started=started, ended=ended,
+                figures=len(figures), notebook=str(executed) if shown else '',
+                result=_result_text(result) if state == 'done' else status.get('reason') or '')
 
 def _result_text(result):
     "Return error and ECE of a training, or the number of each verdict of a notebook."
-    if test := result.metrics.get('test'): return f'error {test["error"].number:.2%}, ECE {test["ece"].number:.2%}'
+    if result is None: return ''  # begun again by another process
+    test = result.metrics.get('test', {})
+    if {'error', 'ece'} <= test.keys(): return f'error {test["error"].number:.2%}, ECE {test["ece"].number:.2%}'
     verdicts = [finding.verdict for finding in result.findings]
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 

@@ -382,9 +382,9 @@ COLLECT = [
     ("--csv new.csv --parquet ./new.csv", "--parquet: ./new.csv would be written twice"),
 ]
 RUNS = [
-    ("", "runs: none in"),
+    ("", "no runs in"),
     ("--root absent", "--root: absent is no folder"),
-    ("train --root nothing", "runs: none of train in nothing"),
+    ("train --root nothing", "no runs of train in nothing"),
     ("--csv file/sub.csv", "--csv: file/sub.csv"),
 ]
 AUDIT = [

@@ -17,11 +17,12 @@ from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.data import load_data
 from calibnb.runs import training
-from calibnb.runs.folder import RunError, RunFolder, runs_root
+from calibnb.runs.folder import RunError, RunFolder, runs_root, write_json
+from calibnb.runs.run import _train_with_torchrun
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling, oracle_ece
-from calibnb.runs import RunConfig, collect, compare, comparison_table, get_run
+from calibnb.runs import RunConfig, collect, compare, comparison_table, get_run, list_runs
 from calibnb.train import LearnedEpoch, Recipe, Trainer
 
 SMALL = dict(model_args=dict(hidden=[16]), recorders=["nll_breakdown", "weight_norm"])
@@ -282,6 +283,12 @@ def test_reductions_and_the_reported_loss():
         Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce", reduction="none"))
 
 
+def test_the_same_settings_are_the_same_folder():
+    same = [RunConfig(loss="flsd", loss_args=dict(gammas=gammas)) for gammas in ([5, 3], (5., 3.), [5., 3])]
+    assert len({c.path("r") for c in [*same, RunConfig(loss="flsd")]}) == 1
+    assert "code" not in same[0].model_dump()
+
+
 def test_an_infinite_option_survives_json():
     endless = RunConfig(loss="bsce", loss_args=dict(beta=float("inf")))
     text = endless.model_dump_json()
@@ -396,3 +403,67 @@ def test_a_failure_with_the_name_of_a_file_that_no_text_holds_is_told(tmp_path):
     with pytest.raises(ValueError, match="a\udcff.npz: no images"), folder.running("train", {}):
         raise ValueError("a\udcff.npz: no images")
     assert folder.state == "failed" and "a\\udcff.npz: no images" in (folder/"log.txt").read_text(encoding="utf-8")
+
+
+def write_file(path):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("{}")
+
+
+def write_run(root, name, kind="train", settings=None, status=None, result=None):
+    "Write the files of a run folder as another program might have left them."
+    folder = RunFolder(root/"toy"/f"{name}-s0")
+    folder.path.mkdir(parents=True)
+    settings = dict(data="digits", model="mlp", recipe=dict(lr=.1, seed=3), code=dict(loss="f0"))|(settings or {})
+    write_json(folder/"run.json", dict(kind=kind, settings=settings))
+    write_json(folder/"status.json", status or dict(state="failed", reason="no room", start="2026-01-01T00:00:00"))
+    if result is not None:
+        write_json(folder/"result.json", result)
+    return folder
+
+
+def test_runs_are_listed_for_readers(tmp_path):
+    done = dict(state="done", start="2026-01-01T00:00:00", end="2026-01-02T03:04:05")
+    test = {name: dict(value=value, n=100) for name, value in (("error", .25), ("ece", .03))}
+    write_run(tmp_path, "a", settings=dict(loss="ce"), status=done, result=dict(metrics=dict(test=test), findings=[]))
+    write_run(tmp_path, "b", settings=dict(loss="focal"), status=dict(state="running", start="2026-01-03T00:00:00"))
+    write_run(tmp_path, "c", settings=dict(loss="focal", model="cnn"))
+    for name, more in dict(d={}, e=dict(dry_run=True), f={}).items():
+        study = write_run(tmp_path, name, "notebook", dict(quick=True)|more, done, dict(metrics={}, findings=[]))
+        for figure in "map.png", "map.svg", "curve.png":
+            write_file(study/"figures"/figure)
+        if name != "f":
+            write_file(study/"notebook.ipynb")
+    table = list_runs(tmp_path).set_index("run")
+    assert list(table.index) == ["d-s0", "e-s0", "f-s0", "b-s0", "a-s0", "c-s0"]
+    assert table.loc["a-s0", ["setting", "seed", "result"]].tolist() == ["digits mlp ce", 3, "error 25.00%, ECE 3.00%"]
+    assert table.loc["b-s0", ["state", "ended", "started"]].tolist() == ["died", "", "2026-01-03 00:00:00"]
+    assert table.loc["c-s0", ["state", "result", "setting"]].tolist() == ["failed", "no room", "digits cnn focal"]
+    assert table.figures[:3].tolist() == [2, 2, 2] and [bool(path) for path in table.notebook[:3]] == [True, False, False]
+
+
+@pytest.mark.parametrize("odd", [
+    dict(settings=dict(recipe=[1])), dict(status=dict(state="failed", reason=None, end=None)),
+    dict(status=dict(state="done"), result=dict(metrics=dict(test={}), findings=[])),
+    dict(settings=dict(meta=dict(learn="gamma")))])
+def test_an_odd_folder_does_not_end_the_list(tmp_path, odd):
+    write_run(tmp_path, "a", **odd)
+    write_run(tmp_path, "b")
+    assert len(list_runs(tmp_path)) == len(collect(tmp_path)) == 2
+
+
+def test_a_run_that_is_begun_anew_while_it_is_listed(tmp_path, monkeypatch):
+    "The state is read before the result, which another process removes in between."
+    write_run(tmp_path, "a", status=dict(state="done"))
+    monkeypatch.setattr(RunFolder, "state", "done")
+    assert list_runs(tmp_path).result.tolist() == [""] and collect(tmp_path).state.tolist() == ["done"]
+
+
+def test_processes_write_where_the_experiment_folder_leads(tmp_path, monkeypatch):
+    (tmp_path/"scratch"/"train").mkdir(parents=True)
+    (tmp_path/"runs").mkdir()
+    (tmp_path/"runs"/"train").symlink_to(tmp_path/"scratch"/"train")
+    asked = []
+    monkeypatch.setattr("calibnb.runs.run.torchrun", lambda module, arguments, *args, **kw: asked.append(arguments))
+    _train_with_torchrun(config(), RunFolder(config().path(tmp_path/"runs")), "cpu", 2, False, False)
+    assert asked[0][1:3] == ["--root", str(tmp_path/"runs")]
