@@ -1,6 +1,5 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from . import core as core
-from . import params as params
 from . import processes as processes
 from . import metrics as metrics
 from . import losses as losses
@@ -12,8 +11,8 @@ from . import models as models
 from . import train as train
 from . import meta as meta
 from . import runs as runs
-from . import checks as checks
 from . import notebooks as notebooks
+from . import params as params
 from . import widgets as widgets
 from . import sweep as sweep
 from . import cli as cli

@@ -1,7 +1,7 @@
 """The page that says where each figure and table of the papers is drawn: `make sync` writes it into runs/README.md.
 
 The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and how much of a table is among the
-papers' numbers from `nbs/tables.csv`; `75_notebooks/05_papers` and `06_places` say what is in them.
+papers' numbers from `nbs/tables.csv`; `75_notebooks/07_papers` says what is in them.
 """
 import csv
 import re

@@ -13,8 +13,8 @@ import pandas as pd
 
 import calibnb.runs
 from calibnb.cli.command import parser
-from calibnb.notebooks.execute import plan_notebook
-from calibnb.params import read_notebook
+from calibnb.notebooks.execute import Notebook
+from calibnb.notebooks.parameters import read_notebook
 from calibnb.runs.plans import estimate_gpu_seconds
 from calibnb.sweep.spec import expand
 from calibnb.sweep.typed import typed_spec
@@ -29,7 +29,8 @@ def jobs(part):
     given = dict(args.parameters)
     if hasattr(args, "what"):
         return [job.config for job in expand(typed_spec(args.what, given, args.grid))]
-    return [plan_notebook(name, given) for name in args.experiments]
+    notebooks = map(Notebook, args.experiments)
+    return [(notebook.path, notebook.plan(given)) for notebook in notebooks]
 
 
 class Planned(Exception):
@@ -52,7 +53,7 @@ def trainings(job):
     with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
         with patch.dict(os.environ, CALIBNB_RUNS=folder):
             try:
-                for cell in cells[2:]:  # after the parameters and their check, which `plan_notebook` has made
+                for cell in cells[2:]:  # after the parameters and their checks, which `Notebook.plan` has made
                     exec(cell, names)
             except Planned as plan:
                 return plan.args[0]

@@ -29,7 +29,8 @@ from torch.distributed import TCPStore  # noqa: E402
 from close import rounding, within  # noqa: E402, F401
 
 from calibnb import notebooks  # noqa: E402
-from calibnb.notebooks import execute, run_notebook  # noqa: E402
+from calibnb.notebooks import Notebook, run_notebook  # noqa: E402
+from calibnb.notebooks.papers import figure_index  # noqa: E402
 from calibnb.processes.pool import core_count, fork_server, in_processes  # noqa: E402
 from calibnb.sweep import engines  # noqa: E402
 
@@ -64,6 +65,15 @@ def patience(seconds):
     return 3*seconds*max(1., processes_at_work()/core_count())
 
 
+def notebook(path, *sources):
+    "Parameters, which are cell 1, or 1 and 2 once papermill has added its own, then these cells."
+    parameters = nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    cells = [parameters, *map(nbformat.v4.new_code_cell, sources)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    return path
+
+
 LATE = """import sys, time
 sys.stdout.flush_timeout = sys.stderr.flush_timeout = 0
 get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
@@ -73,7 +83,7 @@ get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
 def forks():
     """The fork server of this worker. What it has imported, kernels and jobs begin with: a copy of it is there at once,
     where a process that imports torch anew takes three seconds of a core."""
-    return fork_server([*engines._PRELOAD, "calibnb.checks", "pytest", "conftest"])
+    return fork_server([*engines._PRELOAD, "pytest", "conftest"])
 
 
 def on_processes(n, function, *args):
@@ -153,8 +163,8 @@ def run_forked(notebook, params={}, **options):
 def forked_kernels(monkeypatch):
     "Let the command line run notebooks in kernels that are copies, like those of a sweep."
     forks()
-    papermill = execute._papermill
-    monkeypatch.setattr(execute, "_papermill", lambda *args: papermill(*args[:-1], True))
+    run = Notebook.run
+    monkeypatch.setattr(Notebook, "run", lambda *args, **options: run(*args, **options | dict(forked=True)))
 
 
 def for_slow_kernels():
@@ -221,15 +231,17 @@ def pictures(path):
     return sum("image/png" in o.get("data", {}) for c in nbformat.read(path, 4).cells for o in c.get("outputs", []))
 
 
-def assert_complete(folder, figures, tables):
-    "An experiment that is done has its figures, tables and findings, and no warnings or floods of text."
+def assert_complete(folder):
+    "An experiment that is done has the figures and tables of the papers, findings, and no warnings or floods of text."
     assert folder.state == "done"
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
-    assert pictures(folder/"notebook.ipynb") == figures
-    kept = {kind: {p.stem for p in (folder/"figures").glob(f"*.{kind}")} for kind in ("png", "svg")}
-    assert kept["png"] == kept["svg"] and len(kept["png"]) == figures
+    saved = {kind: {p.stem for p in (folder/"figures").glob(f"*.{kind}")} for kind in ("png", "svg")}
+    assert saved["png"] == saved["svg"] and len(saved["png"]) == pictures(folder/"notebook.ipynb") > 0
     assert all(p.stat().st_size > 5000 for p in (folder/"figures").iterdir())
-    assert len(list((folder/"tables").glob("*.csv"))) == tables
+    named = [row for row in figure_index() if row["notebook"] == folder.path.parent.name]
+    assert {row["name"] for row in named if row["kind"] == "figure"} <= saved["png"]
+    tables = {p.stem for p in (folder/"tables").glob("*.csv")}
+    assert {row["name"] for row in named if row["kind"] == "table"} <= tables and tables
     assert set(verdicts(folder).values()) <= VERDICTS
     assert not [o for o in outputs if o.get("name") == "stderr"], "warnings in the executed notebook"
     streams = "".join(o["text"] for o in outputs if o["output_type"] == "stream")

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
 import json
+import os
 import re
 import shutil
 import sys
@@ -19,9 +20,9 @@ from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
-from ..params import check_seed, check_storable
+from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
-from .flags import _add_kind, _add_plugin, _check_file, _check_root, _check_there, _kind
+from .flags import _add_kind, _add_plugin, _check_exists, _check_file, _check_root, _kind
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
 def _paths_of_audit(args):
@@ -33,43 +34,47 @@ def _paths_of_audit(args):
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
               '.parquet or .feather with a column `target`; .npy with --target. A single column is '
-              'P(y = 1), or its log-odds')
+              'P(y = 1) or its log-odds')
 
 def _add_audit(commands):
-    about = 'how calibrated are the predictions in a file, and which calibrator to use'
+    about = 'evaluate the calibration of predictions in a file, and recommend a calibrator'
     audit = commands.add_parser('audit', help=about)
     audit.add_argument('file', help=_FILE_HELP)
     _add_kind(audit)
-    audit.add_argument('--target', dest='target_file', metavar='FILE', help='labels in a file of their own')
+    audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
-                       help='validation predictions to fit calibrators on; without it they are cross-fitted')
+                       help='validation predictions to fit calibrators on (default: cross-fitting)')
     audit.add_argument('--val-target', dest='val_target_file', metavar='FILE',
-                       help='labels of --val in a file of their own')
-    audit.add_argument('--bins', type=int, default=15, help='bins of the ECE (15)')
+                       help='separate file of the labels of --val')
+    audit.add_argument('--bins', type=int, default=15, help='number of bins of the ECE (default: 15)')
     audit.add_argument('--eps', type=float, metavar='WEIGHT',
-                       help='weight of the uniform distribution of which each 0 gets a share before calibrators take '
-                       'logarithms (fitted on the validation labels if a probability is 0, else none)')
-    audit.add_argument('--full', action='store_true', help='2000 resamples; every calibrator, if none is named')
-    audit.add_argument('--seed', type=int, default=0)
-    audit.add_argument('--title', help='of the report')
-    audit.add_argument('--to', metavar='DIR', help='also copy all that it makes to DIR, in place of an older audit')
-    audit.add_argument('--no-report', action='store_true', help='end with the answer: no notebook, report, calibrator')
-    audit.add_argument('--json', action='store_true', help='print the answer as JSON, with every interval and floor')
+                       help='weight of a uniform distribution that is mixed into probabilities, since calibrators take '
+                       'logarithms (default: fitted on the validation labels if a probability is 0, else 0)')
+    audit.add_argument('--full', action='store_true',
+                       help='2000 resamples instead of 400, and every calibrator if none is named')
+    audit.add_argument('--seed', type=int, default=0, help='seed of resamples and folds (default: 0)')
+    audit.add_argument('--title', help='title of the report (default: name of the file)')
+    audit.add_argument('--to', metavar='DIR', help='also copy all output to DIR, in place of an earlier audit')
+    audit.add_argument('--no-report', action='store_true',
+                       help='only print the answer: write no notebook, report or calibrator')
+    audit.add_argument('--json', action='store_true',
+                       help='print the answer as JSON, with all intervals and noise floors')
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
-                       help='a metric by name, as a column, e.g. ks_error (calibnb list metrics); may be repeated')
-    _add_others(audit)
+                       help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
+    _add_comparisons(audit)
     flags = dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator', title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
 
-def _add_others(audit):
-    audit.add_argument('--calibrator', action='append', default=[], metavar='NAME', help='try this one, e.g. svs or '
-                       'temperature+isotonic, not the usual ones (calibnb list calibrators); may be repeated')
-    audit.add_argument('--pos-label', metavar='LABEL', help='of a single column, the label that it is about, where '
-                       'labels are words, or not 0 and 1')
-    audit.add_argument('--shifted', metavar='FILE', help='labelled predictions from elsewhere: what is a calibrator '
-                       'that is fitted here worth there?')
+def _add_comparisons(audit):
+    audit.add_argument('--calibrator', action='append', default=[], metavar='NAME',
+                       help='calibrator to try instead of the default ones, e.g. svs or temperature+isotonic '
+                       '(see `calibnb list calibrators`); may be repeated')
+    audit.add_argument('--pos-label', metavar='LABEL', help='positive label of a single column, if labels are '
+                       'words, or not 0 and 1')
+    audit.add_argument('--shifted', metavar='FILE', help='labelled predictions under distribution shift: how well '
+                       'does a calibrator fitted on the first file work there?')
     _add_plugin(audit)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #4e409a0f
@@ -84,10 +89,10 @@ def _check_audit(args):
         _check_root()
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
-    for flag, path in _paths_of_audit(args)[0]: _check_there(path, flag)
+    for flag, path in _paths_of_audit(args)[0]: _check_exists(path, flag)
 
 def _audit_sets(args):
-    "Predictions, validation predictions or None, and remarks; ValueError in the words of the command line."
+    "Read predictions, validation predictions or None, and remarks; a ValueError names the flags."
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
     from calibnb.posthoc import make_calibrator
@@ -105,18 +110,19 @@ def _audit_sets(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
-    "The parameters of the experiment `audit`; -1 stands for an eps that is not given."
+    "Return the parameters of the experiment `audit`; eps is -1 if it is not given."
     given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
-    others = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
+    options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
     words = dict(title=_title(args), pos_label=args.pos_label or '')
-    return dict(kind=_kind(args), quick=not args.full, **words, **others, **paths)
+    return dict(kind=_kind(args), quick=not args.full, **words, **options, **paths)
 
 def _title(args): return args.title or Path(args.file).name
 
 # %% ../../nbs/90_cli/03_audit.ipynb #a02cf4c8
-def _evaluated(preds, val, args):
+def _evaluate(preds, val, args):
+    "Evaluate predictions with the options of the command line."
     from calibnb.evaluate.audit import evaluate
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
@@ -125,13 +131,13 @@ def _evaluated(preds, val, args):
                     progress=sys.stderr.isatty() and not args.json)
 
 def _answer(found, preds, args)->str:
-    "What an audit found, as text."
+    "Return the answer of an audit as text."
     return f'{_title(args)}: {len(preds):,} samples, {preds.form}\n\n{found.text()}'
 
-def _print_json(found, preds, report, elsewhere=None):
-    "One JSON object; an infinite value is null there."
+def _print_json(found, preds, report, on_shifted=None):
+    "Print one JSON object, with null for an infinite value."
     sizes = dict(samples=len(preds), classes=preds.num_classes, report=report and str(report))
-    shifted = dict(shifted=elsewhere.record()) if elsewhere else {}
+    shifted = dict(shifted=on_shifted.record()) if on_shifted else {}
     print(json.dumps(sizes | dict(advice=found.advice()) | found.record() | shifted, indent=1))
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
@@ -141,19 +147,19 @@ def _audit(args):
     preds, val, remarks = _audit_sets(args)
     shifted = _read_shifted(args, preds)
     if not args.no_report: _prepare_report()
-    found = _evaluated(preds, val, args)
+    found = _evaluate(preds, val, args)
     found.notes[:0] = remarks
-    elsewhere = shifted and _elsewhere(found, preds, shifted, args)
-    if not args.json: print(_answer(found, preds, args), *[elsewhere]*bool(elsewhere), sep='\n\n', flush=True)
+    on_shifted = shifted and _on_shifted(found, preds, shifted, args)
+    if not args.json: print(_answer(found, preds, args), *[on_shifted]*bool(on_shifted), sep='\n\n', flush=True)
     report = None
     try:
-        if not args.no_report: report = _report(found, args, read, elsewhere)
+        if not args.no_report: report = _report(found, args, read, on_shifted)
     finally:
-        if args.json: _print_json(found, preds, report, elsewhere)
+        if args.json: _print_json(found, preds, report, on_shifted)
     return 0 if report or args.no_report else 1
 
 def _prepare_report():
-    "While the set is judged, papermill is imported here, and what the notebook needs where its kernel is copied from."
+    "Import papermill in a thread, and the notebook's modules in the fork server, while the file is evaluated."
     from calibnb.processes.kernels import KERNEL_MODULES
     from calibnb.processes.pool import fork_server
     rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
@@ -169,12 +175,12 @@ def _import_papermill():
 
 # %% ../../nbs/90_cli/03_audit.ipynb #ac7698bc
 def _read_shifted(args, preds):
-    "Predictions from elsewhere, if there are any; ValueError in the words of the command line."
+    "Read the predictions of --shifted, or return None; a ValueError names the flag."
     if not args.shifted: return None
     from calibnb.evaluate.files import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*have probability 0')  # it stands in the notes of the table
+        warnings.filterwarnings('ignore', '.*have probability 0')  # the notes of the table say it
         shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
                                    pos_label=args.pos_label)
     shifted = in_order(shifted, preds, args.shifted)
@@ -182,59 +188,61 @@ def _read_shifted(args, preds):
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: args.file, str(e))) from None
     return shifted
 
-def _elsewhere(found, preds, shifted, args):
+def _on_shifted(found, preds, shifted, args):
     from calibnb.evaluate.shifted import evaluate_shifted
     return evaluate_shifted(found, preds, shifted, name=Path(args.shifted).name, n_bins=args.bins, seed=args.seed)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
-def _report(found, args, read, elsewhere=None)->Path|None:
-    "Make the notebook of the experiment `audit` and its report, and say where they lie; None if that fails."
-    from calibnb.notebooks.execute import NotebookError, _environment, run_notebook
+def _report(found, args, read, on_shifted=None)->Path|None:
+    "Execute the experiment `audit`, write its report and print where both lie; return None if that fails."
+    from calibnb.notebooks.execute import NotebookError, run_notebook
+    from calibnb.processes.threads import environment_variables
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    then = partial(_publish, args=args, elsewhere=elsewhere)
+    then = partial(_publish, args=args, on_shifted=on_shifted)
     how = dict(again=True, progress=False, forked=True, then=then)
-    with tempfile.TemporaryDirectory() as kept, _environment(dict(CALIBNB_EVALUATION=Path(kept))):
-        found.save(kept)
+    with (tempfile.TemporaryDirectory() as saved,
+          environment_variables(dict(CALIBNB_EVALUATION=os.path.realpath(saved)))):
+        found.save(saved)
         try: folder = run_notebook('audit', settings, **how)
         except NotebookError as e:
             print(f'calibnb: {e}', file=sys.stderr)
             return None
     return (Path(args.to) if args.to else folder/'files')/'report.html'
 
-def _publish(folder, args, elsewhere):
-    "Write the report of a finished run, copy it if it is to be elsewhere, and say where it lies."
+def _publish(folder, args, on_shifted):
+    "Write the report of a finished run, copy everything to --to, and print where it lies."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import write_report
     write_report(folder, folder/'files'/'report.html', f'calibration audit: {_title(args)}')
     where = folder/'files'
     if args.to:
         where = Path(args.to)
-        with audit_folder('--to', where) as new: _copy_audit(folder, new, elsewhere)
-    if not args.json: _say_where(describe(folder), where, _kind(args))
+        with audit_folder('--to', where) as new: _copy_audit(folder, new, on_shifted)
+    if not args.json: _print_paths(describe(folder), where, _kind(args))
 
-def _say_where(description, where, kind):
+def _print_paths(description, where, kind):
     calibrator = where/'calibrator.safetensors'
     print(f'\n{description}\n\n  report      {where/"report.html"}')
     if calibrator.exists(): print(f'  to use it   calibnb apply {calibrator} FILE --{kind} --out OUT')
 
-def _copy_audit(folder, to, elsewhere):
+def _copy_audit(folder, to, on_shifted):
     from calibnb.notebooks.pages import copy_notebook
     for path in (folder/'files').iterdir(): shutil.copy(path, to/path.name)
     copy_notebook(folder, to)
     shutil.copytree(folder/'tables', to/'tables')
-    if elsewhere: elsewhere.frame().to_csv(to/'tables'/'shifted.csv')
+    if on_shifted: on_shifted.frame().to_csv(to/'tables'/'shifted.csv')
 
 # %% ../../nbs/90_cli/03_audit.ipynb #99291dbe
 def _add_apply(commands):
-    about = 'calibrated probabilities of a file, by a calibrator that `audit` left or `save` wrote'
+    about = 'calibrate predictions in a file with a calibrator from `audit` or `Calibrator.save`'
     apply = commands.add_parser('apply', help=about)
-    apply.add_argument('calibrator', help='.safetensors')
-    apply.add_argument('file', help='logits or probabilities; labels are not needed')
+    apply.add_argument('calibrator', help='file of the calibrator, .safetensors')
+    apply.add_argument('file', help='file of logits or probabilities; labels are not needed')
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
-                       help='where to write: .npz, .npy, .csv, .pt or .safetensors')
+                       help='output file: .npz, .npy, .csv, .pt or .safetensors')
     _add_plugin(apply)
     apply.set_defaults(flags=dict(path='calibrator'), paths=_paths_of_apply)
     return apply
@@ -242,7 +250,7 @@ def _add_apply(commands):
 def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', args.file)], [('--out', args.out)]
 
 def _columns_of(header, calibrator, path):
-    "The column of each class that a calibrator was fitted on; ValueError, with the name of the file, if there is none."
+    "Return the column of each class of the calibrator; a ValueError names the file and the missing class."
     from torch import tensor
     from calibnb.evaluate.files import column_order
     try: return tensor(column_order(header, calibrator.class_names_))
@@ -250,21 +258,23 @@ def _columns_of(header, calibrator, path):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #27e6350b
 def _check_apply(args)->Path:
-    "The file to write, once the arguments are right."
+    "Check the arguments and return the file to write."
     out = Path(args.out)
     if not out.suffix:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
-    _check_there(args.file)
+    _check_exists(args.file)
     return out
 
 def _check_kind(calibrator, args):
-    "ValueError if the calibrator was fitted on logits and takes probabilities here, or the reverse."
-    if calibrator.input_ in (None, _kind(args)): return  # None: a file of an older version does not say it
-    if args.logits: was, way = 'probabilities', 'give a file of probabilities, with --probs'
-    else: was, way = 'logits', 'give a file of logits, with --logits, or audit probabilities to fit one on them'
-    raise ValueError(f'--{_kind(args)}: {args.calibrator} was fitted on {was}; {way}')
+    "Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."
+    if calibrator.input_ in (None, _kind(args)): return  # None: a file of an older version
+    if args.logits: fitted_on, advice = 'probabilities', 'give a file of probabilities, with --probs'
+    else:
+        fitted_on = 'logits'
+        advice = 'give a file of logits, with --logits, or audit probabilities to fit one on them'
+    raise ValueError(f'--{_kind(args)}: {args.calibrator} was fitted on {fitted_on}; {advice}')
 
 def _apply(args):
     out = _check_apply(args)
@@ -277,7 +287,7 @@ def _apply(args):
     read = read_columns(args.file, _kind(args), eps, calibrator.class_names_)
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
-    probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # of one column, that of class 1
+    probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
     pred = calibrator._predicted(logits)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     write_probs(out, probs, pred, read.target, read.header, read.words)

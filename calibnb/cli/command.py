@@ -25,13 +25,14 @@ from .predict import _add_predict, _predict
 from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
-_PATHS = dict(  # arguments that name files or folders -> how they are typed
+_PATHS = dict(  # argument that names files or folders -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
     calibrator='calibrator', network='network', out='--out', to='--to', copy_to='--copy-to', root='--root', csv='--csv',
     parquet='--parquet', experiments='experiment', what='sweep', plugin='--plugin')
 
 def _add_completion(commands):
-    completion = commands.add_parser('completion', help='a script by which the shell completes what is typed')
+    about = 'print a script that completes commands, flags and files in a shell'
+    completion = commands.add_parser('completion', help=about)
     completion.add_argument('shell', choices=['bash', 'zsh', 'fish'])
     return completion
 
@@ -44,7 +45,7 @@ def _completion(args):
     print(shtab.complete(top, args.shell))
 
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
-_COMMANDS = {  # what may be typed -> what it does; --help keeps the order
+_COMMANDS = {  # adds a command to the grammar -> runs it; in the order of --help
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_audit: _audit,
     _add_apply: _apply, _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
     _add_completion: _completion,
@@ -56,16 +57,16 @@ def _one_line(text):
     return printable(brief(text, 1000), one_line=True)
 
 class _Parser(argparse.ArgumentParser):
-    "A grammar whose errors are one line."
+    "An argument parser whose errors are one line."
     def error(self, message):
         line = _one_line(' '.join(map(str.strip, message.splitlines())))
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
 
 def parser():
-    "The command line's grammar."
+    "Return the grammar of the command line."
     top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
-                  'calibrators, download data sets, list what there is, find the figures of a paper.')
+                  'calibrators, download data sets, list known names, find the figures of a paper.')
     top.add_argument('--version', action='version', version=calibnb.__version__)
     top.commands = top.add_subparsers(required=True, metavar='COMMAND')
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
@@ -73,25 +74,25 @@ def parser():
 
 # %% ../../nbs/90_cli/05_command.ipynb #b7dc9ced
 def _check_paths(args):
-    "ValueError if the command would overwrite what it reads, plugins among it."
+    "Raise ValueError if the command would overwrite a file that it reads, plugins included."
     if not hasattr(args, 'paths'): return
     reads, writes = args.paths(args)
     _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
 def _check_named(args):
-    "ValueError for a file whose name is empty, as that of a variable of the shell that is not set."
+    "Raise ValueError for an empty file name, as from an unset variable of the shell."
     for name, shown in _PATHS.items():
         given = getattr(args, name, None)
         if given == '' or isinstance(given, list) and '' in given:
             raise ValueError(f"{shown}: '', want the name of a file")
 
 def _load_named_plugins(args):
-    "Import the plugins that the command line or the environment names, so that a broken plugin is an error at once."
+    "Import the plugins of the command line and the environment, so that a broken plugin is an error at once."
     add_plugins(getattr(args, 'plugin', []))
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
 def _reason(error):
-    "Return what is wrong; an error of the system names its file first."
+    "Return the message of an error; an OSError with its file first."
     from calibnb.core.reading import reason
     from calibnb.core.settings import reasons
     if isinstance(error, MemoryError): return reason(error)
@@ -100,7 +101,7 @@ def _reason(error):
 
 # %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
 def _as_typed(message, flags):
-    "A message with the flag in place of the name that the argument has in Python."
+    "Return a message with the flag in place of the argument's name in Python."
     name, colon, rest = message.partition(': ')
     return f'{flags.get(name, name)}{colon}{rest}'
 
@@ -153,7 +154,7 @@ def _plain_output():
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
 def main(argv=None)->int: # exit code
-    "Entry point of the `calibnb` command: one clear line and a non-zero code when something is wrong."
+    "Run the `calibnb` command; an error is one line and a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # before a command imports torch; for the processes that it starts too
     with _plain_output(), _writable_settings():
         args = parser().parse_args(argv)

@@ -21,7 +21,7 @@ _LIST, _FORMAT = 'audit.json', 'calibnb-audit/1'
 def _hash(path): return sha256(path.read_bytes()).hexdigest()
 
 def _written(folder)->dict:
-    "Name -> hash of the files that an audit wrote to a folder."
+    "Return name -> hash of the files that an audit wrote to a folder."
     try: listed = json.loads((folder/_LIST).read_text(encoding='utf-8'))
     except (OSError, ValueError): return {}
     known = isinstance(listed, dict) and listed.get('format') == _FORMAT and isinstance(listed.get('files'), dict)
@@ -33,14 +33,14 @@ def _is_as_written(path, name, written)->bool:
     return name == _LIST and bool(written) or name in written and _hash(path) == written[name]
 
 def _foreign(folder)->list[str]:
-    "Names of the files in a folder that no audit wrote, or that were changed since."
+    "Return names of the files in a folder that no audit wrote, or that were changed since."
     written = _written(folder)
     names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob('*'))}
     return [name for name, path in names.items() if not _is_as_written(path, name, written)]
 
 # %% ../../nbs/90_cli/01a_folder.ipynb #eb798b72
 def check_audit_folder(flag, folder):
-    "ValueError unless an audit may put its folder there: nothing is there, or an empty folder, or an older audit."
+    "Raise ValueError unless the folder is absent, empty, or an unchanged earlier audit."
     _check_folder(flag, folder)
     path = Path(os.path.realpath(folder))
     if not path.exists(): return
@@ -50,13 +50,13 @@ def check_audit_folder(flag, folder):
         raise ValueError(f'{flag}: {folder} cannot be replaced as a whole; name a folder in it, such as {folder}/audit')
     foreign = _foreign(path)
     if not foreign: return
-    others = f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''
-    raise ValueError(f'{flag}: {folder} holds {foreign[0]}{others}, which no audit wrote or which changed since; '
+    more = f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''
+    raise ValueError(f'{flag}: {folder} holds {foreign[0]}{more}, which no audit wrote or which changed since; '
                      'name a new folder, or move that away')
 
 @contextmanager
 def audit_folder(flag, folder):
-    "A folder to fill, beside `folder`, whose place it takes at the end, with the list of its files."
+    "Yield a new folder to fill; at the end add the list of its files and put it in the place of `folder`."
     check_audit_folder(flag, folder)
     with atomic_folder(folder) as new:
         yield new

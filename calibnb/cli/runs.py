@@ -9,7 +9,7 @@ __all__ = []
 from pathlib import Path
 
 from .flags import _check_file
-from .run import _nothing, _write_csv
+from .run import _no_runs, _write_csv
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #5e1a7c35
 def _add_runs(commands):
@@ -29,7 +29,7 @@ def _runs(args):
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
     if args.csv: _check_file('--csv', args.csv)
     table = list_runs(root, args.experiment)
-    if table.empty: raise ValueError(_nothing(root, args.experiment, list_runs(root), 'runs', 'experiment'))
+    if table.empty: raise ValueError(_no_runs(root, args.experiment, list_runs(root), 'runs', 'experiment'))
     if args.csv:
         _write_csv(table, args.csv)
         print(f'{len(table)} runs in {root}, written to {args.csv}')

@@ -13,9 +13,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'CONTRADICTED', 'NO_DIFFERENCE', 'UNDECIDED', 'findings_table',
         'effect_text', 'count_verdicts', 'show_markdown'
     ],
-    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_lead', 'spread', 'to_decide'],
+    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide'],
+    'client': ['NotebookError'],
     'execute': [
-        'list_experiments', 'find_notebook', 'NotebookError', 'plan_notebook', 'run_notebook', 'notebook_folder',
-        'is_made', 'code_hash', 'describe'
+        'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'plan_notebook', 'notebook_folder', 'is_made',
+        'code_hash', 'describe'
     ],
 })

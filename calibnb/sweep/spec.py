@@ -12,7 +12,7 @@ import json
 import math
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import ConfigDict, model_validator
 
@@ -20,8 +20,8 @@ from ..core.content import looked_at_once
 from ..core.options import pick
 from ..core.settings import reasons, Settings
 from ..runs.folder import RunFolder
-from ..notebooks.execute import is_made, notebook_folder, plan_notebook
-from ..params import read_value
+from ..notebooks.execute import Notebook
+from ..notebooks.parameters import read_value
 from ..core.names import NAMES, check_names_before_torch
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #5590c372
@@ -71,9 +71,9 @@ class SweepSpec(Settings):
         for axis, values in self.grid.items():
             points = values if isinstance(values, list) else [None]  # a value may be a dict with more names
             names = {name for value in points for name in self._names({axis: value})}
-            for field, given in ('base', [self.base]), ('cases', self.cases):
+            for part, given in ('base', [self.base]), ('cases', self.cases):
                 if any(names & self._names(settings) for settings in given):
-                    raise ValueError(f'grid: {axis} is in {field} too, where it would be lost; leave it out of one')
+                    raise ValueError(f'grid: {axis} is in {part} too, where it would be lost; leave it out of one')
         return self
 
     def _names(self, settings)->set:
@@ -133,17 +133,20 @@ class Job:
     "One run to make: a training, or a notebook with its parameters."
     name:str      # the parameters that distinguish it in its sweep
     config:object # RunConfig, or (path of the notebook, its settings)
+    notebook:Notebook|None = field(default=None, compare=False, repr=False) # of that path, if it has been read
 
     def folder(self, root=None)->RunFolder:
         "Return the folder of the run below `root`, whether it exists or not."
         if not isinstance(self.config, tuple): return RunFolder(self.config.path(root))
-        return notebook_folder(*self.config, root)
+        return self._notebook().folder(self.config[1], root)
 
     def done(self, root=None)->bool:
         "Return True if the run exists and was made from the current data files and notebook."
         folder = self.folder(root)
         if folder.state != 'done': return False
-        return not isinstance(self.config, tuple) or is_made(folder, self.config[0])
+        return not isinstance(self.config, tuple) or self._notebook().is_current(folder)
+
+    def _notebook(self): return self.notebook or Notebook(self.config[0])
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #8d109119
 def expand(
@@ -155,10 +158,14 @@ def expand(
     if spec.notebook in (None, 'train'):
         for name, settings in wanted:
             with _errors_with_job(name): check_names_before_torch(settings)
-    jobs = {}
+    jobs, notebook = {}, None
     with looked_at_once():
         for name, settings in wanted:
-            with _errors_with_job(name): job = Job(name, _config_of(spec, settings))
+            with _errors_with_job(name):
+                if spec.notebook is None: job = Job(name, _config(settings, spec.preset))
+                else:
+                    notebook = notebook or Notebook(spec.notebook)  # read once for all
+                    job = Job(name, (str(notebook.path.resolve()), notebook.plan(settings)), notebook)
             jobs.setdefault(job.folder().path, job)
     return list(jobs.values())
 
@@ -168,11 +175,6 @@ def _errors_with_job(name):
     try: yield
     except (ValueError, TypeError, KeyError) as e:
         raise ValueError(f'sweep, {name}: {reasons(e)}; nothing was started') from None
-
-def _config_of(spec, settings):
-    if spec.notebook is None: return _config(settings, spec.preset)
-    path, settings = plan_notebook(spec.notebook, settings)
-    return str(path.resolve()), settings
 
 def distinguishing_parameters(spec:SweepSpec, settings:dict)->str:
     "Name a job by the settings that distinguish it: its point of the grid and its case."

@@ -13,7 +13,7 @@ import yaml
 from ..core.reading import brief, first_repeated, naming
 from ..core.settings import one_line, reasons
 from .spec import SweepSpec
-from ..params import read_value
+from ..notebooks.parameters import read_value
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #0506bb79
 def typed_spec(

@@ -17,20 +17,19 @@ import pytest
 from conftest import ROOT, patience
 
 import calibnb
-from calibnb.params import notebook_parameters
+from calibnb.notebooks.parameters import notebook_parameters
 
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 WINGS = {  # the wings that each may import from
-    "core": "", "params": "", "processes": "", "metrics": "core", "losses": "core metrics",
+    "core": "", "processes": "", "metrics": "core", "losses": "core metrics",
     "posthoc": "core metrics", "plots": "metrics", "evaluate": "core metrics posthoc",
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
-    "runs": "core params processes metrics losses posthoc evaluate data models train meta",
-    "checks": "core losses posthoc train runs",
-    "notebooks": "core params processes metrics runs checks",
+    "runs": "core processes metrics losses posthoc evaluate data models train meta",
+    "notebooks": "core processes metrics runs", "params": "notebooks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
-    "sweep": "core params processes data train runs notebooks",
-    "cli": "core params processes posthoc evaluate data runs notebooks sweep",
+    "sweep": "core processes data train runs notebooks",
+    "cli": "core processes posthoc evaluate data runs notebooks sweep",
 }
 
 
@@ -221,6 +220,7 @@ def test_experiments_declare_their_parameters():
         assert types.keys() == names, f"{path.stem}: papermill reads other names: a second `=` on a line?"
         code = [source(c) for c in cells(path)]
         assert "check_parameters(globals())" in code[1], f"{path.stem}: the cell after the parameters checks them"
+        assert cells(path)[1]["metadata"].get("tags") == ["checks"], f"{path.stem}: a plan runs the cell with this tag"
         assert f"Experiment('{path.stem}', settings)" in "".join(code)
         assert "experiment.findings(" in code[-1]
 
@@ -312,7 +312,7 @@ def test_names_at_the_top_are_there():
 
 def test_checking_parameters_is_light():
     "A wrong parameter is refused before anything heavy is imported."
-    assert loaded_by("calibnb.params", ("torch", "numpy", "pandas", "matplotlib", "papermill")) == ""
+    assert loaded_by("calibnb.notebooks.parameters", ("torch", "numpy", "pandas", "matplotlib", "papermill")) == ""
 
 
 def test_the_gallery_is_of_today():

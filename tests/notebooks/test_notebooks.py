@@ -4,7 +4,7 @@ import re
 
 import nbformat
 import pytest
-from conftest import run_forked
+from conftest import notebook, run_forked
 
 from calibnb import cli
 from calibnb.runs.folder import find_runs
@@ -17,35 +17,17 @@ CLOSE = "experiment.findings([])"
 REMOVE = "shutil.rmtree(os.environ['CALIBNB_NOTEBOOK_FOLDER'])"
 
 
-def notebook(path, *sources):
-    "Parameters, which are cell 1, or 1 and 2 once papermill has added its own, then these cells."
-    parameters = nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
-    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
-    cells = [parameters, *map(nbformat.v4.new_code_cell, sources)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
-    return path
-
-
 def outputs(folder):
     return [o for c in nbformat.read(folder / "notebook.ipynb", 4).cells for o in c.get("outputs", [])]
 
 
 ENDS = dict(
-    exit=(
-        "raise SystemExit(0)",
-        r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called",
-    ),
-    sys_exit=(
-        "sys.exit()",
-        r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called",
-    ),
+    exit=("raise SystemExit(0)",
+          r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called"),
     exit_3=("sys.exit(3)", r"SystemExit: 3 \(in cell 4\)"),
     over=("1 + 1", r"the notebook came to its end, but experiment\.findings\(\.\.\.\) was not called"),
-    killed=(
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)",
-    ),
-    left=("os._exit(0)", r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)"),
+    killed=("os.kill(os.getpid(), signal.SIGKILL)",
+            r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)"),
     slow=("import time; time.sleep(600)", r"a cell took longer than 3 s \(cell 4\)"),
     raised=("raise ValueError('no\\nluck')", r"ValueError: no luck \(in cell 4\)"),
     silent=("raise MemoryError", r"MemoryError: no message \(in cell 4\)"),
@@ -67,23 +49,17 @@ def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, mon
     assert len(lines) == 1, lines
     assert re.fullmatch(rf"calibnb: theirs: {told}.*; see {re.escape(str(folder / 'notebook.ipynb'))}", lines[0]), lines
     assert folder.state == "failed" and re.match(told, folder.status["reason"])
+    if how == "raised":  # it is tried again, not taken for done
+        assert cli.main(["run", str(tmp_path / "theirs.ipynb")]) == 1
 
 
-@pytest.mark.parametrize(
-    "sources",
-    [
-        (OPEN, REMOVE, CLOSE),
-        (OPEN, f"{REMOVE}; {CLOSE}"),
-        (OPEN, f"{CLOSE}; {REMOVE}"),
-        (OPEN, f"{REMOVE}; experiment.file('a.txt').parent.mkdir(parents=True)", CLOSE),
-    ],
-)
+@pytest.mark.parametrize("sources", [
+    (OPEN, REMOVE, CLOSE), (OPEN, f"{CLOSE}; {REMOVE}"),
+    (OPEN, f"{REMOVE}; experiment.file('a.txt').parent.mkdir(parents=True)", CLOSE)])
 def test_a_run_whose_folder_was_removed_says_so(tmp_path, sources):
     path = notebook(tmp_path / "removes.ipynb", *sources)
-    with pytest.raises(
-        NotebookError,
-        match=r"^removes: the run folder was removed while the notebook ran.*; see .*/(log\.txt|notebook\.ipynb)$",
-    ):
+    message = r"^removes: the run folder was removed while the notebook ran.*; see .*/(log\.txt|notebook\.ipynb)$"
+    with pytest.raises(NotebookError, match=message):
         run_forked(path, root=tmp_path / "runs")
     (status,) = (tmp_path / "runs").glob("*/*/status.json")
     assert '"failed"' in status.read_text() and "was removed while the notebook ran" in status.read_text()

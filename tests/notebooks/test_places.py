@@ -11,10 +11,8 @@ import pytest
 from conftest import ROOT, on_processes
 
 from calibnb.cli.command import parser
-from calibnb.notebooks.execute import list_experiments, plan_notebook
-from calibnb.notebooks.papers import paper_numbers, paper_tables
-from calibnb.notebooks.places import paper_places
-from calibnb.params import notebook_parameters
+from calibnb.notebooks.execute import Notebook, list_experiments
+from calibnb.notebooks.papers import figure_index, paper_numbers, paper_tables
 from calibnb.sweep.spec import expand
 from calibnb.sweep.typed import typed_spec
 
@@ -23,7 +21,7 @@ import places  # noqa: E402
 import plans  # noqa: E402
 
 COLUMNS = ["paper", "place", "shows", "kind", "notebook", "name", "data", "command", "note"]
-ROWS = paper_places()
+ROWS = figure_index()
 DRAWN = [row for row in ROWS if row["notebook"]]
 COMMANDS = {row["command"]: row for row in DRAWN}
 
@@ -121,12 +119,6 @@ def test_the_notebook_draws_it(row):
         assert any(OUTPUT[row["kind"]] in data for data in shown), f"{row['name']} left nothing in the gallery"
 
 
-def test_a_figure_that_nobody_draws_is_missed():
-    path = list_experiments()["calibratability"]
-    assert len(drawing_cells(path, "figure", "sweep")) == 1
-    assert not drawing_cells(path, "figure", "sweeps") and not drawing_cells(path, "table", "sweep")
-
-
 def runs_of(command):
     "Names of experiments with their parameters; None for the trainings of a sweep's file. ValueError if one is wrong."
     for part in command.split(" && "):
@@ -148,9 +140,10 @@ def test_a_command_can_be_run_as_printed(command):
     runs = list(runs_of(command))
     assert COMMANDS[command]["notebook"] in {name for name, _ in runs}
     for name, given in runs:
-        path, settings = plan_notebook(name, given)
+        notebook = Notebook(name)
+        settings = notebook.plan(given)
         assert name == "report" or settings["quick"] is False
-        assert given.keys() <= notebook_parameters(path).keys()
+        assert given.keys() <= notebook.parameters.keys()
 
 
 def test_plans_are_those_of_the_commands(tmp_path):

@@ -129,7 +129,7 @@ def splits_decided(trained, measure, other=0):
         runs = rng.permutation(20)[:10]
         pairs = Pairs({("a", i): trained[0][r] for i, r in enumerate(runs[:5])}
                       | {("b", i): trained[other][r] for i, r in enumerate(runs[5:])})
-        finding, = decide(claims(pairs.lead("a", "b", measure)))
+        finding, = decide(claims(pairs.difference("a", "b", measure)))
         n_decided += finding.verdict in DECIDED
     return n_decided/200
 

@@ -10,7 +10,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from calibnb.cli import main
 from calibnb.core import content
 from calibnb.core.content import content_hash
-from calibnb.notebooks.execute import notebook_folder, plan_notebook, run_notebook
+from calibnb.notebooks.execute import Notebook, run_notebook
 from calibnb.runs import Run, RunConfig, collect, compare, get_run, get_runs
 from calibnb.runs import run as run_module, training
 from calibnb.runs.folder import RunFolder, find_runs, read_json, write_json
@@ -186,7 +186,8 @@ def test_what_a_file_holds_names_the_folder(here, monkeypatch, what):
     def place():
         if isinstance(named, RunConfig):
             return named.path("runs")
-        return notebook_folder(*plan_notebook(*named), "runs").path
+        notebook, values = Notebook(named[0]), named[1]
+        return notebook.folder(notebook.plan(values), "runs").path
     first, text = place(), (here/file).read_bytes()
     (here/file).write_bytes(text[:-1] + b"!")
     assert place() != first
@@ -214,7 +215,8 @@ def test_other_files_of_a_known_data_set_make_a_run_beside_the_first(here, monke
 def test_names_of_runs_on_embedded_data_stay():
     "These are as old as the package."
     assert RunConfig().path("r").name == "5856c385-s0"
-    assert notebook_folder(*plan_notebook("train", {}), "r").path.name == "40b003bd-s0"
+    train = Notebook("train")
+    assert train.folder(train.plan(), "r").path.name == "40b003bd-s0"
 
 
 def test_unchanged_files_are_not_read_again(here, forked_kernels, monkeypatch, capsys):
@@ -282,7 +284,7 @@ def test_a_notebook_whose_file_changes_while_it_waits_is_another_run(here, forke
     study = notebook(here/"study.ipynb")
     busy_once(monkeypatch, lambda: written("x.npz", 1))
     late = run_notebook(study, progress=False)
-    assert late.path == notebook_folder(*plan_notebook(study, {})).path
+    assert late.path == Notebook(study).folder(Notebook(study).plan()).path
     written("x.npz", 0)
     assert run_notebook(study, progress=False).fresh
 

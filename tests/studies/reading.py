@@ -1,16 +1,21 @@
 "What the tests of the studies share: how the tables, trainings and findings of a run are read."
 import csv
+import sys
 
+import matplotlib as mpl
 import nbformat
 import numpy as np
-from conftest import EXPERIMENTS
+from conftest import EXPERIMENTS, ROOT
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
-from calibnb.notebooks import HOLDS, UNDECIDED
+from calibnb.notebooks import HOLDS, UNDECIDED, Notebook
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
+
+sys.path.insert(0, str(ROOT/"docs"))
+import plans  # noqa: E402
 
 
 def table(folder, name):
@@ -49,25 +54,24 @@ def true_error(run):
     return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
 
 
-def changed(name, tmp_path, old, new):
-    "The study with one thing changed."
-    return broken_copy(name, tmp_path, {old: new})
-
-
 OPENED = "experiment = Experiment("
 DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig)"
 
 
-def broken_copy(name, tmp_path, wrong):
-    "The study with other text in some places; it draws no figures, which nobody looks at."
+def with_cell(name, tmp_path, source=""):
+    "A copy of a study with a cell after its imports; it draws no figures, which takes half of the time."
     nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
-    for old, new in wrong.items():
-        cell, = [c for c in nb.cells if old in c.source]
-        cell.source = cell.source.replace(old, new)
-    cell, = [c for c in nb.cells if OPENED in c.source]
-    cell.source += f"\n{DRAWS_NOTHING}"
-    nbformat.write(nb, tmp_path/"changed.ipynb")
-    return tmp_path/"changed.ipynb"
+    opens, = [i for i, c in enumerate(nb.cells) if OPENED in c.source]
+    nb.cells.insert(opens + 1, nbformat.v4.new_code_cell(f"{DRAWS_NOTHING}\n{source}"))
+    nbformat.write(nb, tmp_path/f"{name}.ipynb")
+    return tmp_path/f"{name}.ipynb"
+
+
+def plan(name, **settings):
+    "The RunConfigs that a study would train, without a kernel."
+    notebook = Notebook(name)
+    with mpl.rc_context():  # notebooks set a style
+        return plans.trainings((notebook.path, notebook.plan(dict(quick=False) | settings)))
 
 
 def finding(folder, start):

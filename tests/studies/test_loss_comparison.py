@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete, run_forked
-from reading import changed, ece_percent, finding, kinds, margin, percent, table, trainings, true_error
+from reading import ece_percent, finding, kinds, margin, percent, plan, table, trainings, true_error, with_cell
 from yours import forget
 
 from calibnb.metrics import debiased_ece
-from calibnb.notebooks import UNDECIDED, NotebookError
+from calibnb.notebooks import UNDECIDED
 from calibnb.runs import choose_coefficient
 
 SMALL = dict(n_seeds=2, epochs=10)
@@ -53,11 +53,8 @@ def chosen(root, hidden, loss, option, values):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 3, 5)
+    assert_complete(study)
     assert kinds(study) == {"paper", "ours"}
-
-
-def test_two_repetitions_decide_nothing(study):
     assert {f.verdict for f in study.result.findings} == {UNDECIDED}
     assert all("n = 2 seeds, want 5" in f.effect.note for f in study.result.findings)
 
@@ -136,51 +133,25 @@ def test_a_coefficient_is_carried_over(root, study):
     assert margin(study, "FL: the best coefficient for 700") == pytest.approx(np.mean(costs))
 
 
-def test_what_is_the_wrong_way_round_turns_the_margins(root, study, tmp_path):
-    "Focal loss for cross-entropy and that for all others; the worst coefficients for the best."
-    right = "measured(run) for key, run in runs.items()"
-    other = "{'CE': ('FL', 5.)}.get(key[1], ('CE', None))"
-    wrong = f"measured(runs[(key[0], *{other}, *key[3:])]) for key in runs"
-    swapped = run_forked(changed("loss_comparison", tmp_path, right, wrong), SMALL, root=root)
-    for start in SURE, UNSURE, LOGITS:
-        assert margin(study, start) > 0 > margin(swapped, start)
-    ranks = changed("loss_comparison", tmp_path, "ranked[0], ranked[-1]", "ranked[-1], ranked[0]")
-    assert margin(study, MATTERS) > 0 > margin(run_forked(ranks, SMALL, root=root), MATTERS)
+def test_margins_are_of_the_trainings(root, study):
+    "Of the network that decides."
+    def confidence(run): return 100*run.predictions("test").conf.mean().item()
+    def size(run): return run.predictions("test").logits.abs().mean().item()
+    for start, measure, loss, options in ((SURE, confidence, "focal", dict(gamma=3.)),
+                                          (UNSURE, confidence, "entropy", dict(alpha=.5)),
+                                          (LOGITS, size, "lp_norm", dict(alpha=.05))):
+        def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
+        margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
+        deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, start).effect.note]
+        assert margin(study, start) == pytest.approx(margins[deciding])
+    assert margin(study, MATTERS) > 0
 
 
-def test_one_repetition_on_real_images(root):
-    folder = run_forked("loss_comparison", dict(n_seeds=1, epochs=10, quick_data="digits"), root=root)
-    assert_complete(folder, 3, 5)
+def test_one_repetition_on_real_images(root, tmp_path):
+    one = dict(n_seeds=1, epochs=10, quick_data="digits")
+    folder = run_forked(with_cell("loss_comparison", tmp_path), one, root=root)
     assert "true error %" not in table(folder, "at_the_end")[0]
     assert {f.verdict for f in folder.result.findings} == {UNDECIDED}
-
-
-def planned(tmp_path, **params):
-    "The plan of a paper's setting: its columns, a list each."
-    folder = run_forked("loss_comparison", dict(quick=False, dry_run=True, n_seeds=1) | params, root=tmp_path)
-    assert not folder.result.findings
-    head, *plan = table(folder, "plan")
-    return {name: [row[i] for row in plan] for i, name in enumerate(head)}
-
-
-@pytest.fixture(scope="module")
-def plans(root):
-    return {paper: planned(root, paper=paper) for paper in ("wang2021", "loss_study")}
-
-
-def test_the_setting_of_the_loss_study_can_be_planned(plans):
-    plan = plans["loss_study"]
-    assert len(plan["model"]) == 3*(1 + 3 + 2 + 3)
-    assert list(dict.fromkeys(plan["model"])) == ["resnet18", "resnet50", "vgg16"]
-    assert {*plan["data"]} == {"cifar10"} and {*plan["epochs"]} == {"350"}
-
-
-def test_the_setting_of_wang_2021_can_be_planned(plans):
-    plan = plans["wang2021"]
-    assert len(plan["model"]) == 3*(1 + 5 + 5 + 5) and {*plan["model"]} == {"resnet32"}
-    assert {*plan["epochs"]} == {"200"} and {*plan["batch_size"]} == {"512"}
-    assert plan["loss"].count("focal") == 3*5
-    assert {f"{{'gamma': {g}}}" for g in (1., 5., 7., 9.)} < {*plan["loss_args"]}  # 3 is the default
 
 
 @pytest.fixture
@@ -201,15 +172,16 @@ def ce(logits, target): return mine(logits, target)
     forget(path)
 
 
-def test_other_losses_are_planned_beside_those_of_a_paper(tmp_path, plans, mine):
-    for paper, networks in dict(wang2021=1, loss_study=3).items():
-        more = planned(tmp_path, paper=paper, others=["mine", "adafocal", "mine"])
-        assert len(more["loss"]) == len(plans[paper]["loss"]) + 2*networks
-        assert more["loss"][-2*networks:] == ["mine", "adafocal"]*networks
-
-
-def test_other_losses_that_cannot_have_a_row_are_refused(tmp_path, mine):
-    with pytest.raises(NotebookError, match="would make a second row CE; name other losses"):
-        planned(tmp_path, others=["CE"])
+def test_the_settings_of_the_papers_can_be_planned(mine):
+    "Other losses are planned beside those of the paper, a row each, unless they cannot have one."
+    wang, study = (plan("loss_comparison", paper=paper, n_seeds=1) for paper in ("wang2021", "loss_study"))
+    assert len(wang) == 3*(1 + 5 + 5 + 5)
+    assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in wang} == {("resnet32", 200, 512)}
+    assert {c.loss_args["gamma"] for c in wang if c.loss == "focal"} == {1., 3., 5., 7., 9.}
+    assert len(study) == 3*(1 + 3 + 2 + 3) and {c.model for c in study} == {"resnet18", "resnet50", "vgg16"}
+    more = plan("loss_comparison", paper="loss_study", n_seeds=1, others=["mine", "adafocal", "mine"])
+    assert len(more) == len(study) + 2*3 and [c.loss for c in more[-6:]] == ["mine", "adafocal"]*3
+    with pytest.raises(ValueError, match="would make a second row CE; name other losses"):
+        plan("loss_comparison", n_seeds=1, others=["CE"])
     with pytest.raises(ValueError, match="others: loss: 'mihne' is not known; did you mean 'mine'.* adafocal, mine"):
-        planned(tmp_path, others=["mihne"])
+        plan("loss_comparison", others=["mihne"])

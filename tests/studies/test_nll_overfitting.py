@@ -1,10 +1,9 @@
 "nll_overfitting, run small: complete, computed from its trainings, and broken on purpose it turns."
-import nbformat
 import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
 from reading import (
-    assert_undecided_by_two, broken_copy, changed, ece_percent, finding, kinds, margin, percent, table, trainings)
+    assert_undecided_by_two, ece_percent, finding, kinds, margin, percent, plan, table, trainings, with_cell)
 
 from calibnb.data import load_data
 from calibnb.metrics import ada_ece, classwise_ece, ece
@@ -37,11 +36,8 @@ def fifths(run, column):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 5, 3)
+    assert_complete(study)
     assert kinds(study) == {"paper", "ours", "identity"}
-
-
-def test_two_repetitions_decide_nothing_but_the_identity(study):
     assert_undecided_by_two(study)
 
 
@@ -104,15 +100,6 @@ def test_claims_of_the_table(root, study):
     assert any(best.effect.value == pytest.approx(lead) for lead in leads)
 
 
-def test_nll_and_entropy_of_training_and_test_samples(study):
-    "Six panels; what is drawn in them is the history, which other figures show too."
-    nb = nbformat.read(study/"notebook.ipynb", 4)
-    notes = [o.metadata.get("image/png", {}).get("alt", "") for c in nb.cells for o in c.get("outputs", [])
-             if o.output_type == "display_data"]
-    words, = [alt for alt in notes if alt.startswith("nll and entropy: ")]
-    assert all(f"{k}, {of} samples" in words for k in ("NLL", "entropy") for of in ("all", "right", "wrong"))
-
-
 def test_margins_are_of_the_histories(root, study):
     ce, focal = of(root, "ce"), of(root, "focal", gamma=3.)
     def moves(runs, column, start): return np.array([fifths(r, column)[2] - fifths(r, column)[start] for r in runs])
@@ -125,8 +112,12 @@ def test_margins_are_of_the_histories(root, study):
     rises = moves(ce, wrong, 0) - moves(focal, wrong, 0)
     assert margin(study, "the NLL of wrong test samples rises more") == approx(rises.mean())
     assert margin(study, "the entropy of wrong test samples falls with CE") == approx(-moves(ce, unsure, 0).mean())
+    further = moves(focal, unsure, 0) - moves(ce, unsure, 0)
+    assert margin(study, "the entropy of wrong test samples falls further") == approx(further.mean())
     eces = [np.mean([ece_percent(r) for r in runs]) for runs in (ce, focal)]
     assert margin(study, "FL-3 ends with a lower ECE") == approx(eces[0] - eces[1])
+    norms = [np.mean([r.history["weight_norm"][-1] for r in runs]) for runs in (ce, focal)]
+    assert margin(study, "CE ends with larger weights") == approx(norms[0] - norms[1])
 
 
 def test_what_the_paper_says_and_what_it_does_not(study):
@@ -135,40 +126,11 @@ def test_what_the_paper_says_and_what_it_does_not(study):
     assert minimiser.kind == "identity" and ".774" in minimiser.ours and ".774" not in minimiser.paper
 
 
-COMPARED = [
-    "the NLL of wrong test samples rises more",
-    "the entropy of wrong test samples falls further",
-    "ends with larger weights",
-    "ends with a lower ECE than",
-    "after one epoch the weights of",
-    "is nearer to 1 than that of CE",
-]
-
-
-def test_swapped_losses_turn_the_comparisons(root, study, tmp_path):
-    right = "first, last, focal_chosen = loss_label('ce'), loss_label('focal', gamma=max(gammas)), 'FL, chosen'"
-    wrong = "last, first, focal_chosen = loss_label('ce'), loss_label('focal', gamma=max(gammas)), 'FL, chosen'"
-    folder = run_forked(changed("nll_overfitting", tmp_path, right, wrong), SMALL, root=root)
-    def effects(folder, part): return [f.effect.value for f in folder.result.findings if part in f.claim]
-    for part in COMPARED:
-        assert effects(folder, part)[0] == pytest.approx(-effects(study, part)[0]), part
-
-
-def test_time_reversed_and_another_minimiser_turn_the_others(root, study, tmp_path):
-    starts = "first=0, after_drop=drops[0], last=recipe.epochs - fifth"
-    reversed_ = "first=recipe.epochs - fifth, after_drop=recipe.epochs - fifth, last=drops[0]"
-    right, wrong = "binary_focal_argmin(float(v), g)", "binary_focal_argmin(float(v), 3. - g)"
-    path = broken_copy("nll_overfitting", tmp_path, {starts: reversed_, right: wrong})
-    folder = run_forked(path, SMALL, root=root)
+def test_one_repetition_with_known_probabilities_and_another_minimiser(root, tmp_path):
+    wrong = "def binary_focal_argmin(v, g, of=binary_focal_argmin): return of(v, 3. - g)"
+    one = SMALL | dict(n_seeds=1, quick_data="noisy_digits")
+    folder = run_forked(with_cell("nll_overfitting", tmp_path, wrong), one, root=root)
     assert finding(folder, MINIMISER).verdict == CONTRADICTED
-    assert margin(study, FALLING) > 0 > margin(folder, FALLING)
-    for part in "after the first drop the test NLL", "after the first drop the test ECE":
-        assert margin(folder, part) == pytest.approx(-margin(study, part))
-
-
-def test_one_repetition_with_known_probabilities(root):
-    folder = run_forked("nll_overfitting", SMALL | dict(n_seeds=1, quick_data="noisy_digits"), root=root)
-    assert_complete(folder, 5, 3)
     head, ce, *_ = table(folder, "last_epoch")
     run, = of(root, "ce", data="noisy_digits")
     preds, posterior = run.predictions("test"), load_data("noisy_digits", seed=0).test.posterior
@@ -177,8 +139,6 @@ def test_one_repetition_with_known_probabilities(root):
     assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 697*15
 
 
-def test_the_full_setting_can_be_planned(tmp_path):
-    folder = run_forked("nll_overfitting", dict(quick=False, dry_run=True), root=tmp_path)
-    head, *plan = table(folder, "plan")
-    assert len(plan) == (4 + 3)*5 and {row[2] for row in plan} == {"resnet50"} and not folder.result.findings
-    assert all(row[head.index("epochs")] == "350" for row in plan)
+def test_the_full_setting_can_be_planned():
+    configs = plan("nll_overfitting")
+    assert len(configs) == (4 + 3)*5 and {(c.model, c.recipe.epochs) for c in configs} == {("resnet50", 350)}

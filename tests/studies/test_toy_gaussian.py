@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
-from reading import assert_undecided_by_two, changed, finding, kinds, margin, table, trainings
+from reading import assert_undecided_by_two, finding, kinds, margin, plan, table, trainings, with_cell
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, dual_focal_weight, focal_weight
@@ -38,12 +38,10 @@ def held_out(run, weight):
 
 
 def test_it_leaves_notebook_figures_tables_findings(study):
-    assert_complete(study, 5, 2)
+    assert_complete(study)
     assert kinds(study) == {"paper", "ours", "identity"}
-
-
-def test_two_problems_decide_nothing_but_the_identity(study):
     assert_undecided_by_two(study)
+    assert [config.seed for config in plan("toy_gaussian", n_seeds=5)] == [0, 1, 2, 3, 4]
 
 
 def test_the_table_is_of_the_trainings(root, study):
@@ -65,8 +63,8 @@ def test_margins_are_held_out(root, study):
 
 
 def test_a_weight_that_is_large_where_the_error_is_small_is_noticed(root, study, tmp_path):
-    notebook = changed("toy_gaussian", tmp_path, "b): bsce_weight(lp, g, b)", "b): -bsce_weight(lp, g, b)")
-    folder = run_forked(notebook, SMALL, root=root)
+    negative = "def bsce_weight(*args, of=bsce_weight): return -of(*args)"
+    folder = run_forked(with_cell("toy_gaussian", tmp_path, negative), SMALL, root=root)
     assert finding(folder, "the best of Brier is at least").verdict == CONTRADICTED
     for start in "all three weights correlate", "Brier tracks the error better than focal", "looking at the whole":
         assert margin(folder, start) < 0
@@ -74,13 +72,6 @@ def test_a_weight_that_is_large_where_the_error_is_small_is_noticed(root, study,
     assert margin(study, "all three weights correlate") > 0
 
 
-def test_one_problem_and_another_distance(root):
-    folder = run_forked("toy_gaussian", dict(n_seeds=1, distance="top"), root=root)
-    assert_complete(folder, 5, 2)
+def test_one_problem_and_another_distance(root, tmp_path):
+    folder = run_forked(with_cell("toy_gaussian", tmp_path), dict(n_seeds=1, distance="top"), root=root)
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {UNDECIDED}
-
-
-def test_the_full_setting_can_be_planned(tmp_path):
-    folder = run_forked("toy_gaussian", dict(quick=False, n_seeds=5, dry_run=True), root=tmp_path)
-    head, *plan = table(folder, "plan")
-    assert len(plan) == 5 and float(plan[0][head.index("hours")]) > 0 and not folder.result.findings
