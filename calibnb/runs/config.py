@@ -138,8 +138,9 @@ class RunConfig(Settings):
         "Fill in the options of all parts; ValueError for settings that no training can have."
         given = dict(given)
         names = {part: given.get(part, cls.model_fields[part].default) for part in _OPTIONS_OF}
-        recorders_given = given.get('recorders') if isinstance(given.get('recorders'), (list, tuple)) else ()
-        named = [*names.items(), *(('recorder', name) for name in recorders_given if isinstance(name, str))]
+        recorders = given.get('recorders')
+        if not isinstance(recorders, (list, tuple)): recorders = ()  # refused with its type later
+        named = [*names.items(), *(('recorder', name) for name in recorders if isinstance(name, str))]
         stated = given.get('code') or {}
         _refuse_misplaced(given, names, cls.model_fields.keys())
         for part, name in names.items():
