@@ -24,7 +24,7 @@ from ..metrics.registered import metrics as registered_metrics, registered_measu
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
-from ..posthoc.temperature import _kept_temperatures
+from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
 from .table import _columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best
@@ -247,7 +247,7 @@ def evaluate(
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
     found = _Comparison(preds, fits, measured, notes)
-    with fits.bar, _kept_temperatures():
+    with fits.bar, cached_temperatures():
         found.add(chosen)
         if calibrators is None: found.add(_on_top(found), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'

@@ -143,7 +143,7 @@ def _probs_of(preds, calibrator):
     target = preds.target.cpu()
     if calibrator is None: return preds.class_probs.cpu(), preds.pred.cpu(), target, preds.nll.cpu()
     z = calibrator._logits_of(preds).cpu().double()
-    probs, pred, nll = (calibrator._scored_of_one if z.shape[1] == 1 else calibrator._scored)(z, target)
+    probs, pred, nll = calibrator._scored(z, target)
     return probs, pred, target, nll
 
 def concatenate(

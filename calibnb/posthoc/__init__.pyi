@@ -3,12 +3,12 @@ from .scaling import TemperatureScaling as TemperatureScaling
 from .scaling import OracleECE as OracleECE
 from .scaling import oracle_ece as oracle_ece
 from .scaling import EnsembleTemperatureScaling as EnsembleTemperatureScaling
-from .scaling import VectorScaling as VectorScaling
-from .scaling import MatrixScaling as MatrixScaling
-from .scaling import Dirichlet as Dirichlet
 from .scaling import EntropyTemperatureScaling as EntropyTemperatureScaling
-from .structured import StructuredVectorScaling as StructuredVectorScaling
-from .structured import StructuredMatrixScaling as StructuredMatrixScaling
+from .linear import VectorScaling as VectorScaling
+from .linear import MatrixScaling as MatrixScaling
+from .linear import Dirichlet as Dirichlet
+from .linear import StructuredVectorScaling as StructuredVectorScaling
+from .linear import StructuredMatrixScaling as StructuredMatrixScaling
 from .confidence_maps import HistogramBinning as HistogramBinning
 from .confidence_maps import Isotonic as Isotonic
 from .confidence_maps import Platt as Platt

@@ -30,8 +30,8 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
-    "posthoc": "posthoc.calibrator posthoc.scaling posthoc.structured posthoc.confidence_maps posthoc.composed"
-               " posthoc.refinement",
+    "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
+               " posthoc.composed posthoc.refinement",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted",
     "synth": "data.synth",
@@ -357,8 +357,8 @@ TABLE |= {
     "score_maps.spline": lambda: score_maps.spline(score_maps.spline_map(CONF.logit(), HIT), CONF.logit()),
     "score_maps.venn_abers": lambda: score_maps.venn_abers(score_maps.venn_abers_map(CONF, HIT), CONF.double()),
     "score_maps.bbq_map": lambda: score_maps.bbq_map(CONF.double(), HIT),
-    "score_maps.step": lambda: score_maps.step(score_maps.histogram_map(CONF.double(), HIT), CONF.double()),
-    "score_maps.line": lambda: score_maps.line(score_maps.isotonic_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.step_map": lambda: score_maps.step_map(score_maps.histogram_map(CONF.double(), HIT), CONF.double()),
+    "score_maps.affine_map": lambda: score_maps.affine_map(score_maps.isotonic_map(CONF.double(), HIT), CONF.double()),
     "score_maps.logistic": lambda: score_maps.logistic(score_maps.platt_map(CONF.double(), HIT), CONF.double()),
 }
 
@@ -647,15 +647,27 @@ ELSEWHERE = {
     "surrogates": {},
     "metrics": {HELPERS: "metrics register_metric SCORES"},
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "register_calibrator"},
+                         "register_calibrator name_of rows_per_piece weighted_samples",
+                "bases and parts of the calibrators":
+                    "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
+                    "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "
+                    "conjugate_gradients fit_linear_map log_odds logistic_nll logistic_regression LogisticObjective "
+                    "minimise mixed_log_probs newton_step normalised odir_strengths other_log_probs tempered_logits"},
     "streaming": {},
     "smoothing": {},
     "samples": {},
     "intervals": {HELPERS: "check_level check_metric normal_reach check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
-    "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature"},
-    "score_maps": {},
+    "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
+                    "parts of the searches for a temperature":
+                        "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
+                        "candidate_temperatures entropy_nll find_temperature mean_confidence mixture_nll scaled_exp "
+                        "start_temperature wide_enough"},
+    "score_maps": {HELPERS: "check_finite check_unit_interval refuse_first",
+                   "parts of the fits of maps, and of maps":
+                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores natural_spline platt "
+                       "second_derivatives soft_labels spline_features tangent_point values_with_hit"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",

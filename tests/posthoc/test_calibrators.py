@@ -1,99 +1,244 @@
-"Structured scaling, beta, spline, Venn-Abers: golden numbers, minima, limits."
+"All calibrators: promises, degenerate sets, shapes and types, weights, probabilities in, files and what they may hold."
+import io
+import json
 import math
-import warnings
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import tensors, vectors, within
+from close import close, rounding
+from conftest import on_processes
+from overconfident import binary, confidence, overconfident, quiet, skewed
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from sklearn.isotonic import IsotonicRegression
-
+from calibnb import cli
+from calibnb.core import plugins
+from calibnb.core.predictions import Predictions, log_probs
+from calibnb.evaluate import evaluate
+from calibnb.evaluate.measures import Scored
+from calibnb.metrics.registered import registered_measures
 from calibnb.posthoc import (
-    BetaCalibration, Isotonic, SplineCalibration, StructuredMatrixScaling, StructuredVectorScaling, TemperatureScaling,
-    VennAbers, list_calibrators, make_calibrator
+    BBQ, CALIBRATORS, Calibrator, HistogramBinning, MatrixScaling, Platt, TemperatureScaling, VectorScaling,
+    list_calibrators, make_calibrator
 )
-from calibnb.posthoc import score_maps, smooth_maps, structured, venn_abers
 
-ALL, DATA = vectors("calibrators")
-CASES = {case["id"]: case for case in ALL}
-SET = tensors(DATA)
-Z, Y, TEST = SET["logits"], SET["labels"], SET["test"]
-ODDS, HIT, AT = SET["odds"], SET["hits"] == 1, SET["at"]
-KINDS = {"svs": StructuredVectorScaling, "sms": StructuredMatrixScaling}
+ALL = list_calibrators()
+BINARY = [*ALL, "temperature+isotonic", "vector+beta", "hts+platt"]
+WEIGHTED = [name for name in ALL if make_calibrator(name).takes_weight]
+assert {"temperature", "hts", "svs", "sms"} <= {*WEIGHTED}
+SOLVED = 1/torch.finfo(torch.float64).eps  # a minimum is known to the square root of the rounding of its value
 
 
-def skewed(N=3000, K=6, seed=0):
-    "Logits 2.5 times too large, and too large by some more for some of the classes."
-    draw = torch.Generator().manual_seed(seed)
-    logits = 5*torch.randn(N, K, generator=draw)
-    target = torch.multinomial((logits/2.5).softmax(1), 1, generator=draw)[:, 0]
-    return logits + torch.linspace(0, 3, K), target
+# promises
+
+def degenerate():
+    logits, target = overconfident(N=60, K=3)
+    pred = logits.argmax(1)
+    return {"all right": (logits, pred), "all wrong": (logits, (pred + 1) % 3),
+            "adversarial": (logits, logits.argmin(1)), "one class": (logits, torch.zeros_like(target)),
+            "one sample": (logits[:1], target[:1]), "two alike": (logits[:1].repeat(2, 1), target[:2])}
 
 
-def changes(calibrator):
-    w, b = calibrator.weight_, calibrator.bias_
-    if w.ndim == 1:
-        return torch.stack([w - 1, b], 1)
-    return torch.cat([w - torch.eye(len(b)), b[:, None]], 1)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("kind", list(degenerate()))
+def test_degenerate_sets(name, kind):
+    "A sensible result, never a silent T = 1."
+    logits, target = degenerate()[kind]
+    calibrator = quiet(name, logits, target)
+    probs = calibrator.transform(logits)
+    assert probs.isfinite().all() and (probs >= 0).all() and (probs.sum(1) - 1).abs().max() < 1e-5
+    if kind == "all right":
+        assert confidence(calibrator, logits).mean() > .9
+    if kind == "all wrong" and getattr(calibrator, "mode", "") == "top":  # the predictions of the network
+        assert confidence(calibrator, logits).mean() < .5
+    if name == "temperature":
+        assert calibrator.temperature_ != 1
 
 
-def objective_of(calibrator, logits, target):
-    "NLL plus the penalty as the paper writes it, in float64 by autograd, and the largest derivative."
-    (N, K), x = logits.shape, calibrator._inputs(logits.double())
-    w, b = (v.clone().requires_grad_() for v in (calibrator.weight_, calibrator.bias_))
-    W = w.diag() if w.ndim == 1 else w
-    own = (W.diagonal() - 1).square().sum()
-    others = (W - W.diagonal().diag()).square().sum()
-    options = dict(off_diagonal=0.) | calibrator.get_params()
-    value = F.cross_entropy(x @ W.T + b, target) + options["intercept"]*K/N*b.square().sum()
-    value = value + options["diagonal"]*K/N*own + options["off_diagonal"]*K*(K - 1)/N*others
-    return value.item(), max(g.abs().max().item() for g in torch.autograd.grad(value, (w, b)))
+@pytest.mark.parametrize("name", ALL)
+def test_calibrators_are_idempotent(name):
+    "Calibrated probabilities need no temperature, and on average the confidence is the accuracy."
+    logits, target = overconfident(N=5000)
+    options = dict(smooth=False) if name == "isotonic" else {}  # the textbook form is a projection
+    calibrator = make_calibrator(name, **options).fit(logits, target)
+    probs, hit = calibrator.transform(logits.double()), calibrator.predict(logits) == target
+    assert abs(probs.amax(1).mean() - hit.double().mean()) < .01
+    if "mode" not in calibrator.get_params():
+        tol = 1e-3 if name in ("temperature", "vector") else .02  # a penalty pulls
+        assert abs(TemperatureScaling().fit(probs.log(), target).temperature_ - 1) < tol
+    if name == "isotonic":
+        pred = logits.argmax(1)  # a confidence of 0 is not the largest probability
+        top, hit = probs.gather(1, pred[:, None]), pred == target
+        both = torch.cat([top, 1 - top], 1).clamp(1e-9, 1 - 1e-9).log()  # its result, fitted again
+        sure = top[:, 0] > .5
+        again = make_calibrator(name, **options).fit(both[sure], (~hit[sure]).long())
+        assert (confidence(again, both[sure]) - top[sure, 0]).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_structured_scaling(name):
-    case, calibrator = CASES[name], KINDS[name]().fit(Z, Y)
-    want = case["expected"]
-    assert math.isclose(calibrator.temperature_, want["temperature"], rel_tol=1e-7)
-    within(changes(calibrator), want["changes"], case)
-    within(calibrator.transform(TEST), want["test"], case)
+@pytest.mark.parametrize("mode", ["top", "each"])
+@pytest.mark.parametrize("name", ALL)
+def test_no_label_costs_infinity(name, mode):
+    "Validation without an error, then a test set with many, logits far apart: every NLL is finite, also a binary one."
+    logits, _ = overconfident(N=300, K=4)
+    options = dict(mode=mode) if "mode" in make_calibrator(name).get_params() else {}
+    calibrator = quiet(make_calibrator(name, **options), logits, logits.argmax(1))
+    far = 50*overconfident(N=300, K=4, seed=1)[0].double()
+    for k in range(4):
+        assert calibrator.nll(far, torch.full((300,), k)).isfinite().all()
+    odds = binary()[0]
+    calibrator = quiet(make_calibrator(name, **options), odds, (odds > 0).long())
+    for y in 0, 1:
+        assert calibrator.nll(20*odds, torch.full((800,), y)).isfinite().all()
 
 
-def test_entropy_temperature():
-    case, calibrator = CASES["hts"], make_calibrator("hts").fit(Z, Y)
-    found, want = [calibrator.weight_, calibrator.bias_], [case["expected"][k] for k in ("weight", "bias")]
-    within(found, want, dict(case, atol=1e-5))
-    within(calibrator.transform(TEST), case["expected"]["test"], case)
+FAR = [[1., 1., 0., 0.], [1., 1. - 1e-9, 0., -1.], [1., .999, -1., -1.], [1., -2., 0., .5]]
 
 
-@pytest.mark.parametrize("kind", ["plain", "sure", "large", "separable", "even", "few", "apart"])
-def test_entropy_temperature_is_never_worse_than_one_temperature(kind):
-    logits, target = skewed(20_000 if kind == "apart" else 3000)
-    if kind in ("sure", "large"):
-        logits = {"sure": 10, "large": 1e5}[kind]*logits
-    if kind == "separable":
-        target = logits.argmax(1)
-    if kind == "even":
-        logits = 3*torch.eye(6)[logits.argmax(1)]
-    if kind == "few":
-        logits, target = logits[:3], target[:3]
-    if kind == "apart":  # errors that the part which is searched first does not have
-        target = logits.argmax(1)
-        target[1:81:2] = (target[1:81:2] + 1) % 6
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of a temperature at its bound
-        both = [make_calibrator(name).fit(logits, target) for name in ("hts", "temperature")]
-    nll = [c.nll(logits, target).mean() for c in both]
-    assert nll[0] <= nll[1] + 1e-9 and (kind != "apart" or nll[0] < nll[1] - 1e-4)
-    assert torch.equal(both[0].predict(logits), logits.argmax(1))
-    assert kind != "even" or both[0].weight_ == 0
+@pytest.mark.parametrize("name", ["histogram", "isotonic", "platt", "beta", "spline", "bbq", "venn_abers"])
+def test_confidences_below_those_of_others_sum_to_one_for_logits_of_any_size(name):
+    "What a low confidence leaves goes to the other classes, however far apart their logits are."
+    logits = torch.randn(300, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(300) % 4  # right by chance, so that every confidence is low
+    calibrator = make_calibrator(name).fit(3*logits, target)
+    for scale in 1., 1e4, 1e8, 1e15, 1e100, 1e290:
+        probs = calibrator.transform(scale*torch.tensor(FAR, dtype=torch.float64))
+        assert ((probs.sum(1) - 1).abs() < 1e-9).all(), (scale, probs)
 
 
-@pytest.mark.parametrize("name", list_calibrators())
+def test_the_nll_does_not_underflow():
+    logits, target = overconfident(N=200, K=3, dtype=torch.float64)
+    logits[0], target[0] = torch.tensor([5000., 0., 0.], dtype=torch.float64), 1
+    for name in "temperature", "vector":
+        calibrator = make_calibrator(name).fit(logits[1:], target[1:])
+        assert calibrator.transform(logits)[0, 1] == 0 and 100 < calibrator.nll(logits, target)[0] < math.inf
+        p_y = calibrator.transform(logits[1:]).gather(1, target[1:, None])[:, 0]
+        assert torch.allclose(calibrator.nll(logits[1:], target[1:]), -p_y.log())
+
+
+@pytest.mark.parametrize("name", [*ALL, "vector+platt", "ets+isotonic"])
+def test_scores_in_one_pass(name):
+    logits, target = overconfident(N=400, K=4, dtype=torch.float64)
+    odds = binary(400)
+    for z, y in (logits, target), (odds[0][:, None], odds[1]):
+        calibrator = quiet(name, z, y)
+        probs, pred, nll = calibrator._scored(z, y)
+        assert torch.allclose(probs[:, -z.shape[1]:], calibrator.transform(z), rtol=1e-12, atol=1e-14)
+        assert torch.equal(pred, calibrator.predict(z).flatten())
+        assert torch.allclose(nll, calibrator.nll(z, y), rtol=1e-12, atol=1e-14)
+
+
+# shapes and types
+
+@pytest.mark.parametrize("name", ALL)
+def test_behaves_like_an_estimator_of_scikit_learn(name):
+    calibrator = make_calibrator(name)
+    logits, target = overconfident(N=400, K=3)
+    for use in calibrator.transform, calibrator.predict:
+        with pytest.raises(NotFittedError, match="call .fit"):
+            use(logits)
+    with pytest.raises(NotFittedError):
+        calibrator.save("nowhere")
+    assert calibrator.fit(logits, target) is calibrator
+    assert clone(calibrator).get_params() == calibrator.get_params()
+    assert not hasattr(clone(calibrator), "n_classes_")
+    assert [k for k in vars(calibrator) if k.endswith("_")] and calibrator.n_classes_ == 3
+    probs = calibrator.transform(logits)
+    assert probs.dtype == torch.float32 and calibrator.transform(logits.double()).dtype == torch.float64
+    of_arrays = make_calibrator(name).fit(logits.numpy(), target.numpy()).transform(logits.numpy())
+    assert isinstance(of_arrays, np.ndarray) and close(of_arrays, probs, 3*len(logits), size=1.)
+    image = logits.reshape(20, 20, 3).permute(0, 2, 1)
+    assert close(calibrator.transform(image), probs.reshape(20, 20, 3).permute(0, 2, 1), 3, size=1.)
+    for call, message in {
+            lambda: calibrator.transform(torch.zeros(2, 4)): "logits: 4 classes, want 3",
+            lambda: calibrator.transform(torch.full((2, 3), math.nan)): "logits: row 0 holds nan",
+            lambda: calibrator.fit(logits[:0], target[:0]): "logits: empty"}.items():
+        with pytest.raises(ValueError, match=message):
+            call()
+    overflow = torch.tensor([[1.7e308, -1.7e308], [0., 1.]], dtype=torch.float64).repeat(10, 1)
+    with pytest.raises(ValueError, match=r"logits: got 1.7e\+308 at row 0, expected numbers between"):
+        make_calibrator(name).fit(overflow, torch.tensor([0, 1]*10))
+
+
+@pytest.mark.parametrize("name", ["temperature", "ets", "hts", "vector", "matrix", "svs", "sms"])
+def test_binary_log_odds_are_two_classes(name):
+    odds, y = binary()
+    two = torch.stack([torch.zeros_like(odds), odds], 1)
+    want, got = make_calibrator(name).fit(two, y), make_calibrator(name).fit(odds, y)
+    assert torch.allclose(got.transform(odds), want.transform(two)[:, 1], atol=1e-12)
+    assert torch.allclose(got.nll(odds, y), want.nll(two, y), atol=1e-12)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_shapes_types_and_files(name, tmp_path):
+    odds, y = binary(200)
+    calibrator = quiet(name, odds, y)
+    assert calibrator.n_classes_ == 1
+    p = calibrator.transform(odds)
+    assert p.shape == (200,) and p.dtype == torch.float64 and ((p > 0) & (p < 1)).all()
+    assert close(calibrator.transform(odds[:, None]), p[:, None], size=1.)
+    assert close(calibrator.transform(odds.reshape(20, 1, 10)), p.reshape(20, 1, 10), size=1.)
+    assert calibrator.transform(odds.float()).dtype == torch.float32
+    of_arrays = quiet(name, odds.numpy()[:, None], y.numpy()[:, None]).transform(odds.numpy())
+    assert isinstance(of_arrays, np.ndarray) and close(of_arrays, p, SOLVED)
+    assert torch.equal(calibrator.predict(odds), (p > .5).long())
+    assert torch.equal(calibrator.predict(odds[:, None]), calibrator.predict(odds))
+    assert torch.allclose(calibrator.nll(odds, y), F.binary_cross_entropy(p, y.double(), reduction="none"))
+    calibrator.save(tmp_path/"c.safetensors")
+    assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(odds), p)  # bits: saved and loaded
+    with pytest.raises(ValueError, match="logits: 2 columns, want 1"):
+        calibrator.transform(torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_multilabel_columns_are_separate_problems(name, tmp_path):
+    each = [binary(300, seed) for seed in range(3)]
+    z, y = (torch.stack(v, 1) for v in zip(*each))
+    calibrator = quiet(name, z, y, kind="multilabel")
+    alone = [quiet(name, *pair) for pair in each]
+    want = torch.stack([c.transform(odds) for c, (odds, _) in zip(alone, each)], 1)
+    assert close(calibrator.transform(z), want, SOLVED)
+    assert torch.equal(calibrator.predict(z), (want > .5).long())
+    nll = torch.stack([c.nll(odds, target) for c, (odds, target) in zip(alone, each)], 1)
+    assert close(calibrator.nll(z, y), nll, SOLVED)
+    calibrator.save(tmp_path/"c.safetensors")
+    again = Calibrator.load(tmp_path/"c.safetensors")
+    assert torch.equal(again.transform(z), calibrator.transform(z))  # bits: saved and loaded
+    assert again.n_classes_ == 3
+    classes = quiet(name, z, y.argmax(1))
+    assert torch.allclose(classes.transform(z).sum(1), torch.ones(300, dtype=torch.float64))
+    with pytest.raises(ValueError, match="logits: 2 columns, want 3"):
+        calibrator.transform(z[:, :2])
+
+
+def test_a_new_fit_forgets_the_old_one():
+    odds, y = binary(100)
+    calibrator = Platt().fit(torch.stack([odds, -odds], 1), torch.stack([y, 1 - y], 1), kind="multilabel")
+    assert calibrator.fit(odds, y).transform(odds).shape == (100,) and not calibrator.columns_
+    assert isinstance(TemperatureScaling().fit(odds, y).temperature_, float)
+    assert VectorScaling().fit(odds, y).weight_.shape == (2,)
+
+
+ODDS, HIT = binary(48)
+
+
+@pytest.mark.parametrize("data, options, message", [
+    ((ODDS, HIT + 1), {}, "target: label 2 at row .*, want 0..1"), ((ODDS, HIT), dict(kind="binary"), "kind: 'binary'"),
+    ((ODDS.log(), HIT), {}, "logits: row .* holds nan or inf"), ((ODDS, HIT[:9]), {}, "target: shape"),
+    ((ODDS[:, None], HIT), dict(kind="multilabel"), "target: .* want 0 or 1 for each of logits"),
+    ((ODDS[:, None], HIT[:, None] + 1), dict(kind="multilabel"), "target: label 2 at row .*, want 0 or 1")])
+def test_wrong_columns(data, options, message):
+    with pytest.raises(ValueError, match=message):
+        Platt().fit(*data, **options)
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_probabilities_are_not_taken_for_logits(name):
     logits, target = skewed(100)
     p, flags = logits.softmax(1), (target == 1).long()
@@ -108,249 +253,410 @@ def test_probabilities_are_not_taken_for_logits(name):
     assert fitted.transform(p[:19]).shape == (19, 6)  # few rows may look so by chance
 
 
-@pytest.mark.parametrize("name", ["temperature", "ets", "hts"])
-def test_a_temperature_at_its_bound_is_told(name):
-    logits = skewed()[0]
-    with pytest.warns(UserWarning, match="temperature: 100, the largest there is"):
-        make_calibrator(name).fit(logits, torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1)))
+def test_unknown_names_and_missing_methods():
+    with pytest.raises(ValueError, match="did you mean 'isotonic'"):
+        make_calibrator("isotonik")
+    with pytest.raises(ValueError, match="calibrator histogram option: 'bins' is not known; did you mean 'n_bins'"):
+        make_calibrator("histogram", bins=3)
+
+    class Empty(Calibrator):
+        pass
+    with pytest.raises(NotImplementedError, match=r"Empty: want _fit\(logits, target\)"):
+        Empty().fit(*overconfident(N=20))
+    Empty._fit = lambda self, logits, target: None
+    with pytest.raises(NotImplementedError, match=r"Empty: want _logits\(z\), or both _probs\(z\) and _log_probs"):
+        Empty().fit(*overconfident(N=20))
 
 
-@pytest.mark.parametrize("dtype, most", [(torch.float64, 1e-7), (torch.float32, 2e-3)])
-@pytest.mark.parametrize("kind", ["plain", "sure", "shifted", "rare", "large", "separable"])
-@pytest.mark.parametrize("name", KINDS)
-def test_structured_scaling_is_at_its_minimum(name, kind, dtype, most, monkeypatch):
-    "By either way to the steps, in pieces, and with a curvature that is told by too few samples."
-    logits, target = skewed()
-    if kind == "sure":
-        logits = 10*logits
-    if kind == "large":
-        logits = 3000*logits
-    if kind == "shifted":
-        logits = logits + torch.tensor([0., 10., -20., 0., 5., 40.])
-    if kind == "separable":
-        target = logits.argmax(1)
-    if kind == "rare":
-        target = torch.where((target == 0) & (torch.arange(3000) > 60), 1, target)
-    found = {}
-    for where in "whole", "many classes", "pieces", "too few":
-        with monkeypatch.context() as patch:
-            if where == "many classes":
-                patch.setattr(structured, "_MOST", 0)
-            if where == "pieces":
-                patch.setattr(structured, "_PIECE", 1000)
-            if where == "too few":
-                patch.setattr(structured, "_FEW", 20)
-            calibrator = KINDS[name]().fit(logits.to(dtype), target)
-        found[where], slope = objective_of(calibrator, logits, target)
-        assert slope < most
-    assert max(found.values()) - min(found.values()) < (1e-12 if dtype == torch.float64 else 1e-6)
+# weights
+
+@pytest.mark.parametrize("shape", ["binary", "classes", "multilabel"])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_a_weight_is_a_number_of_copies(name, shape):
+    odds, y = binary(300)
+    kind = {}
+    if shape == "classes":
+        odds = torch.stack([odds, odds.flip(0), odds.roll(7)], 1)
+        y = torch.multinomial((odds/2).softmax(1), 1, generator=torch.Generator().manual_seed(0))[:, 0]
+    if shape == "multilabel":
+        odds, y, kind = torch.stack([odds, -odds], 1), torch.stack([y, 1 - y], 1), dict(kind="multilabel")
+    weight = torch.arange(300) % 4
+    options = dict(smoothing=.1) if name == "spline" else {}  # else chosen with other folds
+    calibrators = [make_calibrator(name, **options) for _ in range(2)]
+    weighted = calibrators[0].fit(odds, y, weight, **kind).transform(odds)
+    copied = calibrators[1].fit(odds.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0), **kind)
+    assert torch.allclose(weighted, copied.transform(odds), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_without_a_penalty_float32_finds_the_same_map(name):
-    "Near-collinear inputs, of which nothing but a penalty would tell one map from the next."
-    logits, _ = skewed()
-    target = torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1))
-    free = [0.]*len(structured._Vector.counts(6) if name == "svs" else structured._Matrix.counts(6))
-    found = [objective_of(KINDS[name](*free).fit(z, target), logits, target)[0] for z in (logits, logits.double())]
-    assert abs(found[0] - found[1]) < 1e-6
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weights_of_less_than_two_samples_warn(name):
+    "Weights are frequencies: priors and penalties outweigh shares that sum to 1."
+    calibrator, shares = make_calibrator(name), torch.full((48,), 1/48, dtype=torch.float64)
+    with pytest.warns(UserWarning, match="sample_weight: got a sum of 1, so .* is fitted as on 1 samples") as caught:
+        calibrator.fit(ODDS, HIT, shares)
+    assert caught[0].filename == __file__
+    by_mean = make_calibrator(name).fit(ODDS, HIT, shares/shares.mean()).transform(ODDS)
+    torch.testing.assert_close(by_mean, make_calibrator(name).fit(ODDS, HIT).transform(ODDS), rtol=0, atol=1e-6)
 
 
-def test_fewer_samples_than_numbers_and_no_penalty_is_said_and_no_worse_than_a_temperature():
-    "Random labels that a matrix can learn by heart: no step may leap past them."
-    draw = torch.Generator().manual_seed(0)
-    logits, target = torch.randn(60, 50, generator=draw), torch.randint(50, (60,), generator=draw)
-    with pytest.warns(UserWarning, match="no minimum found"):
-        found = StructuredMatrixScaling(0., 0., 0.).fit(logits, target)
-    assert found.nll(logits, target).mean() < TemperatureScaling().fit(logits, target).nll(logits, target).mean()
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_from_temperature_scaling_to_a_free_map(name):
-    logits, target = skewed(400)
-    def nll(*strengths):
-        return KINDS[name](*strengths).fit(logits.double(), target).nll(logits, target).mean().item()
-    n = 2 if name == "svs" else 3
-    by_strength = [nll(*[s]*n) for s in (0., .1, 1., 10., 1e7)]
-    assert by_strength == sorted(by_strength)  # bits: the same numbers in order
-    of_temperature = TemperatureScaling().fit(logits, target).nll(logits, target).mean().item()
-    assert math.isclose(by_strength[-1], of_temperature, abs_tol=.01)  # a share of 1/401 is the uniform's
-    free = make_calibrator("vector" if name == "svs" else "matrix").fit(logits, target).nll(logits, target).mean()
-    assert by_strength[0] < free + .01
-
-
-def test_few_samples_of_many_classes_stay_near_the_temperature():
-    draw = torch.Generator().manual_seed(0)
-    logits = 3*torch.randn(20_300, 50, generator=draw)
-    target = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
-    few, new = (logits[:300], target[:300]), (logits[300:], target[300:])
-    nll = {name: make_calibrator(name).fit(*few).nll(*new).mean().item()
-           for name in ("temperature", "vector", "svs", "sms")}
-    assert max(nll["svs"], nll["sms"]) < nll["temperature"] + .05 < nll["vector"]
-
-
-@pytest.mark.parametrize("calibrator, message", [
-    (StructuredVectorScaling(intercept=-1.), "intercept: -1.0, want a number of at least 0"),
-    (StructuredMatrixScaling(diagonal=math.inf), "diagonal: inf"),
-    (StructuredMatrixScaling(off_diagonal=math.nan), "off_diagonal: nan")])
-def test_wrong_strengths(calibrator, message):
+@pytest.mark.parametrize("calibrator, weight, message", [
+    (BBQ(), torch.ones(48), "sample_weight: given, but BBQ takes none"),
+    (TemperatureScaling("ece"), torch.ones(48), "sample_weight: given for a search in a list"),
+    (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: given for bins of equally many samples"),
+    (Platt(), torch.ones(47), r"sample_weight: shape \(47,\), want \(48,\)"),
+    (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"), (Platt(), torch.zeros(48), "sample_weight: all are 0"),
+    (Platt(), torch.full((48,), math.nan), "sample_weight: nan at row 0"),
+    *((make_calibrator(name), torch.full((48,), size, dtype=torch.float64), "sample_weight: got a sum of .*, expected")
+      for name in WEIGHTED for size in (1e-320, 1.7e308))])
+def test_wrong_weights(calibrator, weight, message):
     with pytest.raises(ValueError, match=message):
-        calibrator.fit(Z, Y)
+        calibrator.fit(ODDS, HIT, weight)
 
 
-# functions of the log-odds
+# probabilities in, probabilities out
 
-@pytest.mark.parametrize("targets, name", [("platt", "beta"), ("hard", "beta_hard")])
-def test_beta(targets, name):
-    case, fitted = CASES[name], smooth_maps.beta_map(ODDS, HIT, targets)
-    within(torch.stack([fitted[k] for k in ("a", "b", "intercept")]), case["expected"]["weights"], case)
-    within(smooth_maps.beta(fitted, AT), case["expected"]["test"], case)
-
-
-def test_spline():
-    case, fitted = CASES["spline"], smooth_maps.spline_map(ODDS, HIT, 6, .01)
-    within(fitted["x"], case["expected"]["knots"], case)
-    within(fitted["y"], case["expected"]["values"], case)
-    within(smooth_maps.spline(fitted, AT), case["expected"]["test"], case)
-
-
-def test_venn_abers():
-    case, fitted = CASES["venn_abers"], venn_abers.venn_abers_map(ODDS, HIT)
-    place = torch.bucketize(AT, fitted["scores"]) + torch.bucketize(AT, fitted["scores"], right=True)
-    within(fitted["low"][place], case["expected"]["p0"], case)
-    within(fitted["high"][place], case["expected"]["p1"], case)
-    within(venn_abers.venn_abers(fitted, AT).sigmoid(), case["expected"]["p"], case)
+DRAW = torch.Generator().manual_seed(0)
+LOGITS = 3*torch.randn(200, 3, dtype=torch.float64, generator=DRAW)
+TARGET = torch.multinomial((LOGITS/2).softmax(1), 1, generator=DRAW)[:, 0]
+ZEROS = LOGITS.softmax(1).mul(20).round().div(20)
+ZEROS = ZEROS/ZEROS.sum(1, keepdim=True)
+FLAGS, HOTS = (TARGET == 1).long(), F.one_hot(TARGET, 3)
+DATA = {  # form -> probabilities, some of them exactly 0 or 1; labels; options of the fit
+    "classes": (ZEROS, TARGET, {}),
+    "binary": (ZEROS[:, 1], FLAGS, {}),
+    "multilabel": (ZEROS, HOTS, dict(kind="multilabel")),
+}
 
 
-def test_cross_venn_abers(monkeypatch):
-    case = CASES["cross_venn_abers"]
-    monkeypatch.setattr(venn_abers, "_parts", lambda N, folds: [np.arange(k, N, folds) for k in range(folds)])
-    within(venn_abers.venn_abers(venn_abers.venn_abers_map(ODDS, HIT, 3), AT).sigmoid(), case["expected"]["p"], case)
+@pytest.fixture(scope="module", autouse=True)
+def mine():
+    "A calibrator as a plugin registers one."
+    class Mine(Calibrator, name="mine_of_inputs"):
+        fitted = "factor_",
+        def _fit(self, logits, target): self.factor_ = logits.new_full((1,), .5)
+        def _logits(self, z): return z*self.factor_.to(z)
+    yield Mine
+    del CALIBRATORS["mine_of_inputs"]
+    for key in [key for key in plugins._origins if "mine_of_inputs" in key]:
+        del plugins._origins[key]
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 10**6), N=st.integers(1, 30), steps=st.integers(1, 20), share=st.floats(0, 1))
-def test_venn_abers_is_two_isotonic_fits_for_each_new_sample(seed, N, steps, share):
-    "Few scores, so that many tie, with labels that follow them or not."
-    draw = np.random.default_rng(seed)
-    score = draw.integers(0, steps, N).astype(float)
-    hit = draw.random(N) < np.where(draw.random(N) < share, score/steps, .5)
-    fitted = venn_abers.venn_abers_map(torch.from_numpy(score), torch.from_numpy(hit))
-    for s in np.arange(-1, steps + 1, .5):
-        place = np.searchsorted(np.unique(score), s) + np.searchsorted(np.unique(score), s, "right")
-        for name, label in ("low", 0), ("high", 1):
-            want = IsotonicRegression().fit(np.append(score, s), np.append(hit, label)).predict([s])[0]
-            assert abs(fitted[name][place] - want) < 1e-9
+def by_hand(calibrator, p):
+    "Calibrate the logarithms of the mixture of probabilities with the `eps_` of the calibrator."
+    if calibrator.columns_:
+        return torch.stack([by_hand(c, column) for c, column in zip(calibrator.columns_, p.unbind(1))], 1)
+    z = log_probs(p, calibrator.eps_)
+    probs = calibrator._binary_log_probs(torch.cat([0*z, z], 1)) if z.shape[1] == 1 else calibrator._log_probs(z)
+    return probs[:, 1].exp() if z.shape[1] == 1 else probs.exp()
 
 
-def uneven(N=2000, seed=0):
-    "Log-odds of hits that are a bent function of the log-odds given."
-    draw = torch.Generator().manual_seed(seed)
-    odds = 3*torch.randn(N, generator=draw, dtype=torch.float64)
-    return odds, torch.rand(N, generator=draw) < (2*torch.tanh(odds) + .3).sigmoid()
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", DATA)
+@pytest.mark.parametrize("name", [*ALL, "temperature+isotonic", "vector+platt", "mine_of_inputs"])
+def test_probabilities_in_probabilities_out_for_any_number_of_rows(name, form, tmp_path):
+    p, y, options = DATA[form]
+    calibrator = make_calibrator(name).fit_probs(p, y, **options)
+    calibrator.save(tmp_path/"c.safetensors")
+    for each in calibrator, Calibrator.load(tmp_path/"c.safetensors"):
+        want = by_hand(each, p)
+        for rows in slice(1), slice(7), slice(None):
+            for give in each.transform, each.predict_proba, each.transform_probs:
+                assert torch.allclose(give(p[rows]), want[rows], rtol=1e-9, atol=1e-12)
+        assert torch.equal(each.predict(p[:1]), each.predict(p)[:1])
+        assert torch.allclose(each.nll(p[:1], y[:1]), each.nll(p, y)[:1], rtol=1e-9)
+        if form != "binary":  # a single sample
+            assert torch.allclose(each.transform(p[0]), want[0], rtol=1e-9, atol=1e-12)
+            assert np.allclose(each.transform(p[0].numpy()), want[0])
+            assert torch.equal(each.predict(p[0]), each.predict(p)[0])
+        with pytest.raises(ValueError, match=r"logits: \w+ was fitted on probabilities; give transform_probs"):
+            each.transform_logits(p)
+        with pytest.raises(ValueError, match="probs: .* want numbers in .0, 1."):
+            each.transform(100*(p - .5))
 
 
-FITS = {"beta": (smooth_maps.beta_map, smooth_maps.beta), "spline": (smooth_maps.spline_map, smooth_maps.spline)}
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+def test_the_kind_of_input_is_that_of_the_last_fit(tmp_path):
+    "Logits stay the default, a new fit forgets the old one, and a file of an older version says neither."
+    calibrator = make_calibrator("temperature").fit_probs(ZEROS, TARGET, eps=.01)._record("probs", .01, ("a", "b", "c"))
+    calibrator.fit(LOGITS, HOTS, kind="multilabel")
+    assert (calibrator.input_, calibrator.eps_, calibrator.class_names_) == ("logits", 0., ())
+    calibrator.fit(LOGITS, TARGET)
+    want, tol = (LOGITS/calibrator.temperature_).softmax(1), dict(rtol=100*rounding(3), atol=0)
+    for give in calibrator.transform, calibrator.transform_logits:
+        assert torch.allclose(give(LOGITS), want, **tol) and torch.allclose(give(LOGITS[0]), want[0], **tol)
+    with pytest.raises(ValueError, match="probs: TemperatureScaling was fitted on logits; give it the logits"):
+        calibrator.transform_probs(ZEROS[:1])
+    old = older(calibrator, tmp_path/"old.safetensors")
+    assert old.input_ is None and torch.allclose(old.transform(LOGITS), want, **tol)
+    assert torch.allclose(old.transform_probs(LOGITS.softmax(1)), want, rtol=1e-9)
 
 
-@pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize("size", [1e-6, 1, 1e6])
-def test_curves_are_at_their_minimum_whatever_the_size(name, size):
-    "In each direction that a curve may take, the derivative of the penalised NLL is 0."
-    odds, hit = uneven()
-    fit, apply = FITS[name]
-    fitted = fit(size*odds, hit)
-    share = torch.from_numpy(score_maps._targets(hit, "platt", None)[0])
-    def value(m):
-        x = apply(m, size*odds)
-        loss = (F.softplus(x) - share*x).mean()
-        if name == "spline":
-            knots, y = m["x"].numpy(), m["y"].numpy()
-            Q, R = smooth_maps._bands(knots)
-            loss += fitted["smoothing"]*(y @ Q @ np.linalg.solve(R, Q.T @ y))
+def older(calibrator, path):
+    "The calibrator from a file that does not say what it was fitted on."
+    def forget(head, tensors):
+        head["numbers"] = {k: v for k, v in head["numbers"].items() if not k.endswith("input_")}
+    calibrator.save(path)
+    rewrite(path, forget)
+    return Calibrator.load(path)
+
+
+def rewrite(path, change):
+    "Change the head and the tensors of a file."
+    with safe_open(path, "pt") as f:
+        metadata = f.metadata()
+    head, tensors = json.loads(metadata["head"]), load_file(path)
+    change(head, tensors)
+    save_file({k: t.contiguous() for k, t in tensors.items()}, path, metadata | dict(head=json.dumps(head)))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("form", ["classes", "binary"])
+@pytest.mark.parametrize("cross", [False, True])
+def test_calibrators_of_an_evaluation_of_probabilities_take_probabilities(form, cross):
+    p, y, _ = DATA[form]
+    names, classes = ["temperature", "vector", "isotonic", "temperature+platt", "mine_of_inputs"], "abc"[:y.max() + 1]
+    preds, val = (Predictions.from_probs(p[rows], y[rows], .02, classes) for rows in (slice(100, 200), slice(100)))
+    other = Predictions.from_probs(p[100:], y[100:], eps=.1)  # mixed as the fit was, not as these are
+    found = evaluate(preds, None if cross else val, names, metrics=["ks_error"], n_boot=2, draws=1)
+    for row in names:
+        calibrator = found.fitted[row]
+        assert (calibrator.input_, calibrator.eps_, calibrator.class_names_) == ("probs", .02, preds.classes), row
+        assert torch.allclose(calibrator.transform(p[:1]), by_hand(calibrator, p[:1]), rtol=1e-9)
+        assert torch.allclose(Scored.of(other, calibrator).conf, Scored.of(preds, calibrator).conf, rtol=1e-6)
+        want = registered_measures(["ks_error"], by_hand(calibrator, p[100:]), y[100:])["ks_error"].value
+        assert cross or found.rows[row]["ks_error"].value == pytest.approx(want, rel=1e-9)
+    with pytest.raises(ValueError, match="preds: got logits, expected probabilities"):
+        Scored.of(Predictions(preds.logits, preds.target), calibrator)
+    with pytest.raises(ValueError, match="val: got logits, but preds: probabilities; give both as the same"):
+        evaluate(preds, Predictions(val.logits, val.target))
+
+
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+@pytest.mark.parametrize("p", [.025, 0.])
+def test_apply_follows_the_kind_of_the_fit(p, tmp_path, monkeypatch, capsys):
+    "A single row, of probabilities that could be logits; files of older versions take what the flag says."
+    monkeypatch.chdir(tmp_path)
+    preds = Predictions.from_probs(ZEROS[:, 1], FLAGS, eps=.05)
+    of_probs = evaluate(preds, calibrators=["temperature"], n_boot=2, draws=1).fitted["temperature"]
+    of_logits = make_calibrator("temperature").fit(LOGITS[:, 1] - LOGITS[:, [0, 2]].logsumexp(1), FLAGS)
+    for name, calibrator in dict(probs=of_probs, logits=of_logits).items():
+        older(calibrator, f"old_{name}.safetensors")
+        calibrator.save(f"{name}.safetensors")
+    p, T = torch.tensor([p], dtype=torch.float64), of_probs.temperature_
+    np.savez("one.npz", probs=p.numpy(), logits=p.numpy())
+    mixed = (log_probs(p, .05)/T).sigmoid()
+    for name, flag, want in [
+            ("probs", "--probs", mixed), ("old_probs", "--probs", mixed), ("old_probs", "--logits", (p/T).sigmoid()),
+            ("logits", "--logits", (p/of_logits.temperature_).sigmoid()),
+            ("old_logits", "--probs", (log_probs(p)/of_logits.temperature_).sigmoid()),
+            ("probs", "--logits", "probs.safetensors was fitted on probabilities; give a file of probabilities, with"),
+            ("logits", "--probs", "logits.safetensors was fitted on logits; give a file of logits, with --logits")]:
+        rc = cli.main(["apply", f"{name}.safetensors", "one.npz", flag, "--out", "out.npz"])
+        err = capsys.readouterr().err
+        if isinstance(want, str):
+            assert rc == 2 and f"{flag}: {want}" in err and err.count("\n") == 1 and not (tmp_path/"out.npz").exists()
         else:
-            loss += (m["a"] - m["b"])**2/(2*len(odds))
-        return loss.item()
-    best, free = value(fitted), ("a", "b", "intercept") if name == "beta" else ("y",)
-    for key in free:
-        for i in range(fitted[key].numel()):
-            if key in ("a", "b") and fitted[key] == 0:
-                continue
-            for step in 1e-3, -1e-3:
-                step = step if key in ("y", "intercept") else step*float(fitted[key])
-                moved = fitted[key].clone()
-                moved.view(-1)[i] += step
-                assert value(fitted | {key: moved}) >= best
+            assert rc == 0 and np.load("out.npz")["probs"].item() == pytest.approx(want.item(), rel=1e-9), (name, flag)
+            (tmp_path/"out.npz").unlink()
 
 
-def test_a_beta_curve_rises():
-    "Whichever of its two parts the data would have fall."
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+def test_apply_takes_multilabel_probabilities(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    calibrator = make_calibrator("temperature").fit_probs(ZEROS, HOTS, kind="multilabel")
+    calibrator.save("c.safetensors")
+    np.savez("p.npz", probs=ZEROS[:5].numpy()*.9)  # rows need not sum to 1
+    assert cli.main("apply c.safetensors p.npz --probs --out o.npz".split()) == 0, capsys.readouterr().err
+    assert np.allclose(np.load("o.npz")["probs"], calibrator.transform(ZEROS[:5]*.9), rtol=1e-9)
+    np.savez("p.npz", probs=ZEROS[:5, :2].numpy())
+    assert cli.main("apply c.safetensors p.npz --probs --out x.npz".split()) == 2
+    assert "probs: got 2 columns, expected 3" in capsys.readouterr().err
+
+
+# files
+
+def same_again(folder):
+    "Load every calibrator, compare its probabilities with the stored ones, return how many there are."
+    logits, files = np.load(folder/"logits.npy"), list(folder.glob("*.safetensors"))
+    for p in files:
+        assert Calibrator.load(p).transform(logits).tobytes() == np.load(p.with_suffix(".npy")).tobytes(), p
+    return len(files)
+
+
+@pytest.mark.parametrize("mode", ["top", "each"])
+def test_a_new_process_gives_the_same_bits(tmp_path, mode):
+    logits, target = overconfident(N=500, K=4)
+    np.save(tmp_path/"logits.npy", logits.numpy())
+    for name in ALL:
+        calibrator = make_calibrator(name)
+        if mode == "each" and "mode" not in calibrator.get_params():
+            continue
+        calibrator = calibrator.set_params(mode=mode) if "mode" in calibrator.get_params() else calibrator
+        calibrator.fit(logits, target).save(tmp_path/f"{name}.safetensors")
+        np.save(tmp_path/f"{name}.npy", calibrator.transform(logits.numpy()))
+    assert on_processes(1, same_again, tmp_path) == [len(ALL) if mode == "top" else 7]
+
+
+@pytest.mark.parametrize("load", ["from calibnb.posthoc import Calibrator; Calibrator.load(path/'c.safetensors')",
+                                  "from calibnb.evaluate import Evaluation; Evaluation.load(path)"])
+def test_a_new_process_loads_what_was_saved(tmp_path, load):
+    "It knows the names of all calibrators, whatever it has imported."
     draw = torch.Generator().manual_seed(0)
-    held = set()
-    for a, b in (2., -.5), (-.5, 2.), (-1., -1.), (1., 2.):
-        odds = 2*torch.randn(4000, generator=draw, dtype=torch.float64)
-        hit = torch.rand(4000, generator=draw) < (a*F.logsigmoid(odds) - b*F.logsigmoid(-odds)).sigmoid()
-        fitted = smooth_maps.beta_map(odds, hit)
-        assert fitted["a"] >= 0 and fitted["b"] >= 0
-        held.add((bool(fitted["a"] == 0), bool(fitted["b"] == 0)))
-        line = score_maps.platt_map(odds, hit)
-        def nll(x):
-            share = torch.from_numpy(score_maps._targets(hit, "platt", None)[0])
-            return (F.softplus(x) - share*x).mean()
-        if line["slope"] >= 0:  # Platt's line is a beta curve
-            assert nll(smooth_maps.beta(fitted, odds)) <= nll(line["slope"]*odds + line["intercept"]) + 1e-9
-    assert held == {(False, True), (True, False), (True, True), (False, False)}
+    preds = Predictions(torch.randn(60, 3, generator=draw), torch.arange(60) % 3)
+    make_calibrator("matrix").fit(preds.logits, preds.target).save(tmp_path/"c.safetensors")
+    evaluate(preds, calibrators=["matrix"], n_boot=5, draws=2).save(tmp_path)
+    script = f"from pathlib import Path; path = Path({str(tmp_path)!r}); {load}"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
 
 
-def test_beta_is_platt_where_the_data_cannot_tell_a_from_b():
-    "All confidences near 1, or all near 0: the curve stays near the line, also where no sample is."
-    odds, hit = torch.linspace(5, 15, 500, dtype=torch.float64), torch.arange(500) % 10 > 0
-    at = torch.linspace(-15, 15, 31, dtype=torch.float64)
-    for sign, right in (1, hit), (-1, ~hit):
-        curve, line = smooth_maps.beta_map(sign*odds, right), score_maps.platt_map(sign*odds, right)
-        torch.testing.assert_close(smooth_maps.beta(curve, at), score_maps.logistic(line, at).logit(), rtol=0, atol=.1)
+@pytest.mark.parametrize("use", [
+    "from calibnb.posthoc import Composed\nComposed('vector', 'isotonic').parts()",
+    "import torch as t\nfrom calibnb.posthoc import held_out_scores as held\nheld(2*t.eye(20), t.arange(20), 'bbq')"])
+def test_a_new_process_knows_every_calibrator(use):
+    "Whichever name of the wing is imported first and alone."
+    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", use], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-9, 50., 1e4, 1e150, 1e300])
-@pytest.mark.parametrize("targets", ["platt", "hard"])
-@pytest.mark.parametrize("shape", ["constant", "apart", "one side"])
-def test_a_beta_curve_is_finite(size, targets, shape):
-    draw = torch.Generator().manual_seed(0)
-    odds = torch.rand(60, generator=draw, dtype=torch.float64)
-    hit = torch.arange(60) % 10 > 0
-    odds = {"constant": odds.new_ones(60), "apart": torch.where(hit, odds, -odds), "one side": odds}[shape]
-    for sign in 1, -1:
-        fitted = smooth_maps.beta_map(size*sign*odds, hit, targets)
-        assert all(v.isfinite() for v in fitted.values()) and fitted["a"] >= 0 and fitted["b"] >= 0
-        assert smooth_maps.beta(fitted, size*sign*odds).isfinite().all()
-    logits = size*F.one_hot(torch.arange(60) % 3, 3).double()
-    target = (torch.arange(60) + (~hit)) % 3
-    assert BetaCalibration(targets).fit(logits, target).nll(logits, target).isfinite().all()
+def test_options_of_numpy_are_saved_and_a_class_without_a_name_is_not(tmp_path):
+    data = overconfident(N=50)
+    for calibrator in HistogramBinning(np.int64(10)), MatrixScaling(np.float32(.5)), BBQ(range(1, 5)):
+        calibrator.fit(*data).save(tmp_path/"c.safetensors")
+        loaded = Calibrator.load(tmp_path/"c.safetensors")
+        assert torch.equal(loaded.transform(data[0]), calibrator.transform(data[0]))  # bits: saved and loaded
+
+    class Own(TemperatureScaling):
+        pass
+    with pytest.raises(ValueError, match="Own is not registered"):
+        Own().fit(*data).save(tmp_path/"own.safetensors")
 
 
-def test_the_smoothing_follows_the_data():
-    "A straight truth gets a straight line, a bent one with many samples a bent line."
-    draw = torch.Generator().manual_seed(0)
-    odds = 2*torch.randn(20_000, generator=draw, dtype=torch.float64)
-    straight = torch.rand(20_000, generator=draw) < (odds/2).sigmoid()
-    bent = torch.rand(20_000, generator=draw) < (3*torch.sin(odds)).sigmoid()
-    assert smooth_maps.spline_map(odds, straight)["smoothing"] > 10*smooth_maps.spline_map(odds, bent)["smoothing"]
-    few = smooth_maps.spline_map(odds[:8], bent[:8])
-    assert few["smoothing"] == smooth_maps._SMOOTHINGS[0]
+class Bomb:
+    def __reduce__(self):
+        return exec, ("import pathlib; pathlib.Path('exploded').touch()",)
 
 
-@pytest.mark.parametrize("kind", [BetaCalibration, SplineCalibration, VennAbers, Isotonic])
-def test_new_samples_are_better_calibrated_than_before(kind):
-    logits, target = skewed(6000)
-    (val, y), (new, label) = (logits[:3000], target[:3000]), (logits[3000:], target[3000:])
-    assert kind().fit(val, y).nll(new, label).mean() < F.cross_entropy(new, label) - .1
+def test_other_files_are_refused_and_a_pickle_is_not_executed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(Bomb(), "bomb.pt")
+    (tmp_path/"bomb.pkl").write_bytes(pickle.dumps(Bomb()))
+    for name in "bomb.pt", "bomb.pkl":
+        with pytest.raises(ValueError, match="is not a safetensors file"):
+            Calibrator.load(name)
+    assert not (tmp_path/"exploded").exists()
+    pickle.load(io.BytesIO(pickle.dumps(Bomb())))  # the bomb is live
+    assert (tmp_path/"exploded").exists()
+    save_file({"x": torch.zeros(1)}, "other.safetensors")
+    with pytest.raises(ValueError, match="holds no calibrator"):
+        Calibrator.load("other.safetensors")
+    with pytest.raises(FileNotFoundError):
+        Calibrator.load("absent.safetensors")
 
 
-@pytest.mark.parametrize("calibrator, message", [
-    (BetaCalibration("x"), "targets: 'x'"), (BetaCalibration(mode="x"), "mode: 'x'"),
-    (SplineCalibration(1), "n_knots: 1, want 2 or more"), (SplineCalibration(smoothing=-1.), "smoothing: -1.0"),
-    (SplineCalibration(smoothing=math.nan), "smoothing: nan"), (VennAbers(1), "folds: 1, want 2 or more parts"),
-    (VennAbers(2.5), "folds: 2.5")])
-def test_wrong_options_of_curves(calibrator, message):
-    with pytest.raises(ValueError, match=message):
-        calibrator.fit(Z, Y)
+@pytest.mark.parametrize("value, kind", [(np.ones(2), "ndarray"), (None, "NoneType"), ([dict(x=1.)], "float"),
+                                         ((torch.ones(1),), "tuple"), ([{"a.b": torch.ones(1)}], "list"), ([], "list")])
+def test_a_value_that_a_file_cannot_hold_is_refused(value, kind, mine, tmp_path):
+    calibrator = mine().fit(LOGITS, TARGET)
+    calibrator.factor_ = value
+    with pytest.raises(ValueError, match=f"factor_: got {kind}, expected a tensor, a number or a list of dictionaries"):
+        calibrator.save(tmp_path/"c.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_the_time_when_all_rows_were_mixed_warns(tmp_path):
+    def without_mixed(head, tensors):
+        head["numbers"]["eps_"] = .25
+        del head["mixed"]
+    TemperatureScaling().fit(LOGITS, TARGET).save(tmp_path/"old.safetensors")
+    rewrite(tmp_path/"old.safetensors", without_mixed)
+    with pytest.warns(UserWarning, match="got a file of an older version, .* fit it again") as caught:
+        calibrator = Calibrator.load(tmp_path/"old.safetensors")
+    assert caught[0].filename == __file__
+    calibrator.save(tmp_path/"new.safetensors")
+    assert Calibrator.load(tmp_path/"new.safetensors").eps_ == .25
+
+
+def head(**change):
+    return lambda head, tensors: head.update(change)
+
+
+def numbers(**change):
+    return lambda head, tensors: head["numbers"].update(change)
+
+
+def entry(name, function):
+    return lambda head, tensors: tensors.update({name: function(tensors[name])})
+
+
+def table(name, function):
+    return entry(f"maps_.0.{name}", function)
+
+
+def put(value, at=0):
+    "One number replaced."
+    return lambda t: t.flatten().index_fill(0, torch.tensor(at), value).view(t.shape)
+
+
+DAMAGE = [  # calibrator, change of its file, reason; None: it is as good as before
+    ("temperature", head(options=dict(n=1)), "option: 'n' is not known"),
+    ("temperature", head(options=[]), ""), ("temperature", head(numbers={}), ""),
+    ("temperature", lambda head, tensors: head.clear(), ""), ("isotonic", table("x", lambda t: t[:1]), ""),
+    ("isotonic", lambda head, tensors: tensors.update({"maps_.0": tensors.pop("maps_.0.x")}), ""),
+    ("temperature", numbers(n_classes_=10**9), "n_classes_: got 1000000000"),
+    ("temperature", numbers(n_classes_=10**400), "n_classes_: got 1000"),
+    ("temperature", numbers(n_classes_=3.), "n_classes_: got 3.0"),
+    ("temperature", numbers(n_classes_=100_000), None),
+    ("temperature", numbers(temperature_=math.nan), "temperature_: got nan"),
+    ("temperature", numbers(temperature_=1e308), "temperature_: got 1e.308"),
+    ("temperature", numbers(temperature_="2"), ""),
+    ("temperature", numbers(eps_=1.), "eps_: got 1.0"),
+    ("temperature", numbers(input_="percent"), "input_: got 'percent'"),
+    ("temperature", head(classes=["a"]), "classes: got 1 names for 3 classes"),
+    ("temperature", numbers(**{"column_0/"*2000 + "n_classes_": 1}), ""),
+    ("vector", numbers(n_classes_=100_000), r"weight_: got shape \(3,\), expected \(100000,\)"),
+    ("matrix", entry("weight_", put(1e308, 4)), "weight_: got 1e.308"),
+    ("vector", entry("bias_", lambda t: t[:1]), r"bias_: got shape \(1,\), expected \(3,\)"),
+    ("ets", entry("weights_", lambda t: t[:1]), r"weights_: got shape \(1,\), expected \(3,\)"),
+    ("svs", entry("weight_", put(math.inf)), "weight_: got inf"),
+    ("histogram", table("values", put(math.nan, 1)), "values: got nan"),
+    ("histogram", table("values", put(1.5, 1)), "values: got numbers beyond"),
+    ("histogram", table("edges", put(.9, 1)), "edges: got numbers that do not rise"),
+    ("bbq", table("values", lambda t: t[:-1]), "values: got shape"),
+    ("isotonic", table("y", put(1e308, 1)), "y: got 1e.308"),
+    ("platt", table("slope", lambda t: t[None]), "slope: got shape"),
+    ("spline", table("scale", put(math.nan)), "scale: got nan"),
+    ("venn_abers", table("odds", put(-math.inf, 1)), "odds: got -inf"),
+    ("temperature+platt", numbers(**{"first_/n_classes_": 7}), "n_classes_: got 7 of a part"),
+    ("temperature+platt", numbers(**{"first_/temperature_": 1e308}), "temperature_: got 1e.308"),
+]
+
+
+@pytest.mark.parametrize("name, change, message", DAMAGE)
+def test_a_damaged_file_is_refused_in_one_line_before_it_is_tried(name, change, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_calibrator(name).fit(LOGITS, TARGET).save("c.safetensors")
+    rewrite("c.safetensors", change)
+    if message is None:
+        assert Calibrator.load("c.safetensors").n_classes_ == 100_000
+        return
+    with pytest.raises(ValueError, match=f"path: c.safetensors is damaged .*{message}"):
+        Calibrator.load("c.safetensors")
+    np.savez("z.npz", logits=LOGITS.numpy())
+    assert cli.main("apply c.safetensors z.npz --logits --out o.npz".split()) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "c.safetensors is damaged" in err and not (tmp_path/"o.npz").exists()
+
+
+def test_a_forged_head_is_refused(tmp_path):
+    path = tmp_path/"c.safetensors"
+    for change, message in {head(calibrator="os.system"): "holds a calibrator that is not known here",
+                            numbers(temperature_=-1.): "is damaged: it gives no probabilities"}.items():
+        TemperatureScaling().fit(LOGITS, TARGET).save(path)
+        rewrite(path, change)
+        with pytest.raises(ValueError, match=message):
+            Calibrator.load(path)
+    for text in "[]", "{":
+        save_file({}, path, metadata=dict(format="calibnb-calibrator/1", head=text))
+        with pytest.raises(ValueError, match="c.safetensors is damaged"):
+            Calibrator.load(path)

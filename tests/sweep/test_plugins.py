@@ -277,7 +277,7 @@ def test_an_audit_has_calibrators_and_metrics_of_the_file(mine, predictions, tmp
     assert type(Calibrator.load(tmp_path/"halved.safetensors")) is CALIBRATORS["halved"]
     forget(mine)
     mine.write_text("")
-    with pytest.raises(ValueError, match="holds another calibrator than those here; .* 'halved' is not known"):
+    with pytest.raises(ValueError, match="holds a calibrator that is not known here; .* 'halved' is not known"):
         Calibrator.load(tmp_path/"halved.safetensors")
 
 
