@@ -2815,6 +2815,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                          'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps._separated': ( '30_posthoc/smooth_maps.html#_separated',
                                                                                          'calibnb/posthoc/smooth_maps.py'),
+                                             'calibnb.posthoc.smooth_maps._start': ( '30_posthoc/smooth_maps.html#_start',
+                                                                                     'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps.banded_matrix': ( '30_posthoc/smooth_maps.html#banded_matrix',
                                                                                             'calibnb/posthoc/smooth_maps.py'),
                                              'calibnb.posthoc.smooth_maps.beta': ( '30_posthoc/smooth_maps.html#beta',

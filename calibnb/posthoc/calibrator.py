@@ -80,10 +80,10 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
     if sample_weight is None: return logits, target, {}
     name = type(calibrator).__name__
     if not calibrator.takes_weight:
-        raise ValueError(f'sample_weight: given, but {name} takes none; want None, or another calibrator')
+        raise ValueError(f'sample_weight: given, but {name} takes none; leave it out, or take another calibrator')
     weight = _checked_weight(sample_weight, logits, shape, True)
     positive, total = weight > 0, weight.sum().item()
-    if not positive.any(): raise ValueError('sample_weight: all are 0, want one above 0 at least')
+    if not positive.any(): raise ValueError('sample_weight: got 0 for every sample, expected a weight above 0')
     if total < 2:
         warnings.warn(f'sample_weight: got a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, '
                       'expected frequencies with a sum of at least 2; divide weights whose scale means nothing by '
@@ -94,7 +94,7 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
 def _named(name, cls):
     "Return a class of calibrators after setting the name of its files; raises ValueError for anything else."
     if not isinstance(cls, type) or not issubclass(cls, Calibrator):
-        raise ValueError(f'calibrator: {name} is {cls!r}, want a subclass of calibnb.posthoc.Calibrator')
+        raise ValueError(f'calibrator: got {cls!r} for {name}, expected a subclass of calibnb.posthoc.Calibrator')
     cls._name = name
     return cls
 
@@ -144,11 +144,11 @@ class Calibrator(BaseEstimator):
 
     def _fit(self, logits, target):
         "Set the attributes of `fitted` from checked (N, K) logits and (N,) class ids."
-        raise NotImplementedError(f'{type(self).__name__}: want _fit(logits, target) that sets what `fitted` names')
+        raise NotImplementedError(f'{type(self).__name__}: define _fit(logits, target) that sets what `fitted` names')
 
     def _logits(self, z):
         "Return calibrated logits of (N, K) float64 logits."
-        raise NotImplementedError(f'{type(self).__name__}: want _logits(z), or both _probs(z) and _log_probs(z)')
+        raise NotImplementedError(f'{type(self).__name__}: define _logits(z), or both _probs(z) and _log_probs(z)')
 
     def _probs(self, z): return self._logits(z).softmax(1)
     def _log_probs(self, z): return self._logits(z).log_softmax(1)
@@ -323,10 +323,10 @@ class Calibrator(BaseEstimator):
         raise ValueError(f'{kind}: {type(self).__name__} was fitted on {_EXPECTED_INPUT[kind]}')
 
     def _check_width(self, flat, name='logits'):
-        K, want = flat.shape[1], self.n_classes_
-        if K == want: return
-        noun = 'columns' if self.columns_ or 1 in (K, want) else 'classes'
-        raise ValueError(f'{name}: {K} {noun}, want {want}, with which {type(self).__name__} was fitted')
+        K, expected = flat.shape[1], self.n_classes_
+        if K == expected: return
+        noun = 'columns' if self.columns_ or 1 in (K, expected) else 'classes'
+        raise ValueError(f'{name}: got {K} {noun}, expected {expected}, with which {type(self).__name__} was fitted')
 
     def _ready(self, x, kind=None):
         "Return input of `transform` as the (N, K) logits that `_fit` would see; `kind` None: the kind of the fit."

@@ -42,10 +42,10 @@ def held_out_logits(
     folds, draw = min(folds, len(logits)//2), torch.Generator().manual_seed(0)
     if folds < 2: return calibrated_logits(clone(calibrator).fit(logits, target), logits)
     order = torch.randperm(len(logits), generator=draw, device='cpu').to(logits.device)
-    parts, held_out = order.tensor_split(folds), torch.empty_like(logits, dtype=torch.float64)
-    for i, part in enumerate(parts):
-        rest = torch.cat([*parts[:i], *parts[i + 1:]])
-        held_out[part] = calibrated_logits(clone(calibrator).fit(logits[rest], target[rest]), logits[part])
+    splits, held_out = order.tensor_split(folds), torch.empty_like(logits, dtype=torch.float64)
+    for i, fold in enumerate(splits):
+        rest = torch.cat([*splits[:i], *splits[i + 1:]])
+        held_out[fold] = calibrated_logits(clone(calibrator).fit(logits[rest], target[rest]), logits[fold])
     return held_out
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4

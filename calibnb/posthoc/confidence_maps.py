@@ -73,8 +73,8 @@ class ConfidenceMap(Calibrator):
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()
 
-    def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: want _fit_map(score, hit)')
-    def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: want _apply(map, score)')
+    def _fit_map(self, score, hit): raise NotImplementedError(f'{type(self).__name__}: define _fit_map(score, hit)')
+    def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: define _apply(map, score)')
 
     def _scores(self, z, k=None):
         "Return the score of each class, or of class k of each row."

@@ -174,8 +174,8 @@ class Hessian:
         p, features = self.p.double(), self.kind.features(self.X.double())
         wp = (p*self.w)[:, None]*features
         H = (wp.flatten(0, 1) @ (p[:, None]*features).flatten(0, 1).T).neg_()
-        own = H.view(K, m, K, m).diagonal(dim1=0, dim2=2)  # the block of each class, (m, m, K)
-        own += (wp @ features.mT).permute(1, 2, 0)
+        class_blocks = H.view(K, m, K, m).diagonal(dim1=0, dim2=2)  # (m, m, K)
+        class_blocks += (wp @ features.mT).permute(1, 2, 0)
         return H.cpu().add_((2*self.S.double().cpu()).flatten().diag())
 
     def times(self, V):
@@ -209,13 +209,13 @@ class FullPreconditioner:
         values, vectors = torch.linalg.eigh(self.scale[:, None]*M.double().cpu()*self.scale)
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # of each class
-        self.own = self.vectors[:-1]/self.eigenvalues
+        self.columns = self.vectors[:-1]/self.eigenvalues          # of the inverses, for the weight on the diagonal
         excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()            # of D over the penalty on the diagonal
-        self.factor = excess/(1 - excess*(self.own*self.vectors[:-1]).sum(1))
+        self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
         v = (R*self.scale) @ self.vectors
-        v = v/self.eigenvalues + (self.factor*(self.own*v).sum(1))[:, None]*self.own
+        v = v/self.eigenvalues + (self.factor*(self.columns*v).sum(1))[:, None]*self.columns
         return v @ self.vectors.T*self.scale
 
 _PRECONDITIONERS = {DiagonalMap: DiagonalPreconditioner, FullMap: FullPreconditioner}
@@ -260,7 +260,7 @@ def fit_linear_map(
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #7aba698b
 def _check_strengths(**strengths):
     for name, v in strengths.items():
-        if not 0 <= v < math.inf: raise ValueError(f'{name}: {v!r}, want a number of at least 0')
+        if not 0 <= v < math.inf: raise ValueError(f'{name}: got {v!r}, expected a number of at least 0')
 
 def affine_logits(
     x:Tensor,      # (N, K)

@@ -39,15 +39,15 @@ def held_out_scores(
     refuse_probs(logits)
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
-        raise ValueError(f'folds: {folds}, want 2 or more parts of at least 2 of the {N} samples')
+        raise ValueError(f'folds: got {folds}, expected 2 or more, of at least 2 of the {N} samples')
     if isinstance(calibrator, str): calibrator = make_calibrator(calibrator)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed), device='cpu').to(logits.device)
-    parts, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])
-    for i, part in enumerate(parts):
-        rest = torch.cat([*parts[:i], *parts[i + 1:]])
+    splits, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])
+    for i, fold in enumerate(splits):
+        rest = torch.cat([*splits[:i], *splits[i + 1:]])
         fitted = clone(calibrator).fit(logits[rest], target[rest])
-        if score == 'nll': scores[part] = fitted.nll(logits[part], target[part])
-        else: scores[part] = brier_of_samples(fitted.transform(logits[part]), target[part])
+        if score == 'nll': scores[fold] = fitted.nll(logits[fold], target[fold])
+        else: scores[fold] = brier_of_samples(fitted.transform(logits[fold]), target[fold])
     return scores
 
 # %% ../../nbs/30_posthoc/07_refinement.ipynb #133b1a1d

@@ -38,7 +38,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
         check_bins(self.n_bins)
         search = self._search()
         if weight is not None and (self.criterion, search) != ('nll', 'continuous'):
-            raise ValueError('sample_weight: given for a search in a list, want criterion="nll", search="continuous"')
+            raise ValueError('sample_weight: given for a search in a list; take criterion="nll", search="continuous"')
         if self.criterion == 'ece': self.temperature_ = ece_temperature_in(logits, target, search, self.n_bins)[0]
         elif search == 'continuous': self.temperature_ = nll_temperature(logits, target, weight=weight)
         else: self.temperature_ = nll_temperature_in(logits, target, search)
@@ -46,7 +46,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
     def _search(self):
         if self.criterion == 'nll': return self.search or 'continuous'
         if self.search == 'continuous':
-            raise ValueError('search: "continuous", but the ECE jumps with the temperature; want "pool" or "grid"')
+            raise ValueError('search: got "continuous", but the ECE jumps with the temperature; take "pool" or "grid"')
         return self.search or 'pool'
 
     def _logits(self, z): return z/self.temperature_

@@ -28,11 +28,11 @@ def step_map(
     value = m['values'].to(score)[torch.bucketize(score.contiguous(), inner)]
     return torch.where(value.isnan() | score.isnan(), score, value)
 
-def refuse_first(bad, name, values, want):
+def refuse_first(bad, name, values, expected):
     "Raise ValueError for the first of the values that is bad."
     if not bad.any(): return
     row = bad.nonzero()[0, 0].item()
-    raise ValueError(f'{name}: {values[row].item():g} at row {row}, want {want}')
+    raise ValueError(f'{name}: got {values[row].item():g} at row {row}, expected {expected}')
 
 def check_finite(name, values):
     "Raise ValueError for nan or inf."
@@ -57,7 +57,7 @@ def histogram_map(
     check_unit_interval(score)
     pick('scheme', scheme, ('width', 'mass'))
     if scheme == 'mass' and weight is not None:
-        raise ValueError("sample_weight: given for bins of equally many samples, want scheme='width'")
+        raise ValueError("sample_weight: given for bins of equally many samples; take scheme='width'")
     if scheme == 'width':
         edges, ids = torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins, bin_ids(score, n_bins)
     else:
@@ -163,7 +163,7 @@ def bbq_map(
     "Return the Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
     check_unit_interval(score)
     if numbers is None: numbers = _bbq_numbers(len(score))
-    if not len(numbers): raise ValueError('bin_numbers: empty, want at least one number of bins')
+    if not len(numbers): raise ValueError('bin_numbers: got an empty list, expected at least one number of bins')
     for B in numbers: check_bins(B)
     bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
     s, order = score.cpu().sort(stable=True)

@@ -32,6 +32,11 @@ def soft_labels(
     t_hit, t_miss = (hits + 1)/(hits + 2), 1/(n - hits + 2)
     return torch.full_like(weight, t_miss).masked_fill_(hit, t_hit), weight
 
+def _start(X):
+    "Return coefficients (m,) for which the log-odds are a multiple of the first feature, of mean size 2."
+    size = X[:, 0].abs().mean().item()
+    return X.new_tensor([2/size if size > 1e-9 else 0.] + [0.]*(X.shape[1] - 1))
+
 def platt_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
@@ -43,7 +48,8 @@ def platt_map(
     t, weight = soft_labels(hit, targets, weight)
     s = odds.double().cpu()
     scale = s.abs().mean().clamp_min(1e-12)  # all may be 0
-    slope, intercept = logistic_regression(torch.stack([s/scale, torch.ones_like(s)], 1), t, weight)
+    X = torch.stack([s/scale, torch.ones_like(s)], 1)
+    slope, intercept = logistic_regression(X, t, weight, start=_start(X))
     return dict(slope=slope/scale, intercept=intercept.clone())
 
 def platt(m:dict, odds:Tensor)->Tensor:
@@ -78,7 +84,8 @@ def beta_map(
     X, R, found = torch.stack([odds/size, features[:, nearer]/size, torch.ones_like(odds)], 1), odds.new_zeros(3, 3), []
     R[1, 1] = 1/weight.sum().item()/size/size
     for face in _FACES:
-        beta = face @ logistic_regression(X @ face, t, weight, face.T @ R @ face)
+        start = _start(X) if face is _FACES[0] else None
+        beta = face @ logistic_regression(X @ face, t, weight, face.T @ R @ face, start)
         value = logistic_nll(X @ beta, t, weight) + (beta @ R @ beta/2).item()
         farther, difference, intercept = beta.tolist()
         first, second = farther/size, (farther + difference)/size
@@ -180,9 +187,9 @@ def spline_map(
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
     "Return the natural cubic spline of the log-odds, in units of their mean size, with the least penalised NLL."
     check_finite('odds', odds)
-    if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: {n_knots!r}, want 2 or more')
+    if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: got {n_knots!r}, expected 2 or more')
     if smoothing is not None and not 0 <= smoothing < math.inf:
-        raise ValueError(f'smoothing: {smoothing!r}, want a number of at least 0, or None to choose it')
+        raise ValueError(f'smoothing: got {smoothing!r}, expected a number of at least 0, or None to choose it')
     t, weight = (v.numpy() for v in soft_labels(hit, targets, weight))
     s = odds.double().cpu().numpy()
     scale = max(np.average(np.abs(s), weights=weight), 1e-12)

@@ -151,7 +151,7 @@ def read_state(path)->tuple[str, dict]:
         with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
     except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
     if meta.get('format') != _FORMAT:
-        raise ValueError(f'path: {path} holds no calibrator; want a file that Calibrator.save wrote')
+        raise ValueError(f'path: {path} holds no calibrator; give a file that Calibrator.save wrote')
     return meta.get('head', ''), tensors
 
 def gives_probabilities(calibrator)->bool:

@@ -304,7 +304,7 @@ APPLY = [
     ("cut.safetensors good.npz --logits --out o.npz", "cut.safetensors"),
     ("tensors.safetensors good.npz --logits --out o.npz", "holds no calibrator"),
     ("folder.safetensors good.npz --logits --out o.npz", "folder.safetensors"),
-    ("four.safetensors good.npz --logits --out o.npz", "3 classes, want 4"),
+    ("four.safetensors good.npz --logits --out o.npz", "got 3 classes, expected 4"),
     ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz is not there"),
     ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
     ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),

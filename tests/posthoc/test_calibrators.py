@@ -156,7 +156,7 @@ def test_behaves_like_an_estimator_of_scikit_learn(name):
     image = logits.reshape(20, 20, 3).permute(0, 2, 1)
     assert close(calibrator.transform(image), probs.reshape(20, 20, 3).permute(0, 2, 1), 3, size=1.)
     for call, message in {
-            lambda: calibrator.transform(torch.zeros(2, 4)): "logits: 4 classes, want 3",
+            lambda: calibrator.transform(torch.zeros(2, 4)): "logits: got 4 classes, expected 3",
             lambda: calibrator.transform(torch.full((2, 3), math.nan)): "logits: row 0 holds nan",
             lambda: calibrator.fit(logits[:0], target[:0]): "logits: empty"}.items():
         with pytest.raises(ValueError, match=message):
@@ -192,7 +192,7 @@ def test_binary_shapes_types_and_files(name, tmp_path):
     assert torch.allclose(calibrator.nll(odds, y), F.binary_cross_entropy(p, y.double(), reduction="none"))
     calibrator.save(tmp_path/"c.safetensors")
     assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(odds), p)  # bits: saved and loaded
-    with pytest.raises(ValueError, match="logits: 2 columns, want 1"):
+    with pytest.raises(ValueError, match="logits: got 2 columns, expected 1"):
         calibrator.transform(torch.zeros(3, 2))
 
 
@@ -213,7 +213,7 @@ def test_multilabel_columns_are_separate_problems(name, tmp_path):
     assert again.n_classes_ == 3
     classes = quiet(name, z, y.argmax(1))
     assert torch.allclose(classes.transform(z).sum(1), torch.ones(300, dtype=torch.float64))
-    with pytest.raises(ValueError, match="logits: 2 columns, want 3"):
+    with pytest.raises(ValueError, match="logits: got 2 columns, expected 3"):
         calibrator.transform(z[:, :2])
 
 
@@ -261,10 +261,10 @@ def test_unknown_names_and_missing_methods():
 
     class Empty(Calibrator):
         pass
-    with pytest.raises(NotImplementedError, match=r"Empty: want _fit\(logits, target\)"):
+    with pytest.raises(NotImplementedError, match=r"Empty: define _fit\(logits, target\)"):
         Empty().fit(*overconfident(N=20))
     Empty._fit = lambda self, logits, target: None
-    with pytest.raises(NotImplementedError, match=r"Empty: want _logits\(z\), or both _probs\(z\) and _log_probs"):
+    with pytest.raises(NotImplementedError, match=r"Empty: define _logits\(z\), or both _probs\(z\) and _log_probs"):
         Empty().fit(*overconfident(N=20))
 
 
@@ -304,7 +304,8 @@ def test_weights_of_less_than_two_samples_warn(name):
     (TemperatureScaling("ece"), torch.ones(48), "sample_weight: given for a search in a list"),
     (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: given for bins of equally many samples"),
     (Platt(), torch.ones(47), r"sample_weight: shape \(47,\), want \(48,\)"),
-    (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"), (Platt(), torch.zeros(48), "sample_weight: all are 0"),
+    (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"),
+    (Platt(), torch.zeros(48), "sample_weight: got 0 for every"),
     (Platt(), torch.full((48,), math.nan), "sample_weight: nan at row 0"),
     *((make_calibrator(name), torch.full((48,), size, dtype=torch.float64), "sample_weight: got a sum of .*, expected")
       for name in WEIGHTED for size in (1e-320, 1.7e308))])
