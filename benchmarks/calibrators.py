@@ -21,8 +21,8 @@ from calibnb.posthoc import held_out_scores, make_calibrator
 
 SIZES = 500, 5_000, 50_000
 N_TEST = 20_000
-OF_CLASSES = dict(temperature=["probmetrics ts-mix", "netcal TemperatureScaling"], hts=[], svs=["probmetrics svs"],
-                  sms=["probmetrics sms"])
+OF_CLASSES = dict(temperature=["probmetrics ts-mix", "netcal TemperatureScaling"], hts=[], vector=[], matrix=[],
+                  dirichlet=[], svs=["probmetrics svs"], sms=["probmetrics sms"])
 OF_ONE = dict(platt=["netcal LogisticCalibration"], beta=["probmetrics beta", "netcal BetaCalibration"],
               isotonic=["netcal IsotonicRegression"], histogram=["netcal HistogramBinning"],
               spline=["probmetrics spline"], venn_abers=["probmetrics ivap"])

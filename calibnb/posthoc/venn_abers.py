@@ -62,7 +62,7 @@ def _folds(N, folds):
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0), device='cpu').numpy()
     return np.array_split(order, min(folds, N))
 
-def _gap_index(scores, at, side):
+def _gaps_around(scores, at, side):
     """Return the gap of the scores for each gap and score of `at`, in turn.
 
     `side` is the gap, 'left' or 'right', of a score of `at` that is one of the scores."""
@@ -90,8 +90,8 @@ def venn_abers_map(
     miss, hits = [], []
     for rows in [slice(None)] if folds is None else _folds(len(score), folds):
         scores, low, high = _bounds(score[rows], hit[rows], None if weight is None else weight[rows])
-        miss.append(np.log1p(-low[_gap_index(scores, u, 'right')]))
-        hits.append(np.log(high[_gap_index(scores, u, 'left')]))
+        miss.append(np.log1p(-low[_gaps_around(scores, u, 'right')]))
+        hits.append(np.log(high[_gaps_around(scores, u, 'left')]))
     log_miss, log_hit = (np.mean(v, axis=0) for v in (miss, hits))
     m = dict(scores=u, odds=log_hit - log_miss, low=-np.expm1(log_miss), high=np.exp(log_hit))
     return {name: torch.from_numpy(v) for name, v in m.items()}
