@@ -1,6 +1,7 @@
 """Stubs of the doors: `python docs/doors.py` writes calibnb/**/__init__.pyi, from which editors and type checkers know
 what a door hands out and from where."""
 import ast
+import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,11 +14,44 @@ def attached(door):
     return given.get("submodules", []), given.get("submod_attrs", {})
 
 
+def metric_heads(wing):
+    """Return {name: head of the function as users call it} for the functions that `sample_metric` makes metrics.
+
+    It replaces their samples by probabilities and labels, and adds options of `over_samples`."""
+    found = {}
+    for room in sorted(wing.glob("*.py")) if (wing/"samples.py").exists() else []:
+        lines = room.read_text(encoding="utf-8").splitlines()
+        for node in ast.parse("\n".join(lines)).body:
+            decorators = [d for d in getattr(node, "decorator_list", []) if ast.unparse(d).startswith("sample_metric(")]
+            if decorators:
+                names = [arg.value for arg in decorators[0].args] + ["ignore_index", "validate"]
+                found[node.name] = metric_head(lines[node.lineno - 1:node.body[0].lineno - 1], names, wing)
+    return found
+
+
+def metric_head(written, names, wing):
+    "Return the head of a metric with the options of these names, each with its comment in metrics/samples."
+    samples = (wing/"samples.py").read_text(encoding="utf-8")
+    last = {name: re.findall(fr"^    ({name}\b.*)$", samples, re.M)[-1] for name in ("probs", *names)}
+    if len(written) == 1:
+        written = written[0].replace("(samples)", "(\n    samples,\n)").split("\n")
+    first, _, *own, result = written
+    options = [f"    {last[name]}" for name in names]
+    if not own or not any(line.startswith("    *,") for line in own):
+        options[0] = f"    *, {options[0].lstrip()}"
+    return "\n".join([first, f"    {last['probs']}", *own, *options, result])
+
+
 def stub(door):
-    "Return the stub's text: each name, imported from its room."
+    "Return the stub's text: each name, imported from its room; a metric with the signature that users call."
     submodules, rooms = attached(door)
+    heads = metric_heads(door.parent)
     lines = [f"from . import {name} as {name}" for name in submodules]
-    lines += [f"from .{room} import {name} as {name}" for room, names in rooms.items() for name in names]
+    for room, names in rooms.items():
+        lines += [f"{heads[name]}\n    ..." if name in heads else f"from .{room} import {name} as {name}"
+                  for name in names]
+    if heads:
+        lines.insert(0, "from torch import Tensor")
     return "\n".join(["# Made by docs/doors.py (make sync) from the door beside it; do not edit.", *lines, ""])
 
 

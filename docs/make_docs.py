@@ -22,6 +22,7 @@ from urllib.parse import unquote
 
 import nbformat
 import yaml
+from doors import metric_heads
 from latex2mathml.converter import convert
 from nbclient import NotebookClient
 
@@ -128,10 +129,10 @@ def decorators(node):
     return "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
 
 
-def entry(node, lines, level=2, of=""):
-    "A function or a class with its methods, as Markdown."
+def entry(node, lines, level=2, of="", head=None):
+    "Return a function, or a class with its methods, as Markdown; `head` replaces the signature as it is written."
     is_class = isinstance(node, ast.ClassDef)
-    code = class_head(node, lines) if is_class else signature(node, lines)
+    code = head or (class_head(node, lines) if is_class else signature(node, lines))
     text = [f"{'#'*level} {of}{node.name}", "", "```python", code, "```", "", ast.get_docstring(node) or "", ""]
     for method in node.body if is_class else []:
         if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and ast.get_docstring(method):
@@ -156,7 +157,8 @@ def api_page(notebook):
     module = import_module(f"calibnb.{name}")
     lines = Path(module.__file__).read_text().splitlines()
     own = {n.name: n for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    parts = [entry(own[public], lines) for public in module.__all__ if public in own]
+    heads = metric_heads(Path(module.__file__).parent)
+    parts = [entry(own[public], lines, head=heads.get(public)) for public in module.__all__ if public in own]
     where = f"Explained, with examples, in [`{below(notebook)}`](../{below(notebook)})."
     return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", where, "", *parts])
 

@@ -108,7 +108,8 @@ def _advice_for_columns(target, one_hot):
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not several: return one_hot
-    return f"a row has {several[0]:g} ones: metrics and calibrators take independent columns with kind='multilabel'"
+    return (f"a row has {several[0]:g} ones: multilabel columns need task='multilabel' in metrics, "
+            "kind='multilabel' in calibrators")
 
 # %% ../../nbs/00_core/03_checks.ipynb #534d931a
 def one_column(

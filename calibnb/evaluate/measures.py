@@ -20,7 +20,7 @@ from calibnb.metrics.bins import (
 from ..metrics.smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 from ..metrics.scores import brier_of_samples
 from calibnb.metrics.intervals import (
-    Resamples, class_interval, consistent_errors, gap_interval, norm_interval, percentiles, share_of_at_least
+    Resamples, class_interval, consistent_errors, gap_interval, norm_interval, percentiles, monte_carlo_p
 )
 from ..metrics.measure import Measure
 from .floors import ConfidenceHistogram, classwise_floor
@@ -170,7 +170,7 @@ def _binned(table, n_bins, floor, seed):
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
     errors = consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
-    p = share_of_at_least(errors, value)
+    p = monte_carlo_p(errors, value)
     return Measure.of(value, n, interval, bins=n_bins, floor=floor.mean().item(), floor_high=_high(errors), p=p)
 
 def _high(errors): return errors.quantile(.95).item()

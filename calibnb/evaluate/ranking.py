@@ -12,7 +12,7 @@ from itertools import combinations
 import torch
 
 from ..metrics.bins import bin_ids
-from ..metrics.intervals import holm, normal_reach
+from ..metrics.intervals import holm, z_quantile
 from .measures import Scored
 
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #31ecf12e
@@ -77,5 +77,5 @@ def as_good_as_best(
 
 def _interval_variances(measures):
     "Return a diagonal covariance from 95 % intervals."
-    widths = [(m.interval[1] - m.interval[0])/(2*normal_reach()) for m in measures]
+    widths = [(m.interval[1] - m.interval[0])/(2*z_quantile()) for m in measures]
     return torch.tensor(widths, dtype=torch.float64, device='cpu').square().diag()

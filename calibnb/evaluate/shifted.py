@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..core.predictions import Predictions, impossible_labels_text
 from ..metrics.bins import check_bins
-from ..metrics.intervals import normal_reach
+from ..metrics.intervals import z_quantile
 from ..posthoc import Composed
 from .measures import Scored
 from .table import UNCALIBRATED, Evaluation
@@ -49,7 +49,7 @@ def _nll_gain(before, after):
         return mean, (mean, mean)
     difference = before - after
     mean, se = difference.mean().item(), difference.std().item()/math.sqrt(len(difference))
-    return mean, (mean - normal_reach()*se, mean + normal_reach()*se)
+    return mean, (mean - z_quantile()*se, mean + z_quantile()*se)
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #76617980
 def _number(value, scale=1., digits=4):

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
 from ..core.text import escaped_style, html_text
-from ..metrics.intervals import lean_p
+from ..metrics.intervals import spiegelhalter_p
 from ..metrics.measure import Measure
 from ..metrics.ood import _auroc
 from .measures import Scored
@@ -252,7 +252,7 @@ def miscalibration_p(
 
     The first test detects gaps of any shape, the second only over- and underconfidence, with more power. For binary
     predictions a third tests the mean of P(y = 1). The result is the smallest p times the number of tests."""
-    p = [ece.p, *(lean_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
+    p = [ece.p, *(spiegelhalter_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 
 def _means_to_test(scored):
@@ -288,7 +288,7 @@ def _bias_direction(scored):
     "Say what is too high or too low on average beyond chance."
     tested, found = _means_to_test(scored), []
     for conf, hit, high, low in tested:
-        if lean_p(conf, hit) >= .05/(1 + len(tested)): continue
+        if spiegelhalter_p(conf, hit) >= .05/(1 + len(tested)): continue
         bias = (conf.mean() - hit.double().mean()).item()
         found.append(f'{high if bias > 0 else low} by {100*abs(bias):.1f} points on average')
     return found

@@ -13,16 +13,16 @@ from functools import partial
 
 import torch
 
-from ..core.options import pick
+from ..core.options import pick, renamed_option
 from ..core.checks import as_tensor, check_multilabel
 from .bins import check_bins, class_sums
 from .smoothing import smooth_noise
 from calibnb.metrics.intervals import (
     check_level, check_metric, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
 )
-from .samples import _checked_weight, over_samples
+from .samples import _checked_weight, over_samples, sample_metric
 from calibnb.metrics.errors import (
-    reliability_bins, ece, mce, average_ce, debiased_ece, smooth_ece, sece, kde_ece, ada_ece, classwise_ece, ace
+    _table, ece, mce, average_ce, debiased_ece, smooth_ece, sece, kde_ece, ada_ece, classwise_ece, ace
 )
 from .testing import skce
 from calibnb.metrics.variants import (
@@ -30,7 +30,7 @@ from calibnb.metrics.variants import (
 )
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
-_INTERVAL_OF = {  # of errors that noise raises; None: there is none
+_INTERVAL_OF = {  # error that noise raises -> its interval, or None
     ece: 'ece_ci', ada_ece: "ece_ci(scheme='mass')", classwise_ece: "ece_ci(scheme='classwise')",
     smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci, with p=2,',
     overconfidence_error: 'one_sided_ci', underconfidence_error: "one_sided_ci(direction='under')",
@@ -38,49 +38,49 @@ _INTERVAL_OF = {  # of errors that noise raises; None: there is none
     **dict.fromkeys((mce, average_ce, ace, sece, kde_ece, canonical_ce)),
 }
 
-def _instead(metric, kind):
-    if kind: return f'take each column alone, without kind={kind!r}'
-    if _INTERVAL_OF[metric]: return f'that of {_INTERVAL_OF[metric]} does not'
+def _advice(metric, task):
+    if task: return f'take each column alone, without task={task!r}'
+    if _INTERVAL_OF[metric]: return f'use {_INTERVAL_OF[metric]}'
     return 'consistency_test says whether it is more than noise'
 
-def _warn_if_raised(metric, kind=None):
-    "Warns the caller's caller of an error that noise raises; sees through `functools.partial`."
+def _warn_if_biased(metric, task=None):
+    "Warn the user if noise raises the metric, perhaps a `functools.partial`."
     while isinstance(metric, partial): metric = metric.func
     if metric in _INTERVAL_OF:
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
-                      f'truth; {_instead(metric, kind)}', stacklevel=3)
+                      f'true value; {_advice(metric, task)}', stacklevel=4)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
-def _of_samples(metric, probs, target, sample_weight, ignore_index, options):
-    "How many samples there are, and the metric of some of them."
+def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options):
+    "Return the number of samples, and a function that computes the metric of the samples in some rows."
     samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
-    flat = as_tensor(probs).ndim == 1  # a function of one's own is given what it was written for
+    flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
     def value(rows):
         part = samples[rows.to(samples.probs.device)]
         weights = {} if part.weight is None else dict(sample_weight=part.weight)
         return metric(part.probs[:, 0] if flat else part.probs, part.target, **weights, **options)
     return len(samples), value
 
-def _of_columns(metric, probs, target, sample_weight, ignore_index, options):
-    "The same of independent columns, of which single labels may be ignored; nan where a column has no label left."
-    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # what it refuses
+def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options):
+    "Return the same for a multilabel task; the metric is nan if a column has no label left."
+    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises for a bad input
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)
     weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
     if sample_weight is not None: weight = _checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
     scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
-    taken = dict(kind='multilabel') if 'kind' in inspect.signature(metric).parameters else {}
-    if ignore_index is not None: taken['ignore_index'] = ignore_index
+    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # a user's metric may have the old name
+    shared = dict.fromkeys(names, 'multilabel')
+    if ignore_index is not None: shared['ignore_index'] = ignore_index
     def value(rows):
         rows = rows.to(scores.device)
         if ignore_index is not None and (flags[rows] == ignore_index).all(0).any(): return math.nan
         weights = {} if sample_weight is None else dict(sample_weight=weight[rows])
-        return metric(scores[rows], flags[rows], **weights, **taken, **options)
+        return metric(scores[rows], flags[rows], **weights, **shared, **options)
     return len(scores), value
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #3c356fbd
-_DRAWN = {None: _of_samples, 'multilabel': _of_columns}
-
+@renamed_option('kind', 'task')
 def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
     probs,             # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
@@ -88,18 +88,19 @@ def bootstrap_ci(
     *, n_boot:int=200, # resamples
     level:float=.95,   # of the interval, in (0, 1)
     seed:int=0,
-    kind:str|None=None, # 'multilabel': independent columns with labels 0 and 1, (N, K) both; rows are drawn
+    task:str|None=None, # 'multilabel': columns are binary tasks, probs and labels of 0 and 1 are (N, K); rows are drawn
     sample_weight=None, # (N,) numbers of at least 0, drawn together with their samples; for metrics that take it
-    ignore_index:int|None=None, # a label to leave out: its samples, or single labels of a multilabel problem
+    ignore_index:int|None=None, # a label to leave out: its samples, or single labels of a multilabel task
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
-    "Percentile bootstrap interval of a metric; warns for a calibration error, and names what is better, e.g. `ece_ci`."
+    "Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a better one."
     check_level(level)
     check_metric(metric)
-    if kind is not None: pick('kind', kind, ('multilabel',))
-    _warn_if_raised(metric, kind)
+    if task is not None: pick('task', task, ('multilabel',))
+    _warn_if_biased(metric, task)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
-    n, value = _DRAWN[kind](metric, probs, target, sample_weight, ignore_index, options)
+    evaluated = _metric_of_columns if task else _metric_of_samples
+    n, value = evaluated(metric, probs, target, sample_weight, ignore_index, options)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
         values = [as_tensor(value(rows)) for rows in resamples(n, n_boot, seed)]
@@ -109,22 +110,23 @@ def bootstrap_ci(
     return percentiles(torch.stack(values), level)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
+@renamed_option('kind', 'task')
 def ece_ci(
     probs,                 # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                # (N,) class ids
     n_bins:int=15,
-    *, scheme:str='width', # 'width' for ece, 'mass' for ada_ece, 'classwise' or 'smooth' for those
+    *, scheme:str='width', # 'width' for `ece`, 'mass' for `ada_ece`, or 'classwise', 'smooth'
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
-    kind:str|None=None,    # None; 'multilabel' is refused: each column has an interval of its own
+    task:str|None=None,    # None; 'multilabel' is refused: each column has its own interval
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
-    "Interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
-    if kind is not None:
-        raise ValueError(f'kind: {kind!r}, but how the errors of columns go together is not known; take one at a time, '
-                         'ece_ci(probs[:, k], target[:, k])')
+    "Return an interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
+    if task is not None:
+        raise ValueError(f'task: {task!r}, but the joint distribution of the errors of columns is unknown; take one '
+                         'at a time, ece_ci(probs[:, k], target[:, k])')
     check_bins(n_bins)
     pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
     def interval(samples):
@@ -132,21 +134,19 @@ def ece_ci(
         if scheme == 'classwise':
             sums = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
             return class_interval(sums, level, seed=seed)
-        table = reliability_bins(samples.probs, samples.target, n_bins, scheme=scheme, closed=closed, validate=False)
+        table = _table(samples, n_bins, scheme, closed)
         return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
     return over_samples(interval, probs, target, ignore_index=ignore_index, validate=validate)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #62479806
+@sample_metric()
 def debiased_ece_ci(
-    probs, target,         # as in `ece_ci`
+    samples,
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
-    ignore_index:int|None=None,
-    validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
-    "Analytic interval of `debiased_ece`; valid for bins with tens of samples, see `intervals.squared_interval`."
-    options = dict(scheme=scheme, closed=closed, ignore_index=ignore_index, validate=validate)
-    table = reliability_bins(probs, target, n_bins, **options)
+    "Return an analytic interval of `debiased_ece`; valid for bins with tens of samples, see `squared_interval`."
+    table = _table(samples, n_bins, scheme, closed)
     return squared_interval(table.gap, table.noise, table.count, level)

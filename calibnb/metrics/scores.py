@@ -13,113 +13,103 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from .samples import over_samples
+from ..core.options import renamed_option
+from .samples import over_samples, sample_metric
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #253f6d05
-def error_rate(
-    probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
-    target,                     # (N,) class ids
-    *, kind:str|None=None,      # 'multilabel': independent columns, and a target (N, K) of 0 and 1
-    sample_weight=None,         # (N,) numbers of at least 0
-    ignore_index:int|None=None, # a label whose samples are left out
-    validate:bool=True,         # False skips the checks of the values
-)->Tensor:                      # 0-d float64 in [0, 1]
-    "Share of samples whose most probable class is not the label; of one column, 1 is predicted above one half."
-    def error(samples): return 1 - samples.mean(samples.right.double())
-    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
+@sample_metric('task', 'sample_weight')
+def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
+    "Return the share of samples whose most probable class is not the label; binary: 1 is predicted above one half."
+    return 1 - samples.mean(samples.correct.double())
 
+@renamed_option('kind', 'task')
 def mean_confidence(
-    probs,                      # as in `error_rate`
-    *, kind:str|None=None,      # None, or 'multilabel'
+    probs,                      # as in `error_rate`, and so are the options
+    *, task:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [1/K, 1]
-    "Mean probability of the predicted class; above the accuracy means overconfident on average."
+    "Return the mean probability of the predicted class; above the accuracy means overconfident on average."
     def confidence(samples):
         top = samples.probs.amax(1).double()
         return samples.mean(torch.maximum(top, 1 - top) if samples.binary else top)
-    return over_samples(confidence, probs, None, kind, sample_weight, None, validate, labelled=False)
+    return over_samples(confidence, probs, None, task, sample_weight, None, validate, labelled=False)
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3a292bb8
 def _mean_on(samples, values, on):
-    "Mean over the samples that `on` names."
+    "Average (N,) values over all samples, or over the correct or misclassified ones."
     if on == 'all': return samples.mean(values)
-    if on == 'correct': return samples.mean(values, samples.right)
-    if on == 'incorrect': return samples.mean(values, ~samples.right)
+    if on == 'correct': return samples.mean(values, samples.correct)
+    if on == 'incorrect': return samples.mean(values, ~samples.correct)
     raise ValueError(f'on: {on!r}, want "all", "correct" or "incorrect"')
 
+@renamed_option('kind', 'task')
 def nll(
     probs,                      # as in `error_rate`
     target,
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     eps:float=0.,               # floor under the probability of the label
-    kind:str|None=None,         # None, or 'multilabel'
+    task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, inf], nats
-    "Mean negative log-likelihood; infinite, with a warning, when a label has probability 0 and `eps` is 0."
+    "Return the mean negative log-likelihood; infinite, with a warning, when a label has probability 0 and `eps` is 0."
     if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
     zeros = 0
     def error(samples):
         nonlocal zeros
-        p_y = samples.of_label.clamp_min(eps)
+        p_y = samples.p_y.clamp_min(eps)
         value = _mean_on(samples, -p_y.log(), on)
-        seen = validate or p_y.is_cpu  # on a GPU, looking would mean waiting
-        if on == 'all' and seen and value.isinf(): zeros += (p_y == 0).sum().item()
+        may_wait = validate or p_y.is_cpu  # a look at values synchronises with a GPU
+        if on == 'all' and may_wait and value.isinf(): zeros += (p_y == 0).sum().item()
         return value
-    out = over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
+    out = over_samples(error, probs, target, task, sample_weight, ignore_index, validate)
     if zeros:
         warnings.warn(f'nll: {zeros} labels have probability 0, so the NLL is infinite; '
-                      'compute it from logits, or pass eps', stacklevel=2)
+                      'compute it from logits, or pass eps', stacklevel=3)
     return out
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3b1f4323
 def brier_of_samples(
-    probs,   # (N, K), one column is that of class 1
+    probs,   # (N, K), or (N, 1) of class 1
     target,  # (N,) class ids
-)->Tensor:   # (N,) in [0, 2]; of one column in [0, 1]
-    "Squared distance from each prediction to its one-hot label, of one column to 0 or 1, unchecked [Brier 1950]."
+)->Tensor:   # (N,) in [0, 2]; binary in [0, 1]
+    "Return each prediction's squared distance to its one-hot label, or binary to its label, unchecked [Brier 1950]."
     if probs.shape[1] == 1: return (probs[:, 0] - target).square()
     p_y = probs.gather(1, target[:, None])[:, 0]
     return probs.square().sum(1) - 2*p_y + 1
 
-def brier_score(
-    probs,                      # as in `error_rate`
-    target,
-    *, kind:str|None=None,      # None, or 'multilabel'
-    sample_weight=None,
-    ignore_index:int|None=None,
-    validate:bool=True,
-)->Tensor:                      # 0-d float64 in [0, 2], not divided by K; of one column in [0, 1]
-    "Mean squared distance from the prediction to the one-hot label, of one column to 0 or 1 [Brier 1950]."
-    def error(samples): return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
-    return over_samples(error, probs, target, kind, sample_weight, ignore_index, validate)
+@sample_metric('task', 'sample_weight')
+def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; binary in [0, 1]
+    "Return the mean squared distance from the prediction to the one-hot label, or binary to the label [Brier 1950]."
+    return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
+@renamed_option('kind', 'task')
 def entropy(
-    probs,                      # as in `error_rate`
+    probs,                      # as in `error_rate`, and so are the options
     target=None,                # needed only to split by correctness, and to ignore labels
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
-    kind:str|None=None,         # None, or 'multilabel'
+    task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, log K], nats
-    "Mean Shannon entropy of the predictions; of one column, that of p and 1 - p."
+    "Return the mean Shannon entropy of the predictions; binary: the entropy of p and 1 - p."
     if target is None and on != 'all': raise ValueError(f'target: None, want class ids to pick the {on} samples')
     def uncertainty(samples):
         p = samples.probs.double()
         H = torch.special.entr(p).sum(1)
         if samples.binary: H += torch.special.entr((1 - p[:, 0]).clamp_min(0))
         return _mean_on(samples, H, on)
-    return over_samples(uncertainty, probs, target, kind, sample_weight, ignore_index, validate, labelled=False)
+    return over_samples(uncertainty, probs, target, task, sample_weight, ignore_index, validate, labelled=False)
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #268fb475
 def learned_epoch(
-    correct,  # (N, E) bool: was sample i right after epoch e?
+    correct,  # (N, E) bool: True if sample i is classified correctly after epoch e
 )->Tensor:    # (N,) float64, epochs counted from 1; nan where the last epoch is wrong
-    "First epoch from which on each sample is right to the end [Wang 2021]."
+    "Return the first epoch from which on each sample is correct to the end [Wang 2021]."
     correct = as_tensor(correct, 'correct')
     if correct.ndim != 2: raise ValueError(f'correct: shape {tuple(correct.shape)}, want (samples, epochs)')
     E = correct.shape[1]

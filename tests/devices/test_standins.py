@@ -16,7 +16,7 @@ from calibnb.losses import list_losses, make_loss, surrogates
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.metrics import streaming
 from calibnb.metrics.bins import (
-    _added_up,
+    scatter_sums,
     _dense_class_sums,
     _ids_by_edges,
     bin_ids,
@@ -290,7 +290,7 @@ def test_other_devices_get_the_same_numbers(closed):
         assert bin_ids(edges, n_bins, closed).equal(_ids_by_edges(edges, n_bins, closed))
         for w in (None, weight):
             values = [hit, conf] if w is None else [w*hit, w*conf, w]
-            sums = _added_up(ids, n_bins, [torch.ones_like(ids), *values])
+            sums = scatter_sums(ids, n_bins, [torch.ones_like(ids), *values])
             assert torch.allclose(sums, bin_sums(ids, conf, hit, n_bins, w), rtol=0, atol=rounding(500, size=500))
         dense = _dense_class_sums(probs, target, n_bins, closed)
         assert torch.allclose(dense, class_sums(probs, target, n_bins, closed), rtol=0, atol=rounding(500, size=500))

@@ -121,17 +121,17 @@ TABLE |= {
     "metrics.bootstrap_ci": lambda: [metrics.bootstrap_ci(m, PROBS, TARGET, n_boot=5)
                                      for m in (metrics.nll, metrics.error_rate)],
     "metrics.bootstrap_ci, of columns": lambda: [
-        metrics.bootstrap_ci(metrics.brier_score, PROBS, F.one_hot(TARGET, K), n_boot=5, kind="multilabel", **o)
+        metrics.bootstrap_ci(metrics.brier_score, PROBS, F.one_hot(TARGET, K), n_boot=5, task="multilabel", **o)
         for o in ({}, dict(sample_weight=FEATURES[:, 0].abs()), dict(ignore_index=-1))],
     "metrics.ece, of one column": lambda: [
         [getattr(metrics, name)(p, HIT, **o) for name in BOTH for p in (CONF, CONF.double(), CONF.numpy())
          for o in ({}, dict(sample_weight=FEATURES[:, 0].abs()), dict(ignore_index=0))]],
-    "metrics.ece, of columns": lambda: [getattr(metrics, name)(PROBS, F.one_hot(TARGET, K), kind="multilabel")
+    "metrics.ece, of columns": lambda: [getattr(metrics, name)(PROBS, F.one_hot(TARGET, K), task="multilabel")
                                         for name in BOTH],
     "samples.hits": lambda: samples.hits(PROBS, TARGET, CONF, CONF),
-    "samples.Samples": lambda: [(s.pairs, s.right, s.of_label, s.mean(s.of_label, s.right)) for s in weighed()],
+    "samples.Samples": lambda: [(s.pairs, s.correct, s.p_y, s.mean(s.p_y, s.correct)) for s in weighed()],
     "samples.check_samples": weighed,
-    "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.of_label), PROBS, TARGET),
+    "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.p_y), PROBS, TARGET),
     "metrics.registered_measures": lambda: metrics.registered_measures(["aurc", "skce"], PROBS, TARGET, n_boot=5),
     "metrics.consistency_test": lambda: [metrics.consistency_test(metrics.ece, p, y, draws=5) for p, y in SCORES],
     "metrics.kernel_width": lambda: [metrics.kernel_width(p) for p in (PROBS, PROBS.double())],
@@ -146,6 +146,10 @@ TABLE |= {
     "metrics.fpr_at_tpr": lambda: [metrics.fpr_at_tpr(p, p[:10]) for p, _ in SCORES],
     "metrics.ood_measures": lambda: metrics.ood_measures(LOGITS, LOGITS[:9], score="energy", n_boot=5),
     "metrics.brownian_cdf": lambda: [metrics.brownian_cdf(x) for x in (.01, 1., 3.)],
+    "metrics.brownian_quantile": lambda: metrics.brownian_quantile(.95),
+    "metrics.from_tables": lambda: [metrics.from_tables(s, lambda t: t.gap.nansum(), [5, 10], "right")
+                                    for s in weighed()],
+    "metrics.cumulative_errors": lambda: [metrics.cumulative_errors(s) for s in weighed()],
     "metrics.marginal_ce, others": lambda: [metrics.marginal_ce(PROBS, TARGET, 5, **o)
                                             for o in (dict(p=3), dict(debiased=True))],
     "metrics.canonical_ce, others": lambda: [metrics.canonical_ce(p, y, "loo") for p, y in ((PROBS, TARGET),
@@ -249,16 +253,18 @@ TABLE |= {
                              for c in (CONF, CONF.double(), torch.arange(0, 11, dtype=torch.float64, device="cpu")/10)
                              for M in (5, 10) for closed in ("left", "right")],
     "bins.bin_sums": lambda: bins.bin_sums(bins.bin_ids(CONF, 5), CONF, HIT, 5),
+    "bins.scatter_sums": lambda: bins.scatter_sums(bins.bin_ids(CONF, 5), 5, [HIT, CONF]),
+    "bins.hit_variance": lambda: bins.hit_variance(CONF.double(), TARGET + 1),
     "bins.width_bins": lambda: bins.width_bins(CONF, HIT, 5),
     "bins.width_table": lambda: bins.width_table(bins.bin_sums(bins.bin_ids(CONF, 5), CONF, HIT, 5)),
     "bins.ReliabilityBins": lambda: [(t.gap, t.weight, t.noise, t.frame()) for t in [bins.width_bins(CONF, HIT, 5)]],
     "bins.mass_table": lambda: [bins.mass_table(CONF, HIT, 5, ties) for ties in ("split", "group")],
-    "bins.dropped_interp_ece": lambda: bins.dropped_interp_ece(CONF, HIT, 5),
+    "bins.mukhoti_adaptive_ece": lambda: bins.mukhoti_adaptive_ece(CONF, HIT, 5),
     "bins.chunks": lambda: list(bins.chunks(PROBS, TARGET, 16)),
     "bins.class_sums": lambda: bins.class_sums(PROBS, TARGET, 5),
     "bins.class_gaps": lambda: bins.class_gaps(PROBS, TARGET, 5),
     "bins.table_norm": lambda: [bins.table_norm(bins.width_bins(CONF, HIT, 5), norm) for norm in ("l1", "l2", "max")],
-    "smoothing.cells_for": lambda: smoothing.cells_for(.01),
+    "smoothing.grid_size": lambda: smoothing.grid_size(.01),
     "smoothing.cosine_means": lambda: smoothing.cosine_means([(CONF, HIT.double() - CONF)], 64),
     "smoothing.smoothed_error": lambda: smoothing.smoothed_error(smoothing.cosine_means([(CONF, HIT.double() - CONF)],
                                                                                         64), .1),
@@ -270,8 +276,6 @@ TABLE |= {
     "smoothing.smooth_curve": lambda: smoothing.smooth_curve(CONF, HIT),
     "smoothing.gaussian_log_kernel": lambda: smoothing.gaussian_log_kernel(CONF, TARGET, .1, False),
     "smoothing.gaussian_regression": lambda: smoothing.gaussian_regression(CONF, HIT, .1),
-    "smoothing.beta_regression": lambda: smoothing.beta_regression(CONF, HIT, .1),
-    "smoothing.beta_bandwidth": lambda: smoothing.beta_bandwidth(CONF),
     "smoothing.dirichlet_regression": lambda: smoothing.dirichlet_regression(PROBS, F.one_hot(TARGET, K), .1),
     "smoothing.dirichlet_bandwidth": lambda: smoothing.dirichlet_bandwidth(PROBS),
     "smoothing.triweight_error": lambda: smoothing.triweight_error(CONF, HIT),
@@ -292,8 +296,8 @@ TABLE |= {
     "intervals.class_interval": lambda: intervals.class_interval(bins.class_sums(PROBS, TARGET, 5), draws=20),
     "intervals.consistent_errors": lambda: [intervals.consistent_errors(t.conf, t.count, draws=20)
                                             for t in [bins.width_bins(CONF, HIT, 5)]],
-    "intervals.share_of_at_least": lambda: intervals.share_of_at_least(CONF, .5),
-    "intervals.lean_p": lambda: intervals.lean_p(CONF, HIT),
+    "intervals.monte_carlo_p": lambda: intervals.monte_carlo_p(CONF, .5),
+    "intervals.spiegelhalter_p": lambda: intervals.spiegelhalter_p(CONF, HIT),
     "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
 }
@@ -372,7 +376,7 @@ def streamed(kind, *args):
 
 
 TABLE |= {f"streaming.{name}": partial(streamed, getattr(streaming, name), *[K]*(name == "ClasswiseECE"))
-          for name in streaming.__all__}
+          for name in streaming.__all__ if name not in ("SumMetric", "MeanMetric")}
 
 
 def mixture(**options):
@@ -653,10 +657,10 @@ ELSEWHERE = {
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "
                     "conjugate_gradients fit_linear_map log_odds logistic_nll logistic_regression LogisticObjective "
                     "minimise mixed_log_probs newton_step normalised odir_strengths other_log_probs tempered_logits"},
-    "streaming": {},
+    "streaming": {HELPERS: "SumMetric MeanMetric"},
     "smoothing": {},
-    "samples": {},
-    "intervals": {HELPERS: "check_level check_metric normal_reach check_resamples"},
+    "samples": {HELPERS: "sample_metric"},
+    "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "bins": {HELPERS: "check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
@@ -694,7 +698,7 @@ ELSEWHERE = {
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
-                      "bind_options seed_everything seeded deterministic flush_denormals pick_device "
+                      "bind_options renamed_option seed_everything seeded deterministic flush_denormals pick_device "
                       "autocast atomic_write atomic_folder",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "

@@ -284,9 +284,14 @@ def test_a_door_hands_out_what_its_stub_shows():
     "Each name is its room's, and the stub for editors names the same room."
     for stub in (ROOT/"calibnb").glob("*/__init__.pyi"):
         door = stub.parent.name
-        live = importlib.import_module(f"calibnb.{door}")
-        rooms = {name.name: node.module for node in ast.parse(stub.read_text()).body for name in node.names}
-        assert sorted(rooms) == sorted(live.__all__)
+        live, body = importlib.import_module(f"calibnb.{door}"), ast.parse(stub.read_text()).body
+        rooms = {name.name: node.module for node in body if isinstance(node, ast.ImportFrom) and node.level
+                 for name in node.names}
+        metrics = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+        assert sorted([*rooms, *metrics]) == sorted(live.__all__)
+        for name, node in metrics.items():
+            arguments = [*node.args.args, *node.args.kwonlyargs]
+            assert [a.arg for a in arguments] == list(inspect.signature(getattr(live, name)).parameters)
         for name, room in rooms.items():
             assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
         with pytest.raises(AttributeError, match="no_such_name"):

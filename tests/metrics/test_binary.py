@@ -1,4 +1,4 @@
-"Probabilities of one class, independent columns, weights and ignored labels: golden numbers, copies, peers, refusals."
+"Binary and multilabel tasks, weights and ignored labels: golden numbers, copies, peers, refusals."
 import inspect
 import math
 import warnings
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from close import close
-from conftest import on_processes, rounding, vectors, within
+from conftest import rounding, vectors, within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.calibration import calibration_curve
@@ -17,12 +17,10 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from calibnb import metrics
 from calibnb.metrics import streaming
-from calibnb.processes.distributed import joined, rank
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import netcal.metrics
-    import relplot
 
 CASES, DATA = vectors("binary")
 CASES = {case["id"]: case for case in CASES}
@@ -31,7 +29,7 @@ WEIGHTS = torch.tensor(DATA["weights"], dtype=torch.float64)
 COLUMNS, TAGS = torch.tensor(DATA["columns"], dtype=torch.float64).T, torch.tensor(DATA["tags"]).T
 INPUTS = {"plain": (P, Y, {}), "weighted": (P, Y, dict(sample_weight=WEIGHTS)),
           "ignored": (P, torch.tensor(DATA["ignored"]), dict(ignore_index=-1)),
-          "multilabel": (COLUMNS, TAGS, dict(kind="multilabel"))}
+          "multilabel": (COLUMNS, TAGS, dict(task="multilabel"))}
 SCORES = ["error_rate", "mean_confidence", "nll", "brier_score", "entropy"]
 BINNED = {"ece": metrics.ece, "ece_left": partial(metrics.ece, closed="left"),
           "ece_l2": partial(metrics.ece, norm="l2"), "mce": metrics.mce, "average_ce": metrics.average_ce,
@@ -53,11 +51,18 @@ WEIGHED = {name: m for name, m in METRICS.items() if takes(m, "sample_weight")}
 def test_what_takes_what():
     counts = {"debiased_ece", "ada_ece", "ace", "sece", "kde_ece", "triweight"}  # samples, so weights say nothing
     assert METRICS.keys() - WEIGHED.keys() == counts
-    assert all(takes(m, "kind") for m in METRICS.values())
+    assert all(takes(m, "task") for m in METRICS.values())
     assert [name for name, m in METRICS.items() if not takes(m, "ignore_index")] == ["mean_confidence"]
     for name in counts:
         with pytest.raises(TypeError, match="sample_weight"):
             METRICS[name](P, Y, sample_weight=WEIGHTS)
+
+
+def test_the_old_name_of_task():
+    for metric in metrics.ece, metrics.nll, metrics.marginal_ce, partial(metrics.bootstrap_ci, metrics.nll, n_boot=2):
+        with pytest.warns(DeprecationWarning, match="the option kind is now task"):
+            old = metric(COLUMNS, TAGS, kind="multilabel")
+        assert close(old, metric(COLUMNS, TAGS, task="multilabel"), COLUMNS.numel())
 
 
 def called(metric, case, *args):
@@ -79,7 +84,7 @@ def test_golden_scores(case):
 @pytest.mark.parametrize("case", INPUTS)
 def test_golden_binned_errors(case, n_bins):
     want = CASES[case]["expected"][str(n_bins)]
-    want = want | dict(classwise_ece=want["ece"])  # of one column they are the same
+    want = want | dict(classwise_ece=want["ece"])  # the same for a binary task
     tried = [name for name in BINNED if case != "weighted" or name in WEIGHED]
     for name in tried:
         within(called(BINNED[name], case, n_bins), want[name], CASES[case])
@@ -99,15 +104,11 @@ FORMS = {"(N, 1)": (P[:, None], Y), "target (N, 1)": (P, Y[:, None]), "both (N, 
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", METRICS)
-def test_every_form_of_one_column(name, form):
+def test_forms_of_binary_input(form):
     probs, target = FORMS[form]
-    if name == "mean_confidence":
-        assert close(metrics.mean_confidence(probs), metrics.mean_confidence(P), len(P))
-    elif name != "from_logits":
+    assert close(metrics.mean_confidence(probs), metrics.mean_confidence(P), len(P))
+    for name in METRICS.keys() - {"mean_confidence", "from_logits"}:
         torch.testing.assert_close(METRICS[name](probs, target), METRICS[name](P, Y), rtol=0, atol=1e-12)
-    table = metrics.reliability_bins(probs, target, 10)
-    assert torch.equal(table.count, metrics.reliability_bins(P, Y, 10).count)
 
 
 def test_one_column_and_two():
@@ -182,7 +183,7 @@ def test_weights_of_classes_and_of_columns(name):
     torch.testing.assert_close(*both_ways(WEIGHED[name], scores, target, weights), **close)
     if name != "mean_confidence":
         tags = torch.randint(2, (30, 4), generator=draw)
-        torch.testing.assert_close(*both_ways(WEIGHED[name], scores, tags, weights, kind="multilabel"), **close)
+        torch.testing.assert_close(*both_ways(WEIGHED[name], scores, tags, weights, task="multilabel"), **close)
         shares = WEIGHED[name](scores, target, sample_weight=weights.double()/1000)  # only their ratios matter
         torch.testing.assert_close(shares, WEIGHED[name](scores, target, sample_weight=weights), **close)
 
@@ -203,26 +204,23 @@ def test_an_ignored_label_is_an_absent_sample(name):
         assert metric(scores, some, ignore_index=label) == metric(rows[kept], target.flatten()[kept])
 
 
-def test_an_entry_of_a_column_is_ignored():
+def test_columns_are_averaged():
     tags = TAGS.clone()
     tags[::3, 1] = -1
     want = [metrics.ece(COLUMNS[:, k][tags[:, k] >= 0], TAGS[:, k][tags[:, k] >= 0]) for k in range(3)]
-    assert math.isclose(metrics.ece(COLUMNS, tags, kind="multilabel", ignore_index=-1), np.mean(want), abs_tol=1e-12)
-
-
-def test_columns_are_averaged():
+    assert math.isclose(metrics.ece(COLUMNS, tags, task="multilabel", ignore_index=-1), np.mean(want), abs_tol=1e-12)
     for name in ("ece", "mce", "ada_ece", "smooth_ece", "nll", "brier_score", "error_rate", "classwise_ece", "ace"):
         metric = getattr(metrics, name)
         want = np.mean([metric(p, y) for p, y in zip(COLUMNS.T, TAGS.T)])
-        assert math.isclose(metric(COLUMNS, TAGS, kind="multilabel"), want, rel_tol=1e-12)
-    several = metrics.ece(COLUMNS, TAGS, [5, 10], kind="multilabel")
-    each = [metrics.ece(COLUMNS, TAGS, M, kind="multilabel") for M in (5, 10)]
+        assert math.isclose(metric(COLUMNS, TAGS, task="multilabel"), want, rel_tol=1e-12)
+    several = metrics.ece(COLUMNS, TAGS, [5, 10], task="multilabel")
+    each = [metrics.ece(COLUMNS, TAGS, M, task="multilabel") for M in (5, 10)]
     assert close(several, each, COLUMNS.numel(), size=1.)
-    each = metrics.classwise_ece(COLUMNS, TAGS, kind="multilabel", reduction="none")
+    each = metrics.classwise_ece(COLUMNS, TAGS, task="multilabel", reduction="none")
     want = torch.stack([metrics.ece(p, y) for p, y in zip(COLUMNS.T, TAGS.T)])
     torch.testing.assert_close(each, want, rtol=1e-12, atol=0)
     pixels = COLUMNS.view(4, 5, 3).movedim(2, 1), TAGS.view(4, 5, 3).movedim(2, 1)
-    assert math.isclose(metrics.ece(*pixels, kind="multilabel"), metrics.ece(COLUMNS, TAGS, kind="multilabel"))
+    assert math.isclose(metrics.ece(*pixels, task="multilabel"), metrics.ece(COLUMNS, TAGS, task="multilabel"))
 
 
 BAD = {
@@ -237,33 +235,32 @@ BAD = {
     "a flag for an index": ((P, Y, dict(ignore_index=True)), "ignore_index: True, want a whole number"),
     "another label": ((P, 2*Y, dict(ignore_index=-1)), "target: label 2 at row"),
     "nan where it is ignored": ((P/(Y > 0), Y, dict(ignore_index=0)), "probs: (nan|inf) at row"),
-    "an unknown kind": ((COLUMNS, TAGS, dict(kind="binary")), "kind: 'binary' is not known; .*known: multilabel"),
-    "labels of one column": ((COLUMNS, TAGS[:, 0], dict(kind="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
-    "a tag of 2": ((COLUMNS, TAGS*2, dict(kind="multilabel")), "label 2 at row [0-9]+, column [0-9], want 0 or 1"),
-    "no column": ((P, Y, dict(kind="multilabel")), r"probs: shape \(40,\), want \(N, K\)"),
-    "float tags": ((COLUMNS, TAGS.float(), dict(kind="multilabel")), "target: float32, .* whole numbers or flags"),
-    "columns of logits": ((COLUMNS*3, TAGS, dict(kind="multilabel")), "probs: .* logits need .sigmoid"),
-    "classes without kind": ((COLUMNS, TAGS, {}), r"target: shape \(20, 3\), want \(20,\)"),
+    "an unknown task": ((COLUMNS, TAGS, dict(task="multilable")), "task: 'multilable' is not known; did you mean"),
+    "no tags": ((COLUMNS, None, dict(task="multilabel")), "target: None, want class ids"),
+    "all tags ignored": ((COLUMNS, 0*TAGS - 1, dict(task="multilabel", ignore_index=-1)), "no sample is left"),
+    "labels of one column": ((COLUMNS, TAGS[:, 0], dict(task="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
+    "a tag of 2": ((COLUMNS, TAGS*2, dict(task="multilabel")), "label 2 at row [0-9]+, column [0-9], want 0 or 1"),
+    "no column": ((P, Y, dict(task="multilabel")), r"probs: shape \(40,\), want \(N, K\)"),
+    "float tags": ((COLUMNS, TAGS.float(), dict(task="multilabel")), "target: float32, .* whole numbers or flags"),
+    "columns of logits": ((COLUMNS*3, TAGS, dict(task="multilabel")), "probs: .* logits need .sigmoid"),
+    "classes without task": ((COLUMNS, TAGS, {}), r"target: shape \(20, 3\), want \(20,\)"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("name", ["ece", "smooth_ece", "classwise_ece", "nll", "brier_score", "entropy", "error_rate"])
-def test_bad_input_is_refused(name, case):
+def test_bad_input_is_refused(case):
     (probs, target, options), message = BAD[case]
-    with pytest.raises(ValueError, match=message):
-        getattr(metrics, name)(probs, target, **options)
+    for metric in metrics.ece, metrics.nll, partial(metrics.bootstrap_ci, metrics.nll, n_boot=2):
+        with pytest.raises(ValueError, match=message):
+            metric(probs, target, **options)
 
 
-def test_labels_are_needed_to_ignore_them():
-    with pytest.raises(ValueError, match="target: None, want class ids to leave out those of -1"):
+def test_what_needs_labels_or_counts():
+    with pytest.raises(ValueError, match="target: None, want class ids, to leave out samples of class -1"):
         metrics.entropy(P, ignore_index=-1)
-
-
-def test_weights_have_no_place_in_bins_of_equal_mass():
     with pytest.raises(ValueError, match="sample_weight: bins of equal mass count samples"):
         metrics.reliability_bins(P, Y, scheme="mass", sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match="sample_weight: noise is that of counts; leave the weights out"):
+    with pytest.raises(ValueError, match="sample_weight: noise needs counts; leave the weights out"):
         _ = metrics.reliability_bins(P, Y, sample_weight=WEIGHTS).noise
 
 
@@ -347,55 +344,20 @@ def test_the_table_is_the_calibration_curve_of_scikit_learn(strategy, scheme):
     np.testing.assert_allclose(table.conf[full], mean, atol=1e-12 if scheme == "width" else .02)  # lie elsewhere
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_smooth_ece_agrees_with_relplot(seed):
-    draw = np.random.default_rng(seed)
-    p = draw.beta(2, 2, size=3000)*.9 + .05
-    y = draw.random(3000) < p**(1 + seed/4)
-    assert math.isclose(metrics.smooth_ece(p, y), relplot.smECE(p, y), abs_tol=5e-4)
-    for sigma in .02, .05, .2:
-        assert math.isclose(metrics.smooth_ece(p, y, sigma=sigma), relplot.smECE_sigma(p, y, sigma), abs_tol=5e-4)
-
-
 # over batches
 
 KINDS = dict(ece=streaming.ECE, mce=streaming.MCE, classwise_ece=partial(streaming.ClasswiseECE, 1), nll=streaming.NLL,
              brier_score=streaming.BrierScore, error_rate=streaming.ErrorRate)
 
 
-def sharded():
-    "Of one column in uneven batches on two processes, one of whose batches are all ignored."
-    ignored, found = torch.tensor(DATA["ignored"]), {}
-    with joined("cpu"):
-        rows = range(0, 11) if rank() == 0 else range(11, 40)
-        for name, kind in KINDS.items():
-            metric = kind(ignore_index=-1)
-            metric.update(P[:3], torch.full((3,), -1))
-            for r in torch.tensor(rows).split(4):
-                metric.update(P[r], ignored[r])
-            found[name] = metric.compute().item()
-    return found
-
-
-def test_two_processes_equal_the_whole():
-    want = {name: getattr(metrics, name)(*INPUTS["ignored"][:2], ignore_index=-1).item() for name in KINDS}
-    for got in on_processes(2, sharded):
-        assert got.keys() == want.keys() and all(abs(got[k] - want[k]) < 1e-12 for k in want)
-
-
 @pytest.mark.parametrize("name", KINDS)
-def test_batches_of_one_column(name):
+def test_binary_batches(name):
     metric, whole = KINDS[name](), getattr(metrics, name)(P, Y)
     for p, y in zip(P.split(7), Y.split(7)):
         metric(p[:, None], y.bool())
-    torch.testing.assert_close(metric.compute(), whole, rtol=0, atol=1e-12)
     with pytest.raises(ValueError, match="probs: several columns, but earlier batches had one column"):
         metric(torch.stack([1 - P, P], 1), Y)
     torch.testing.assert_close(metric.compute(), whole, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_a_batch_of_ignored_labels_only(name):
     metric = KINDS[name](ignore_index=0)
     assert metric(P[:2], 0*Y[:2]).isnan() and metric.compute().isnan() and metric.n == 0
     metric.update(P, Y)
@@ -426,14 +388,14 @@ def test_bootstrap_of_columns_by_hand():
     for labels, weights, options in ((tags, ones, {}), (tags, weight, dict(sample_weight=weight)),
                                      (some, ones, dict(ignore_index=-1)),
                                      (some, weight, dict(sample_weight=weight, ignore_index=-1))):
-        got = metrics.bootstrap_ci(metrics.brier_score, probs, labels, n_boot=40, seed=3, level=.9, kind="multilabel",
+        got = metrics.bootstrap_ci(metrics.brier_score, probs, labels, n_boot=40, seed=3, level=.9, task="multilabel",
                                    **options)
         np.testing.assert_allclose(got, by_hand(labels, weights), rtol=1e-12)
 
 
 def test_bootstrap_of_columns():
     "A function of one's own gets the rows of both; one column is one column; images are rows of pixels."
-    options = dict(n_boot=30, kind="multilabel")
+    options = dict(n_boot=30, task="multilabel")
     own = metrics.bootstrap_ci(lambda probs, target: (probs - target).square().mean(), COLUMNS, TAGS, **options)
     np.testing.assert_allclose(own, metrics.bootstrap_ci(metrics.brier_score, COLUMNS, TAGS, **options), rtol=1e-12)
     one = metrics.bootstrap_ci(metrics.nll, COLUMNS[:, :1], TAGS[:, :1], **options)
@@ -445,24 +407,9 @@ def test_bootstrap_of_columns():
     weight = WEIGHTS.new_ones(N//2, 2)
     assert metrics.bootstrap_ci(metrics.nll, *pixels, sample_weight=weight, **options) == pytest.approx(flat)
     alone = torch.where(torch.arange(N)[:, None] > 0, -1, TAGS)  # most resamples have no label of a column
-    lo, hi = metrics.bootstrap_ci(metrics.nll, COLUMNS, alone, ignore_index=-1, n_boot=60, kind="multilabel")
-    want = metrics.nll(COLUMNS[:1], TAGS[:1], kind="multilabel")
+    lo, hi = metrics.bootstrap_ci(metrics.nll, COLUMNS, alone, ignore_index=-1, n_boot=60, task="multilabel")
+    want = metrics.nll(COLUMNS[:1], TAGS[:1], task="multilabel")
     assert close(lo, want, N*K) and close(hi, want, N*K)
     alone[:, 1:] = TAGS[:, 1:]  # of the first column
-    lo, hi = metrics.bootstrap_ci(metrics.nll, COLUMNS, alone, ignore_index=-1, n_boot=60, kind="multilabel")
-    assert lo < metrics.nll(COLUMNS, alone, kind="multilabel", ignore_index=-1) < hi
-
-
-@pytest.mark.parametrize("args, options, message", [
-    ((COLUMNS, TAGS), dict(kind="multilable"), "kind: 'multilable' is not known; did you mean 'multilabel'"),
-    ((COLUMNS, TAGS[:, 0]), dict(kind="multilabel"), "target: int64, shape"),
-    ((COLUMNS, None), dict(kind="multilabel"), "target: None, want class ids"),
-    ((COLUMNS, TAGS + 1), dict(kind="multilabel"), "label 2 at row"),
-    ((2*COLUMNS + 1, TAGS), dict(kind="multilabel"), "want numbers in \\[0, 1\\]"),
-    ((COLUMNS, TAGS), dict(kind="multilabel", sample_weight=[1.]), "sample_weight: shape"),
-    ((COLUMNS, 0*TAGS - 1), dict(kind="multilabel", ignore_index=-1), "target: no sample is left"),
-    ((COLUMNS, TAGS), dict(kind="multilabel", sample_weight=torch.zeros(len(TAGS))), "target: no sample is left"),
-])
-def test_bootstrap_of_columns_refuses(args, options, message):
-    with pytest.raises(ValueError, match=message):
-        metrics.bootstrap_ci(metrics.nll, *args, n_boot=2, **options)
+    lo, hi = metrics.bootstrap_ci(metrics.nll, COLUMNS, alone, ignore_index=-1, n_boot=60, task="multilabel")
+    assert lo < metrics.nll(COLUMNS, alone, task="multilabel", ignore_index=-1) < hi

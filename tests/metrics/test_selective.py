@@ -108,7 +108,7 @@ def test_edges():
     both = torch.stack([as_column(SCORE, WRONG)[0]]*2, 1)
     tags = torch.stack([1 - WRONG.long(), 1 - WRONG.long().flip(0)], 1)
     each = [metrics.augrc(both[:, k], tags[:, k]) for k in (0, 1)]
-    torch.testing.assert_close(metrics.augrc(both, tags, kind="multilabel"), sum(each)/2)
+    torch.testing.assert_close(metrics.augrc(both, tags, task="multilabel"), sum(each)/2)
     probs, target = as_column(SCORE, WRONG)
     kept = metrics.aurc(probs[target == 0], target[target == 0])
     assert close(metrics.aurc(probs, target, ignore_index=1), kept, len(probs))
@@ -128,7 +128,7 @@ def test_the_bootstrap_holds_the_truth():
 
 REFUSED = [
     (lambda: metrics.aurc(PROBS, [0]*40, score="maxx"), "score: 'maxx' is not known; did you mean 'max'"),
-    (lambda: metrics.aurc(PROBS, [0]*40, score=PROBS), "score: a .* is not known; .*; scores of your own take"),
+    (lambda: metrics.aurc(PROBS, [0]*40, score=PROBS), "score: a .* is not known; .*; custom scores take"),
     (lambda: metrics.aurc([[.7, .7]], [0]), "probs: row 0 sums to 1.400"),
     (lambda: metrics.RiskCoverage.of(torch.tensor([math.inf]), torch.tensor([True])), "score: nan or inf"),
     (lambda: metrics.ood_auroc([[2., 0.]], [[.5, .5]]), "inside: probs: 2 at row 0"),

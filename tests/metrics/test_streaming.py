@@ -1,34 +1,64 @@
-"Streaming metrics: batches and uneven shards on two processes add up to the whole, and refused ones change nothing."
+"Streaming metrics: batches and shards on two processes add up to the whole; refused batches change nothing."
+from functools import partial
+from itertools import product
+
 import pytest
 import torch
 from conftest import on_processes, rounding
 from torchmetrics import MetricCollection
-from torchmetrics.classification import MulticlassCalibrationError
+from torchmetrics.classification import BinaryCalibrationError, MulticlassCalibrationError
 
 from calibnb import metrics
 from calibnb.metrics import streaming
 from calibnb.processes.distributed import joined, rank
 
+PEERS = dict(binary=BinaryCalibrationError, multiclass=partial(MulticlassCalibrationError, 4))
+
+
 def sharded():
-    "Of two uneven shards on two processes, and of the whole: by name."
+    "Return metrics of two uneven shards on two processes, a batch of ignored labels among them, and of the whole."
     draw = torch.Generator().manual_seed(0)
     probs, target = torch.randn(501, 4, generator=draw).softmax(1), torch.randint(4, (501,), generator=draw)
-    kinds = dict(ece=streaming.ECE(), mce=streaming.MCE(), classwise_ece=streaming.ClasswiseECE(4),
-                 nll=streaming.NLL(), brier_score=streaming.BrierScore(), error_rate=streaming.ErrorRate())
-    mine = MetricCollection(kinds | dict(theirs=MulticlassCalibrationError(4, n_bins=15)))
-    with joined("cpu"):
-        shard = slice(0, 350) if rank() == 0 else slice(350, 501)
-        for p, y in zip(probs[shard].split(64), target[shard].split(64)):
-            mine.update(p, y)
-        got = {k: v.item() for k, v in mine.compute().items()}
-    return got, {k: getattr(metrics, k)(probs, target).item() for k in kinds}
+    target[::9] = -1
+    found = {}
+    for task, p, y, K in ("multiclass", probs, target, 4), ("binary", probs[:, 1], target.clamp(-1, 1), 1):
+        kinds = dict(ece=streaming.ECE, mce=streaming.MCE, classwise_ece=partial(streaming.ClasswiseECE, K),
+                     nll=streaming.NLL, brier_score=streaming.BrierScore, error_rate=streaming.ErrorRate)
+        mine = MetricCollection({name: kind(ignore_index=-1) for name, kind in kinds.items()})
+        with joined("cpu"):
+            shard = slice(0, 350) if rank() == 0 else slice(350, 501)
+            mine.update(p[:3], torch.full((3,), -1))
+            for batch in zip(p[shard].split(64), y[shard].split(64)):
+                mine.update(*batch)
+            got = {name: value.item() for name, value in mine.compute().items()}
+        found[task] = got, {name: getattr(metrics, name)(p, y, ignore_index=-1).item() for name in kinds}
+    return found
 
 
 def test_two_processes_equal_the_whole():
-    for got, want in on_processes(2, sharded):
-        assert abs(got.pop("theirs") - want["ece"]) < rounding(501, torch.float32)  # theirs sums in float32
-        assert got.keys() == want.keys()
-        assert all(abs(got[k] - want[k]) < 1e-12 for k in want)
+    for found in on_processes(2, sharded):
+        for got, want in found.values():
+            assert got.keys() == want.keys()
+            assert all(abs(got[name] - want[name]) < 1e-12 for name in want)
+
+
+@pytest.mark.parametrize("ignored", [None, -1, 0])
+@pytest.mark.parametrize("task", PEERS)
+def test_batches_agree_with_torchmetrics(task, ignored):
+    "Images in three batches, by batch and in all, for every norm and some numbers of bins."
+    draw = torch.Generator().manual_seed(1)
+    logits, target = 2*torch.randn(3, 32, 4, 5, generator=draw), torch.randint(4, (3, 32, 5), generator=draw)
+    probs = logits.softmax(2) if task == "multiclass" else logits[:, :, 0].sigmoid()
+    target = target if task == "multiclass" else target % 2
+    if ignored is not None:
+        target[torch.rand(target.shape, generator=draw) < .1] = ignored
+    for norm, n_bins in product(["l1", "max"], [10, 15, 20]):
+        ours = streaming.ECE(n_bins, norm=norm, ignore_index=ignored)
+        peer = PEERS[task](n_bins=n_bins, norm=norm, ignore_index=ignored)
+        for p, y in zip(probs, target):
+            value = ours(p if task == "multiclass" else p[:, None], y)
+            assert torch.isclose(value.float(), peer(p, y), rtol=0, atol=rounding(160, torch.float32))
+        assert torch.isclose(ours.compute().float(), peer.compute(), rtol=0, atol=rounding(480, torch.float32))
 
 
 KINDS = [streaming.ECE, streaming.MCE, lambda **o: streaming.ClasswiseECE(3, **o), streaming.ErrorRate, streaming.NLL,

@@ -46,8 +46,8 @@ def test_golden_bootstrap(name, monkeypatch):
     monkeypatch.setattr(torch, "randint", lambda *args, **options: torch.tensor(next(rows)))
     for piece in (2**22, 60):  # all rows at once, and two at a time
         rows = iter(DATA["drawn"])
-        monkeypatch.setattr(testing, "_PIECE", piece)
-        statistic, null = testing._bootstrapped(PROBS, TRUTH - PROBS, want["width"], 5, 0)
+        monkeypatch.setattr(testing, "_CHUNK", piece)
+        statistic, null = testing._bootstrap_null(PROBS, TRUTH - PROBS, want["width"], 5, 0)
         within(statistic, want["statistic"], case)
         within(null, want["bootstrapped"], case)
 
@@ -59,7 +59,7 @@ def test_golden_numbers_of_a_column():
 
 
 def test_the_p_value_counts_the_bootstrapped_values():
-    statistic, null = testing._bootstrapped(PROBS, TRUTH - PROBS, .5, 200, 3)
+    statistic, null = testing._bootstrap_null(PROBS, TRUTH - PROBS, .5, 200, 3)
     found = metrics.skce_test(PROBS, LABELS, .5, draws=200, seed=3)
     assert close(found.p, (1 + (null >= statistic).sum().item())/201)
     assert found.value == pytest.approx(metrics.skce(PROBS, LABELS, .5).item(), abs=1e-15)
@@ -126,7 +126,7 @@ def test_edges():
     assert half.dtype == torch.float64
     counted = metrics.skce(COLUMN[TAGS == 1], TAGS[TAGS == 1], .5)
     assert close(metrics.skce(COLUMN, TAGS, .5, ignore_index=0), counted, len(TAGS)**2, size=1.)
-    both = metrics.skce(PROBS[:, :2], TRUTH[:, :2], .5, kind="multilabel")
+    both = metrics.skce(PROBS[:, :2], TRUTH[:, :2], .5, task="multilabel")
     torch.testing.assert_close(both, sum(metrics.skce(PROBS[:, k], TRUTH[:, k], .5) for k in (0, 1))/2)
 
 

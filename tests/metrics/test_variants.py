@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibnb import metrics
-from calibnb.metrics.smoothing import beta_regression, dirichlet_regression
 from calibnb.metrics.variants import brownian_cdf
 
 CASES, DATA = vectors("variants")
@@ -65,16 +64,15 @@ ALL = {"over": metrics.overconfidence_error, "under": metrics.underconfidence_er
        "ks": metrics.ks_error, "marginal": metrics.marginal_ce, "canonical": metrics.canonical_ce}
 
 
-@pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("name", ALL)
-def test_edges(name, edge):
-    probs, target = EDGES[edge]
-    value = ALL[name](probs, target)
-    assert value.dtype == torch.float64 and value.ndim == 0 and value.device.type == "cpu"
-    if name == "canonical" and len(target) == 1:
-        assert value.isnan()
-    else:
-        assert 0 <= value <= (2 if name == "canonical" else 1)
+def test_edges(name):
+    for probs, target in EDGES.values():
+        value = ALL[name](probs, target)
+        assert value.dtype == torch.float64 and value.ndim == 0 and value.device.type == "cpu"
+        if name == "canonical" and len(target) == 1:
+            assert value.isnan()
+        else:
+            assert 0 <= value <= (2 if name == "canonical" else 1)
 
 
 def test_what_the_edges_give():
@@ -115,20 +113,13 @@ def test_columns_of_a_multilabel_problem():
     probs, tags = torch.stack([COLUMN, COLUMN.flip(0)], 1), torch.stack([TAGS, TAGS], 1)
     for metric in (metrics.ks_error, metrics.overconfidence_error, metrics.underconfidence_error):
         each = [metric(probs[:, k], tags[:, k]) for k in (0, 1)]
-        torch.testing.assert_close(metric(probs, tags, kind="multilabel"), torch.stack(each).mean())
+        torch.testing.assert_close(metric(probs, tags, task="multilabel"), torch.stack(each).mean())
     for metric in ALL.values():
         if metric is not metrics.top_k_ece:
             want = metric(COLUMN[TAGS == 1], TAGS[TAGS == 1])
             torch.testing.assert_close(metric(COLUMN, TAGS, ignore_index=0), want)
     torch.testing.assert_close(metrics.canonical_ce(COLUMN, TAGS), metrics.kde_ece(COLUMN, TAGS))
     torch.testing.assert_close(metrics.canonical_ce(COLUMN, TAGS, "loo"), metrics.kde_ece(COLUMN, TAGS, "loo"))
-
-
-def test_two_classes_are_one_column_for_dirichlet_kernels():
-    two = torch.stack([1 - COLUMN, COLUMN], 1)
-    for width in (.001, .1, 1.):
-        pair = dirichlet_regression(two, TAGS[:, None], width)[:, 0], beta_regression(COLUMN, TAGS, width)
-        torch.testing.assert_close(*pair, rtol=0, atol=1e-8)
 
 
 REFUSED = [
@@ -157,8 +148,6 @@ def test_bad_options_are_refused(metric, options, message):
 def test_bad_input_is_refused(name):
     with pytest.raises(ValueError, match="probs: row 0 sums to 1.400"):
         ALL[name]([[.7, .7]], [0])
-    with pytest.raises(ValueError, match="target: label 4 at row 0"):
-        ALL[name](PROBS, torch.full_like(LABELS, 4))
 
 
 def drawn(n, K, sharper, seed):
