@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_serializer, model_validator
 
 from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
-from ..losses.modules import _COUNTS, loss_options, make_loss
+from ..losses.modules import _SAMPLE_OPTIONS, loss_options, make_loss
 from ..data.cache import MissingData
 from ..data.sets import check_data, data_fingerprint, data_options
 from ..models.named import model_options
@@ -31,7 +31,7 @@ def _complete_args(part, name, args):
     if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
     complete = _OPTIONS_OF[part](name, **args)
     if part == 'loss':  # `weight` and `ignore_index` are newer than old runs: left out if unset, so that names stay
-        complete = {k: v for k, v in complete.items() if v is not None or k not in _COUNTS}
+        complete = {k: v for k, v in complete.items() if v is not None or k not in _SAMPLE_OPTIONS}
     return _as_json(f'{part}_args', complete)
 
 def _as_json(name, args):

@@ -20,7 +20,7 @@ from ..core.options import pick
 from ..core.checks import as_tensor
 from ..core.predictions import Predictions
 from ..core.plugins import Registry, registers
-from ..losses.weights import counted, gamma_of_bin, gamma_of_bucket
+from ..losses.weights import check_batch, gamma_of_bin, gamma_of_bucket
 from ..metrics.scores import brier_of_samples
 from ..posthoc.temperature import ece_by_temperature, ece_temperature_in, nll_temperature
 from ..models.named import head_gradient_norm
@@ -179,7 +179,7 @@ class ConfidenceHistogram(Snapshots):
 def _divisor(loss, logits, target):
     "Return the divisor of a mean loss: the number of samples, or the sum of their weights."
     weight = loss.weight if 'weight' in getattr(loss, 'tensors', ()) else None
-    shares = counted(logits, target, weight, getattr(loss, 'options', {}).get('ignore_index')).shares()
+    shares = check_batch(logits, target, weight, getattr(loss, 'options', {}).get('ignore_index')).shares()
     return len(target) if shares is None else shares.double().sum().item()
 
 class GradientNorms(Snapshots):
