@@ -22,9 +22,9 @@ from .splits import Split
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #d7f9f27b
 def _line(n, sigma, truncate, edge):
-    "(n, n) weights by which a Gaussian of `sigma` pixels, cut off at `truncate` sigma, smooths a line."
-    reach = int(truncate*sigma + .5)
-    steps = np.arange(-reach, reach + 1)
+    "Return the (n, n) matrix that smooths a line with a Gaussian of `sigma` pixels, cut off at `truncate` sigma."
+    radius = int(truncate*sigma + .5)
+    steps = np.arange(-radius, radius + 1)
     weights = np.exp(-.5*(steps/sigma)**2) if sigma > 0 else np.ones(1)
     places = np.arange(n)[:, None] + steps
     if edge == 'mirror': places = np.where(places % (2*n) < n, places % (2*n), 2*n - 1 - places % (2*n))
@@ -33,7 +33,7 @@ def _line(n, sigma, truncate, edge):
     return torch.from_numpy(matrix).float()
 
 def _smooth(x, sigma, truncate=4., edge='repeat'):
-    "(N, C, H, W) images or fields, smoothed."
+    "Smooth (N, C, H, W) images or fields."
     down, across = (_line(n, sigma, truncate, edge) for n in x.shape[2:])
     return down @ x @ across.T
 
@@ -54,10 +54,10 @@ def _gaussian_blur(x, c, g): return _smooth(x, c)
 
 @cache
 def _disc(radius, soft):
-    "(1, 1, n, n) disc of weights, its rim softened by a Gaussian of 3 pixels, of 5 beyond a radius of 8."
-    reach, rim = int(radius) + 2, 1 if radius <= 8 else 2
-    at = np.arange(-reach, reach + 1)
-    disc = (at[:, None]**2 + at**2 <= radius**2).astype(np.float64)
+    "Return a (1, 1, n, n) disc of weights, its rim softened by a Gaussian of 3 pixels, 5 beyond a radius of 8."
+    half_width, rim = int(radius) + 2, 1 if radius <= 8 else 2
+    x = np.arange(-half_width, half_width + 1)
+    disc = (x[:, None]**2 + x**2 <= radius**2).astype(np.float64)
     weights = np.exp(-.5*(np.arange(-rim, rim + 1)/soft)**2)
     softened = [np.convolve(line, weights/weights.sum(), 'same') for line in disc/disc.sum()]
     softened = [np.convolve(line, weights/weights.sum(), 'same') for line in np.transpose(softened)]
@@ -65,20 +65,19 @@ def _disc(radius, soft):
 
 def _defocus_blur(x, c, g):
     kernel = _disc(*c)
-    reach = kernel.shape[-1]//2
-    index = [torch.from_numpy(_mirrored(n, reach)) for n in x.shape[2:]]
+    index = [torch.from_numpy(_mirrored(n, kernel.shape[-1]//2)) for n in x.shape[2:]]
     padded = x[:, :, index[0][:, None], index[1]]
     return F.conv2d(padded.flatten(0, 1)[:, None], kernel).view(x.shape)
 
-def _mirrored(n, reach):
-    "Places of a line and of `reach` pixels beyond each end, mirrored at the middle of the last pixel."
+def _mirrored(n, border):
+    "Return the indices of a line and of `border` pixels beyond each end, mirrored at the middle of the last pixel."
     period = max(1, 2*(n - 1))
-    places = np.arange(-reach, n + reach) % period
+    places = np.arange(-border, n + border) % period
     return np.minimum(places, period - places)
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #51ecbcfc
 def _moved(x, angle, radius, sigma):
-    "Images blurred along a line: `angle` (N,) in degrees; weights fall as half a Gaussian over 2*radius + 1 pixels."
+    "Blur images along lines of `angle` (N,) degrees; weights fall as half a Gaussian over 2*radius + 1 pixels."
     N, _, H, W = x.shape
     steps = torch.arange(2*radius + 1, dtype=torch.float32, device='cpu')
     weights = (-.5*(steps/sigma).square()).exp()
@@ -94,7 +93,7 @@ def _moved(x, angle, radius, sigma):
 def _motion_blur(x, c, g): return _moved(x, _uniform(len(x), -45, 45, g), *c)
 
 def _zoomed(x, factor):
-    "The middle of images, enlarged to their size."
+    "Enlarge the middle of images to their size."
     H, W = x.shape[2:]
     h, w = (int(np.ceil(n/factor)) for n in (H, W))
     top, left = (H - h)//2, (W - w)//2
@@ -110,33 +109,33 @@ def _zoom_blur(x, c, g):
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #f6af3729
 def _glass_blur(x, c, g):
-    sigma, reach, times = c
+    sigma, distance, times = c
     x = (_smooth(x, sigma)*255).floor()/255
     N, _, H, W = x.shape
     image = torch.arange(N, device='cpu')
     for _ in range(times):
-        steps = torch.randint(-reach, reach, (H, W, 2, N), generator=g, device='cpu')
-        for h in range(H - reach, reach, -1):
-            for w in range(W - reach, reach, -1):
+        steps = torch.randint(-distance, distance, (H, W, 2, N), generator=g, device='cpu')
+        for h in range(H - distance, distance, -1):
+            for w in range(W - distance, distance, -1):
                 down, right = steps[h, w]
                 x[:, :, h, w] = x[image, :, h + down, w + right]
     return _smooth(x, sigma)
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #385880ae
 def _plasma(N, size, decay, g):
-    "(N, 1, size, size) fractal landscapes from 0 to 1, by diamonds and squares; `size` is a power of two."
+    "Draw (N, 1, size, size) fractal landscapes from 0 to 1 by the diamond-square algorithm; `size` is a power of two."
     field, step, wobble = torch.zeros(N, size, size, dtype=torch.float32, device='cpu'), size, 100.
     def middle(total): return total/4 + wobble*_uniform(total.shape, -wobble, wobble, g)
     def pairs(v, by, dim): return v + v.roll(by, dim)
     while step >= 2:
-        half = step//2
+        middle_step = step//2
         corners = field[:, ::step, ::step]
-        field[:, half::step, half::step] = middle(pairs(pairs(corners, -1, 1), -1, 2))
-        centres = field[:, half::step, half::step]
+        field[:, middle_step::step, middle_step::step] = middle(pairs(pairs(corners, -1, 1), -1, 2))
+        centres = field[:, middle_step::step, middle_step::step]
         corners = field[:, ::step, ::step]
-        field[:, ::step, half::step] = middle(pairs(centres, 1, 1) + pairs(corners, -1, 2))
-        field[:, half::step, ::step] = middle(pairs(centres, 1, 2) + pairs(corners, -1, 1))
-        step, wobble = half, wobble/decay
+        field[:, ::step, middle_step::step] = middle(pairs(centres, 1, 1) + pairs(corners, -1, 2))
+        field[:, middle_step::step, ::step] = middle(pairs(centres, 1, 2) + pairs(corners, -1, 1))
+        step, wobble = middle_step, wobble/decay
     field -= field.amin((1, 2), keepdim=True)
     return (field/field.amax((1, 2), keepdim=True))[:, None]
 
@@ -150,16 +149,16 @@ def _fog(x, c, g):
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #a1337069
 def _snow(x, c, g):
-    mean, sd, factor, least, radius, sigma, kept = c
+    mean, sd, factor, threshold, radius, sigma, opacity = c
     N, _, H, W = x.shape
     flakes = _zoomed(mean + sd*_normal((N, 1, H, W), g), factor)
-    flakes = flakes.where(flakes >= least, 0.).clamp(0, 1)
+    flakes = flakes.where(flakes >= threshold, 0.).clamp(0, 1)
     flakes = _moved((flakes*255).floor()/255, _uniform(N, -135, -45, g), radius, sigma)
     pale = (_luma(x)*1.5 + .5).maximum(x)
-    return kept*x + (1 - kept)*pale + flakes + flakes.flip((2, 3))
+    return opacity*x + (1 - opacity)*pale + flakes + flakes.flip((2, 3))
 
 def _luma(x):
-    "(N, 1, H, W) brightness of colours, as television has it."
+    "Return the (N, 1, H, W) luma of colours, by the weights of television."
     if x.shape[1] == 1: return x
     return (x*torch.tensor([.299, .587, .114], dtype=torch.float32, device='cpu').view(3, 1, 1)).sum(1, keepdim=True)
 
@@ -173,16 +172,16 @@ def _contrast(x, c, g):
     return (x - mean)*c + mean
 
 def _saturate(x, c, g):
-    factor, more = c
+    factor, shift = c
     if x.shape[1] != 3: raise ValueError(f'kind: saturate wants images of 3 channels, these have {x.shape[1]}')
-    value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
-    spread = value - least
+    value = x.amax(1, keepdim=True)
+    spread = value - x.amin(1, keepdim=True)
     red = torch.tensor([0., 1., 1.], dtype=torch.float32, device='cpu').view(3, 1, 1)
-    away = torch.where(spread > 0, (value - x)/spread.clamp_min(1e-9), red)   # grey has the hue of red, 0
-    return value*(1 - (factor*spread/value.clamp_min(1e-9) + more).clamp(0, 1)*away)
+    hue = torch.where(spread > 0, (value - x)/spread.clamp_min(1e-9), red)   # grey has the hue of red, 0
+    return value*(1 - (factor*spread/value.clamp_min(1e-9) + shift).clamp(0, 1)*hue)
 
 def _each(x, fn):
-    "Images of PIL, one at a time: fn(image) -> image."
+    "Apply fn(image) -> image to PIL images, one at a time."
     pixels = (x*255 + .5).to(torch.uint8).movedim(1, -1).numpy()
     if x.shape[1] == 1: pixels = pixels[..., 0]
     made = torch.from_numpy(np.stack([np.asarray(fn(Image.fromarray(p))) for p in pixels]))
@@ -198,38 +197,38 @@ def _jpeg_compression(x, c, g):
 def _pixelate(x, c, g):
     box = Image.Resampling.BOX
     def coarse(image):
-        few = [max(1, int(n*c)) for n in image.size]
-        return image.resize(few, box).resize(image.size, box)
+        small = [max(1, int(n*c)) for n in image.size]
+        return image.resize(small, box).resize(image.size, box)
     return _each(x, coarse)
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #f4923a9f
 def _elastic_transform(x, c, g):
-    "`c`: how far pixels are pulled, over what distance they go together, how far three corners move; all of the side."
-    pull, together, corners = c
+    "Warp images; `c` is the displacement of pixels, its correlation length and the shift of three corners, in sides."
+    pull, length, corners = c
     N, _, H, W = x.shape
     across, down = torch.meshgrid(*(torch.arange(n, dtype=torch.float32, device='cpu') for n in (W, H)), indexing='xy')
-    there = torch.stack([across, down, torch.ones_like(across)], -1)
-    x = _sampled(x, there.flatten(0, 1) @ _sheet(N, H, W, corners, g), mirror_pixels=False)
-    fields = _smooth(_uniform((N, 2, H, W), -1, 1, g), together*min(H, W), 3., 'mirror')*pull*min(H, W)
-    return _sampled(x, there[..., :2] + fields.movedim(1, -1), mirror_pixels=True)
+    grid = torch.stack([across, down, torch.ones_like(across)], -1)
+    x = _sampled(x, grid.flatten(0, 1) @ _affine_maps(N, H, W, corners, g), mirror_pixels=False)
+    fields = _smooth(_uniform((N, 2, H, W), -1, 1, g), length*min(H, W), 3., 'mirror')*pull*min(H, W)
+    return _sampled(x, grid[..., :2] + fields.movedim(1, -1), mirror_pixels=True)
 
-def _sheet(N, H, W, corners, g):
-    "(N, 3, 2) affine maps that bring back three points, which were each moved by up to `corners` of the side."
-    middle, reach = torch.tensor([W//2, H//2], dtype=torch.float32, device='cpu'), max(1, min(H, W)//3)
+def _affine_maps(N, H, W, corners, g):
+    "Return (N, 3, 2) inverses of random affine maps, which shift three points by up to `corners` of the side."
+    middle, distance = torch.tensor([W//2, H//2], dtype=torch.float32, device='cpu'), max(1, min(H, W)//3)
     signs = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float32, device='cpu')
-    points = middle + reach*signs
+    points = middle + distance*signs
     moved = points + _uniform((N, 3, 2), -corners*min(H, W), corners*min(H, W), g)
     return torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[..., :1])], -1), points.expand(N, 3, 2))
 
 def _sampled(x, at, mirror_pixels):
-    "Images at (N, H*W or H, W, 2) places, in pixels; beyond the edge mirrored, with or without the last pixel."
+    "Sample images at (N, H*W or H, W, 2) pixel positions; mirrored beyond the edge, with or without the last pixel."
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float32, device='cpu')
     grid = at.reshape(len(x), *x.shape[2:], 2)
     grid = (2*grid + 1)/size - 1 if mirror_pixels else 2*grid/(size - 1).clamp_min(1) - 1
     return F.grid_sample(x, grid, padding_mode='reflection', align_corners=not mirror_pixels)
 
 def _rotate(x, c, g):
-    "Turned by `c` degrees, counter-clockwise; black comes in at the corners."
+    "Rotate images by `c` degrees counter-clockwise, with black corners."
     turn = torch.deg2rad(torch.tensor(c, dtype=torch.float32, device='cpu'))
     H, W = x.shape[2:]
     theta = torch.stack([turn.cos(), -turn.sin()*H/W, turn*0, turn.sin()*W/H, turn.cos(), turn*0]).view(1, 2, 3)
@@ -271,42 +270,42 @@ _KINDS = {  # kind -> (function, constants of CIFAR-10-C, of ImageNet-C) at seve
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #489b6157
 _CONSTANTS = 'cifar10_c', 'imagenet_c'
-_PIECE = 256  # images at a time
+_CHUNK = 256  # images at a time
 
 def list_corruptions()->list[str]:
-    "Kinds that `corrupt` knows."
+    "Return the kinds that `corrupt` knows."
     return list(_KINDS)
 
 def check_corruption(kind:str, severity:int, constants:str='cifar10_c'):
-    "ValueError unless `corrupt` takes these."
+    "Raise ValueError unless `corrupt` takes these options."
     pick('kind', kind, list(_KINDS))
     pick('constants', constants, _CONSTANTS)
     if type(severity) is not int or not 0 <= severity <= 5:
-        raise ValueError(f'severity: {severity!r}, want a whole number from 1 to 5, or 0 for images as they are')
+        raise ValueError(f'severity: {severity!r}, want a whole number from 1 to 5, or 0 for unchanged images')
 
 def corrupt(
     images,                     # (N, C, H, W), C 1 or 3: uint8, or floats from 0 to 1
     kind:str='gaussian_noise',  # one of `list_corruptions()`
-    severity:int=3,             # 1 to 5; 0: as they are
-    *, seed:int=0,              # of all that is drawn; the same draws at each severity
-    constants:str='cifar10_c',  # or 'imagenet_c', those for images of 224 pixels
+    severity:int=3,             # 1 to 5; 0: unchanged
+    *, seed:int=0,              # of all random numbers, which are the same at each severity
+    constants:str='cifar10_c',  # or 'imagenet_c', for images of 224 pixels
 )->Tensor:                      # like the images, on the CPU
-    "Images with a common corruption [Hendrycks 2019]; the same seed gives the same images."
+    "Apply a common corruption to images [Hendrycks 2019]; the same seed gives the same images."
     check_corruption(kind, severity, constants)
     images = _as_images(images)
     if not severity: return images
     fn, *tables = _KINDS[kind]
     c = tables[_CONSTANTS.index(constants)][severity - 1]
-    generator, made = torch.Generator().manual_seed(seed), torch.empty_like(images)
-    for piece, out in zip(images.split(_PIECE), made.split(_PIECE)):
-        x = piece.float()/255 if piece.dtype == torch.uint8 else piece.float()
+    generator, corrupted = torch.Generator().manual_seed(seed), torch.empty_like(images)
+    for chunk, out in zip(images.split(_CHUNK), corrupted.split(_CHUNK)):
+        x = chunk.float()/255 if chunk.dtype == torch.uint8 else chunk.float()
         y = fn(x.clone(), c, generator).clamp(0, 1)
-        out.copy_((255*y + 1e-3).floor() if piece.dtype == torch.uint8 else y)  # truncated as there, but for rounding
-    return made
+        out.copy_((255*y + 1e-3).floor() if chunk.dtype == torch.uint8 else y)  # truncated as in [Hendrycks 2019]
+    return corrupted
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #93fc5461
 def _as_images(images):
-    "Images as a tensor on the CPU; ValueError for what is none."
+    "Return images as a checked tensor on the CPU."
     x = as_tensor(images, 'images').detach().cpu()
     if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape:
         raise ValueError(f'images: shape {tuple(x.shape)}, want (N, C, H, W) with 1 or 3 channels')
@@ -315,19 +314,19 @@ def _as_images(images):
         raise ValueError(f'images: {x.dtype}, want uint8 from 0 to 255, or floats from 0 to 1')
     low, high = x.min().item(), x.max().item()
     if not (low >= 0 and high <= 1):
-        raise ValueError(f'images: values from {low:.3g} to {high:.3g}, want 0 to 1; bring them to that scale first, '
-                         'or give uint8 pixels')
+        raise ValueError(f'images: values from {low:.3g} to {high:.3g}, want 0 to 1; scale them first, '
+                         'or pass uint8 pixels')
     return x
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #aa1394b6
 def corrupt_split(
     split:Split,                # of images: uint8, or floats with their `scale`
     kind:str='gaussian_noise',  # one of `list_corruptions()`
-    severity:int=3,             # 1 to 5; 0: as they are
+    severity:int=3,             # 1 to 5; 0: unchanged
     *, seed:int=0,
     constants:str='cifar10_c',  # or 'imagenet_c'
 )->Split:                       # on the CPU, without a posterior unless the severity is 0
-    "A split with corrupted images; ValueError for what are no images."
+    "Corrupt the images of a split; ValueError for other inputs."
     check_corruption(kind, severity, constants)
     if not severity: return split
     x = split.x[:].cpu()  # `Rows` are read from disk

@@ -13,21 +13,21 @@ from .cache import data_root
 
 # %% ../../nbs/50_data/09_downloads.ipynb #4fd43a46
 def _torchvision(*calls):
-    "A fetcher that makes torchvision's data sets, given as (class, options)."
+    "Return a function that downloads torchvision's data sets, given as (class, options)."
     def fetch(root):
         import torchvision
         for name, options in calls: getattr(torchvision.datasets, name)(root, download=True, **options)
     return fetch
 
 def _archive(address):
-    "A fetcher that unpacks a file from the net."
+    "Return a function that downloads and unpacks a file."
     def fetch(root):
         from torchvision.datasets.utils import download_and_extract_archive
         download_and_extract_archive(address, str(root))
     return fetch
 
 def _file(address):
-    "A fetcher that keeps a file from the net as it is."
+    "Return a function that downloads a file."
     def fetch(root):
         from torchvision.datasets.utils import download_url
         download_url(address, str(root))
@@ -49,16 +49,16 @@ downloads = {
 
 # %% ../../nbs/50_data/09_downloads.ipynb #ac7dc144
 def download(
-    name:str,   # of a data set that has makers to get it from
-    root=None,  # where to; `data_root()` when None
+    name:str,   # one of `downloads`
+    root=None,  # folder; None: `data_root()`
 )->Path:        # the folder
-    "Fetch a data set from its makers; an OSError says why it failed. Please look at their terms."
+    "Download a data set from its makers, whose terms apply; an OSError says why it failed."
     root = Path(root) if root else data_root()
     fetch = pick('data to download', name, downloads)
     try:
         root.mkdir(parents=True, exist_ok=True)
         fetch(root)
-    except Exception as e:  # the maker's server, the files and torchvision may all fail in their own way
+    except Exception as e:  # servers, files and torchvision raise many types
         raise OSError(f'data: {name} could not be fetched ({type(e).__name__}: {e}); try again, '
                       f'or put its files into {root} yourself') from e
     return root

@@ -24,12 +24,12 @@ def list_images(
     folder,        # with one folder a class
     classes=None,  # names in order; None: the names of the folders, sorted
 ):                 # (paths, (N,) class ids, class names)
-    "Images of a folder, by class and name, 2.png before 10.png."
+    "List the images of a folder by class and name, 2.png before 10.png."
     folders = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
     classes = folders if classes is None else list(classes)
     if unknown := sorted(set(folders) - set(classes)):
         known = ', '.join(classes[:5])
-        raise ValueError(f'{folder}: class {unknown[0]!r} is not among those of train ({known}, ...)')
+        raise ValueError(f'{folder}: class {unknown[0]!r} is not a class of train ({known}, ...)')
     paths, labels = [], []
     for label, name in enumerate(classes):
         images = _images_below(Path(folder)/name)
@@ -40,7 +40,7 @@ def list_images(
     return paths, np.array(labels, dtype=np.int64), classes
 
 def _images_below(folder):
-    "The images in a folder and its subfolders; of the names in a folder, shorter ones come first."
+    "List the images in a folder and its subfolders; in each folder shorter names come first."
     extensions = _extensions()
     files = sorted(folder.rglob('*'), key=lambda p: (p.parent, len(p.name), p.name))
     return [p for p in files if p.suffix.lower() in extensions]
@@ -50,13 +50,13 @@ def _extensions():
     return IMG_EXTENSIONS
 
 # %% ../../nbs/50_data/02_images.ipynb #c8553c41
-_CHUNK = 256  # images that a thread decodes in turn
+_CHUNK = 256  # images that a thread decodes at a time
 
 def load_image(
     path,
-    size:int|None=None,  # shorter side after resizing, then the middle is cut out; None: as it is
+    size:int|None=None,  # resize the shorter side, then crop the middle; None: unchanged
 )->np.ndarray:           # (3, H, W) uint8
-    "One image in RGB; whatever is wrong with the file is a ValueError that names it."
+    "Read an image in RGB; ValueError names a file that cannot be read."
     from PIL import Image
     from torchvision.transforms.functional import center_crop, resize
     try:
@@ -65,21 +65,21 @@ def load_image(
     except Exception as e: raise ValueError(f'{path}: not a readable image ({reason(e)})') from None
     return np.asarray(image).transpose(2, 0, 1)
 
-_LARGEST_SIDE = 10_000  # pixels; such an image has 300 MB
+_MAX_SIDE = 10_000  # pixels; such an image has 300 MB
 
 def _check_size(size):
-    "ValueError for a size that no image has."
-    if size is not None and not 1 <= size <= _LARGEST_SIDE:
-        raise ValueError(f'size: {size}, want 1 to {_LARGEST_SIDE} pixels')
+    "Raise ValueError for an impossible size."
+    if size is not None and not 1 <= size <= _MAX_SIDE:
+        raise ValueError(f'size: {size}, want 1 to {_MAX_SIDE} pixels')
 
 # %% ../../nbs/50_data/02_images.ipynb #47254943
 def decode_images(
     paths,
-    new,                # (name, shape, dtype) -> array to fill, as `cached` gives it
+    new,                # (name, shape, dtype) -> array to fill, from `cached`
     name:str,           # of the array
     size:int|None=None, # as in `load_image`
 )->np.ndarray:          # (N, 3, H, W) uint8
-    "All images, which must have one shape; the first of another shape is named."
+    "Decode images of one shape; ValueError names the first of another shape."
     shape = load_image(paths[0], size).shape
     out = new(name, (len(paths), *shape))
     def decode(start):
@@ -87,7 +87,7 @@ def decode_images(
             image = load_image(paths[i], size)
             if image.shape != shape:
                 raise ValueError(f'{paths[i]}: {_pixels(image.shape)} pixels, {paths[0].name} has {_pixels(shape)}; '
-                                 'give one size with the option size, e.g. 224')
+                                 'set the option size, e.g. 224')
             out[i] = image
     with ThreadPoolExecutor(os.cpu_count()) as pool: list(pool.map(decode, range(0, len(paths), _CHUNK)))
     return out
@@ -96,17 +96,17 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with one folder a class, or with train/ and perhaps val/ and test/ that have them
+    path,               # with one folder a class, or with train/ and perhaps val/ and test/ with one folder a class
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
-)->dict:                # train_x, train_y, and val_* and test_* where those folders exist
-    "A folder of images, decoded once."
+)->dict:                # train_x, train_y, and val_* and test_* if these folders exist
+    "Read a folder of images, decoded once."
     _check_size(size)
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
     folders = {part: path/part for part in PARTS if (path/part).is_dir()} or {'train': path}
     if 'train' not in folders: raise ValueError(f'{path}: has {", ".join(folders)} but no train')
-    classes, listed = None, {}  # the classes of train are those of all parts
+    classes, listed = None, {}  # all parts have the classes of train
     for part, folder in folders.items():
         paths, labels, classes = list_images(folder, classes)
         listed[part] = paths, labels
@@ -121,13 +121,12 @@ def read_folder(
 
 # %% ../../nbs/50_data/02_images.ipynb #bed4e48c
 def _original_order(labels, root):
-    "Row of each image in the original test set, given that both list the images of a class in the same order."
-    hint = ('it has the labels in the original order, without which the images of a folder cannot be matched '
-            'with CIFAR-10H')
+    "Return each image's row in the original test set; both list the images of a class in the same order."
+    hint = 'it has the labels in the original order, which match the images of a folder with CIFAR-10H'
     file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
     original = np.load(file, allow_pickle=False)
     if not np.array_equal(np.bincount(original), np.bincount(labels)):
-        raise ValueError('cifar10-test-labels.npy: other class counts than the images have')
+        raise ValueError('cifar10-test-labels.npy: class counts differ from the images')
     order = np.empty(len(labels), dtype=np.int64)
     order[np.argsort(labels, kind='stable')] = np.argsort(original, kind='stable')
     return order
@@ -139,9 +138,9 @@ _CIFAR = {'cifar10': ('CIFAR10', 'cifar-10-batches-py'), 'cifar100': ('CIFAR100'
 def read_cifar(
     name:str='cifar10',       # or 'cifar100'
     human_labels:bool=False,  # add test_posterior (10000, 10): CIFAR-10H
-    root=None,                # of all data; `data_root()` when None
+    root=None,                # of all data; None: `data_root()`
 )->dict:
-    "CIFAR from torchvision's files; CIFAR-10 from a folder of images as well."
+    "Read CIFAR from torchvision's files, or CIFAR-10 from a folder of images."
     root = Path(root) if root else data_root()
     dataset, files = _CIFAR[name]
     folders = [p for p in ('cifar10', '') if name == 'cifar10' and _is_cifar10(root/p)]
@@ -173,7 +172,7 @@ def _human_posterior(order, root):
 
 # %% ../../nbs/50_data/02_images.ipynb #e59f5605
 def read_svhn(root=None)->dict:
-    "SVHN, cropped digits: 73,257 for training and 26,032 for test, from torchvision's files."
+    "Read SVHN, cropped digits, 73,257 for training and 26,032 for test, from torchvision's files."
     import torchvision
     root = Path(root) if root else data_root()
     files = {part: find_data('svhn', [f'{part}_32x32.mat'], root) for part in ('train', 'test')}
@@ -186,7 +185,7 @@ def read_svhn(root=None)->dict:
     return cached('svhn', files.values(), make)
 
 def read_tiny_imagenet(root=None)->dict:
-    "Tiny ImageNet: 200 classes, 64x64 pixels; the official validation images are the test set, as in the papers."
+    "Read Tiny ImageNet, 200 classes of 64x64 pixels; its validation images are the test set, as in the papers."
     folder = find_data('tiny_imagenet', ['tiny-imagenet-200'], root)
     train, train_y, classes = list_images(folder/'train')
     notes = folder/'val'/'val_annotations.txt'  # each line: file, class, and a bounding box
@@ -200,7 +199,7 @@ def read_tiny_imagenet(root=None)->dict:
 
 # %% ../../nbs/50_data/02_images.ipynb #2d2f5c9f
 def _inputs(x, name):
-    "Images as (N, C, H, W) uint8, anything else as finite float32."
+    "Return images as (N, C, H, W) uint8, other inputs as finite float32."
     if x.dtype == np.uint8: return _channels_first(x, name)
     if x.dtype.kind not in 'fiu': raise ValueError(f'{name}: {x.dtype} values, want numbers')
     finite = np.isfinite(x)
@@ -210,16 +209,16 @@ def _inputs(x, name):
     return np.ascontiguousarray(x, dtype=np.float32)
 
 def _channels_first(x, name):
-    "(N, C, H, W) from images that may be grey or have their channels last."
+    "Return images, perhaps grey or with channels last, as (N, C, H, W)."
     if x.ndim == 3: return x[:, None]
     if x.ndim != 4:
         raise ValueError(f'{name}: shape {x.shape}, want images (N, H, W), (N, H, W, C) or (N, C, H, W) '
-                         'where the values are uint8')
+                         'of uint8 values')
     channels_last = x.shape[1] > 4 and x.shape[3] in (1, 3, 4)
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
 
 def _labels(y, n, name):
-    "(n,) int64 class ids."
+    "Return labels as checked (n,) int64 class ids."
     valid = y.size == n and y.dtype.kind in 'iu' and not (y < 0).any()
     if not valid: raise ValueError(f'{name}: {y.dtype} of shape {y.shape}, want {n} class ids, integers from 0')
     return y.reshape(-1).astype(np.int64)
@@ -227,8 +226,8 @@ def _labels(y, n, name):
 # %% ../../nbs/50_data/02_images.ipynb #c323c3b5
 def read_npz(
     path,
-)->dict:  # train_x, train_y, and val_* and test_* where the file holds them
-    "Arrays of an .npz file; pickles in it are refused."
+)->dict:  # train_x, train_y, and val_* and test_* if the file has them
+    "Read the arrays of an .npz file; pickles are refused."
     path = Path(path).expanduser()
     if not path.is_file(): raise MissingData(f'data: {path} is not there')
     given, arrays = _load_npz(path), {}
@@ -253,7 +252,7 @@ def _load_npz(path):
                          'np.savez(path, x=..., y=...) writes one') from None
 
 def _npz_names(part):
-    "Pairs of names that the inputs and labels of a part may have."
+    "Return the possible pairs of names of a part's inputs and labels."
     pairs = [(f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y')]
     return [*pairs, ('x', 'y')] if part == 'train' else pairs
 

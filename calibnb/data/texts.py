@@ -15,13 +15,13 @@ from .cache import cached, data_root, find_data
 from .trees import LABEL, WORD, parse_tree, tree_tables
 
 # %% ../../nbs/50_data/04_texts.ipynb #aeef1bc2
-PADDING, UNKNOWN = 0, 1  # token ids that are no word
+PADDING, UNKNOWN = 0, 1  # token ids that stand for no word
 
 def number_words(
     texts,           # iterables of words: the training texts
-    vocabulary:int,  # ids are below it
+    vocabulary:int,  # upper bound of ids
 )->dict:             # word -> id
-    "The most frequent words, numbered from 2."
+    "Number the most frequent words from 2."
     counts = Counter(word for words in texts for word in words)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
@@ -31,7 +31,7 @@ def read_vectors(
     file,        # of GloVe's form: a word and its numbers on each line
     words:dict,  # word -> id
 )->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, for padding and the unknown word
-    "Vectors of words; ValueError for a file of another form, or one that has none of the words."
+    "Read vectors of words; ValueError for a file of another form, or with none of the words."
     vectors = None
     with open(file, encoding='utf-8', newline='\n') as lines:
         for line_number, line in enumerate(lines, 1):
@@ -39,7 +39,7 @@ def read_vectors(
             if vectors is None:
                 shape = 1 + max(words.values(), default=UNKNOWN), 1 + numbers.count(' ')
                 vectors = np.full(shape, np.nan, dtype=np.float32)
-            if word in words and numbers.count(' ') < shape[1]:  # a few words of GloVe's have spaces in them
+            if word in words and numbers.count(' ') < shape[1]:  # a few words of GloVe contain spaces
                 vectors[words[word]] = _as_vector(numbers, shape[1], f'{file}, line {line_number}')
     if vectors is None or np.isnan(vectors).all():
         raise ValueError(f'{file}: holds none of the {len(words)} words, want a word and its numbers on each line')
@@ -55,12 +55,12 @@ _FIVE, _TWO = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment from 
 
 def read_sst(
     fine:bool=False,         # five classes, nothing dropped; else negative and positive
-    phrases:bool=True,       # labels of phrases too, not of whole sentences only
+    phrases:bool=True,       # also labels of phrases, not only of sentences
     vocabulary:int=20_000,
-    vectors:str|None=None,   # a file of GloVe's in the root, e.g. 'glove.840B.300d'; words of all parts then have ids
-    root=None,               # of all data; `data_root()` when None
-)->dict:                     # train_x (N, T, 5) int16, train_y (N,), likewise val and test; vectors (V, D) if asked for
-    "The Stanford Sentiment Treebank, from sst/ or trees/ with train.txt, dev.txt and test.txt."
+    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; words of all parts then have ids
+    root=None,               # of all data; None: `data_root()`
+)->dict:                     # train_x (N, T, 5) int16, train_y (N,), also of val and test; vectors (V, D) if asked for
+    "Read the Stanford Sentiment Treebank, from sst/ or trees/ with train.txt, dev.txt and test.txt."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
     for file in files.values(): find_data('sst', [file], root)
@@ -76,21 +76,21 @@ def read_sst(
 
 def find_vectors(
     name:str,   # e.g. 'glove.840B.300d'
-    root=None,  # of all data; `data_root()` when None
+    root=None,  # of all data; None: `data_root()`
 )->Path:
-    "Where a file of word vectors lies: `<name>.txt` in the root or in its folder glove/; else MissingData."
-    hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), say with the '
-            'environment variable CALIBNB_DATA where it is, or leave the option vectors out')
+    "Find a file of word vectors, `<name>.txt` in the root or in its folder glove/; else raise MissingData."
+    hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), set the '
+            'environment variable CALIBNB_DATA to its folder, or leave the option vectors out')
     return find_data('word vectors', [f'{name}.txt', f'glove/{name}.txt'], root, hint)
 
 # %% ../../nbs/50_data/04_texts.ipynb #d207f39a
 def _words_of(trees, vocabulary):
-    "word -> id, of the leaves of all parts."
+    "Number the words of the leaves of all parts."
     leaves = ([node[WORD].lower() for node in tree if node[WORD]] for part in trees.values() for tree in part)
     return number_words(leaves, vocabulary)
 
 def _tree_arrays(trees, words, classes, phrases):
-    "Tables and labels of each part; every table has as many rows as the largest tree has nodes."
+    "Return tables and labels of each part; the largest tree gives the rows of every table."
     def word_id(word): return words.get(word.lower(), UNKNOWN)
     size = max(len(tree) for part in trees.values() for tree in part)
     arrays = {f'{part}_x': tree_tables(ts, word_id, classes, size, phrases) for part, ts in trees.items()}
@@ -99,7 +99,7 @@ def _tree_arrays(trees, words, classes, phrases):
     return arrays
 
 def _read_trees(file, classes):
-    "The trees of a file whose sentence has a class, a tree a line."
+    "Read the trees of a file, one a line, whose sentences have a class."
     lines = file.read_text(encoding='utf-8').split('\n')
     trees = [parse_tree(line) for line in lines if line.strip()]
     return [tree for tree in trees if classes[tree[-1][LABEL]] != -1]
@@ -108,9 +108,9 @@ def _read_trees(file, classes):
 def read_newsgroups(
     length:int=1000,        # tokens of a message; longer ones are cut, shorter ones padded
     vocabulary:int=20_000,
-    root=None,              # of all data; `data_root()` when None
+    root=None,              # of all data; None: `data_root()`
 )->dict:                    # train_x (11314, length) int32, train_y, test_x (7532, length), test_y
-    "The 20 Newsgroups, split by date, from scikit-learn's own file."
+    "Read 20 Newsgroups, split by date, from scikit-learn's file."
     from sklearn.datasets import fetch_20newsgroups
     from sklearn.feature_extraction.text import CountVectorizer
     home = Path(root) if root else data_root()
@@ -128,7 +128,7 @@ def read_newsgroups(
     return cached('20newsgroups', [file], make, length, vocabulary)
 
 def _token_rows(documents, words, length):
-    "(N, length) token ids, cut or padded."
+    "Return (N, length) token ids, cut or padded."
     x = np.full((len(documents), length), PADDING, dtype=np.int32)
     for row, tokens in zip(x, documents): row[:len(tokens)] = [words.get(t, UNKNOWN) for t in tokens[:length]]
     return x

@@ -15,7 +15,7 @@ from .synth import GaussianMixture, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_DRAW = 2**31  # added to a seed for what is drawn after the first decision (centres, split), which has the seed itself
+_SAMPLE_SEED = 2**31  # added to the seed for samples; the seed itself draws centres or splits
 
 def gaussian_problem(
     seed:int,             # of the centres
@@ -23,7 +23,7 @@ def gaussian_problem(
     dim:int=2,
     span:float=10.,       # centres are uniform in [-span, span]^dim
 )->GaussianMixture:
-    "The mixture behind the data set `gaussians`."
+    "Return the mixture of the data set `gaussians`."
     return GaussianMixture.random(num_classes, dim, span, torch.Generator().manual_seed(seed))
 
 def gaussians(
@@ -35,9 +35,9 @@ def gaussians(
     val_per_class:int=200,
     test_per_class:int=1000,
 )->Splits:
-    "Points of a Gaussian mixture, in its own coordinates, balanced classes, with their posterior."
+    "Draw points of a Gaussian mixture, with balanced classes and their posterior."
     problem = gaussian_problem(seed, num_classes, dim, span)
-    generator = torch.Generator().manual_seed(seed + _DRAW)
+    generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
     def part(per_class):
         x, y = problem.sample(num_classes*per_class, generator, balanced=True)
         return Split(x.float(), y, problem.posterior(x))
@@ -46,7 +46,7 @@ def gaussians(
 # %% ../../nbs/50_data/07_toys.ipynb #6abffbc5
 @cache
 def _digit_images():
-    "(1797, 1, 8, 8) float32 in [0, 1], and (1797,) int64."
+    "Return (1797, 1, 8, 8) float32 images in [0, 1], and (1797,) int64 labels."
     from sklearn.datasets import load_digits
     raw = load_digits()
     return torch.from_numpy(raw.images).float()[:, None]/16, torch.from_numpy(raw.target).long()
@@ -54,27 +54,27 @@ def _digit_images():
 _SCALE = (.3,), (.3,)  # about the mean and the standard deviation of the pixels, from 0 to 1
 
 def _pool_and_scale(x, pool):
-    "Blocks of pixels averaged, then scaled by `_SCALE`."
+    "Average blocks of pixels, then scale by `_SCALE`."
     if pool not in (1, 2, 4, 8):
         raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
     if pool > 1: x = F.avg_pool2d(x, pool)
     (mean,), (std,) = _SCALE
     return (x - mean).div_(std)
 
-_FOR_TRAINING = 700  # images set aside for training, if there are so many: with fewer, the other sets are the same
+_FOR_TRAINING = 700  # images reserved for training, so that a smaller n_train changes no other split
 
 def _three_parts(n, n_train, n_val, seed):
-    "A random permutation of n rows, cut in three: those to train on, of which the first n_train are taken; val; test."
+    "Split a random permutation of n rows into train, of which the first n_train are used, val and test."
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
         raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
                          f'want positive numbers that leave some of {n} images for test')
-    aside = max(n_train, _FOR_TRAINING) if _FOR_TRAINING + n_val < n else n_train
+    reserved = max(n_train, _FOR_TRAINING) if _FOR_TRAINING + n_val < n else n_train
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
-    return rows.split([aside, n_val, n - aside - n_val])
+    return rows.split([reserved, n_val, n - reserved - n_val])
 
 def _check_meta(n_meta, n_val):
     if not 0 <= n_meta < n_val:
-        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} for validation, which they are taken from')
+        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} validation samples that include them')
 
 # %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
@@ -82,9 +82,9 @@ def digits(
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
     n_train:int=700,   # fewer change neither validation nor test
     n_val:int=400,     # the rest is test: 697
-    n_meta:int=0,      # of those for validation, how many are meta_val instead
+    n_meta:int=0,      # validation samples to use as meta_val
 )->Splits:
-    "scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
+    "Split scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
     images, labels = _digit_images()
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)
     _check_meta(n_meta, n_val)
@@ -102,17 +102,17 @@ def noisy_digits(
     pool:int=1,         # side of averaged blocks
     n_train:int=700,    # base images; fewer change neither validation nor test
     n_val:int=400,      # base images; the rest is test: 697
-    n_meta:int=0,       # of those for validation, how many are meta_val instead
+    n_meta:int=0,       # validation samples to use as meta_val
 )->Splits:
-    "Digits turned, shifted, scaled and covered with noise, with label noise of known strength; split before that."
+    "Split digits, then rotate, shift and scale them and add pixel and label noise."
     images, labels = _digit_images()
-    generator = torch.Generator().manual_seed(seed + _DRAW)
+    generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)
     _check_meta(n_meta, n_val)
     def part(rows, variants):
         varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
         return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior, _SCALE, rows[varied.base])
-    seen = part(train, variants)[:n_train*variants]  # all are varied, so that the noise of the others is the same
-    parts = [seen, *(part(rows, more_variants) for rows in (val[n_meta:], test))]
+    used = part(train, variants)[:n_train*variants]  # all are varied, so that val and test do not depend on n_train
+    parts = [used, *(part(rows, more_variants) for rows in (val[n_meta:], test))]
     meta_val = part(val[:n_meta], more_variants) if n_meta else None
     return Splits('noisy_digits', 10, *parts, meta_val)

@@ -11,14 +11,14 @@ import re
 import numpy as np
 
 # %% ../../nbs/50_data/03_trees.ipynb #73f55e9a
-WORD, LEFT, RIGHT, HEIGHT, LABEL = range(5)  # columns of a node; padding has height -1, what has no label has label -1
+WORD, LEFT, RIGHT, HEIGHT, LABEL = range(5)  # columns of a node; the height of padding and a missing label are -1
 
 _token = re.compile(r'[()]|[^ \t\r()]+')  # a word may hold a no-break space
 
 def parse_tree(
     line:str,  # '(3 (2 good) (1 film))'
 )->list:       # of [word, left, right, height, label], sorted by height, the root last
-    "Nodes of a labelled binary tree in brackets; ValueError for anything else."
+    "Parse a labelled binary tree in brackets into nodes; ValueError for other text."
     nodes, open_brackets = [], []
     for token in _token.findall(line):
         if token == '(': open_brackets.append([])
@@ -26,13 +26,13 @@ def parse_tree(
             content = open_brackets.pop() if open_brackets else ['']
             nodes.append(_node(content, nodes, line))
             if not open_brackets: return _by_height(nodes)
-            open_brackets[-1].append(len(nodes) - 1)  # its parent knows a node by its row
+            open_brackets[-1].append(len(nodes) - 1)  # a parent refers to its children by row
         elif open_brackets: open_brackets[-1].append(token)
         else: raise ValueError(f'tree: {line[:60]!r} does not begin with a bracket')
     raise ValueError(f'tree: {line[:60]!r} ends before its brackets are closed')
 
 def _node(content, nodes, line):
-    "A row of the table from what stands in a pair of brackets: a label, and a word or the rows of two children."
+    "Return a row of the table from the content of a pair of brackets: a label, and a word or the rows of two children."
     label, *children = content or ['']
     if not str(label).isdigit() or len(children) not in (1, 2):
         raise ValueError(f'tree: {line[:60]!r}, want nodes (label word) or (label left right)')
@@ -42,7 +42,7 @@ def _node(content, nodes, line):
     return ['', *children, 1 + max(nodes[child][HEIGHT] for child in children), int(label)]
 
 def _by_height(nodes):
-    "The table with lower nodes first, and the children's rows renumbered."
+    "Sort nodes by height and renumber the rows of children."
     order = sorted(range(len(nodes)), key=lambda row: nodes[row][HEIGHT])
     place = {old: new for new, old in enumerate(order)} | {-1: -1}
     return [[word, place[left], place[right], height, label]
@@ -54,9 +54,9 @@ def tree_tables(
     word_id,          # word -> id, not 0
     classes,          # class of each label, -1 for none
     size:int,         # rows of each table, at least the nodes of the largest tree
-    phrases:bool=True,# keep the labels of phrases; else only that of the root
+    phrases:bool=True,# keep the labels of phrases; else only the root's
 )->np.ndarray:        # (N, size, 5) int16
-    "Trees as one array, padded."
+    "Convert trees to one padded array."
     x = np.zeros((len(trees), size, 5), dtype=np.int16)
     x[:, :, LEFT:] = -1
     for table, tree in zip(x, trees):

@@ -185,7 +185,7 @@ def test_folders_of_images(tmp_path, monkeypatch):
     for label in "ant", "bee":
         for i in range(20):
             draw(tmp_path/"insects"/label/f"{i:02}.jpg", 100*(label == "bee"), 20 + i % 3)
-    with pytest.raises(ValueError, match="give one size with the option size"):
+    with pytest.raises(ValueError, match="set the option size"):
         load_data(f"imagefolder:{tmp_path}/insects")
     splits = load_data(f"imagefolder:{tmp_path}/insects", size=16)
     assert [len(s) for s in splits.parts.values()] == [28, 4, 8] and splits.in_shape == (3, 16, 16)
