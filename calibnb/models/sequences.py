@@ -20,11 +20,11 @@ def _conv_relu(c_in, c_out):
     return [nn.Conv1d(c_in, c_out, 5, padding=2), nn.ReLU()]
 
 class TextCNN(Classifier):
-    "Convolutions over token ids, pooled in between, and the largest answer of each channel [Wang 2021]."
+    "Convolutions over token ids with pooling, and the maximum of each channel [Wang 2021]."
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # (length,) of a text in tokens, at least 16
-        vocabulary:int=20_000, # token ids are below it; 0 is padding
+        vocabulary:int=20_000, # upper bound of token ids; 0 is padding
         dim:int=100,           # of the embedding
         width:int=128,         # channels
     ):
@@ -44,44 +44,22 @@ class TextCNN(Classifier):
         embedded = self.embedding(x.long())          # (B, L, dim)
         return self.body(embedded.transpose(1, 2))   # (B, dim, L) -> (B, width)
 
-# %% ../../nbs/55_models/03_sequences.ipynb #84d7bd1f
-class _TreeCell(Classifier):
-    "States of leaves, and of inner nodes from those of their children [Tai 2015, section 3.2]."
-    def __init__(self, vocabulary, embedding, dim, dropout):
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
-        self.dropout = nn.Dropout(dropout)
-        self.leaf = nn.Linear(embedding, 2*dim)
-        self.compose = nn.Linear(2*dim, 5*dim)
-
-    def _leaves(self, words):
-        "(n, 2d) states of words."
-        o, c = self.leaf(self.dropout(self.embedding(words))).chunk(2, 1)
-        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
-
-    def _up(self, children):
-        "(n, 2d) states of nodes from those of their children, left and right."
-        (h_left, c_left), (h_right, c_right) = (state.chunk(2, 1) for state in children)
-        i, o, u, f_left, f_right = self.compose(torch.cat([h_left, h_right], 1)).chunk(5, 1)
-        c = i.sigmoid()*u.tanh() + (f_left + 1).sigmoid()*c_left + (f_right + 1).sigmoid()*c_right
-        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
-
 # %% ../../nbs/55_models/03_sequences.ipynb #1d628e12
 class _Levels(NamedTuple):
-    "Nodes of a batch of trees, level by level. A place is a row of the flattened batch."
-    nodes: Tensor   # (B*T, 5) tables one below the other
-    offset: Tensor  # (B*T,) place of the first node of the same tree
-    order: Tensor   # (M,) places of the nodes, by their height and then by that of the parent
-    rank: Tensor    # (B*T,) position of each node by the height of the parent and then by its own
-    count: Tensor   # (T, T) nodes by their height (rows) and that of the parent (columns; 0: a root), on the CPU
+    "Nodes of a batch of trees, level by level; a row is a row of the flattened batch."
+    nodes: Tensor   # (B*T, 5) concatenated tables
+    offset: Tensor  # (B*T,) row of the first node of the same tree
+    order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
+    rank: Tensor    # (B*T,) position of each node sorted by the parent's height, then by height
+    count: Tensor   # (T, T) nodes of each height (rows) and parent's height (columns; 0: a root), on the CPU
 
-def _inverse(places, n):
-    "(n,) position of each place in `places`; undefined for the others."
-    position = torch.arange(len(places), device=places.device)
-    return torch.empty(n, dtype=torch.long, device=places.device).scatter_(0, places, position)
+def _inverse(rows, n):
+    "Return (n,) positions of row numbers in `rows`; undefined for missing ones."
+    position = torch.arange(len(rows), device=rows.device)
+    return torch.empty(n, dtype=torch.long, device=rows.device).scatter_(0, rows, position)
 
 def _levels(x):
-    "The order in which the states of a batch (B, T, 5) are computed."
+    "Return the order in which the states of a batch (B, T, 5) are computed."
     B, T = x.shape[:2]                                         # T is more than any height
     nodes = x.long().flatten(0, 1)
     offset = torch.arange(B, device=x.device).repeat_interleave(T)*T
@@ -97,50 +75,64 @@ def _levels(x):
     return _Levels(nodes, offset, order[padding:], _inverse(by_parent, B*T) - padding, count)
 
 def _roots(x):
-    "Places of the roots, each the last node of its tree."
+    "Return the rows of the roots, each the last node of its tree."
     return (x[:, :, HEIGHT] >= 0).sum(1) - 1 + torch.arange(len(x), device=x.device)*x.shape[1]
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a37ab8b7
-def _node_states(cell, x):
-    "h of every node, (M, d), and the place of each in the flattened batch (B, T, 5)."
+def _node_states(net, x):
+    "Return h of every node, (M, d), and its row in the flattened batch (B, T, 5)."
     nodes, offset, order, rank, count = _levels(x)
-    states, handed_up = [], defaultdict(list)                  # the latter by the height of the parents
-    start, handed = 0, count[:, 0].sum().item()                # roots are handed to nobody
+    states, for_parents = [], defaultdict(list)                # the latter by the parents' height
+    start, used = 0, count[:, 0].sum().item()                  # roots have no parents and come first in rank
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]
         start += len(level)
-        if height == 0: state = cell._leaves(nodes[level, WORD])
+        if height == 0: state = net._leaves(nodes[level, WORD])
         else:
-            pool = torch.cat(handed_up.pop(height))
+            pool = torch.cat(for_parents.pop(height))
             children = (nodes[level, side] + offset[level] for side in (LEFT, RIGHT))
-            state = cell._up([pool[rank[child] - handed] for child in children])
-            handed += len(pool)
+            state = net._compose([pool[rank[child] - used] for child in children])
+            used += len(pool)
         states.append(state[:, :state.shape[1]//2])
         for parent, part in enumerate(state.split(count[height].tolist())):
-            if parent > 0 and len(part): handed_up[parent].append(part)
+            if parent > 0 and len(part): for_parents[parent].append(part)
     return torch.cat(states), order
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
-class TreeLSTM(_TreeCell):
+class TreeLSTM(Classifier):
     "Binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2]."
     def __init__(self,
         num_classes:int,       # K
-        in_shape,              # (T, 5), as `trees.tree_tables` makes them
-        vocabulary:int=20_000, # word ids are below it
+        in_shape,              # (T, 5), from `trees.tree_tables`
+        vocabulary:int=20_000, # upper bound of word ids
         dim:int=150,           # of the state
         dropout:float=.5,      # of embeddings, and of the features
         embedding:int|None=None, # numbers of a word; None: `dim`; 300 for vectors such as glove.840B.300d
-        embedding_lr:float|None=None, # plain SGD moves the embedding at this rate; None: it is trained like the rest
+        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: as the other parameters
     ):
         if len(in_shape) != 2 or in_shape[1] != 5:
             raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, '
-                             'as those of the data set sst')
+                             'as in the data set sst')
         if embedding_lr is not None and not embedding_lr >= 0:
             raise ValueError(f'embedding_lr: {embedding_lr}, want a learning rate from 0, or None')
-        super().__init__(vocabulary, embedding or dim, dim, dropout)
+        super().__init__()
+        self.embedding, self.dropout = nn.Embedding(vocabulary, embedding or dim, padding_idx=0), nn.Dropout(dropout)
+        self.leaf, self.compose = nn.Linear(embedding or dim, 2*dim), nn.Linear(2*dim, 5*dim)
         self.head = nn.Linear(dim, num_classes)
         nn.init.normal_(self.embedding.weight, std=.1)
         if embedding_lr is not None: self.embedding.weight.sgd_lr = embedding_lr  # `Recipe.make_optimizer` reads it
+
+    def _leaves(self, words):
+        "Return (n, 2d) states of words."
+        o, c = self.leaf(self.dropout(self.embedding(words))).chunk(2, 1)
+        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
+
+    def _compose(self, children):
+        "Return (n, 2d) states of nodes from the states of their left and right children."
+        (h_left, c_left), (h_right, c_right) = (state.chunk(2, 1) for state in children)
+        i, o, u, f_left, f_right = self.compose(torch.cat([h_left, h_right], 1)).chunk(5, 1)
+        c = i.sigmoid()*u.tanh() + (f_left + 1).sigmoid()*c_left + (f_right + 1).sigmoid()*c_right
+        return torch.cat([o.sigmoid()*c.tanh(), c], 1)
 
     def features(self, x):                                               # (B, T, 5) -> (B, d)
         h, order = _node_states(self, x)
@@ -148,7 +140,7 @@ class TreeLSTM(_TreeCell):
         return self.dropout(h[row[_roots(x)]])
 
     def supervised(self, x, y):
-        "Every node with a label is a sample; those of the roots are y."
+        "Return logits and labels of every labelled node; the labels of roots are y."
         h, order = _node_states(self, x)
         label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]
         known = (label >= 0).nonzero()[:, 0]
@@ -158,15 +150,15 @@ class TreeLSTM(_TreeCell):
 @torch.no_grad()
 def set_vectors(
     model,           # with an `embedding`
-    vectors:Tensor,  # (V, D) of word ids, nan where a word has none
+    vectors:Tensor,  # (V, D) of word ids, nan for a word without one
 ):
-    "Begin with these vectors of words; ValueError where they do not fit the embedding."
+    "Initialise an embedding with word vectors; ValueError if they do not fit."
     if not hasattr(model, 'embedding'):
         raise ValueError(f'vectors: for words, but {type(model).__name__} has no embedding; leave the option out')
     weight = model.embedding.weight
-    (n, dim), (most, width) = vectors.shape, weight.shape
+    (n, dim), (vocabulary, width) = vectors.shape, weight.shape
     if dim != width:
         raise ValueError(f'embedding: {width} numbers a word, but the vectors have {dim}; '
                          f'give the model the option embedding={dim}')
-    if n > most: raise ValueError(f'vocabulary: {most} of the model, want at least {n}, as there are vectors')
+    if n > vocabulary: raise ValueError(f'vocabulary: {vocabulary} of the model, want at least {n}, one a vector')
     weight[:n] = torch.where(vectors.isnan(), weight[:n], vectors.to(weight))
