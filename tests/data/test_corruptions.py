@@ -37,7 +37,7 @@ def constants(kind, severity, table=0):
 
 
 def each_pixel(fn):
-    "Of colours: fn(r, g, b) -> (r, g, b)."
+    "Map each pixel by fn(r, g, b) -> (r, g, b)."
     image = PHOTO.double().movedim(1, -1).numpy()
     return np.array([[[fn(*pixel) for pixel in row] for row in one] for one in image]).clip(0, 1)
 
@@ -118,8 +118,8 @@ def test_elastic_by_scipy(c):
     ours, g = _elastic_transform(PHOTO, c, drawn()).clamp(0, 1), drawn()
     moves, fields = _uniform((N, 3, 2), -corners*n, corners*n, g), _uniform((N, 2, n, n), -1, 1, g)
     down, across = np.mgrid[:n, :n].astype(float)
-    middle, reach = n//2, n//3
-    points = np.array([[middle + reach]*2, [middle + reach, middle - reach], [middle - reach]*2], dtype=float)
+    middle, third = n//2, n//3
+    points = np.array([[middle + third]*2, [middle + third, middle - third], [middle - third]*2], dtype=float)
     for i in range(N):
         there = np.c_[points + moves[i].double().numpy(), np.ones(3)]
         x, y = (np.linalg.solve(there, points).T @ np.stack([across.ravel(), down.ravel(), np.ones(n*n)]))
@@ -161,10 +161,10 @@ def test_any_size_and_number(kind, table):
         if shape[1] == 1 and kind == "saturate":
             continue
         pixels = torch.randint(0, 256, shape, generator=drawn(), dtype=torch.uint8)
-        kept = pixels.clone()
+        copy = pixels.clone()
         made = corrupt(pixels, kind, 5, constants=table)
         floats = corrupt(pixels.float()/255, kind, 5, constants=table)
-        assert made.shape == shape and made.dtype == torch.uint8 and pixels.equal(kept)
+        assert made.shape == shape and made.dtype == torch.uint8 and pixels.equal(copy)
         assert floats.isfinite().all() and (255*floats - made).abs().max() <= 1.01
         assert corrupt(pixels, kind, 5, constants=table, seed=0).equal(made)
 
@@ -176,8 +176,8 @@ def test_noise_is_the_same_at_each_severity_and_another_with_another_seed():
     assert not corrupt(grey, "gaussian_noise", 1, seed=1).equal(one + .5)
 
 
-def test_a_corrupted_set_of_ones_own_in_a_run():
-    "Its code names the run, as that of the set itself does; its options and those of the corruption are checked."
+def test_a_registered_set_is_corrupted_in_a_run():
+    "The run is named by the code of the set; options of the set and of the corruption are checked."
     @register_data("stripes")
     def stripes(seed, wide: int = 2):
         x = np.tile((np.arange(8)//wide % 2*255).astype(np.uint8), (60, 1, 8, 1))

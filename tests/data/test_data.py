@@ -1,4 +1,4 @@
-"Data sets on disk: tiny files in the makers' own formats, read, cached, split and scaled."
+"Data sets on disk: tiny files in the published formats, read, cached, split and scaled."
 import os
 import pickle
 import zlib
@@ -26,7 +26,7 @@ X, Y = rng.standard_normal((60, 5)), np.arange(60) % 3
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path))
-    for module in "cifar", "svhn":  # their MD5 sums are those of the whole sets
+    for module in "cifar", "svhn":  # their MD5 sums are of the whole sets
         monkeypatch.setattr(f"torchvision.datasets.{module}.check_integrity", lambda *args: True)
     return tmp_path
 
@@ -53,7 +53,7 @@ def write_cifar(root, name, n=20, classes=10):
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_cifar_in_its_own_format(root, name):
+def test_cifar_as_published(root, name):
     write_cifar(root, name, n=100 if name == "cifar100" else 20, classes=10)
     splits = load_data(name, seed=1)
     assert splits.in_shape == (3, 32, 32) and splits.train.x.dtype == torch.uint8
@@ -64,7 +64,7 @@ def test_cifar_in_its_own_format(root, name):
     assert all((splits.val.y == c).sum() == 1 for c in range(10))
 
 
-def test_cifar_as_images_in_any_of_two_places_and_human_labels(root):
+def test_cifar_as_images_in_two_places_and_human_labels(root):
     labels = np.array([c for c in range(10) for _ in range(2)])
     for c, name in enumerate(CIFAR10_CLASSES):
         for i in range(10):
@@ -79,9 +79,9 @@ def test_cifar_as_images_in_any_of_two_places_and_human_labels(root):
     human = np.zeros((20, 10))
     human[np.arange(20), original] = np.arange(20)  # in the original order, each image has its own number
     np.save(root/"cifar10-test-labels.npy", original)
-    for of_people in load_data, true_posterior:
+    for load in load_data, true_posterior:
         with pytest.raises(MissingData, match="cifar10h is not in"):
-            of_people("cifar10", human_labels=True)
+            load("cifar10", human_labels=True)
     np.save(root/"cifar10h-probs.npy", human)
     test = load_data("cifar10", human_labels=True).test
     assert torch.equal(true_posterior("cifar10", human_labels=False), test.posterior)  # the options are of a training
@@ -153,13 +153,13 @@ def test_sst_sizes_and_options(root):
 @pytest.mark.parametrize("line, message", [
     ("good", "does not begin with a bracket"), ("(3 (2 a)", "ends before its brackets are closed"),
     ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "a word beside a branch")])
-def test_what_is_no_tree_is_told(line, message):
+def test_bad_trees_are_refused(line, message):
     with pytest.raises(ValueError, match=f"tree: .*{message}"):
         parse_tree(line)
 
 
 def test_words_of_sst_may_have_vectors(root):
-    "Those of the file, in its order of numbers; words of val and test have ids then, and so vectors, too."
+    "Words of the file have the vector of its line; words of val and test have ids then, and so vectors, too."
     (root/"sst").mkdir()
     train, dev, test = "(4 (3 Good) (2 film))\n(0 (1 bad) (2 film))", "(3 (2 a) (3 good))", "(1 (2 odd) (1 bad))"
     texts = dict(train=train, dev=dev, test=test)
@@ -190,8 +190,8 @@ def test_folders_of_images(tmp_path, monkeypatch):
     splits = load_data(f"imagefolder:{tmp_path}/insects", size=16)
     assert [len(s) for s in splits.parts.values()] == [28, 4, 8] and splits.in_shape == (3, 16, 16)
     assert all(s.y.float().mean() == .5 for s in splits.parts.values())
-    own = load_data(f"imagefolder:{tmp_path}/insects", size=16, mean=[.5]*3, std=[.25]*3)
-    assert own.train.scale == ((.5,)*3, (.25,)*3)
+    scaled = load_data(f"imagefolder:{tmp_path}/insects", size=16, mean=[.5]*3, std=[.25]*3)
+    assert scaled.train.scale == ((.5,)*3, (.25,)*3)
     (tmp_path/"insects"/"bee"/"20.jpg").write_bytes(b"no image")
     with pytest.raises(ValueError, match="20.jpg: not a readable image"):
         load_data(f"imagefolder:{tmp_path}/insects", size=16)
@@ -211,13 +211,13 @@ def test_npz(tmp_path):
     (dict(x=np.where(np.arange(60)[:, None] == 7, np.nan, X), y=Y), "x: holds nan or inf, first in sample 7"),
     (dict(x_train=X, y_train=Y, X_test=X, Y_test=Y), "has X_test, want x_test in small letters"),
 ], ids=["other-names", "objects", "mixed-names", "nan", "capitals"])
-def test_arrays_that_are_no_data_set(tmp_path, arrays, message):
+def test_bad_arrays(tmp_path, arrays, message):
     np.savez(tmp_path/"a.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         load_data(f"npz:{tmp_path}/a.npz")
 
 
-def test_files_that_are_no_npz(tmp_path):
+def test_bad_npz_files(tmp_path):
     with pytest.raises(ValueError, match="is not there"):
         load_data(f"npz:{tmp_path}/none.npz")
     (tmp_path/"text.npz").write_text("text")
@@ -240,7 +240,7 @@ def test_raw_images_without_a_scale():
     (dict(val=1.), "val: 1.0, want a share"),
     (dict(val=0.), "leaves none for validation"),
 ], ids=str)
-def test_what_no_split_can_be(options, message):
+def test_bad_splits(options, message):
     arrays = dict(train_x=np.zeros((30, 2), np.float32), train_y=np.arange(30) % 3)
     with pytest.raises(ValueError, match=message):
         split_arrays("flat", arrays, 0, **options)
@@ -265,7 +265,7 @@ def test_names_and_options():
     ("npz", {}, "is not known"),
     ("zip:/x", {}, "is not known"),
 ], ids=str)
-def test_names_and_options_that_are_not_known(name, options, message):
+def test_unknown_names_and_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         data_options(name, **options)
 
@@ -280,7 +280,7 @@ def test_a_missing_set_says_what_to_run(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize("index", [
     torch.tensor([12, 3, 7]), torch.tensor([3]), torch.tensor([4, 4, 1]), torch.tensor([], dtype=torch.long),
     torch.arange(15) % 2 == 0, slice(2, 9), 5], ids=["some", "one", "twice", "none", "mask", "slice", "single"])
-def test_rows_on_disk_are_those_in_memory(index):
+def test_rows_on_disk_equal_rows_in_memory(index):
     array, rows = torch.arange(40).view(20, 2), torch.randperm(20)[:15]
     assert torch.equal(Rows(array, rows)[index], array[rows][index])
 

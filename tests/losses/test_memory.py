@@ -1,4 +1,4 @@
-"What large inputs may cost in memory, seen from outside: the peak of a fresh process."
+"The peak memory of large inputs in a new process."
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from calibnb import losses, metrics
 from calibnb.losses import surrogates
 torch.set_num_threads(1)
 def peak():
-    "In MB; of this process alone, unlike ru_maxrss."
+    "Return the peak of this process in MB, without its parent as in ru_maxrss."
     return int(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])/1024
 def gradient(fn, N, K):
     logits, target = torch.randn(N, K, requires_grad=True), torch.randint(K, (N,))
@@ -36,10 +36,10 @@ CASES = {
 }
 
 
-EACH_ALONE = """
+IN_CHILDREN = """
 import os
 for call in {calls}:
-    child = os.fork()  # there is one thread, and the peak of a copy begins where it begins
+    child = os.fork()  # one thread only; the peak of a copy begins at its own size
     if not child:
         print(eval(call), flush=True)
         os._exit(0)
@@ -49,8 +49,8 @@ for call in {calls}:
 
 @pytest.fixture(scope="module")
 def peaks():
-    "In MB, of each case."
-    code = SCRIPT + EACH_ALONE.format(calls=[call for call, _ in CASES.values()])
+    "Return the peak of each case in MB."
+    code = SCRIPT + IN_CHILDREN.format(calls=[call for call, _ in CASES.values()])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(120))
     assert done.returncode == 0, done.stderr
     return dict(zip(CASES, map(float, done.stdout.split()), strict=True))

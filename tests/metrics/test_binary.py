@@ -1,4 +1,4 @@
-"Binary and multilabel tasks, weights and ignored labels: golden numbers, copies, peers, refusals."
+"Binary and multilabel tasks, weights and ignored labels: golden numbers, copies, other libraries, bad input."
 import inspect
 import math
 import warnings
@@ -48,7 +48,7 @@ def takes(metric, option):
 WEIGHED = {name: m for name, m in METRICS.items() if takes(m, "sample_weight")}
 
 
-def test_what_takes_what():
+def test_options_of_each_metric():
     counts = {"debiased_ece", "ada_ece", "ace", "sece", "kde_ece", "triweight"}  # samples, so weights say nothing
     assert METRICS.keys() - WEIGHED.keys() == counts
     assert all(takes(m, "task") for m in METRICS.values())
@@ -150,7 +150,7 @@ def problems(draw):
 
 
 def both_ways(metric, probs, target, weights, **options):
-    "With weights, and with copies."
+    "Return the metric with weights, and with copies of the samples."
     copies = probs.repeat_interleave(weights, 0), target.repeat_interleave(weights, 0)
     if metric is metrics.mean_confidence:
         return metric(probs, sample_weight=weights), metric(copies[0])
@@ -200,8 +200,8 @@ def test_an_ignored_label_is_an_absent_sample(name):
     rows = scores.movedim(1, -1).reshape(-1, 4)
     for label, place in (-100, -100), (255, 255), (2, 2):
         some = target.masked_fill(target == 2, place)
-        kept = target.flatten() != 2
-        assert metric(scores, some, ignore_index=label) == metric(rows[kept], target.flatten()[kept])
+        valid = target.flatten() != 2
+        assert metric(scores, some, ignore_index=label) == metric(rows[valid], target.flatten()[valid])
 
 
 def test_columns_are_averaged():
@@ -238,7 +238,7 @@ BAD = {
     "an unknown task": ((COLUMNS, TAGS, dict(task="multilable")), "task: 'multilable' is not known; did you mean"),
     "no tags": ((COLUMNS, None, dict(task="multilabel")), "target: None, want class ids"),
     "all tags ignored": ((COLUMNS, 0*TAGS - 1, dict(task="multilabel", ignore_index=-1)), "no sample is left"),
-    "labels of one column": ((COLUMNS, TAGS[:, 0], dict(task="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
+    "binary labels": ((COLUMNS, TAGS[:, 0], dict(task="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
     "a tag of 2": ((COLUMNS, TAGS*2, dict(task="multilabel")), "label 2 at row [0-9]+, column [0-9], want 0 or 1"),
     "no column": ((P, Y, dict(task="multilabel")), r"probs: shape \(40,\), want \(N, K\)"),
     "float tags": ((COLUMNS, TAGS.float(), dict(task="multilabel")), "target: float32, .* whole numbers or flags"),
@@ -255,7 +255,7 @@ def test_bad_input_is_refused(case):
             metric(probs, target, **options)
 
 
-def test_what_needs_labels_or_counts():
+def test_labels_or_counts_are_needed():
     with pytest.raises(ValueError, match="target: None, want class ids, to leave out samples of class -1"):
         metrics.entropy(P, ignore_index=-1)
     with pytest.raises(ValueError, match="sample_weight: bins of equal mass count samples"):
@@ -294,7 +294,7 @@ def test_the_bootstrap_draws_weights_with_their_samples():
     assert seen == [((int(Y.sum()),),)*2]*2  # as it was given
 
 
-# other people's implementations
+# other implementations
 
 def random_data(seed, N=2000):
     "Float32 probabilities of class 1, none so near an edge of 10 or 15 bins that rounding decides its bin."
@@ -313,12 +313,12 @@ def test_binned_errors_agree_with_torchmetrics_and_netcal(seed, n_bins):
     ignored = torch.where(torch.arange(len(y)) % 7 == 0, -1, y)
     for norm in "l1", "l2", "max":
         for target, ignore_index in (y, None), (ignored, -1), (y, 0):
-            theirs = binary_calibration_error(p, target, n_bins, norm, ignore_index).item()
+            want = binary_calibration_error(p, target, n_bins, norm, ignore_index).item()
             ours = metrics.ece(p, target, n_bins, norm=norm, ignore_index=ignore_index)
-            assert math.isclose(ours, theirs, abs_tol=rounding(len(p), torch.float32))
+            assert math.isclose(ours, want, abs_tol=rounding(len(p), torch.float32))
     for name, peer in ("ece", "ECE"), ("mce", "MCE"), ("average_ce", "ACE"):
-        theirs = getattr(netcal.metrics, peer)(n_bins).measure(p.double().numpy(), y.numpy())
-        assert math.isclose(getattr(metrics, name)(p, y, n_bins), theirs, abs_tol=1e-6)
+        want = getattr(netcal.metrics, peer)(n_bins).measure(p.double().numpy(), y.numpy())
+        assert math.isclose(getattr(metrics, name)(p, y, n_bins), want, abs_tol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -373,12 +373,12 @@ def test_bootstrap_of_columns_by_hand():
     some = torch.where(torch.rand(60, 3, generator=draw) < .2, -1, tags)
 
     def by_hand(tags, weight):
-        kept = [i for i in range(60) if weight[i] > 0]
+        counted = [i for i in range(60) if weight[i] > 0]
         values = []
-        for rows in metrics.intervals.resamples(len(kept), 40, 3):
+        for rows in metrics.intervals.resamples(len(counted), 40, 3):
             columns = []
             for k in range(3):
-                drawn = [(kept[r], tags[kept[r], k].item()) for r in rows.tolist() if tags[kept[r], k] >= 0]
+                drawn = [(counted[r], tags[counted[r], k].item()) for r in rows.tolist() if tags[counted[r], k] >= 0]
                 total = sum(weight[i].item() for i, _ in drawn)
                 columns.append(sum(weight[i].item()*(probs[i, k].item() - y)**2 for i, y in drawn)/total)
             values.append(sum(columns)/3)
@@ -394,10 +394,10 @@ def test_bootstrap_of_columns_by_hand():
 
 
 def test_bootstrap_of_columns():
-    "A function of one's own gets the rows of both; one column is one column; images are rows of pixels."
+    "Any function gets the rows of both; a single column is binary; images are rows of pixels."
     options = dict(n_boot=30, task="multilabel")
-    own = metrics.bootstrap_ci(lambda probs, target: (probs - target).square().mean(), COLUMNS, TAGS, **options)
-    np.testing.assert_allclose(own, metrics.bootstrap_ci(metrics.brier_score, COLUMNS, TAGS, **options), rtol=1e-12)
+    given = metrics.bootstrap_ci(lambda probs, target: (probs - target).square().mean(), COLUMNS, TAGS, **options)
+    np.testing.assert_allclose(given, metrics.bootstrap_ci(metrics.brier_score, COLUMNS, TAGS, **options), rtol=1e-12)
     one = metrics.bootstrap_ci(metrics.nll, COLUMNS[:, :1], TAGS[:, :1], **options)
     assert one == pytest.approx(metrics.bootstrap_ci(metrics.nll, COLUMNS[:, 0], TAGS[:, 0], n_boot=30), rel=1e-12)
     N, K = COLUMNS.shape

@@ -1,4 +1,4 @@
-"Metrics against slow twins in plain Python, and at the edges."
+"Metrics against plain Python, at the edges, and with bad input."
 import math
 import warnings
 from fractions import Fraction
@@ -24,7 +24,7 @@ BINNED = ["ece", "mce", "ada_ece", "classwise_ece", "average_ce", "debiased_ece"
 
 
 def slow_ece(conf, hit, M, closed="right"):
-    "One sample at a time, as the definition says."
+    "Return ECE, MCE and the number of placed samples, one sample at a time."
     def inside(c, m):
         lo, hi = m/M, (m + 1)/M
         if closed == "right":
@@ -36,7 +36,7 @@ def slow_ece(conf, hit, M, closed="right"):
 
 
 def slow_smooth_ece(conf, hit, sigma, points=2000):
-    "Every sample, every mirror image that matters, every point."
+    "Return the smooth ECE from every sample and mirror image at every point."
     t = (np.arange(points) + .5)/points
     images = np.concatenate([[2*k + c, 2*k - c] for c in [np.asarray(conf)] for k in range(-8, 9)])
     errors = np.tile(np.asarray(hit) - np.asarray(conf), (34, 1))
@@ -45,7 +45,7 @@ def slow_smooth_ece(conf, hit, sigma, points=2000):
 
 
 def slow_regression(conf, hit, log_kernel, self_term):
-    "Weighted mean of the hits around each sample, one pair at a time."
+    "Return the weighted mean of the hits around each sample, one pair at a time."
     out = []
     for i, c in enumerate(conf):
         pairs = [(log_kernel(c, d), h) for j, (d, h) in enumerate(zip(conf, hit)) if self_term or j != i]
@@ -55,7 +55,7 @@ def slow_regression(conf, hit, log_kernel, self_term):
 
 
 def slow_ada_ece(conf, hit, M):
-    "Sort, split, and sum each part."
+    "Return the ECE of equal-mass bins: sort, split, and sum each part."
     order = sorted(range(len(conf)), key=lambda i: conf[i])
     parts = [part for part in np.array_split(order, M) if len(part)]
     return sum(abs(sum(hit[i] - conf[i] for i in part)) for part in parts)/len(conf)
@@ -63,7 +63,7 @@ def slow_ada_ece(conf, hit, M):
 
 @st.composite
 def problems(draw):
-    "Probabilities that love the edges: exact 0 and 1, ties, values on bin edges, few samples, absent classes."
+    "Draw probabilities at the edges: exact 0 and 1, ties, values on bin edges, few samples, absent classes."
     N, K = draw(st.integers(1, 12)), draw(st.integers(2, 5))
     weight = st.one_of(st.just(0), st.integers(0, 4), st.integers(0, 1000))
     rows = draw(st.lists(st.lists(weight, min_size=K, max_size=K).filter(any), min_size=N, max_size=N))
@@ -87,14 +87,14 @@ def test_against_slow_twins(problem, M, closed):
 
 
 def around_edges(M, dtype):
-    "The edges k/M in a dtype; and those together with the numbers next to each, above and below."
+    "Return the edges k/M in a dtype; and the edges with the numbers next to each, above and below."
     edges = torch.arange(M + 1, dtype=torch.float64).div(M).to(dtype)
     above, below = (edges.nextafter(torch.tensor(beyond, dtype=dtype)) for beyond in (2., -1.))
     return edges, torch.cat([edges, above, below]).clamp(0, 1)
 
 
 @pytest.mark.parametrize("M", [3, 7, 10, 15, 49, 100])
-def test_float32_confidences_near_every_edge_fall_where_exact_arithmetic_puts_them(M):
+def test_float32_confidences_near_edges_are_binned_exactly(M):
     _, conf = around_edges(M, torch.float32)
     exact = [Fraction(c)*M for c in conf.tolist()]
     assert bins.bin_ids(conf, M).tolist() == [max(math.ceil(x) - 1, 0) for x in exact]
@@ -102,7 +102,7 @@ def test_float32_confidences_near_every_edge_fall_where_exact_arithmetic_puts_th
 
 
 @pytest.mark.parametrize("M", [3, 7, 10, 15, 49, 100, 1000])
-def test_float64_confidences_near_every_edge_are_compared_with_the_edge(M):
+def test_float64_confidences_near_edges_are_binned_by_comparison(M):
     "0.07 is the edge 7/100, although 0.07*100 is a little more than 7."
     edges, conf = around_edges(M, torch.float64)
     inner = edges[1:-1].tolist()
@@ -112,7 +112,7 @@ def test_float64_confidences_near_every_edge_are_compared_with_the_edge(M):
 
 @pytest.mark.parametrize("end", [0., 1.])
 def test_errors_at_both_ends_count_in_full(end):
-    "Top-label confidences are never 0, so this end is asked of the kernel itself."
+    "Top-label confidences are never 0, so the kernel itself is called."
     means = smoothing.cosine_means([(torch.tensor([end, .5]), torch.tensor([.3, 0.]))])
     assert math.isclose(smoothing.smooth_error_norm(means, .05), .15, abs_tol=1e-6)
 
@@ -123,7 +123,7 @@ def test_the_upper_end_of_an_interval_lies_above_the_estimate():
     assert lo == 0 and .005 < hi < .05
 
 
-def test_sums_are_float64_whatever_comes_in():
+def test_sums_are_float64():
     "A million float32 confidences: summed in float32 the ECE would be off in the fifth digit."
     probs = torch.tensor([[.9, .1]]).repeat(1_000_000, 1)
     gap = abs(1 - probs[0, 0].double())
@@ -204,8 +204,8 @@ def test_ties_go_to_the_first_class(problem):
     assert math.isclose(from_logits, metrics.ece(logits.softmax(1), target, 7), abs_tol=1e-12)
 
 
-def test_debiased_is_less_biased_and_the_floor_is_the_floor():
-    "Of perfectly calibrated predictions the plug-in error is noise, as large as the floor; the debiased one is less."
+def test_debiasing_and_the_noise_floor():
+    "The plug-in error of calibrated predictions is as large as the floor; the debiased error is less."
     draw, plain, less, floor = torch.Generator().manual_seed(0), [], [], []
     for i in range(150):
         p = torch.rand(500, generator=draw, dtype=torch.float64)*.5 + .5
@@ -274,7 +274,7 @@ BAD = {
                        r"target: shape \(2, 2\), want \(2,\).*one-hot labels need .argmax"),
     "too few labels": ((GOOD[0], torch.tensor([0])), r"target: shape \(1,\), want \(2,\)"),
     "empty": ((torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)), "probs: empty"),
-    "one column, a label of its own": ((torch.ones(2, 1), torch.tensor([0, 2])),
+    "one column, another label": ((torch.ones(2, 1), torch.tensor([0, 2])),
                                        r"target: label 2 at row 1, want 0..1 \(probs has one column, of class 1\)"),
     "one column, float labels": ((torch.tensor([.5, .5]), torch.tensor([0., 1.])),
                                  "target: dtype float32, want integer class ids; labels 0 and 1 need .long"),
@@ -335,7 +335,7 @@ def test_narrow_widths_and_thin_bins():
     assert all(math.isnan(end) for end in alone)
 
 
-def test_bootstrap_of_a_function_of_your_own():
+def test_bootstrap_of_any_function():
     lo, hi = metrics.bootstrap_ci(lambda p, y: float((p.argmax(1) == y).double().mean()), *GOOD, n_boot=20)
     assert 0 <= lo <= hi <= 1
     with pytest.raises(ValueError, match="metric: values of shape"):
@@ -361,7 +361,7 @@ def test_mce_of_bins_with_enough_samples():
 
 
 def calibration_problem(n, strength, draw):
-    "Two-class confidences in (1/2, 1), right with a probability nearer to 1/2 by `strength`."
+    "Draw two-class confidences in (1/2, 1), right with a probability nearer to 1/2 by `strength`."
     conf = .5 + .5*torch.rand(n, generator=draw, dtype=torch.float64).pow(1/3)
     true = .5 + (conf - .5)*(1 - strength)
     target = (torch.rand(n, generator=draw, dtype=torch.float64) > true).long()
@@ -369,7 +369,7 @@ def calibration_problem(n, strength, draw):
 
 
 def true_errors(probs, true, N):
-    "Binned errors of many samples, with the probabilities of being right in place of labels."
+    "Return binned errors of many samples, with the probabilities of being right in place of labels."
     conf = probs[:, 0]
     ids, gap = bins.bin_ids(conf, 15), true - conf
     sums, counts = torch.bincount(ids, weights=gap, minlength=15), torch.bincount(ids, minlength=15).clamp_min(1)
@@ -387,19 +387,19 @@ def test_intervals_of_binned_errors_cover(strength):
     many, _, true = calibration_problem(10**6, strength, draw)
     assert math.isclose(torch.stack([true, 1 - true], 1).sum(), 10**6, rel_tol=1e-9)
     truth = true_errors(many, true, 10**6)
-    inside, near = dict.fromkeys(truth, 0), 2e-3  # the truth itself is a Monte Carlo number
+    inside, margin = dict.fromkeys(truth, 0), 2e-3  # the truth itself is a Monte Carlo number
     for i in range(100):
         probs, target, _ = calibration_problem(600, strength, draw)
         found = {kind: metrics.ece_ci(probs, target, scheme=kind, seed=i) for kind in truth if kind != "debiased"}
         found["debiased"] = metrics.debiased_ece_ci(probs, target)
         for kind, (lo, hi) in found.items():
-            inside[kind] += lo - near <= truth[kind] <= hi + near
+            inside[kind] += lo - margin <= truth[kind] <= hi + margin
     assert min(inside.values()) >= 90, inside
 
 
 @pytest.mark.parametrize("end", [0., 1.])
-def test_the_smooth_interval_where_confidences_are_exactly_one(end):
-    "All samples at one end: the interval is that of a proportion."
+def test_the_smooth_interval_at_an_end(end):
+    "With all samples at one end it is the interval of a proportion."
     probs, n = torch.tensor([[1., 0.]], dtype=torch.float64).repeat(400, 1), 40
     lo, hi = metrics.ece_ci(probs, (torch.arange(400) < n).long(), scheme="smooth")
     assert math.isclose((hi - lo)/2, 1.96*math.sqrt(.1/400), rel_tol=.15)  # errors of 1 in a tenth of the samples
@@ -426,7 +426,7 @@ def test_the_bootstrap_of_an_error_that_noise_raises_warns(name, instead):
         assert seen[0].filename == __file__  # the caller's
 
 
-def test_what_the_bootstrap_warns_of():
+def test_warnings_of_the_bootstrap():
     "A multilabel task has no other interval than its columns', and a mean needs no warning."
     columns, tags = torch.tensor([[.2, .7], [.6, .9], [.4, .1]]), torch.tensor([[0, 1], [1, 1], [1, 0]])
     with pytest.warns(UserWarning, match="lies too high .* take each column alone, without task='multilabel'") as seen:
@@ -475,7 +475,7 @@ def test_ace_does_not_depend_on_the_order_of_ties(K):
 
 
 @pytest.mark.parametrize("name", ["sece", "kde_ece", "canonical_ce"])
-def test_what_compares_all_pairs_warns_of_many_samples(name, monkeypatch):
+def test_metrics_of_all_pairs_warn_of_many_samples(name, monkeypatch):
     monkeypatch.setattr(errors, "_LARGE_N", 10)
     probs, target = torch.full((30, 2), .5), torch.zeros(30, dtype=torch.int64)
     with pytest.warns(UserWarning, match=f"{name}: got 30 samples, .* 9 times as long .* use smooth_ece"):

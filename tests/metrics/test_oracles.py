@@ -1,4 +1,4 @@
-"Peers' implementations: agreement, and by name where they differ."
+"Other implementations: agreement, and the cases in which they differ."
 import math
 import warnings
 
@@ -36,8 +36,8 @@ def torchmetrics_error(probs, target, norm, n_bins=15):
 @pytest.mark.parametrize("norm", ["l1", "l2", "max"])
 def test_binned_errors_agree_with_torchmetrics(seed, n_bins, norm):
     probs, target = random_data(seed)
-    ours, theirs = metrics.ece(probs, target, n_bins, norm=norm), torchmetrics_error(probs, target, norm, n_bins)
-    assert math.isclose(ours, theirs, abs_tol=rounding(len(probs), torch.float32))  # theirs sums in float32
+    ours, peer = metrics.ece(probs, target, n_bins, norm=norm), torchmetrics_error(probs, target, norm, n_bins)
+    assert math.isclose(ours, peer, abs_tol=rounding(len(probs), torch.float32))  # the peer sums in float32
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -46,14 +46,14 @@ def test_binned_errors_agree_with_torchmetrics(seed, n_bins, norm):
 def test_binned_errors_agree_with_netcal(seed, n_bins, name, peer):
     probs, target = random_data(seed)
     ours = getattr(metrics, name)(probs, target, n_bins)
-    theirs = getattr(netcal.metrics, peer)(n_bins).measure(probs.double().numpy(), target.numpy())
-    assert math.isclose(ours, theirs, abs_tol=1e-6)
+    want = getattr(netcal.metrics, peer)(n_bins).measure(probs.double().numpy(), target.numpy())
+    assert math.isclose(ours, want, abs_tol=1e-6)
 
 
 @pytest.mark.parametrize("binary", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_smooth_ece_agrees_with_relplot(seed, binary):
-    "Away from 0 and 1, for the fixed point within the steps of its search, and for given widths."
+    "They agree away from 0 and 1, for the fixed point within the steps of its search, and for given widths."
     draw = np.random.default_rng(seed)
     conf = .05 + .9*draw.beta(2, 2, size=3000) if binary else .5 + .4*draw.beta(2, 2, size=3000)
     hit = draw.random(3000) < conf**(1 + seed/4)
@@ -64,7 +64,7 @@ def test_smooth_ece_agrees_with_relplot(seed, binary):
         assert math.isclose(metrics.smooth_ece(*args, sigma=sigma), peer, abs_tol=5e-4)
 
 
-def test_torchmetrics_puts_confidence_one_in_a_bin_of_its_own():
+def test_torchmetrics_puts_confidence_one_in_a_separate_bin():
     "Three samples at confidence 1 with two right, one at .95: all belong to the last bin of ten."
     probs = torch.tensor([[1., 0.], [1., 0.], [1., 0.], [.95, .05]], dtype=torch.float64)
     target = torch.tensor([0, 0, 1, 0])

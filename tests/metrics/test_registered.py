@@ -1,4 +1,4 @@
-"Metrics by name, as columns of an evaluation: each has its value and an interval, of classes and of one column."
+"Metrics by name, as columns of an evaluation: each has a value and an interval, multiclass and binary."
 import pytest
 import torch
 from close import close
@@ -48,7 +48,7 @@ class CountsFits(Calibrator):
         return z
 
 
-def test_a_metric_that_refuses_the_predictions_is_told_before_any_fit():
+def test_a_metric_refuses_predictions_before_any_fit():
     preds, options = Predictions(*drawn(300, 3)), dict(calibrators={"mine": CountsFits()}, draws=5)
     with pytest.raises(ValueError, match="metric: top_5_ece: k: 5, want a whole number from 1 to 3"):
         evaluate(preds, metrics=["ks_error", "top_5_ece"], **options)

@@ -1,4 +1,4 @@
-"Selective risk, failures and two sets of scores: golden numbers, peers, identities, edges, refusals."
+"Selective risk, failures and two sets of scores: golden numbers, other libraries, identities, edges, bad input."
 import math
 
 import numpy as np
@@ -25,15 +25,15 @@ METRICS = {"aurc": metrics.aurc, "augrc": metrics.augrc, "failure_auroc": metric
 def test_golden_curve(case, weight):
     "A weight of k counts like k copies."
     want = CASES[case]["expected"]
-    keep = slice(None) if weight is None else weight > 0
-    found = metrics.RiskCoverage.of(SCORE[keep], WRONG[keep].bool(), None if weight is None else weight[keep])
+    counted = slice(None) if weight is None else weight > 0
+    found = metrics.RiskCoverage.of(SCORE[counted], WRONG[counted].bool(), None if weight is None else weight[counted])
     within(torch.stack([found.coverage, found.risk, found.threshold], 1), want["curve"], CASES[case])
     within(found.aurc, want["aurc"], CASES[case])
     within(found.augrc, want["augrc"], CASES[case])
 
 
 def as_column(score, wrong):
-    "Probabilities of class 1 above one half with these scores as confidences, and labels."
+    "Return probabilities of class 1 above one half with these scores as confidences, and labels."
     return .5 + score/2, 1 - wrong.long()
 
 
@@ -61,7 +61,7 @@ def drawn(n, K, seed):
 
 @given(st.integers(2, 50), st.integers(2, 5), st.integers(0, 2**20), st.sampled_from(["max", "margin", "entropy"]))
 @settings(max_examples=60)
-def test_what_holds_for_any_samples(n, K, seed, score):
+def test_properties(n, K, seed, score):
     probs, target = drawn(n, K, seed)
     wrong, small = metrics.error_rate(probs, target).item(), rounding(n)
     values = {name: metric(probs, target, score=score).item() for name, metric in METRICS.items()}
@@ -103,19 +103,19 @@ def test_edges():
     tied = torch.full((4, 2), .5)
     assert metrics.aurc(tied, [0, 0, 1, 0]) == .25  # all come in together
     assert metrics.failure_auroc(tied, [0, 0, 1, 0]) == .5
-    half = metrics.aurc(torch.tensor([[.75, .25]]*3, dtype=torch.float16), np.array([0, 1, 1]))
-    assert half.dtype == torch.float64
+    single = metrics.aurc(torch.tensor([[.75, .25]]*3, dtype=torch.float16), np.array([0, 1, 1]))
+    assert single.dtype == torch.float64
     both = torch.stack([as_column(SCORE, WRONG)[0]]*2, 1)
     tags = torch.stack([1 - WRONG.long(), 1 - WRONG.long().flip(0)], 1)
     each = [metrics.augrc(both[:, k], tags[:, k]) for k in (0, 1)]
     torch.testing.assert_close(metrics.augrc(both, tags, task="multilabel"), sum(each)/2)
     probs, target = as_column(SCORE, WRONG)
-    kept = metrics.aurc(probs[target == 0], target[target == 0])
-    assert close(metrics.aurc(probs, target, ignore_index=1), kept, len(probs))
+    want = metrics.aurc(probs[target == 0], target[target == 0])
+    assert close(metrics.aurc(probs, target, ignore_index=1), want, len(probs))
     assert metrics.risk_coverage(probs, target).frame().shape[1] == 4
 
 
-def test_the_bootstrap_holds_the_truth():
+def test_the_bootstrap_covers():
     "At least 88 of 100 times, of a model whose AUGRC is known from a million samples."
     def some(n, seed):
         draw = torch.Generator().manual_seed(seed)
@@ -163,14 +163,14 @@ def test_wrong_scores_of_a_curve(given, message):
 def test_a_curve_of_arrays():
     "Arrays are as good as tensors, and a sample of weight 0 is none."
     found = metrics.RiskCoverage.of(SCORE.numpy(), WRONG.numpy() > 0, WEIGHT.numpy())
-    keep = WEIGHT > 0
-    want = metrics.RiskCoverage.of(SCORE[keep], WRONG[keep].bool(), WEIGHT[keep])
+    counted = WEIGHT > 0
+    want = metrics.RiskCoverage.of(SCORE[counted], WRONG[counted].bool(), WEIGHT[counted])
     assert torch.equal(found.risk, want.risk) and torch.equal(found.coverage, want.coverage)
 
 
 @pytest.mark.parametrize("scores, target, zero", [
     ([.9, .8, .3, .2], [1, 1, 0, 0], True), ([.9, .8, .2, .2], [1, 1, 0, 0], False),   # two mistakes with one score
     ([.9, .3, .3, .2], [1, 1, 0, 0], False), ([.9, .9, .3, .2], [1, 1, 0, 0], True)])  # a mistake with a hit; two hits
-def test_e_aurc_is_0_where_its_docstring_says(scores, target, zero):
+def test_e_aurc_of_ties(scores, target, zero):
     value = metrics.e_aurc(torch.tensor(scores), torch.tensor(target), score="given")
     assert (abs(value) < 1e-12) == zero and value > -1e-12

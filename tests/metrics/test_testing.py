@@ -1,4 +1,4 @@
-"Tests of calibration: golden numbers of the kernel error and its bootstrap, sizes, power, memory, edges, refusals."
+"Tests of calibration: golden numbers of the kernel error and its bootstrap, sizes, power, memory, edges, bad input."
 import resource
 
 import numpy as np
@@ -20,7 +20,7 @@ COLUMN, TAGS = PROBS[:, 1], (LABELS == 1).long()
 
 
 def drawn(n, K, sharper, seed):
-    "Labels of the softmax of logits that the model multiplies by `sharper`."
+    "Draw labels from the softmax of logits that the model multiplies by `sharper`."
     draw = torch.Generator().manual_seed(seed)
     logits = 2*torch.randn(n, K, generator=draw, dtype=torch.float64)
     return (sharper*logits).softmax(1), torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
@@ -73,14 +73,14 @@ TESTS = {"consistency": lambda *d: metrics.consistency_test(metrics.ece, *d, dra
 
 @pytest.mark.parametrize("name", TESTS)
 def test_size_and_power(name):
-    "Of 100 calibrated models at most 12 are rejected at 5 % (of honest tests .1 % are); of bad ones nearly all."
+    "At 5 % at most 12 of 100 calibrated models are rejected (a valid test fails this in .1 %), and nearly all others."
     assert sum(TESTS[name](*drawn(200, 3, 1., seed)).p < .05 for seed in range(100)) <= 12
     n = dict(blocks=4000, linear=20_000).get(name, 600)
     assert sum(TESTS[name](*drawn(n, 3, 2.5, seed)).p < .05 for seed in range(10)) >= 9
 
 
-def test_the_interval_of_the_kernel_error_holds_the_truth():
-    "At least 90 of 100 times."
+def test_intervals_of_the_kernel_error_cover():
+    "They contain the true error in at least 90 of 100 repetitions."
     truth = metrics.skce(*drawn(40_000, 3, 1.5, 10**6), .3, block=2000).item()
     for block in None, 20:
         ends = [metrics.skce_ci(*drawn(400, 3, 1.5, seed), .3, block=block) for seed in range(100)]
@@ -89,7 +89,7 @@ def test_the_interval_of_the_kernel_error_holds_the_truth():
 
 @given(st.integers(3, 30), st.integers(2, 4), st.integers(0, 2**20))
 @settings(max_examples=40)
-def test_what_holds_for_any_samples(n, K, seed):
+def test_properties(n, K, seed):
     probs, target = drawn(n, K, 1.3, seed)
     shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     one, other = metrics.skce(probs, target, .4), metrics.skce(probs[shuffled], target[shuffled], .4)
@@ -122,15 +122,15 @@ def test_edges():
     assert metrics.skce_test(certain, [0]*4, block=2).p == 1
     assert metrics.skce_test(certain, [1]*4, block=2).p == 0
     assert metrics.skce([[.5, .5]], [0]).isnan()
-    half = metrics.skce(torch.tensor([[.75, .25]]*3, dtype=torch.float16), np.array([0, 1, 1]))
-    assert half.dtype == torch.float64
+    single = metrics.skce(torch.tensor([[.75, .25]]*3, dtype=torch.float16), np.array([0, 1, 1]))
+    assert single.dtype == torch.float64
     counted = metrics.skce(COLUMN[TAGS == 1], TAGS[TAGS == 1], .5)
     assert close(metrics.skce(COLUMN, TAGS, .5, ignore_index=0), counted, len(TAGS)**2, size=1.)
     both = metrics.skce(PROBS[:, :2], TRUTH[:, :2], .5, task="multilabel")
     torch.testing.assert_close(both, sum(metrics.skce(PROBS[:, k], TRUTH[:, k], .5) for k in (0, 1))/2)
 
 
-def test_of_one_column_labels_are_drawn_as_flags():
+def test_binary_labels_are_drawn_as_flags():
     seen = []
     def metric(p, y):
         seen.append((p.ndim, p.shape, sorted(set(y.tolist()))))
@@ -169,7 +169,7 @@ def test_bad_input_is_refused(call, message):
 @pytest.mark.parametrize("resample", [False, True])
 @pytest.mark.parametrize("metric", [metrics.ece, metrics.classwise_ece], ids=["of the top", "of all columns"])
 def test_weights_are_drawn_with_their_predictions(metric, resample):
-    "Weights that grow with the confidence: the floor is that of calibrated labels for the same pairs."
+    "Weights grow with the confidence: the floor is the error of calibrated labels for the same pairs."
     draw = torch.Generator().manual_seed(0)
     p = (3*torch.randn(1000, 3, generator=draw)).softmax(1).double()
     w = p.amax(1)**8

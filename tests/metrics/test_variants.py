@@ -1,4 +1,4 @@
-"Over- and underconfidence, the top k, KS, marginal and canonical errors: golden numbers, properties, edges, refusals."
+"Over- and underconfidence, the top k, KS, marginal and canonical errors: golden numbers, properties, edges, bad input."
 import math
 from functools import partial
 
@@ -49,7 +49,7 @@ def test_golden_errors_of_a_column(case, options):
             within(metric(COLUMN, TAGS, M, **options), want[str(M)][name], CASES[case])
 
 
-def test_the_law_of_the_largest_excursion():
+def test_the_distribution_of_the_largest_excursion():
     for x, want in CASES["brownian"]["expected"].items():
         within(brownian_cdf(float(x)), want, CASES["brownian"])
     assert brownian_cdf(0.) == 0 and brownian_cdf(19.) == 1
@@ -75,7 +75,7 @@ def test_edges(name):
             assert 0 <= value <= (2 if name == "canonical" else 1)
 
 
-def test_what_the_edges_give():
+def test_values_at_the_edges():
     sure = [[1., 0.]]
     for metric in (metrics.overconfidence_error, metrics.ks_error):
         assert (metric(sure, [0]), metric(sure, [1])) == (0, 1)
@@ -87,7 +87,7 @@ def test_what_the_edges_give():
 
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 2**20), st.sampled_from([1, 3, 15]))
 @settings(max_examples=60)
-def test_what_holds_for_any_samples(n, K, seed, M):
+def test_properties(n, K, seed, M):
     draw = torch.Generator().manual_seed(seed)
     probs = (2*torch.randn(n, K, generator=draw, dtype=torch.float64)).softmax(1)
     target = torch.randint(K, (n,), generator=draw)
@@ -151,15 +151,15 @@ def test_bad_input_is_refused(name):
 
 
 def drawn(n, K, sharper, seed):
-    "Labels of the softmax of logits that the model multiplies by `sharper`."
+    "Draw labels from the softmax of logits that the model multiplies by `sharper`."
     draw = torch.Generator().manual_seed(seed)
     logits = 2*torch.randn(n, K, generator=draw, dtype=torch.float64)
     return (sharper*logits).softmax(1), torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
 
 
 @pytest.mark.parametrize("sharper", [1., 1.5])
-def test_intervals_hold_the_truth(sharper):
-    "At least 90 of 100 times; the truth is that of half a million samples."
+def test_intervals_cover(sharper):
+    "They contain the error of half a million samples in at least 90 of 100 repetitions."
     many = drawn(500_000, 3, sharper, 10**6)
     of = {"over": (metrics.overconfidence_error, metrics.one_sided_ci), "ks": (metrics.ks_error, metrics.ks_error_ci),
           "top 2": (metrics.top_k_ece, metrics.top_k_ece_ci),
@@ -167,18 +167,18 @@ def test_intervals_hold_the_truth(sharper):
     truth = {name: metric(*many).item() for name, (metric, _) in of.items()}
     if sharper == 1:
         truth = dict.fromkeys(truth, 0.)
-    held = dict.fromkeys(of, 0)
+    covered = dict.fromkeys(of, 0)
     for seed in range(100):
         some = drawn(1000, 3, sharper, seed)
         for name, (_, interval) in of.items():
             lo, hi = interval(*some)
-            held[name] += lo <= truth[name] <= hi
-    assert min(held.values()) >= 90, held
+            covered[name] += lo <= truth[name] <= hi
+    assert min(covered.values()) >= 90, covered
 
 
 @pytest.mark.parametrize("K, n, sharper", [(100, 1000, 1.), (30, 1000, 1.), (100, 1000, 1.5), (2, 500, 1.)])
-def test_the_marginal_interval_holds_the_truth_of_many_classes(K, n, sharper):
-    "Lone samples show no noise; the truth is that of labels without noise, their probabilities."
+def test_the_marginal_interval_covers_with_many_classes(K, n, sharper):
+    "Single samples show no noise; the true error has probabilities in place of labels."
     truth = math.sqrt(squared_gap(2_000_000//K, K, sharper))
     assert (truth == 0) == (sharper == 1)
     ends = [metrics.marginal_ce_ci(*drawn(n, K, sharper, seed)) for seed in range(40)]
@@ -186,7 +186,7 @@ def test_the_marginal_interval_holds_the_truth_of_many_classes(K, n, sharper):
 
 
 def squared_gap(n, K, sharper, M=15):
-    "Mean squared gap of probabilities instead of labels; the classes are alike, so they share their bins."
+    "Return the mean squared gap of probabilities instead of labels; all classes share their bins."
     logits = 2*torch.randn(n, K, generator=torch.Generator().manual_seed(10**6), dtype=torch.float64)
     probs, gap = (sharper*logits).softmax(1), logits.softmax(1) - (sharper*logits).softmax(1)
     ids = (M*probs).ceil().long().clamp(1, M).flatten()
@@ -194,7 +194,7 @@ def squared_gap(n, K, sharper, M=15):
     return ((sums.square()/number.clamp_min(1)).sum()/number.sum()).item()
 
 
-def test_the_marginal_interval_sees_what_many_classes_show():
+def test_the_marginal_interval_excludes_0_for_many_classes():
     assert metrics.marginal_ce_ci(*drawn(10_000, 100, 2., 0))[0] > .01
 
 

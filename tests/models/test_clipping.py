@@ -1,4 +1,4 @@
-"Feature clipping against a plain search, and in a network that is trained and asked."
+"Feature clipping against a plain search, and in a trained network."
 import math
 
 import pytest
@@ -37,7 +37,7 @@ def problem(seed, N=60, d=3, K=3, scale=3.):
 
 
 def plain_nll(head, features, target, c):
-    "By loops over samples and classes, in Python's own numbers."
+    "Return the NLL by loops over samples and classes, in plain Python numbers."
     weight, bias, total = head.weight.tolist(), head.bias.tolist(), 0.
     for row, y in zip(features.tolist(), target.tolist()):
         z = [b + sum(w*min(x, c) for w, x in zip(ws, row)) for ws, b in zip(weight, bias)]

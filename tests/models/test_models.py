@@ -49,7 +49,7 @@ def test_features_and_head(name, size):
 
 @pytest.mark.parametrize("name", ["small_resnet", "resnet18", "densenet121"])
 def test_stages_halve_the_image(name):
-    "Three halvings, that of small_resnet's stem among them, leave 4x4 of 32x32."
+    "Three halvings, one of them in small_resnet's stem, leave 4x4 of 32x32."
     net, seen = make_model(name, 10, (3, 32, 32)), []
     for m in net.modules():
         if isinstance(m, torch.nn.AdaptiveAvgPool2d):
@@ -59,43 +59,43 @@ def test_stages_halve_the_image(name):
 
 
 def test_networks_of_torchvision(tmp_path):
-    "Published with 1000 classes; weights come from a file, and only those that fit."
+    "Published with 1000 classes; weights come from a file, and only weights that fit."
     import torchvision
     net = make_model("vit_b_16", 1000, (3, 224, 224))
     assert count(net) == 86_567_656 and net.head.in_features == 768
     assert count(make_model("torchvision_resnet50", 1000, (3, 224, 224))) == 25_557_032
-    theirs = torchvision.models.resnet18(weights=None)
-    torch.save(theirs.state_dict(), tmp_path/"r18.pt")
+    peer = torchvision.models.resnet18(weights=None)
+    torch.save(peer.state_dict(), tmp_path/"r18.pt")
     ours = make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"r18.pt"))
-    assert torch.equal(ours.body.conv1.weight, theirs.conv1.weight) and ours(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
+    assert torch.equal(ours.body.conv1.weight, peer.conv1.weight) and ours(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
     assert ours.features(torch.zeros(2, 3, 64, 64)).shape == (2, 512)
     for path in tmp_path/"r18.pt", tmp_path/"absent.pt":
         with pytest.raises(ValueError, match="does not hold the weights of this network"):
             make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(path))
 
 
-def test_small_images_are_enlarged_where_the_network_is():
-    "By its option `resize`: the same network is given the enlarged images, and fewer of them at a time."
+def test_small_images_are_enlarged():
+    "The option `resize` enlarges images on the device of the network, which reads fewer of them at a time."
     x = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     options = dict(net="resnet18", seed=0)
     large = make_model("torchvision_resnet50", 5, (3, 64, 64), **options).eval()
     small = make_model("torchvision_resnet50", 5, (3, 8, 8), resize=64, **options).eval()
     enlarged = torch.nn.functional.interpolate(x, (64, 64), mode="bilinear")
     assert torch.equal(small(x), large(enlarged)) and not torch.equal(small(x), small(x.flip(0)))
-    seen, few = [], Split(x, torch.tensor([0, 1, 2]))
-    small.values_each = 2**23  # half of what is computed at a time
+    seen, split = [], Split(x, torch.tensor([0, 1, 2]))
+    small.values_each = 2**23  # two of three images at a time
     small.body.conv1.register_forward_hook(lambda m, args, out: seen.append(args[0].shape))
-    Evaluator(small, device="cpu").predict(few)
+    Evaluator(small, device="cpu").predict(split)
     assert seen == [(2, 3, 64, 64), (1, 3, 64, 64)]
 
 
 @pytest.mark.parametrize("size, wanted", [(16, "at least 32 pixels"), (0, "at least 32"), (True, "int"), (64., "int")])
-def test_sizes_that_cannot_be(size, wanted):
+def test_bad_sizes(size, wanted):
     with pytest.raises(ValueError, match=f"resize: {size}, want {wanted}"):
         make_model("torchvision_resnet50", 5, (3, 8, 8), net="resnet18", resize=size)
 
 
-def test_a_vision_transformer_says_which_images_it_wants():
+def test_a_vision_transformer_refuses_other_sizes():
     with pytest.raises(ValueError, match="32x32 pixels, vit_b_16 wants 224x224; resize=224 enlarges them"):
         make_model("vit_b_16", 5, (3, 32, 32))
     with pytest.raises(ValueError, match="a torchvision vit_b_16 needs images"):
@@ -110,7 +110,7 @@ class Bomb:
         return exec, (f"open({str(self.path)!r}, 'w')",)
 
 
-def test_weights_with_code_in_them_are_not_executed(tmp_path):
+def test_code_in_weights_is_not_executed(tmp_path):
     torch.save(Bomb(tmp_path/"exploded"), tmp_path/"bomb.pt")
     with pytest.raises(ValueError, match="does not hold the weights"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"bomb.pt"))
@@ -142,15 +142,15 @@ CLASSES = [0, 0, -1, 1, 1]  # of the five labels of the treebank; -1: not a clas
 
 
 def node_by_node(net, tree, i):
-    "The state of one node, composed from those of its children."
+    "Return the state of one node, composed from the states of its children."
     word, left, right, *_ = tree[i]
     if word:
         return net._leaves(torch.tensor([int(word[1:]) + 2]))
-    return net._up([node_by_node(net, tree, left), node_by_node(net, tree, right)])
+    return net._compose([node_by_node(net, tree, left), node_by_node(net, tree, right)])
 
 
 def labelled_nodes(net, tree, label):
-    "Logits and class of each node that has one; that of the root is `label`."
+    "Yield logits and class of each node with a class; the class of the root is `label`."
     for i, node in enumerate(tree):
         known = label if i == len(tree) - 1 else CLASSES[node[4]]
         if known >= 0:

@@ -47,7 +47,7 @@ def lives(server, log):
 
 
 def make_runs(root):
-    "What the explore notebooks look at."
+    "Train the runs that the explore notebooks show."
     config = RunConfig(experiment="explore", data="digits", loss="ce", recipe=Recipe.quick(seed=0))
     get_run(config, root, progress=False)
     for loss in "focal", "brier":
@@ -102,7 +102,7 @@ HOSTILE = [f"<script>{RUN}</script>", f"[a](javascript:{RUN})", f"<img src=x one
 
 @pytest.fixture
 def pages(forked_kernels, tmp_path, monkeypatch):
-    "What is written of names that hold scripts, and a page with the scripts themselves."
+    "Write pages of names that hold scripts, and a page with the scripts themselves."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     draw = torch.Generator().manual_seed(0)
     probs = (2*torch.randn(60, 4, generator=draw)).softmax(1)
@@ -124,7 +124,7 @@ def pages(forked_kernels, tmp_path, monkeypatch):
     return [tmp_path/"out"/"report.html", *sorted(tmp_path.glob("*.html"))]
 
 
-def test_what_is_written_of_strange_names_runs_nothing(pages, browser):
+def test_scripts_in_names_do_not_run(pages, browser):
     for path in pages:
         page, failed = browser.new_page(), []
         page.on("requestfailed", lambda request: failed.append(request.failure))
@@ -143,7 +143,7 @@ def test_what_is_written_of_strange_names_runs_nothing(pages, browser):
 def run_all(page, lab, name):
     page.goto(f"{lab}/lab/tree/explore/{name}.ipynb?reset")
     page.wait_for_selector(".jp-Notebook .jp-Cell")
-    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()   # what is run before is lost
+    page.get_by_text("Python 3 (ipykernel) | Idle").wait_for()   # cells run before this are lost
     page.get_by_role("menuitem", name="Run", exact=True).click()
     page.locator("[data-command='runmenu:run-all']").click()
 
@@ -165,9 +165,9 @@ def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp
         run_all(page, lab, name)
         handle = slider(page, label).first
         handle.wait_for()
-        figure, told = page.locator(".jp-OutputArea-output img").first, page.locator(".widget-html-content").last
+        figure, caption = page.locator(".jp-OutputArea-output img").first, page.locator(".widget-html-content").last
         figure.wait_for()
-        before = figure.get_attribute("src"), told.inner_text()
+        before = figure.get_attribute("src"), caption.inner_text()
         assert len(before[0]) > 5000 and any(c.isdigit() for c in before[1])
         handle.focus()
         for _ in range(5):

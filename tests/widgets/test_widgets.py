@@ -1,4 +1,4 @@
-"Explorers: what they show is right, the same as drawn from scratch, and there without a kernel, too."
+"Explorers: numbers, figures equal to figures drawn from scratch, and pages without a kernel."
 import io
 import shutil
 import sys
@@ -51,7 +51,7 @@ def percent(text, which):
     return [float(part.split(" %")[0].split()[-1]) for part in text.split(": ")[1].split(" (")[:-1]][which]
 
 
-def test_the_numbers_are_those_of_the_metrics(preds):
+def test_numbers_equal_the_metrics(preds):
     explorer = reliability_explorer(preds)
     for T in 1., 1.7:
         probs = (preds.logits.double()/T).softmax(1)
@@ -68,7 +68,7 @@ def test_the_numbers_are_those_of_the_metrics(preds):
 
 
 def test_one_column_begins_with_itself(preds):
-    "P(y = 1) against the frequency of y = 1, the other class and the predictions on demand."
+    "It draws P(y = 1) against the frequency of y = 1, and the other class or the predictions on demand."
     p, y = preds.probs[:, 0], preds.target == 0
     column = Predictions.from_probs(p, y)
     explorer = reliability_explorer(column)
@@ -85,7 +85,7 @@ def test_one_column_begins_with_itself(preds):
     assert abs(reliability_explorer(odds, odds).values["temperature"] - 2) < .2
 
 
-def test_it_begins_with_the_temperature_of_the_validation_set(preds):
+def test_the_first_temperature_is_fitted_on_the_validation_set(preds):
     assert abs(reliability_explorer(preds, preds).values["temperature"] - 2) < .2
     assert reliability_explorer(preds).values["temperature"] == 1
 
@@ -120,9 +120,9 @@ MOVES = {  # an explorer -> moves of its controls, the last of which leads back 
 
 
 @pytest.mark.parametrize("make", MOVES)
-def test_what_is_shown_is_what_would_be_drawn_anew(make, preds, runs):
+def test_moves_show_the_figure_drawn_from_scratch(make, preds, runs):
     explorer = make(*{reliability_explorer: [preds], run_explorer: [runs]}.get(make, []))
-    allowed = .004 if make is reliability_explorer else .0004  # spines lie above what they frame, and that is all
+    allowed = .004 if make is reliability_explorer else .0004  # only spines differ: they lie on top
     first = before = pixels(explorer)
     for move in MOVES[make]:
         explorer.set(**move)
@@ -134,10 +134,10 @@ def test_what_is_shown_is_what_would_be_drawn_anew(make, preds, runs):
         apart = (abs(after - anew).max(-1) > 60).mean()
         assert apart < allowed, (move, apart)
         before = after
-    assert (after == first).all()   # nothing is left behind
+    assert (after == first).all()   # nothing of a move stays
 
 
-def test_a_run_is_read_where_it_was(runs):
+def test_a_shorter_run_is_read_at_its_end(runs):
     explorer = run_explorer(runs)
     explorer.set(epoch=6)
     text = explorer.picture()[1]
@@ -151,21 +151,21 @@ def test_a_run_is_read_where_it_was(runs):
     assert "choose a run" in explorer.picture()[1]
 
 
-def test_names_may_be_alike(preds):
+def test_names_may_repeat(preds):
     explorer = reliability_explorer(preds, names=np.array(["a", "b", "a", "predicted class"]))
-    told = []
+    captions = []
     for k in 0, 2, 3, None:
         explorer.set(of=k)
-        told.append(explorer.picture()[1].split("ECE", 1)[1])
-    assert len(set(told)) == 4
+        captions.append(explorer.picture()[1].split("ECE", 1)[1])
+    assert len(set(captions)) == 4
 
 
-def test_what_is_kept_of_a_curve_is_small():
-    kept = _loss_and_gradient("ce", {}, torch.linspace(.1, .9, 5, dtype=torch.float64), 100)[1]
-    assert kept.untyped_storage().nbytes() == 5*8
+def test_a_cached_curve_is_small():
+    values = _loss_and_gradient("ce", {}, torch.linspace(.1, .9, 5, dtype=torch.float64), 100)[1]
+    assert values.untyped_storage().nbytes() == 5*8
 
 
-def test_controls_are_shown_where_they_do_something(preds):
+def test_controls_without_effect_are_hidden(preds):
     explorer = loss_explorer(["ce", "focal"])
 
     def hidden():
@@ -208,7 +208,7 @@ def test_a_wrong_move_is_refused(move, message, preds):
         reliability_explorer(preds).set(**move)
 
 
-def test_what_is_no_predictions_and_a_missing_package_are_told(preds, monkeypatch):
+def test_other_objects_and_a_missing_package_are_refused(preds, monkeypatch):
     with pytest.raises(TypeError, match=r"preds: ndarray, want calibnb.Predictions\(logits, target\)"):
         reliability_explorer(np.zeros((3, 2)))
     assert "figure()" in repr(reliability_explorer(preds))
@@ -218,7 +218,7 @@ def test_what_is_no_predictions_and_a_missing_package_are_told(preds, monkeypatc
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in EXPLORE.glob("*.ipynb")))
-def test_without_a_front_end_there_are_pictures(name, tmp_path, preds, monkeypatch):
+def test_pictures_replace_a_front_end(name, tmp_path, preds, monkeypatch):
     from papermill import execute_notebook
     forks()
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
@@ -237,7 +237,7 @@ def test_without_a_front_end_there_are_pictures(name, tmp_path, preds, monkeypat
         assert "n = 3,000" in shown[0]["data"]["text/plain"]
 
 
-def test_the_start_page_leads_somewhere():
+def test_links_of_the_start_page_work():
     import re
     for path in EXPLORE.glob("*.ipynb"):
         text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
