@@ -3625,8 +3625,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                             'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.GammaOfTest': ( '60_train/recorders.html#gammaoftest',
                                                                                   'calibnb/train/recorders.py'),
-                                         'calibnb.train.recorders.GammaOfTest.__init__': ( '60_train/recorders.html#gammaoftest.__init__',
-                                                                                           'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.GammaStats': ( '60_train/recorders.html#gammastats',
                                                                                  'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.GammaStats.__call__': ( '60_train/recorders.html#gammastats.__call__',

@@ -15,7 +15,7 @@ from functools import wraps
 
 # %% ../../nbs/00_core/02_options.ipynb #fa5e64a8
 def pick(
-    what:str,  # kind, for the message: 'loss', 'data', ...
+    kind:str,  # for the message: 'loss', 'data', ...
     name:str,  # the name asked for
     known,     # mapping or iterable of known names
     more:str='', # added to the message
@@ -25,27 +25,28 @@ def pick(
         close = difflib.get_close_matches(name, list(known), 1) if isinstance(name, str) else []
         hint = f'did you mean {close[0]!r}? ' if close else ''
         given = repr(name) if len(repr(name)) < 80 else f'a {type(name).__name__}'
-        raise ValueError(f'{what}: {given} is not known; {hint}known: {", ".join(known)}{more}')
+        raise ValueError(f'{kind}: {given} is not known; {hint}known: {", ".join(known)}{more}')
     return known[name] if hasattr(known, 'keys') else name
 
 # %% ../../nbs/00_core/02_options.ipynb #5fb67d93
 _ALSO = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}  # accepted for each type
 
 def bind_options(
-    what:str,      # owner of the options, for the message
+    owner:str,     # of the options, for the message
     fn,            # the function whose keyword options they are
     options:dict,  # option name -> value
     skip=(),       # parameters of `fn` that are not options
 )->dict:           # every option of `fn`, defaults filled in; an int becomes a float where the default is one
     "Return the options complete and in canonical form; ValueError for an unknown one lists the known ones."
     params = _parameters(fn, options, skip)
-    if options and not params: raise ValueError(f'{what} option: {next(iter(options))!r} is not known; it has none')
-    for name in options: pick(f'{what} option', name, params)
+    if options and not params: raise ValueError(f'{owner} option: {next(iter(options))!r} is not known; it has none')
+    for name in options: pick(f'{owner} option', name, params)
     full = {k: options.get(k, p.default) for k, p in params.items()}
     for k, v in full.items():
-        kind = params[k].annotation
-        if v is inspect.Parameter.empty: raise ValueError(f'{what} option: {k} is required and was not given')
-        if not _fits(v, kind): raise ValueError(f'{what} option {k}: {v!r}, want {getattr(kind, "__name__", kind)}')
+        wanted = params[k].annotation
+        if v is inspect.Parameter.empty: raise ValueError(f'{owner} option: {k} is required and was not given')
+        if not _fits(v, wanted):
+            raise ValueError(f'{owner} option {k}: {v!r}, want {getattr(wanted, "__name__", wanted)}')
     return {k: _as_default(v, params[k].default) for k, v in full.items()}
 
 def _fits(value, kind):

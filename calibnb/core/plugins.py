@@ -96,7 +96,7 @@ def _load(name, load, source):
 
 # %% ../../nbs/00_core/06_plugins.ipynb #9b410d9d
 class Origin(NamedTuple):
-    "Where a name was registered, with a hash of the code."
+    "The place where a name was registered, with a hash of the code."
     where:str      # path of a file, or 'a notebook'
     code:str|None  # 16 hex digits of the text of the file or cell; None where the text is unknown
 
@@ -139,18 +139,18 @@ class UnknownName(ValueError):
 class Registry(dict):
     """The table of what can be made by name: name -> function or class.
 
-    Attributes: the `what` of messages, parameters to `skip`, and the check `adapt`, as given to `__init__`."""
+    Attributes: the `kind` of its entries, parameters to `skip`, and the check `adapt`; see `__init__`."""
     def __init__(self,
-        what:str,  # kind, for messages: 'loss', 'model', ...
+        kind:str,  # for messages: 'loss', 'model', ...
         made=(),   # mapping, or pairs
         skip=(),   # parameters that are not options
         adapt=None,# a function (name, thing) -> the function or class to register; ValueError if it cannot be used
     ):
         super().__init__(made)
-        self.what, self.skip, self.adapt = what, skip, adapt
+        self.kind, self.skip, self.adapt = kind, skip, adapt
 
     def names(self)->list[str]:
-        "Return all names, including those of plugins."
+        "Return all names, also of plugins."
         load_plugins()
         return list(self)
 
@@ -158,14 +158,14 @@ class Registry(dict):
         "Return the function or class of a name; a ValueError lists the known names, without the hidden ones."
         if not isinstance(name, Hashable) or name not in self: load_plugins()
         known = {k: v for k, v in self.items() if k not in hidden} if hidden else self
-        try: found = pick(self.what, name, known, HINT)
+        try: found = pick(self.kind, name, known, HINT)
         except ValueError as e: raise UnknownName(str(e)) from None
-        if origin := _origins.get((self.what, name)): _used[f'{self.what} {name}'] = origin.code
+        if origin := _origins.get((self.kind, name)): _used[f'{self.kind} {name}'] = origin.code
         return found
 
     def options(self, name:str, given:dict)->dict:
         "Return all options, defaults filled in; ValueError for an unknown name or option."
-        return bind_options(f'{self.what} {name}', self.find(name), given, self.skip)
+        return bind_options(f'{self.kind} {name}', self.find(name), given, self.skip)
 
     def make(self, name:str, /, *args, **options):
         "Make one by name; ValueError for an unknown name or option."
@@ -174,14 +174,14 @@ class Registry(dict):
 # %% ../../nbs/00_core/06_plugins.ipynb #7a0a4e02
 def _check_free(registry, name, origin):
     "ValueError unless a name can be registered from this origin."
-    what, before = registry.what, _origins.get((registry.what, name))
+    kind, before = registry.kind, _origins.get((registry.kind, name))
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f'{what}: {name!r}, want a name of letters, digits, "_", "-" and "."')
+        raise ValueError(f'{kind}: {name!r}, want a name of letters, digits, "_", "-" and "."')
     if name in registry and before is None:
-        raise ValueError(f'{what}: {name!r} is a name of calibnb; take another, e.g. "my_{name}"')
+        raise ValueError(f'{kind}: {name!r} is a name of calibnb; take another, e.g. "my_{name}"')
     places = {before.where, origin.where} if before else set()
     if len(places - {'a notebook'}) > 1:
-        raise ValueError(f'{what}: {name!r} is registered by {before.where} and by {origin.where}; rename one')
+        raise ValueError(f'{kind}: {name!r} is registered by {before.where} and by {origin.where}; rename one')
 
 def add_user(
     registry:Registry,
@@ -193,7 +193,7 @@ def add_user(
     origin = _origin(frame)
     _check_free(registry, name, origin)
     registry[name] = registry.adapt(name, thing) if registry.adapt else thing
-    _origins[registry.what, name] = origin
+    _origins[registry.kind, name] = origin
 
 def registers(
     registry:Registry,

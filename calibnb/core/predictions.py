@@ -133,7 +133,7 @@ def class_order(
         subject = 'the column is of' if binary else 'the columns are'
         found, expected = (names[1:] if binary else names for names in (classes, wanted))
         raise ValueError(f'classes: {subject} {quote_names(found)}, want {quote_names(expected)}, in any order; '
-                         'rename what is the same, leave out what is not')
+                         'rename columns of the same class, leave out the others')
     return [classes.index(name) for name in wanted]
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c242c925
@@ -142,7 +142,7 @@ def _classifier_probs(classifier, X, y):
     kind = type(classifier).__name__
     if not hasattr(classifier, 'predict_proba'):
         raise TypeError(f'classifier: {kind} has no predict_proba; '
-                        'give scores of yours to Predictions, or probabilities to Predictions.from_probs')
+                        'give its logits to Predictions, or probabilities to Predictions.from_probs')
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
         raise ValueError(f'y: shape {y.shape}, want one label a sample; of several outputs, give one at a time')
@@ -283,7 +283,8 @@ class Predictions:
             raise ValueError(f'{name}: got {words[other.kind]}, but preds: {words[self.kind]}; give both as the same')
         if other.eps != self.eps:
             raise ValueError(f'{name}: its probabilities are mixed with the uniform at a weight of {other.eps:.3g}, '
-                             f'and those of preds at {self.eps:.3g}; give Predictions.from_probs the same eps for both')
+                             f'the probabilities of preds at {self.eps:.3g}; '
+                             'give Predictions.from_probs the same eps for both')
         if other.binary != self.binary:
             raise ValueError(f'{name}: {other.form}, but preds: {self.form}; want the same for both')
         if other.num_classes != self.num_classes:
@@ -291,15 +292,15 @@ class Predictions:
         try: permuted = class_order(other.classes, self.classes, self.binary) is not None
         except ValueError as e: raise ValueError(f'{name}: {e}') from None
         if permuted:
-            raise ValueError(f'{name}: its class columns are those of preds, permuted; '
+            raise ValueError(f'{name}: its class columns are permuted against preds; '
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
         "Count the samples of `other` that are in this set; 0 if repeated rows explain the number by chance."
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
-        unique, others = _row_hashes(self).unique(), _row_hashes(other)
-        shared = torch.isin(others, unique).sum().item()
-        repeated = len(self) - len(unique) + len(other) - len(others.unique())
+        unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
+        shared = torch.isin(other_rows, unique).sum().item()
+        repeated = len(self) - len(unique) + len(other) - len(other_rows.unique())
         return shared if shared > max(.01*min(len(self), len(other)), 10*repeated) else 0
 
     def save(self, path):

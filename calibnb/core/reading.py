@@ -36,8 +36,8 @@ def brief(
 )->str:
     "Return `text`, without its middle if it is longer than `at_most`."
     if len(text) <= at_most: return text
-    half = (at_most - 5)//2
-    return f'{text[:half]} ... {text[-half:]}'
+    shown = (at_most - 5)//2  # characters on either side
+    return f'{text[:shown]} ... {text[-shown:]}'
 
 # %% ../../nbs/00_core/01a_reading.ipynb #362c6d2e
 @contextmanager
@@ -62,7 +62,7 @@ def _failure(path, argument, failed, error):
 _COMPRESSED = '.gz', '.bz2', '.xz'
 
 def file_format(path)->str:
-    "Return the lower-case suffix of a path, with that of the compressed file: '.csv', '.csv.gz'."
+    "Return the lower-case suffix of a path, of a compressed file both suffixes: '.csv', '.csv.gz'."
     *_, inner, last = ['', '', *(suffix.lower() for suffix in Path(path).suffixes)]
     return inner + last if last in _COMPRESSED else last
 

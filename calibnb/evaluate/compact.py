@@ -52,7 +52,7 @@ class Compact(BinnedConfidences):
 
     @classmethod
     def of(cls, scored:Scored)->'Compact':
-        "Of a set of several classes, as scored."
+        "Return the compact form of a scored set of several classes."
         if scored.binary: raise ValueError('scored: one column, P(y = 1); want a column for each class')
         conf, label = _codes(scored.conf), _codes(_likelihood(scored.nll))
         return cls(scored.pred, scored.target, conf, label.where(~scored.hit, conf), scored.num_classes)

@@ -199,7 +199,7 @@ def _check_table(table, kind):
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     hint = '' if kind == 'logits' else f'; logits need .{link} first, percentages /100'
-    found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; what is no class has to go' for name, text in wrong.items()}
+    found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; drop columns of no class' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)
@@ -319,7 +319,7 @@ def _only(path, contents, wanted):
     "Return the name of the only entry with a wanted name; otherwise a ValueError lists the names in the file."
     found = _find(contents, wanted)
     if len(found) == 1: return found[0]
-    nothing = 'none but those of classes' if '' in contents.arrays else 'none'
+    nothing = 'only columns of classes' if '' in contents.arrays else 'none'
     names = brief(', '.join(repr(k) for k in contents.arrays if k != '') or nothing, 300)
     raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
                      f'names in it: {names}')
@@ -419,12 +419,12 @@ def read_sets(
     return preds, in_order(_predictions(val, kind, eps, val_source), preds, val_path)
 
 def in_order(
-    others,  # predictions that were read
+    other,   # predictions that were read
     preds,   # the predictions whose order is wanted
-    path,    # the file of `others`, for errors
+    path,    # the file of `other`, for errors
 ):
-    "Return `others` with its columns in the order of the names of `preds`; ValueError where the names differ."
-    with naming(path): return others.ordered(preds.classes)
+    "Return `other` with its columns in the order of the names of `preds`; ValueError where the names differ."
+    with naming(path): return other.ordered(preds.classes)
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #7140d26c
 class ReadColumns(NamedTuple):
@@ -504,7 +504,7 @@ def write_npz(path, **arrays):
     "Write arrays to exactly this path, to which numpy would add a suffix."
     with open(path, 'wb') as f: np.savez(f, **arrays)
 
-def _write_npy(path, probs, **others):
+def _write_npy(path, probs, **_):
     with open(path, 'wb') as f: np.save(f, probs)
 
 def _write_pt(path, **arrays): torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path)

@@ -21,7 +21,7 @@ from .audit import CrossFits, warning_texts
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #1b4233e6
 @dataclass(frozen=True)
 class ShiftResult:
-    "What a calibrator fitted here achieves there; of the uncalibrated row, only the first four numbers."
+    "NLL and ECE of a calibrator here and there; the uncalibrated row has only the first four numbers."
     nll_here:float|None     # from the audit
     ece_here:float|None
     nll:float               # there, with the calibrator fitted here

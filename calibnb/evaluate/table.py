@@ -194,7 +194,7 @@ class Evaluation:
         except (SafetensorError, OSError) as e: raise ValueError(f'folder: {path} cannot be read ({e})') from None
         if meta.get('format') != _FORMAT: raise ValueError(f'folder: {path} holds no evaluation')
         try:
-            head = json.loads(meta['head'].replace('"as given"', f'"{UNCALIBRATED}"'))  # as older files say
+            head = json.loads(meta['head'].replace('"as given"', f'"{UNCALIBRATED}"'))  # older files
             rows = {row: {name: Measure(**m) for name, m in measures.items()} for row, measures in head['rows'].items()}
             names = {key.partition('.')[2] for key in samples if key.startswith('0.')}
             scored = {row: Scored(target=samples['target'], **{name: samples[f'{i}.{name}'] for name in names})
@@ -285,7 +285,7 @@ def _uncalibrated_ece(found):
             f'and the top-label ECE {_ece_words(measures["top_label_ece"])}.')
 
 def _bias_direction(scored):
-    "Say what is too high or too low on average beyond chance."
+    "Say which mean probabilities are too high or too low beyond chance."
     tested, found = _means_to_test(scored), []
     for conf, hit, high, low in tested:
         if spiegelhalter_p(conf, hit) >= .05/(1 + len(tested)): continue
@@ -324,9 +324,9 @@ def _dominated_by_few_samples(found, row):
     "Warn if few samples decide against a simpler row."
     simpler = list(found.rows)[:list(found.rows).index(row)]
     number = {other: found.deciding_samples(row, other) for other in simpler if other not in found.best['nll']}
-    few = {other: n for other, n in number.items() if n and n <= _FEW_SAMPLES*len(found.scored[row])}
-    if not few: return []
-    other, n = min(few.items(), key=lambda item: item[1])
+    decided = {other: n for other, n in number.items() if n and n <= _FEW_SAMPLES*len(found.scored[row])}
+    if not decided: return []
+    other, n = min(decided.items(), key=lambda item: item[1])
     samples, them = ('a single sample', 'it') if n == 1 else (f'{n} samples', 'them')
     return [f'This choice rests on {samples}: without {them}, {_name(other)} would have the lower NLL.']
 
@@ -369,7 +369,7 @@ def _label_order_warning(scored):
 
 def _accuracy_bound(halves):
     "Return the accuracy if each predicted class had its commonest label: an upper bound for permutations."
-    return sum(half.amax(1).sum().item() for half in halves)/sum(half.sum().item() for half in halves)
+    return sum(table.amax(1).sum().item() for table in halves)/sum(table.sum().item() for table in halves)
 
 def _permuted_accuracy(halves):
     """Return the accuracy on each half under the best permutation of the labels for the other half.
@@ -379,10 +379,10 @@ def _permuted_accuracy(halves):
     K = len(halves[0])
     rows, correct = torch.arange(K, device='cpu'), 0
     identity = .5*torch.eye(K, dtype=torch.float64, device='cpu')  # preferred on ties
-    for half, other in halves, halves[::-1]:
-        label = torch.from_numpy(linear_sum_assignment(half + identity, maximize=True)[1])
+    for table, other in halves, halves[::-1]:
+        label = torch.from_numpy(linear_sum_assignment(table + identity, maximize=True)[1])
         correct += other[rows, label].sum().item()
-    return correct/sum(half.sum().item() for half in halves)
+    return correct/sum(table.sum().item() for table in halves)
 
 def _swapped_classes(scored):
     "Return a list with a warning if the labels of two classes seem to be swapped; else an empty list."

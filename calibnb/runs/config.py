@@ -157,8 +157,8 @@ class RunConfig(Settings):
         self.meta.check_recipe(self.recipe)
         for name, example in dict(n_meta=100, meta_val=.1).items():
             if name in self.data_args and not self.data_args[name]:
-                raise ValueError(f'data_args: {name} is {self.data_args[name]}, but meta learns on samples that are '
-                                 f'put aside; say so, e.g. {name}={example}')
+                raise ValueError(f'data_args: {name} is {self.data_args[name]}, but meta learns on held-out samples; '
+                                 f'give their number or share, e.g. {name}={example}')
         return self
 
     @model_serializer(mode='wrap')

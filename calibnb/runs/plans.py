@@ -136,14 +136,14 @@ def _hours(config, state, device):
 def sum_text(
     plan, # from `plan_table`, with hours
 )->str:
-    "Sum up a plan: '80 runs, 75 of them to be made: 1,200 hours on this machine, 31 hours on one H100-class GPU'."
+    "Sum up a plan: '80 runs, 75 still to run: 1,200 hours on this machine, 31 hours on one H100-class GPU'."
     todo = plan[plan.state != 'done']
     def hours_text(column):
         known = todo[column].dropna()
         unknown = len(todo) - len(known)
-        missing = f' and those of {unknown} more' if unknown else ''
+        missing = f' plus {unknown} of unknown length' if unknown else ''
         if unknown and not len(known): return 'hours that are not known'
         hours = 'less than 0.1' if 0 < known.sum() < .1 else f'{known.sum():,.1f}'
         return f'{hours} hours{missing}'
-    return (f'{len(plan)} runs, {len(todo)} of them to be made: {hours_text("hours")} on this machine, '
+    return (f'{len(plan)} runs, {len(todo)} still to run: {hours_text("hours")} on this machine, '
             f'{hours_text("gpu_hours")} on one H100-class GPU')

@@ -171,20 +171,22 @@ def read_study_table(
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #b149712f
 def votes_from_shares(
-    probs:Tensor,    # (N, K) shares of votes
-    least:int=47,    # votes for one sample, minimum
-    most:int=63,     # and maximum
-)->Tensor:           # (N, K) int64
-    "Return the smallest numbers of votes that give these shares; ValueError if none from `least` to `most` does."
+    probs:Tensor,     # (N, K) shares of votes
+    min_votes:int=47, # for one sample
+    max_votes:int=63,
+)->Tensor:            # (N, K) int64
+    "Return the smallest numbers of votes that give these shares; ValueError where no number of votes fits."
     votes = torch.zeros_like(probs, dtype=torch.int64, device='cpu')
     found = torch.zeros(len(probs), dtype=torch.bool, device='cpu')
     probs = probs.double().cpu()
-    for n in range(least, most + 1):
+    for n in range(min_votes, max_votes + 1):
         counts = probs*n
         fits = ~found & ((counts - counts.round()).abs() < 1e-4).all(1)
         votes[fits] = counts[fits].round().long()
         found |= fits
-    if not found.all(): raise ValueError(f'probs: row {int((~found).int().argmax())} is not of {least} to {most} votes')
+    if not found.all():
+        row = int((~found).int().argmax())
+        raise ValueError(f'probs: row {row} is not of {min_votes} to {max_votes} votes')
     return votes
 
 def debiased_squared_error(

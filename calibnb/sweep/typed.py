@@ -17,7 +17,7 @@ from ..notebooks.parameters import read_value
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #0506bb79
 def typed_spec(
-    what:str,        # .yaml or .json, or the name or path of a notebook
+    source:str,      # .yaml or .json, or the name or path of a notebook
     parameters:dict, # name -> text; added to the base
     grid:list,       # 'NAME=VALUES' for each axis
 )->SweepSpec:
@@ -29,8 +29,8 @@ def typed_spec(
             raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
         if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
         axes[name] = values
-    if Path(what).suffix in ('.yaml', '.yml', '.json'): return _spec_of_file(what, parameters, axes)
-    try: return SweepSpec(notebook=what, base=parameters, grid=axes)
+    if Path(source).suffix in ('.yaml', '.yml', '.json'): return _spec_of_file(source, parameters, axes)
+    try: return SweepSpec(notebook=source, base=parameters, grid=axes)
     except ValueError as e: raise ValueError(reasons(e)) from None
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #35d001d9

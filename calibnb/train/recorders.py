@@ -239,9 +239,9 @@ class GammaStats(Recorder):
             return gamma_of_bucket(_label_probability(preds), options['thresholds'], options['gammas'])
         return as_tensor(options['gamma'] if 'gamma' in options else loss.gamma).detach().expand(len(preds))
 
-class GammaOfTest(GammaStats):
-    "`GammaStats` of the test split, whose labels were not seen [Meta-regularization, Fig. 3]."
-    def __init__(self): super().__init__('test')
+def GammaOfTest()->GammaStats:
+    "Return `GammaStats` of the test split, whose labels were not seen [Meta-regularization, Fig. 3]."
+    return GammaStats('test')
 
 # %% ../../nbs/60_train/05_recorders.ipynb #efe38a54
 class MetaProgress(Recorder):

@@ -742,7 +742,7 @@ def test_a_setting_that_does_not_go_with_meta_is_refused(options, message):
 
 
 def test_a_run_with_meta_needs_data_for_it(tmp_path):
-    with pytest.raises(ValueError, match="data_args: n_meta is 0, but meta learns on samples that are put aside"):
+    with pytest.raises(ValueError, match="data_args: n_meta is 0, but meta learns on held-out samples"):
         RunConfig(meta=MetaRecipe(), recipe=Recipe.quick(1))
     with pytest.raises(ValueError, match="digits has no meta_val"):
         MetaTrainer(make_model("mlp", 10, (64,)), MetaRecipe(), Recipe.quick(1), "cpu").fit(load_data("digits"))
