@@ -100,7 +100,7 @@ class LinearObjective:
         self.dtype, self.hessian_samples = dtype or X.dtype, _HESSIAN_SAMPLES
         self.total = len(y) if w is None else w.sum().item()
         self.identity, self.subsample, self.preconditioner = kind.identity(len(S)), None, None
-        self.latest = None, None
+        self.latest:tuple = None, None
 
     def pieces(self):
         "Yield the inputs (K + 1, n), labels (n,) and weights (n,), or None, of pieces of the samples."

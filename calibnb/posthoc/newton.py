@@ -110,7 +110,7 @@ class LogisticObjective:
     evaluation and its p, since the step from there needs them."""
     def __init__(self, X, t, w, R):
         self.XT, self.t, self.w, self.R = X.T.contiguous(), t, w/w.sum(-1, keepdim=True), R
-        self.latest = None, None
+        self.latest:tuple = None, None
 
     def __call__(self, beta):
         a, Rb = beta @ self.XT, beta @ self.R
