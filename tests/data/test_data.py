@@ -236,7 +236,7 @@ def test_raw_images_without_a_scale():
 
 @pytest.mark.parametrize("options, message", [
     (dict(n_train=0), "n_train: 0, want at least 1"),
-    (dict(n_train=29), "n_train: 29, want at most 21"),
+    (dict(n_train=29), "n_train: 29, want at most the 21 samples"),
     (dict(val=1.), "val: 1.0, want a share"),
     (dict(val=0.), "leaves none for validation"),
 ], ids=str)

@@ -102,8 +102,8 @@ BAD = [((torch.zeros(3), torch.zeros(3).long()), r"features: float32, shape .3,.
        ((torch.zeros(3, 2), torch.tensor([0, -100, 1])), "target: label -100 at row 1, want 0..1"),
        ((torch.zeros(3, 2), torch.tensor([0, 1, 4])), "target: label 4 at row 2, want 0..1"),
        ((torch.zeros(3, 2), torch.full((3,), .5)), "target: dtype float32, want integer class ids"),
-       ((torch.zeros(3, 2).double(), torch.zeros(3).long()), "features: float64, shape .3, 2., on cpu; want what the"),
-       ((torch.zeros(3, 5), torch.zeros(3).long()), "features: float32, shape .3, 5., on cpu; want what the head")]
+       ((torch.zeros(3, 2).double(), torch.zeros(3).long()), "float64, shape .3, 2., on cpu; want the dtype, width"),
+       ((torch.zeros(3, 5), torch.zeros(3).long()), "float32, shape .3, 5., on cpu; want the dtype, width")]
 
 
 @pytest.mark.parametrize("given, message", BAD, ids=[m for _, m in BAD])
