@@ -7,7 +7,7 @@ from calibnb.models.named import models
 from calibnb.posthoc.calibrator import CALIBRATORS
 from calibnb.train.recorders import recorders
 
-REGISTRIES = {registry.what: registry for registry in (losses, models, data_sets, recorders, CALIBRATORS, metrics)}
+REGISTRIES = {registry.kind: registry for registry in (losses, models, data_sets, recorders, CALIBRATORS, metrics)}
 
 
 def forget(path):

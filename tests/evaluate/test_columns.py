@@ -94,7 +94,7 @@ def test_a_validation_set_is_put_into_order_by_name(capsys):
     preds, val = (Predictions(LOGITS[rows], TARGET[rows], classes=WORDS) for rows in (slice(300), slice(300, 600)))
     turned = val.ordered(WORDS[::-1])
     check_sets(preds, turned.ordered(WORDS))
-    with pytest.raises(ValueError, match=r"permuted; give val.ordered\(preds.classes\)"):
+    with pytest.raises(ValueError, match=r"permuted against preds; give val.ordered\(preds.classes\)"):
         check_sets(preds, turned)
 
 
