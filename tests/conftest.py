@@ -4,6 +4,7 @@ import json
 import multiprocessing.forkserver
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -220,6 +221,18 @@ def root(tmp_path_factory):
 
 def verdicts(folder):
     return {f.claim: f.verdict for f in folder.result.findings}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    "A disk of 4 MB."
+    disk = tmp_path/"disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def claim(folder, start):

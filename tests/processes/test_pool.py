@@ -118,6 +118,10 @@ def test_what_cannot_be_pickled_or_read_is_an_error_of_its_job_alone():
     assert "a message of the job cannot be read (ValueError: invalid literal" in str(ends["message"].error)
 
 
+def threads_of_job(send):
+    return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
+
+
 @pytest.mark.parametrize("given, threads", [(None, 2), ("1,4", 1), ("16", 2)])  # OMP_NUM_THREADS; 2 cores for a job
 def test_a_job_has_its_share_of_the_cores_or_fewer_threads(monkeypatch, given, threads):
     monkeypatch.setattr("calibnb.processes.pool.core_count", lambda: 2)
@@ -128,41 +132,13 @@ def test_a_job_has_its_share_of_the_cores_or_fewer_threads(monkeypatch, given, t
     assert ended.value == (str(threads), threads), ended
 
 
-def threads_of_job(send):
-    return os.environ["OMP_NUM_THREADS"], torch.get_num_threads()
-
-
-STARTS = {  # what starts processes, and how the environment of the started one is seen
-    "a command": lambda patch, seen: main(["list", "losses"]) or seen.append(dict(os.environ)),
-    "torchrun": lambda patch, seen: started_by("calibnb.processes.distributed._follow", patch, seen, launch_two),
-    "a kernel": lambda patch, seen: started_by("papermill.execute_notebook", patch, seen, run_any_notebook),
-    "the fork server": lambda patch, seen: started_by(
-        "multiprocessing.forkserver.ensure_running", patch, seen, fork_server),
+CONFIG = RunConfig(experiment="pool", recipe=Recipe.quick(1))
+STARTS = {  # what starts processes: the function that has their environment, and how it comes to be called
+    "a command": ("calibnb.cli.command._do", lambda: main(["list", "losses"])),
+    "torchrun": ("calibnb.processes.distributed._follow", lambda: get_run(CONFIG, processes=2, device="cpu")),
+    "a kernel": ("papermill.execute_notebook", lambda: run_notebook("toy_gaussian", again=True, progress=False)),
+    "the fork server": ("multiprocessing.forkserver.ensure_running", fork_server),
 }
-
-
-def started_by(name, patch, seen, start):
-    def watch(*args, **options):
-        env = args[3] if name.endswith("_follow") else os.environ
-        seen.append(dict(env))
-        raise Seen
-    patch.setattr(name, watch)
-    with pytest.raises(Exception, match="Seen"):
-        start()
-
-
-class Seen(Exception):
-    "The environment."
-    def __init__(self):
-        super().__init__("Seen")
-
-
-def launch_two():
-    get_run(RunConfig(experiment="pool", recipe=Recipe.quick(1)), processes=2, device="cpu")
-
-
-def run_any_notebook():
-    run_notebook("toy_gaussian", again=True, progress=False)
 
 
 @pytest.mark.parametrize("given, spins", [({}, "1000"), (dict(GOMP_SPINCOUNT="7"), "7")], ids=str)
@@ -174,8 +150,14 @@ def test_idle_threads_release_their_core_soon_unless_the_environment_decides(mon
         monkeypatch.delenv(name)
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    seen = []
-    STARTS[how](monkeypatch, seen)
+    seen, (called, start) = [], STARTS[how]
+
+    def watch(*args, **options):
+        seen.append(dict(args[3] if called.endswith("_follow") else os.environ))
+        raise RuntimeError("seen")
+    monkeypatch.setattr(called, watch)
+    with pytest.raises(Exception, match="seen"):
+        start()
     assert seen[0].get("GOMP_SPINCOUNT") == spins
 
 
@@ -268,14 +250,12 @@ for target, args in (_job_main, (str.upper, ('a',), {}, 1)), (_kernel_main, ()):
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_a_process_without_a_parent_ends_before_it_begins(tmp_path):
     command = script(tmp_path / "alone.py", *ALONE.splitlines())
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert ended.stdout.split() == ["_job_main", "0", "_kernel_main", "0"] and not ended.stderr, ended.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_jobs_end_silently_with_a_killed_parent(tmp_path):
     "Also a job that ignores SIGTERM, and sends a message and a value to the parent that is gone."
     command = script(tmp_path / "master.py", "jobs = [(simple_jobs.sleep, 3600), (simple_jobs.outlive,)]",

@@ -148,15 +148,6 @@ def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
         run.recorded("nll_breakdown")
 
 
-def test_a_checkpoint_without_a_recorder_that_needs_every_epoch(tmp_path):
-    splits = load_data("digits")
-    def fit(*recorders):
-        return small_trainer(splits, 4).fit(splits, recorders, tmp_path/"c.pt")
-    fit()
-    with pytest.raises(ValueError, match="was made with another recorders"):
-        fit(LearnedEpoch())
-
-
 def test_a_recorder_begins_anew():
     splits, recorder = load_data("digits"), LearnedEpoch()
     for epochs in 4, 2:
@@ -175,14 +166,10 @@ def test_histograms_of_the_label_probability(tmp_path):
     assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [len(preds)]*4
 
 
-@pytest.fixture
-def accuracies():
-    "Four runs with each of three losses, and one that was run once."
+def test_compare_marks_significant_differences():
+    "Of four runs with each of three losses, and one that was run once."
     frames = dict(ce=[.90, .91, .92, .91], a=[.80, .81, .82, .81], b=[.90, .92, .91, .93], once=[.5])
-    return pd.DataFrame([dict(loss=loss, acc=acc) for loss, values in frames.items() for acc in values])
-
-
-def test_compare_marks_significant_differences(accuracies):
+    accuracies = pd.DataFrame([dict(loss=loss, acc=acc) for loss, values in frames.items() for acc in values])
     found = compare(accuracies, metrics=["acc"], higher=["acc"])
     assert found.loc[("a", "acc"), "mark"] == "●" and found.loc[("b", "acc"), "mark"] == ""
     assert math.isnan(found.loc[("ce", "acc"), "p"])
@@ -194,6 +181,9 @@ def test_compare_marks_significant_differences(accuracies):
     assert list(table.acc) == ["91.00 ± 0.82", "81.00 ± 0.82 ●", "91.50 ± 1.29", "50.00"]
     assert compare(accuracies, metrics=["acc"]).loc[("a", "acc"), "mark"] == "○"
     assert compare(accuracies, metrics=["acc"], unmarked=["acc"]).loc[("a", "acc"), "mark"] == ""
+    for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
+        with pytest.raises(ValueError, match="is not known"):
+            compare(accuracies, **dict(metrics=["acc"]) | wrong)
 
 
 MIXED = {
@@ -211,21 +201,14 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("what", MIXED)
-def test_compare_says_what_to_select_of_a_mixed_table(what):
+@pytest.mark.parametrize("columns, message", MIXED.values(), ids=MIXED)
+def test_compare_says_what_to_select_of_a_mixed_table(columns, message):
     "A table of `collect` may hold several settings; their mean is refused."
-    columns, message = MIXED[what]
     frame = pd.DataFrame({"loss": ["ce"]*4 + ["focal"]*4, "recipe.seed": [0, 1, 2, 3]*2, "test.ece": range(8)})
     assert len(compare(frame.assign(data_seed=None, **{"loss_args.gamma": [None]*4 + [2.]*4}))) == 2
     assert len(compare(frame.assign(data_seed=frame["recipe.seed"]))) == 2
     with pytest.raises(ValueError, match=message if "\\" in message else re.escape(message)):
         compare(frame.assign(**columns))
-
-
-def test_compare_refuses_unknown_names(accuracies):
-    for wrong in dict(baseline="cs"), dict(metrics=["accuracy"]), dict(by="los"):
-        with pytest.raises(ValueError, match="is not known"):
-            compare(accuracies, **dict(metrics=["acc"]) | wrong)
 
 
 def test_two_workers_make_it_once(tmp_path):
@@ -270,17 +253,6 @@ def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):
     trainer = Trainer(make_model("mlp", 10, (1, 4, 4)), make_loss("ce"))
     for logits in preds.logits, trainer.predict(load_data("digits").val).logits:
         torch.nn.functional.cross_entropy(logits/T, preds.target).backward()
-
-
-def test_reductions_and_the_reported_loss():
-    splits = load_data("digits", n_train=129)  # a last batch of one would break batch norm
-    losses = {}
-    for reduction in "sum", "mean":
-        model, loss = make_model("small_cnn", 10, splits.in_shape, width=4), make_loss("ce", reduction=reduction)
-        losses[reduction] = Trainer(model, loss, Recipe(epochs=1, lr=1e-9)).fit(splits)["train_loss"][0]
-    assert abs(losses["sum"] - losses["mean"]) < 1e-4
-    with pytest.raises(ValueError, match='reduction is "none"'):
-        Trainer(make_model("mlp", 10, splits.in_shape), make_loss("ce", reduction="none"))
 
 
 def test_the_same_settings_are_the_same_folder():
