@@ -15,13 +15,10 @@ def test_computed_floats_are_compared_up_to_rounding():
 
 
 @pytest.mark.parametrize("bad", [
-    "assert a.mean() == b.mean()", "assert x.sum().item() == y", "assert float(p.std()) == .3",
-    "assert torch.equal(c.transform(z), want)", "assert np.array_equal(p.numpy(), c.transform(z).numpy())",
-    "p = c.transform(z)\nassert p.equal(q)", "assert metrics.ece(p, y) == scored.ece()",
-    "assert ece(p, y).tolist() == [.1, .2]", "test_eq(ece(p, y, [5]), torch.stack([ece(p, y, 5)]))",
+    "assert x.sum().item() == y", "assert np.array_equal(p.numpy(), c.transform(z).numpy())",
+    "p = c.transform(z)\nassert p.equal(q)", "test_eq(ece(p, y, [5]), torch.stack([ece(p, y, 5)]))",
     "def test():\n    want = a.softmax(1)\n    assert all((want[:, 0] == b).tolist())",
-    "loss = make_loss('ce')\nassert loss(z, y) == other", "assert FocalLoss(2.)(z, y) == focal",
-    "assert getattr(metrics, name)(p, y) == want", "assert {k: v.log() for k, v in a.items()} == b",
+    "loss = make_loss('ce')\nassert loss(z, y) == other", "assert getattr(metrics, name)(p, y) == want",
     "assert torch.equal(a.predict(x).logits, b.predict(x).logits)", "a, b = x.log(), 1\nassert a == c",
     "assert a.mean() == b.mean()  # bits:", "with x:\n    assert -a.mean() == b",
 ])
@@ -30,11 +27,9 @@ def test_an_equality_is_seen(bad):
 
 
 @pytest.mark.parametrize("good", [
-    "assert a.mean() == b.mean()  # bits: the same file", "assert x.mean() == .25", "assert x.mean() == 1/2",
-    "assert (a > b).sum() == n", "assert a.argmax(1).tolist() == b", "assert x.sum() == pytest.approx(y)",
-    "assert x.mean() < y", "assert torch.equal(a, b)", "assert nll(p, y) == math.inf", "test_eq(z.mean().shape, (3,))",
-    "assert close(a.mean(), b.mean())", "assert sum(map(len, a)) == n", "assert x.mean().dtype == y.dtype",
-    "assert torch.equal(c.predict(z), z.argmax(1))", "p = x.log()\np = 3\nassert p == q",
+    "assert a.mean() == b.mean()  # bits: the same file", "assert x.mean() == 1/2", "assert (a > b).sum() == n",
+    "assert x.sum() == pytest.approx(y)", "assert torch.equal(a, b)", "assert nll(p, y) == math.inf",
+    "test_eq(z.mean().shape, (3,))", "assert sum(map(len, a)) == n", "p = x.log()\np = 3\nassert p == q",
 ])
 def test_what_is_exact_or_marked_passes(good):
     assert list(equalities(good)) == []

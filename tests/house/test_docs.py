@@ -6,8 +6,6 @@ import sys
 from collections import Counter
 
 import nbformat
-import pytest
-
 from conftest import LATE, ROOT, forks, on_processes
 
 from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
@@ -26,14 +24,13 @@ def as_python(block):
     return "\n".join([f"{first}:", *body])
 
 
-@pytest.mark.parametrize("notebook", build.rooms(), ids=lambda p: p.stem)
-def test_signatures_are_whole(notebook):
-    name, page = build.api_page(notebook)
-    public = re.findall(r"^##+ (?:\w+\.)?(\w+)$", page, re.M)
-    blocks = re.findall(r"```python\n(.*?)\n```", page, re.S)
-    assert len(blocks) == len(public)
-    for block in blocks:
-        ast.parse(as_python(block))
+def test_signatures_are_whole():
+    for notebook in build.rooms():
+        name, page = build.api_page(notebook)
+        blocks = re.findall(r"```python\n(.*?)\n```", page, re.S)
+        assert len(blocks) == len(re.findall(r"^##+ (?:\w+\.)?(\w+)$", page, re.M)), name
+        for block in blocks:
+            ast.parse(as_python(block), name)
 
 
 def executed(code, folder):
@@ -88,25 +85,27 @@ def test_a_page_does_not_export_its_module(tmp_path, monkeypatch):
     assert [cell.source for cell in nbformat.read(build.execute(tmp_path/"room.ipynb"), 4).cells] == ["1 + 1"]
 
 
-def test_readme_counts_the_verdicts_of_the_gallery():
-    "Claims of papers, observations and identities apart; renew README's sentence with the gallery."
+def counted(paths):
+    "Verdicts on claims of papers, of observations and of identities in executed notebooks."
     counts = Counter()
-    for path in (ROOT/"runs"/"gallery").glob("*.ipynb"):
+    for path in paths:
         counts.update(nbformat.read(path, 4).metadata["findings"])
     papers = [counts[f"paper: {v}"] for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED)]
-    others = [sum(n for key, n in counts.items() if key.startswith(kind)) for kind in ("ours", "identity")]
-    holds, contradicted, alike, undecided = papers
-    sentence = (f"Of {sum(papers)} claims of papers, tested on these small data, {holds} hold, {contradicted} are "
-                f"contradicted, {alike} show no difference and {undecided} are undecided; {others[0]} observations of "
-                f"our own and {others[1]} identities are counted apart.")
-    assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence
+    return papers, [sum(n for key, n in counts.items() if key.startswith(kind)) for kind in ("ours", "identity")]
 
 
-def test_readme_counts_the_verdicts_on_real_images():
-    counts = nbformat.read(ROOT/"runs"/"gallery"/"cifar10"/"evidence.ipynb", 4).metadata["findings"]
-    holds, contradicted, alike, undecided = (counts.get(f"paper: {v}", 0)
-                                             for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED))
+def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
+    "Claims of papers, observations and identities apart; renew README's sentences with the gallery."
+    gallery = ROOT/"runs"/"gallery"
+    (holds, contradicted, alike, undecided), others = counted(gallery.glob("*.ipynb"))
     n = holds + contradicted + alike + undecided
-    sentence = (f"Verdicts on {n} claims of papers, asked of it and of data with a known truth: {holds} hold, "
-                f"{contradicted} contradicted, {alike} no difference, {undecided} undecided")
-    assert sentence in (ROOT/"README.md").read_text(encoding="utf-8"), sentence
+    small = (f"Of {n} claims of papers, tested on these small data, {holds} hold, {contradicted} are contradicted, "
+             f"{alike} show no difference and {undecided} are undecided; {others[0]} observations of our own and "
+             f"{others[1]} identities are counted apart.")
+    (holds, contradicted, alike, undecided), _ = counted([gallery/"cifar10"/"evidence.ipynb"])
+    n = holds + contradicted + alike + undecided
+    images = (f"Verdicts on {n} claims of papers, asked of it and of data with a known truth: {holds} hold, "
+              f"{contradicted} contradicted, {alike} no difference, {undecided} undecided")
+    readme = (ROOT/"README.md").read_text(encoding="utf-8")
+    assert small in readme, small
+    assert images in readme, images
