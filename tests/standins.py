@@ -13,11 +13,7 @@ import torch
 from conftest import ROOT
 from torch import Tensor
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-)
+    DataDependentOutputException, DynamicOutputShapeException, FakeTensor, FakeTensorMode)
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -131,7 +127,7 @@ def moved(module, device, mode):
     return module
 
 
-def batch(device, n=64, classes=10, grad=False):
+def batch(device, n=64, classes=10, grad=False, dtype=torch.float32):
     "Logits and labels."
-    logits = torch.randn(n, classes, device=device, requires_grad=grad)
+    logits = torch.randn(n, classes, device=device, dtype=dtype, requires_grad=grad)
     return logits, torch.randint(classes, (n,), device=device)

@@ -22,12 +22,7 @@ def test_launches(name):
     usual, _, now, _ = launch_table()[name]
     assert launches(make_loss(name)) == now
     assert usual is None or launches(LOSSES[name]) == usual
-
-
-@pytest.mark.parametrize("name", ["ce", "focal", "bsce", "dual_focal", "mmce"])
-def test_no_more_than_as_usually_written(name):
-    usual, _, now, _ = launch_table()[name]
-    assert now <= usual
+    assert name not in ("ce", "focal", "bsce", "dual_focal", "mmce") or now <= usual
 
 
 def test_the_table_is_of_these_losses():
