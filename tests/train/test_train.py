@@ -231,15 +231,11 @@ def test_labels_that_a_network_makes_are_not_mixed():
     train(0)
 
 
-def narrower_later(logits):
-    return logits if len(logits) == 16 else logits[:, :1]
-
-
 ODD_ROWS = {
     "one for all": (lambda z: z[:1], 31, r"gives shape \(1, 3\) for a batch of 31 samples, want \(31, K\)"),
     "no columns": (lambda z: z[:, 0], 31, r"gives shape \(31,\) for a batch"),
     "a tuple": (lambda z: (z, z), 31, "gives a tuple, want a tensor"),
-    "other columns later": (narrower_later, 16, r"gives shape \(15, 1\) .* 15 samples, want \(15, 3\)"),
+    "other columns later": (lambda z: z[:, :max(1, len(z) - 13)], 16, r"gives shape \(15, 1\) .* 15 samples, want \(15, 3\)"),
 }
 
 
@@ -640,8 +636,6 @@ def test_dropout_and_the_best_epoch_survive_an_interruption(tmp_path, monkeypatc
     def fit(stop_after=10**9, **kwargs):
         torch.manual_seed(0)
         net = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(.5), nn.Linear(16, 3))
-        torch.nn.init.constant_(net[1].weight, .01)
-        torch.nn.init.constant_(net[4].weight, .02)
         recipe = Recipe(epochs=5, batch_size=16, lr=.05, keep="val_nll")
         trainer = Trainer(net, interrupting(stop_after), recipe, "cpu")
         return trainer, trainer.fit(splits, **kwargs)
