@@ -25,6 +25,7 @@ import nbformat  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+from nbformat.v4 import new_code_cell, new_notebook  # noqa: E402
 from torch.distributed import TCPStore  # noqa: E402
 
 from close import rounding, within  # noqa: E402, F401
@@ -166,6 +167,15 @@ def forked_kernels(monkeypatch):
     forks()
     run = Notebook.run
     monkeypatch.setattr(Notebook, "run", lambda *args, **options: run(*args, **options | dict(forked=True)))
+
+
+def write_notebook(path, parameters, *sources):
+    "Write a notebook of a cell of parameters and others; return its path as text."
+    declared = new_code_cell(parameters, metadata=dict(tags=["parameters"]))
+    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(new_notebook(cells=[declared, *map(new_code_cell, sources)], metadata=kernel), path)
+    return str(path)
 
 
 def for_slow_kernels():

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 import nbformat
-from conftest import LATE, ROOT, forks, on_processes
+from conftest import LATE, ROOT, forks, on_processes, write_notebook
 
 from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
 
@@ -44,12 +44,13 @@ def test_the_how_to_runs(tmp_path):
     assert (tmp_path/"calibrator.safetensors").exists() and list((tmp_path/"my_runs").glob("*/*/result.json"))
 
 
-def test_what_a_page_shows_may_arrive_late(tmp_path, monkeypatch):
+def test_what_a_page_shows_may_arrive_late_and_its_module_is_not_exported(tmp_path, monkeypatch):
+    "Pages are executed side by side; each would rewrite modules that the others import."
     forks()
     monkeypatch.setattr(build, "EXECUTED", tmp_path/"executed")
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(LATE)]), tmp_path/"late.ipynb")
-    cell, = nbformat.read(build.execute(tmp_path/"late.ipynb"), 4).cells
-    assert [o.data["text/plain"] for o in cell.outputs] == ["'late'"]
+    write_notebook(tmp_path/"room.ipynb", LATE, "#| hide\nimport nbdev; nbdev.nbdev_export()")
+    cell, = nbformat.read(build.execute(tmp_path/"room.ipynb"), 4).cells
+    assert cell.source == LATE and [o.data["text/plain"] for o in cell.outputs] == ["'late'"]
 
 
 PAGE = """<a href="b.html#here">x</a>
@@ -75,14 +76,6 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path, monkeypatch):
         monkeypatch.setattr(build, name, path)
     build.build(run=False, search=False)
     assert (site/"nbs"/"20_losses"/"04_weighted.html").exists() and (site/"api"/"losses.weighted.html").exists()
-
-
-def test_a_page_does_not_export_its_module(tmp_path, monkeypatch):
-    "Pages are executed side by side; each would rewrite modules that the others import."
-    monkeypatch.setattr(build, "EXECUTED", tmp_path/"executed")
-    cells = ["1 + 1", "#| hide\nimport nbdev; nbdev.nbdev_export()"]
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells]), tmp_path/"room.ipynb")
-    assert [cell.source for cell in nbformat.read(build.execute(tmp_path/"room.ipynb"), 4).cells] == ["1 + 1"]
 
 
 def counted(paths):

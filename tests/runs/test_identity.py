@@ -2,10 +2,9 @@
 import os
 import shutil
 
-import nbformat
 import numpy as np
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from conftest import write_notebook
 
 from calibnb.cli import main
 from calibnb.core import content
@@ -110,12 +109,7 @@ CLOSE = "experiment = Experiment('study', dict(seed=seed))\nlen(load_data(data).
 
 
 def notebook(path, *sources, parameters="seed: int = 0\ndata: str = 'npz:x.npz'"):
-    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
-    declared = new_code_cell(parameters, metadata=dict(tags=["parameters"]))
-    cells = map(new_code_cell, sources or (OPEN, CLOSE))
-    path.parent.mkdir(exist_ok=True)
-    nbformat.write(new_notebook(cells=[declared, *cells], metadata=kernel), path)
-    return str(path)
+    return write_notebook(path, parameters, *(sources or (OPEN, CLOSE)))
 
 
 def runs_made(capsys, *line):

@@ -3,12 +3,10 @@ import json
 import signal
 import sys
 
-import nbformat
 import numpy as np
 import pytest
 import torch
-from conftest import forks, patience, wait_for
-from nbformat.v4 import new_code_cell, new_notebook
+from conftest import forks, patience, wait_for, write_notebook
 from test_sweep import begun, command, held_command, spec_file, with_checkpoint
 from test_sweep import nothing_goes_on, two_workers  # noqa: F401
 from yours import forget
@@ -115,12 +113,11 @@ def test_a_plugin_is_swept_resumed_after_a_kill_and_swept_again_when_changed(min
 
 
 def test_a_notebook_is_executed_again_when_the_file_that_it_used_has_changed(mine, tmp_path):
-    cells = ["from calibnb.losses import make_loss\nfrom calibnb.notebooks import Experiment",
-             "experiment = Experiment('loss', dict(seed=seed))\nmake_loss('cubed')\nexperiment.findings([])"]
-    declared = new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
-    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))
-    nbformat.write(new_notebook(cells=[declared, *map(new_code_cell, cells)], metadata=kernel), tmp_path/"loss.ipynb")
-    root, args = tmp_path/"runs", ["sweep", str(tmp_path/"loss.ipynb"), "--plugin", str(mine)]
+    path = write_notebook(
+        tmp_path/"loss.ipynb", "seed: int = 0",
+        "from calibnb.losses import make_loss\nfrom calibnb.notebooks import Experiment",
+        "experiment = Experiment('loss', dict(seed=seed))\nmake_loss('cubed')\nexperiment.findings([])")
+    root, args = tmp_path/"runs", ["sweep", path, "--plugin", str(mine)]
     for n in 1, 1, 2:
         if n == 2:
             mine.write_text(MINE + "# changed\n")
@@ -237,18 +234,16 @@ def test_two_files_cannot_have_the_same_name(named, tmp_path, monkeypatch):
     ("return [z]", "loss: odd gives list for 2 samples"),
     ("return z @ z[:1]", "loss: 'odd' fails on two samples .RuntimeError"),
 ])
-def test_a_loss_that_is_none_is_refused_when_a_run_is_configured(mine, monkeypatch, body, message):
-    mine.write_text(f"from calibnb.losses import register_loss\n@register_loss('odd')\ndef odd(z, y):\n    {body}\n")
-    monkeypatch.setenv("CALIBNB_PLUGINS", str(mine))
+def test_a_loss_that_is_none_is_refused_when_a_run_is_configured(named, body, message):
+    named.write_text(f"from calibnb.losses import register_loss\n@register_loss('odd')\ndef odd(z, y):\n    {body}\n")
     with pytest.raises(ValueError, match=message):
         RunConfig(loss="odd")
 
 
-def test_a_loss_may_be_any_class_of_modules(mine, monkeypatch):
-    mine.write_text("from torch import nn\nfrom calibnb.losses import register_loss\n"
+def test_a_loss_may_be_any_class_of_modules(named):
+    named.write_text("from torch import nn\nfrom calibnb.losses import register_loss\n"
                     "@register_loss('smooth')\nclass Smooth(nn.CrossEntropyLoss):\n"
                     "    def __init__(self, eps: float = .1): super().__init__(label_smoothing=eps)\n")
-    monkeypatch.setenv("CALIBNB_PLUGINS", str(mine))
     z, y = torch.randn(5, 3, dtype=torch.float64, device="cpu"), torch.tensor([0, 1, 2, 0, 1], device="cpu")
     torch.testing.assert_close(make_loss("smooth", eps=.05)(z, y), make_loss("label_smoothing", eps=.05)(z, y))
     assert RunConfig(loss="smooth").loss_args == dict(eps=.1)
@@ -343,7 +338,6 @@ def test_an_entry_point_of_a_package_is_a_plugin(tmp_path, monkeypatch):
 
 
 def test_workers_say_when_a_name_is_known_to_the_notebook_only(tmp_path):
-    from calibnb.sweep import sweep
     forks()
     losses["here"] = losses["ce"]
     plugins._origins["loss", "here"] = plugins.Origin("a notebook", "0123456789abcdef")

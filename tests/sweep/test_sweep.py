@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from conftest import ROOT, Command, forks, patience, wait_for
+from conftest import ROOT, Command, forks, patience, wait_for, write_notebook
 from holding import main_held
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell
 from yours import forget
 
 from calibnb.cli import main
@@ -37,13 +37,7 @@ experiment.findings([])"""
 @pytest.fixture
 def faulty(tmp_path):
     "A notebook that fails in the way that its parameter names."
-    declared = "how: str = 'well'\nseed: int = 0\nseconds: float = 0.0"
-    parameters = new_code_cell(declared, metadata=dict(tags=["parameters"]))
-    kernel = dict(kernelspec=dict(name="python3", display_name="Python 3", language="python"))
-    nb = new_notebook(cells=[parameters, new_code_cell(HOW)], metadata=kernel)
-    path = tmp_path/"faulty.ipynb"
-    nbformat.write(nb, path)
-    return str(path)
+    return write_notebook(tmp_path/"faulty.ipynb", "how: str = 'well'\nseed: int = 0\nseconds: float = 0.0", HOW)
 
 
 def begun(folder):
