@@ -1,9 +1,12 @@
 """Sweeps: each run is made once, a failure is recorded with its reason, and the other runs are finished."""
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,6 +285,37 @@ def measures(root):
 
 RAY_WAITS = dict(gcs_server_port_wait_time_s=30, agent_register_timeout_ms=30_000, worker_register_timeout_seconds=60,
                  py_gcs_connect_timeout_s=30, health_check_timeout_ms=10_000)
+RAY_PORTS = "metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
+
+
+def free_ports():
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in RAY_PORTS]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return {name: s.getsockname()[1] for name, s in zip(RAY_PORTS, sockets)}
+
+
+@pytest.fixture
+def patient_ray(monkeypatch):
+    "Let Ray wait longer on a busy machine: it gives up a node after 30 s, and helpers without ports after 15 s."
+    for name, wait in RAY_WAITS.items():
+        monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster that this machine may belong to
+    ray = pytest.importorskip("ray")
+    get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
+    def is_there(*node):
+        try:
+            return nodes.append(get_node(*node)) is None
+        except RuntimeError:
+            return False
+    def with_port(command, *args, **kwargs):
+        if given := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
+            command = [*command, f"--dashboard_agent_listen_port={given[1]}"]
+        return start(command, *args, **kwargs)
+    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: is_there(*node)) or nodes[-1])
+    monkeypatch.setattr("ray._private.services.start_ray_process", with_port)
+    return ray
 
 
 OWN = """from torch import nn
@@ -332,13 +366,16 @@ def test_a_sweep_starts_and_ends_ray_unless_it_is_connected(monkeypatch, connect
     assert calls == ([] if connected else ["init", "shutdown"])
 
 
-def test_ray_makes_the_same_table(tmp_path, monkeypatch, own):
-    "On a cluster of one node, which the sweep starts; of several, Ray chooses the node."
-    pytest.importorskip("ray")
-    for name, wait in RAY_WAITS.items():  # on a busy machine
-        monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
-    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster that this machine may belong to
-    there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
+def test_a_ray_cluster_makes_the_same_table(tmp_path, patient_ray, own):
+    from ray.cluster_utils import Cluster
+    cluster, ray = Cluster(), patient_ray
+    try:
+        cluster.add_node(num_cpus=2, include_dashboard=False, **free_ports())
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
     here = sweep(own, tmp_path/"here", workers=1, progress=False)
     assert list(there.state) == ["done"]*2 and list(here.state) == ["done"]*2, (there.reason, here.reason)
     assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
