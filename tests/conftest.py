@@ -67,15 +67,6 @@ def patience(seconds):
     return 3*seconds*max(1., processes_at_work()/core_count())
 
 
-def notebook(path, *sources):
-    "Parameters, which are cell 1, or 1 and 2 once papermill has added its own, then these cells."
-    parameters = nbformat.v4.new_code_cell("seed: int = 0", metadata=dict(tags=["parameters"]))
-    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
-    cells = [parameters, *map(nbformat.v4.new_code_cell, sources)]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
-    return path
-
-
 LATE = """import sys, time
 sys.stdout.flush_timeout = sys.stderr.flush_timeout = 0
 get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
@@ -178,6 +169,12 @@ def write_notebook(path, parameters, *sources):
     return str(path)
 
 
+def notebook(path, *sources):
+    "Parameters, which are cell 1, or 1 and 2 once papermill has added its own, then these cells."
+    write_notebook(path, "seed: int = 0", *sources)
+    return path
+
+
 def for_slow_kernels():
     "Options for papermill, which gives up early on a busy machine."
     return dict.fromkeys(("start_timeout", "iopub_timeout"), int(patience(60)))
@@ -229,10 +226,6 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
-def verdicts(folder):
-    return {f.claim: f.verdict for f in folder.result.findings}
-
-
 @pytest.fixture
 def small_disk(tmp_path):
     "A disk of 4 MB."
@@ -245,8 +238,14 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+@pytest.fixture(scope="module")
+def study(request, root):
+    "The study that a test file names, run once with the file's settings."
+    return run_forked(request.module.STUDY, request.module.SETTINGS, root=root)
+
+
 def claim(folder, start):
-    found, = [v for k, v in verdicts(folder).items() if k.startswith(start)]
+    found, = [f.verdict for f in folder.result.findings if f.claim.startswith(start)]
     return found
 
 
@@ -265,7 +264,7 @@ def assert_complete(folder):
     assert {row["name"] for row in named if row["kind"] == "figure"} <= saved["png"]
     tables = {p.stem for p in (folder/"tables").glob("*.csv")}
     assert {row["name"] for row in named if row["kind"] == "table"} <= tables and tables
-    assert set(verdicts(folder).values()) <= VERDICTS
+    assert {f.verdict for f in folder.result.findings} <= VERDICTS
     assert not [o for o in outputs if o.get("name") == "stderr"], "warnings in the executed notebook"
     streams = "".join(o["text"] for o in outputs if o["output_type"] == "stream")
     assert len(streams) < 4000, "the log is flooded"

@@ -84,6 +84,11 @@ def test_without_cuda_one_line_says_so(monkeypatch, capsys):
     assert "no CUDA device" in line and "--dry" in line and "make gpu DRY=1" in line
 
 
+def test_each_section_is_there_and_says_what_it_does():
+    for section in gpu.all_sections().values():
+        assert gpu.function_at(section.place).__doc__
+
+
 def is_in_bad_fork(send):
     return torch.cuda._is_in_bad_fork()
 

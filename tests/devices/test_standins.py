@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import rounding
-from standins import LOOKS, batch, moved, stand_in
+from standins import LOOKS, WrittenKernels, batch, moved, stand_in
 
 from calibnb import metrics
 from calibnb.core.predictions import first_argmax
@@ -251,6 +251,13 @@ def test_the_watch_sees():
         batch("cuda")[0].cpu()
     with pytest.raises(AssertionError, match="two devices"), stand_in():
         batch("cuda")[0][torch.arange(3)]
+
+
+def test_another_torch_is_not_tried(monkeypatch):
+    monkeypatch.setattr("standins.TRIED", "2.13")
+    for made in stand_in, WrittenKernels:
+        with pytest.raises(pytest.skip.Exception, match="tried on torch 2.13; this is"), made():
+            pass
 
 
 @pytest.mark.parametrize("closed", ["right", "left"])

@@ -140,6 +140,13 @@ def test_the_golden_hypergradient_through_the_whole_network(name):
     within(value, want["L_val"], case)
 
 
+def test_every_case_is_used():
+    assert {c["id"].split(":")[0] for c in CASES} == {
+        "gamma_net_forward", "hypergrad_head", "hypergrad_learnable_l2", "hypergrad_scalar_smoothing",
+        "hypergrad_full", "hypergrad_full_batchnorm"
+    }
+
+
 # beside double backward
 
 def focal_of(inner):
@@ -222,7 +229,7 @@ def test_dropout_is_that_of_the_step(scope):
 
 # what learns
 
-@pytest.mark.parametrize("dim, heads, gamma0", [(512, 100, .7), (64, 32, 3.), (8, 2, 1.)])
+@pytest.mark.parametrize("dim, heads, gamma0", [(512, 10, 1.), (512, 100, .7), (64, 32, 3.), (8, 2, 1.)])
 def test_every_input_begins_with_gamma0(dim, heads, gamma0):
     net = GammaNet(dim, heads, gamma0=gamma0)
     gamma = net(torch.cat([torch.randn(500, dim), 10*torch.randn(500, dim), torch.zeros(1, dim)])).detach()
@@ -358,6 +365,7 @@ STEPS = [
     MetaRecipe(learn="smoothing", ce_weight=1.),
 ]
 MORE = [MetaRecipe(), MetaRecipe(scope="full"), MetaRecipe(outer="dece", ce_weight=1., cal_weight=.5),
+        MetaRecipe(learn="smoothing", learn_args=dict(kind="vector"), scope="full"), MetaRecipe(learn="smoothing"),
         MetaRecipe(learn_args=dict(heads=40)), MetaRecipe(learn_args=dict(init="scaled"))]
 
 

@@ -74,7 +74,7 @@ def test_a_damaged_program_is_one_line(home, n):
         load_network("program.pt", 10, (1, 4, 4), "mlp" if n else None)
 
 
-@pytest.mark.parametrize("columns", [1, 12])
+@pytest.mark.parametrize("columns", [1, 9, 12])
 def test_a_network_of_another_number_of_classes_is_refused(home, columns):
     save_mlp(columns)
     with pytest.raises(ValueError, match=f"program.ts gives {columns} columns, but digits has 10 classes"):
@@ -112,6 +112,7 @@ def test_an_image_that_unpacks_into_too_much_is_named(home):
     ("insects -p nonsense 3", "-p: {'nonsense': 3}, but insects is a folder"),
     ("insects --split nonsense", "--split: 'nonsense' is not known"),
     ("digits --size 8", "--size: 8, but digits is no folder"),
+    ("digits -p seed 3", "'seed' is not known"),
     ("digits -p device cpu", "'device' is not known"),
 ])
 def test_what_would_be_ignored_is_refused(home, capsys, given, told):

@@ -255,6 +255,12 @@ def test_predictions_of_a_trainer_can_be_differentiated(tmp_path):
         torch.nn.functional.cross_entropy(logits/T, preds.target).backward()
 
 
+def test_a_last_batch_of_one_does_not_break_batch_norm():
+    splits = load_data("digits", n_train=129)
+    model = make_model("small_cnn", 10, splits.in_shape, width=4)
+    Trainer(model, make_loss("ce"), Recipe(epochs=1)).fit(splits)
+
+
 def test_the_same_settings_are_the_same_folder():
     same = [RunConfig(loss="flsd", loss_args=dict(gammas=gammas)) for gammas in ([5, 3], (5., 3.), [5., 3])]
     assert len({c.path("r") for c in [*same, RunConfig(loss="flsd")]}) == 1

@@ -106,11 +106,13 @@ WRONG = [  # specification, text of the error; `faulty` stands for the notebook
     (dict(grid={"loss": "ce,focl"}), "sweep, loss=focl: .*nothing was started"),
     (dict(grid={"recipe.lr": [-1]}), "lr"),
     (dict(base={"loss": "focal", "loss.gamma": 1}), "loss.gamma"),
+    (dict(base=dict(loss="ce"), grid=dict(loss="focal,brier")), "grid: loss is in base too"),
     (dict(base={"recipe.seed": 3}, grid=dict(seed="0:2")), "grid: seed is in base too"),
     (dict(base=dict(seed=3), grid={"recipe.seed": "0:2"}), "grid: recipe.seed is in base too"),
     (dict(base=dict(recipe=dict(epochs=3)), grid={"recipe.epochs": [1, 2]}), "grid: recipe.epochs is in base too"),
     (dict(cases=[{"loss": "focal", "loss_args.gamma": 2}], grid=dict(loss_args=[dict(gamma=1), dict(gamma=3)])),
      "grid: loss_args is in cases too"),
+    (dict(notebook="toy_gaussian", base=dict(seed=3), grid=dict(seed="0:2")), "grid: seed is in base too"),
 ]
 
 
@@ -436,6 +438,7 @@ def table_file(tmp_path):
     ("FILE", "-p loss focal", "-p loss: the cases of"),
     ("FILE", "-p seed 3", "seed is in base too"),
     ("toy_gaussian", "-p seed 3 --grid seed=0:2", "seed is in base too"),
+    ("train", "--grid loss=ce,focall", "did you mean 'focal'"),
     ("train", "-p recipe.lrr 3", "lrr: not known"),
     ("train", "--grid loss", "want NAME=VALUES"),
     ("train", "--workers 0", "--workers: '0'"),
