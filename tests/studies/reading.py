@@ -1,11 +1,13 @@
 "What the tests of the studies share: how the tables, trainings and findings of a run are read."
 import csv
 import sys
+import tempfile
+from pathlib import Path
 
 import matplotlib as mpl
 import nbformat
 import numpy as np
-from conftest import EXPERIMENTS, ROOT
+from conftest import EXPERIMENTS, ROOT, run_forked
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
@@ -19,20 +21,33 @@ import plans  # noqa: E402
 
 
 def table(folder, name):
-    "The rows of a table that a study kept, as text."
+    "Return the rows of a table that a study kept, as text."
     with open(folder/"tables"/f"{name}.csv", newline="") as file:
         return list(csv.reader(file))
 
 
+def rows(folder, name):
+    "Return a table that a study kept as a dictionary: first cell of a row -> column -> text."
+    head, *lines = table(folder, name)
+    return {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
+
+
 def trainings(root, experiment):
-    "The runs that a study has trained."
+    "Return the runs that a study has trained, by seed."
     folders = [f for f in find_runs(root) if f.path.parent.name == experiment and f.info["kind"] == "train"]
-    return [Run(f.path) for f in folders]
+    return sorted((Run(f.path) for f in folders), key=lambda run: run.config.seed)
 
 
-def percent(values):
-    "As the tables have it: mean ± standard deviation over repetitions."
-    return f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+def with_loss(root, experiment, loss, data="noisy_digits", **options):
+    "Return the trainings of a study with a loss, its options and data, by seed; other tests leave those on other data."
+    def wanted(config):
+        return config.loss == loss and config.data == data and options.items() <= config.loss_args.items()
+    return [run for run in trainings(root, experiment) if wanted(run.config)]
+
+
+def percent(values, digits=2):
+    "Return text as the tables have it: mean ± standard deviation over repetitions."
+    return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
 
 
 def ece_percent(run):
@@ -40,15 +55,22 @@ def ece_percent(run):
     return 100*ece(preds.probs, preds.target).item()
 
 
-def scaled_ece(run):
-    "In percent, after temperature scaling on the validation samples."
+def eces(runs):
+    return np.array([ece_percent(run) for run in runs])
+
+
+def scaled(run, measure=ece, scaling=TemperatureScaling()):
+    "Return a measure of the test set in percent, with the temperature that fits the validation set."
     val, test = run.predictions("val"), run.predictions("test")
-    probs = TemperatureScaling().fit(val.logits, val.target).transform(test.logits)
-    return 100*ece(probs, test.target).item()
+    return 100*measure(scaling.fit(val.logits, val.target).transform(test.logits), test.target).item()
+
+
+def accuracy_percent(run):
+    return 100*run.predictions("test").hit.double().mean().item()
 
 
 def true_error(run):
-    "In percent: how far the confidences of test samples are from the true probabilities of the predicted classes."
+    "Return how far, in percent, confidences are from the true probabilities of the predicted classes."
     posterior = load_data(run.config.data, seed=run.config.seed, **run.config.data_args).test.posterior
     conf, pred = run.predictions("test").probs.max(1)
     return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
@@ -58,39 +80,37 @@ OPENED = "experiment = Experiment("
 DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig)"
 
 
-def with_cell(name, tmp_path, source=""):
-    "A copy of a study with a cell after its imports; it draws no figures, which takes half of the time."
+def run_with(name, source, settings, root):
+    "Run a study with a cell after its imports; it draws no figures, which takes half of the time."
     nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
     opens, = [i for i, c in enumerate(nb.cells) if OPENED in c.source]
     nb.cells.insert(opens + 1, nbformat.v4.new_code_cell(f"{DRAWS_NOTHING}\n{source}"))
-    nbformat.write(nb, tmp_path/f"{name}.ipynb")
-    return tmp_path/f"{name}.ipynb"
+    path = Path(tempfile.mkdtemp(dir=root.parent))/f"{name}.ipynb"
+    nbformat.write(nb, path)
+    return run_forked(path, settings, root=root)
 
 
 def plan(name, **settings):
-    "The RunConfigs that a study would train, without a kernel."
+    "Return the RunConfigs that a study would train, without a kernel."
     notebook = Notebook(name)
     with mpl.rc_context():  # notebooks set a style
         return plans.trainings((notebook.path, notebook.plan(dict(quick=False) | settings)))
 
 
 def finding(folder, start):
-    "The one finding whose claim begins like this."
+    "Return the one finding whose claim begins like this."
     found, = [f for f in folder.result.findings if f.claim.startswith(start)]
     return found
 
 
 def margin(folder, start):
-    "By how much a claim is right: above 0 where it is, whatever the verdict."
+    "Return by how much a claim is right: above 0 where it is, whatever the verdict."
     return finding(folder, start).effect.value
 
 
-def kinds(folder):
-    return {f.kind for f in folder.result.findings}
-
-
-def assert_undecided_by_two(folder):
-    "Of two repetitions: identities hold, every other claim waits for more."
+def assert_undecided(folder, *kinds, seeds=2):
+    "The findings of few repetitions are of these kinds; identities hold, every other claim waits for more."
+    assert {f.kind for f in folder.result.findings} == set(kinds)
     for found in folder.result.findings:
         assert found.verdict == (HOLDS if found.kind == "identity" else UNDECIDED), found.claim
-        assert found.kind == "identity" or "n = 2 seeds, want 5" in found.effect.note
+        assert found.kind == "identity" or f"n = {seeds} seed{'s'*(seeds > 1)}, want 5" in found.effect.note

@@ -2,41 +2,22 @@
 import numpy as np
 import pytest
 import torch
-from conftest import assert_complete, run_forked
+from conftest import assert_complete
 from reading import (
-    assert_undecided_by_two, ece_percent, finding, kinds, margin, percent, table, trainings, true_error, with_cell)
+    assert_undecided, eces, finding, margin, percent, rows, run_with, table, true_error, with_loss)
 
 from calibnb import cli
 from calibnb.metrics import debiased_ece
-from calibnb.notebooks import UNDECIDED
 from calibnb.notebooks.verdicts import spread
 from calibnb.posthoc import HistogramBinning, TemperatureScaling, oracle_ece
 from calibnb.runs.folder import find_runs
 
-SMALL = dict(n_seeds=2, epochs=20, resamples=2)
-STEPS = "the fitted temperature rises at each step"
-FEW = "with 20 validation samples TS has a lower ECE"
-EARLY = "samples learned early have larger logits"
-SURER = "before calibration inverse focal loss has the higher ECE"
-WIDER = "IFL-2 spreads them wider"
-
-
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("calibratability", SMALL, root=root)
+STUDY, SETTINGS = "calibratability", dict(n_seeds=2, epochs=20, resamples=2)
 
 
 def of_loss(root, loss, **options):
-    "Its trainings in the study, by seed; other tests leave trainings on other data, and without this recorder."
-    runs = [r for r in trainings(root, "calibratability") if r.config.loss == loss]
-    runs = [r for r in runs if r.config.data == "noisy_digits" and "learned_epoch" in r.config.recorders]
-    runs = [r for r in runs if all(r.config.loss_args[name] == value for name, value in options.items())]
-    return sorted(runs, key=lambda run: run.config.seed)
-
-
-def rows(folder, name="before_and_after"):
-    header, *lines = table(folder, name)
-    return {line[0]: dict(zip(header[1:], line[1:])) for line in lines}
+    "Return the trainings with a loss, by seed; other tests leave some without this recorder."
+    return [r for r in with_loss(root, STUDY, loss, **options) if "learned_epoch" in r.config.recorders]
 
 
 def temperature(run):
@@ -46,17 +27,16 @@ def temperature(run):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours", "identity"}
-    assert_undecided_by_two(study)
+    assert_undecided(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_runs(root, study):
-    found = rows(study)
+    found = rows(study, "before_and_after")
     losses = {"CE": ("ce", {}), "FL-3": ("focal", dict(gamma=3.)), "L1-0.05": ("lp_norm", dict(alpha=.05))}
     for label, (loss, options) in losses.items():
         runs = of_loss(root, loss, **options)
         assert [r.config.seed for r in runs] == [0, 1]
-        assert found[label]["ECE %"].split(" ●")[0].split(" ○")[0] == percent([ece_percent(run) for run in runs])
+        assert found[label]["ECE %"].split(" ●")[0].split(" ○")[0] == percent(eces(runs))
         assert found[label]["true error %"].startswith(percent([true_error(run) for run in runs]))
         assert found[label]["T"] == percent([temperature(run) for run in runs])
     cells = [cell for row in found.values() for cell in row.values()]
@@ -72,7 +52,7 @@ def test_the_chosen_row_is_of_the_coefficients_chosen_on_validation_samples(root
         nearly = errors.min() + (errors.min()*(1 - errors.min())/len(val[0]))**.5
         candidates = [i for i in range(len(runs)) if errors[i] <= nearly]
         chosen.append(runs[min(candidates, key=lambda i: debiased_ece(val[i].probs, val[i].target).item())])
-    assert rows(study)["LS, chosen"]["ECE %"].startswith(percent([ece_percent(run) for run in chosen]))
+    assert rows(study, "before_and_after")["LS, chosen"]["ECE %"].startswith(percent(eces(chosen)))
     said = rows(study, "coefficients")["LS, chosen"]["median (each repetition) of the grid"]
     assert said.endswith("({:g}, {:g}) of 0.01, 0.05, 0.1, 0.2".format(*(r.config.loss_args["eps"] for r in chosen)))
 
@@ -83,11 +63,10 @@ def test_few_validation_samples_of_a_regularised_loss(root, study):
     run = of_loss(root, "lp_norm", alpha=float(text.split("(")[1].split(",")[0]))[0]
     val, test = run.predictions("val"), run.predictions("test")
     draw = torch.Generator().manual_seed(0)
-    parts = [val[torch.randperm(len(val), generator=draw)[:20]] for _ in range(SMALL["resamples"])]
+    parts = [val[torch.randperm(len(val), generator=draw)[:20]] for _ in range(SETTINGS["resamples"])]
     for method, calibrator in ("TS", TemperatureScaling("nll", "pool")), ("HB", HistogramBinning(smooth=False)):
         probs = [calibrator.fit(part.logits, part.target).transform(test.logits) for part in parts]
-        confs = [p.gather(1, test.pred[:, None])[:, 0] for p in probs]
-        want = np.mean([100*binned_ece(conf, test.hit) for conf in confs])
+        want = np.mean([100*binned_ece(p.gather(1, test.pred[:, None])[:, 0], test.hit) for p in probs])
         found, = [row for name, row in rows(study, "validation_size").items() if name.endswith(f"+ {method}")
                   and name.startswith("L1, chosen")]
         assert float(found["20"]) == pytest.approx(want, rel=1e-6)
@@ -121,12 +100,9 @@ def test_negative_coefficients(study):
 
 
 def test_numbers_of_the_paper(study):
-    svhn = [3.03, .72, .68, 1.82]
-    cifar10 = [6.43, .95, .74, 2.51]
-    cifar100 = [19.53, 1.35, 1.27, 2.19]
-    newsgroups = [20.82, 3.11, 2.52, 4.18]
-    ce_of_paper = table(study, "paper")[-4]
-    assert [float(v) for v in ce_of_paper[1:]] == [*svhn, *cifar10, *cifar100, *newsgroups]
+    "Of cross-entropy, on svhn, cifar10, cifar100 and 20newsgroups."
+    want = [3.03, .72, .68, 1.82, 6.43, .95, .74, 2.51, 19.53, 1.35, 1.27, 2.19, 20.82, 3.11, 2.52, 4.18]
+    assert [float(v) for v in table(study, "paper")[-4][1:]] == want
 
 
 WRONG = """def get_runs(configs, of=get_runs, **options):
@@ -138,25 +114,22 @@ WRONG = """def get_runs(configs, of=get_runs, **options):
     return runs"""
 
 
-@pytest.fixture(scope="module")
-def broken(root, study, tmp_path_factory):
+def test_what_is_the_wrong_way_round_turns_the_margin(root, study):
     "The trainings of two losses swapped."
-    notebook = with_cell("calibratability", tmp_path_factory.mktemp("broken"), WRONG)
-    return run_forked(notebook, SMALL, root=root)
+    broken = run_with(STUDY, WRONG, SETTINGS, root)
+    for start in ("the fitted temperature rises at each step",
+                  "before calibration inverse focal loss has the higher ECE"):
+        assert margin(study, start) > 0 > margin(broken, start), start
+    for start in ("IFL-2 spreads them wider", "with 20 validation samples TS has a lower ECE",
+                  "samples learned early have larger logits"):
+        assert margin(study, start) > 0, start
 
 
-@pytest.mark.parametrize("start", [STEPS, SURER])
-def test_what_is_the_wrong_way_round_turns_the_margin(study, broken, start):
-    assert margin(study, start) > 0 > margin(broken, start)
-    assert all(margin(study, start) > 0 for start in (WIDER, FEW, EARLY))
-
-
-def test_one_seed_of_real_digits(root, tmp_path):
+def test_one_seed_of_real_digits(root):
     "No true probabilities, 400 validation samples: parts of at most half of them, and no verdict."
-    one = SMALL | dict(n_seeds=1, quick_data="digits")
-    folder = run_forked(with_cell("calibratability", tmp_path), one, root=root)
+    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
     assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
-    assert {f.verdict for f in folder.result.findings if f.effect} == {UNDECIDED}
     header, *_ = table(folder, "before_and_after")
     assert header[0].endswith("1 seed, n = 697") and "true error %" not in header
 
@@ -171,5 +144,7 @@ def test_a_dry_run_shows_the_runs_and_makes_none(forked_kernels, tmp_path, monke
     assert "{'gamma': 5.0}" in out and "200" in out and "512" in out
     folder, = find_runs(tmp_path)
     assert folder.state == "done" and not folder.result.findings
+    header, *plan = table(folder, "plan")
+    assert all(float(row[header.index(hours)]) > 0 for row in plan for hours in ("hours", "gpu_hours"))
     assert cli.main(["run", "calibratability", "-p", "data", "cifar1"]) == 2  # refused before it starts
     assert "want one of svhn, cifar10, cifar100, 20newsgroups" in capsys.readouterr().err

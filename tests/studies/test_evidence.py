@@ -4,8 +4,8 @@ import csv
 import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, ROOT, assert_complete, run_forked
-from reading import finding, percent, table, true_error
+from conftest import EXPERIMENTS, ROOT, assert_complete
+from reading import finding, percent, rows, table, true_error
 
 from calibnb.evaluate import Resamples, resampled_measures
 from calibnb.notebooks import UNDECIDED
@@ -14,12 +14,8 @@ from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.runs.study_table import debiased_squared_error, read_study_table
 from calibnb.train import Recipe
 
+STUDY, SETTINGS = "evidence", dict(table="made_up", n_boot=50)
 IMAGES = "cifar10_cpu"
-
-
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("evidence", dict(table="made_up", n_boot=50), root=root)
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +23,7 @@ def kept(study):
     return read_study_table(study/"files"/"table")
 
 
-def rows(kept, loss, calibrator=""):
+def samples(kept, loss, calibrator=""):
     return [made for about, made in kept.samples[IMAGES] if (about["loss"], about["calibrator"]) == (loss, calibrator)]
 
 
@@ -38,24 +34,23 @@ def claims(study):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    said = (study/"notebook.ipynb").read_text()
-    assert "MADE-UP NUMBERS" in said
+    assert "MADE-UP NUMBERS" in (study/"notebook.ipynb").read_text()
 
 
 def test_the_table_of_measures_is_that_of_the_files(study, kept):
-    header, *lines = table(study, f"measures_{IMAGES}")
-    shown = {line[0]: dict(zip(header, line)) for line in lines}
+    shown = rows(study, f"measures_{IMAGES}")
     for name, calibrator in {"CE": "", "CE + TS": "temperature"}.items():
-        found = [100*float((~made.hit).double().mean()) for made in rows(kept, "ce", calibrator)]
+        found = [100*float((~made.hit).double().mean()) for made in samples(kept, "ce", calibrator)]
         assert shown[name]["error %"] == percent(found) and shown[name]["seeds"] == "5"
     assert shown["MMCE, chosen"]["seeds"] == "3"
 
 
 def test_a_margin_is_that_of_the_files(study, kept):
     resamples = Resamples(500, 50)
-    ce, fl = ([100*resampled_measures(made, resamples)["ece"] for made in rows(kept, loss)] for loss in ("ce", "focal"))
+    ce, fl = (np.array([100*resampled_measures(made, resamples)["ece"] for made in samples(kept, loss)])
+              for loss in ("ce", "focal"))
     effect = finding(study, "MADE UP, B, C: CIFAR-10: focal loss has a lower ECE than CE").effect
-    d = np.array(ce) - np.array(fl)  # (S, 1 + B)
+    d = ce - fl  # (S, 1 + B)
     assert effect.value == pytest.approx(d[:, 0].mean()) and effect.value > 0
     se = np.sqrt(d[:, 0].var(ddof=1)/5 + d[:, 1:].mean(0).var(ddof=1))
     assert effect.seen == pytest.approx(2.8*se)
@@ -70,7 +65,7 @@ def test_people_are_asked_without_the_chance_of_their_votes(study, kept):
     header, *lines = table(study, "calibrators")
     shown = next(dict(zip(header, line)) for line in lines if line[:2] == ["distance to people", "CE"])
     for way, calibrator in {"as trained": "", "temperature": "temperature"}.items():
-        raw = np.mean([distance(made) for made in rows(kept, "ce", calibrator)])
+        raw = np.mean([distance(made) for made in samples(kept, "ce", calibrator)])
         assert .7*raw < float(shown[way].split()[0]) < raw
 
 
@@ -143,7 +138,7 @@ def test_readme_says_what_the_table_of_the_gallery_holds():
     kept = read_study_table(ROOT/"runs"/"gallery"/"cifar10")
     votes = kept.votes[IMAGES]
     def told(calibrator):
-        made = rows(kept, "ce", calibrator)
+        made = samples(kept, "ce", calibrator)
         asked = [debiased_squared_error(m.conf, votes.gather(1, m.pred[:, None])[:, 0], votes.sum(1)) for m in made]
         errors = [resampled_measures(m, Resamples(len(m), 2))["ece"][0] for m in made]
         return 100*np.mean(errors), 100*np.mean([error.mean().sqrt() for error in asked])

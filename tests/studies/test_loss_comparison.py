@@ -2,36 +2,24 @@
 import numpy as np
 import pytest
 import torch
-from conftest import assert_complete, run_forked
-from reading import ece_percent, finding, kinds, margin, percent, plan, table, trainings, true_error, with_cell
+from conftest import assert_complete
+from reading import (
+    accuracy_percent, assert_undecided, eces, finding, margin, percent, plan, run_with, table, true_error, with_loss)
 from yours import forget
 
 from calibnb.metrics import debiased_ece
-from calibnb.notebooks import UNDECIDED
 from calibnb.runs import choose_coefficient
 
-SMALL = dict(n_seeds=2, epochs=10)
-SURE, UNSURE = "focal loss makes the network less confident", "so does entropy regularisation"
-LOGITS = "L1 makes the logits smaller"
+STUDY, SETTINGS = "loss_comparison", dict(n_seeds=2, epochs=10)
 NEWER = {"mbls": "MbLS", "acls": "ACLS", "max_sup": "MaxSup", "logit_norm": "LogitNorm", "mdca": "MDCA", "dca": "DCA",
          "adafocal": "AdaFocal"}
-ENTROPY, MATTERS = "entropy regularisation, its coefficient chosen", "the ECE depends on the coefficient"
 NETWORKS = {"MLP 128-128": [128, 128], "MLP 32": [32]}
 
 
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("loss_comparison", SMALL, root=root)
-
-
 def of(root, loss, hidden=(128, 128), n_train=700, **options):
-    "Its trainings, by seed; other tests leave trainings on other data."
-    def wanted(config):
-        same_setting = config.model_args["hidden"] == list(hidden) and config.data_args["n_train"] == n_train
-        same_loss = config.loss == loss and options.items() <= config.loss_args.items()
-        return config.data == "noisy_digits" and same_setting and same_loss
-    runs = [r for r in trainings(root, "loss_comparison") if wanted(r.config)]
-    return sorted(runs, key=lambda r: r.config.seed)
+    "Return the trainings of a loss on a network, by seed."
+    return [r for r in with_loss(root, STUDY, loss, **options)
+            if r.config.model_args["hidden"] == list(hidden) and r.config.data_args["n_train"] == n_train]
 
 
 def rows_of(folder, name):
@@ -42,7 +30,7 @@ def rows_of(folder, name):
 
 
 def chosen(root, hidden, loss, option, values):
-    "Of each seed the training whose coefficient its validation samples prefer."
+    "Return of each seed the training whose coefficient its validation samples prefer."
     of_value = {v: of(root, loss, hidden, **{option: v}) for v in values}
     picked = []
     for i in range(2):
@@ -54,9 +42,12 @@ def chosen(root, hidden, loss, option, values):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours"}
-    assert {f.verdict for f in study.result.findings} == {UNDECIDED}
-    assert all("n = 2 seeds, want 5" in f.effect.note for f in study.result.findings)
+    assert_undecided(study, "paper", "ours")
+
+
+def assert_in_the_table(row, runs):
+    assert len(runs) == 2 and row["ECE %"].startswith(percent(eces(runs)))
+    assert row["true error %"].startswith(percent([true_error(r) for r in runs]))
 
 
 def test_the_table_is_of_the_trainings(root, study):
@@ -64,12 +55,9 @@ def test_the_table_is_of_the_trainings(root, study):
     losses = {"CE": ("ce", {}), "L1-0.05": ("lp_norm", dict(alpha=.05)), "FL-3": ("focal", dict(gamma=3.))}
     for network, hidden in NETWORKS.items():
         for label, (loss, options) in losses.items():
-            runs, row = of(root, loss, hidden, **options), rows[network, label]
-            assert len(runs) == 2
-            assert row["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
-            assert row["true error %"].startswith(percent([true_error(r) for r in runs]))
+            assert_in_the_table(rows[network, label], of(root, loss, hidden, **options))
         runs = chosen(root, hidden, "focal", "gamma", (1., 3., 5.))
-        assert rows[network, "FL, chosen"]["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
+        assert_in_the_table(rows[network, "FL, chosen"], runs)
         said = rows_of(study, "chosen")[network, "FL"]["chosen"]
         assert said.endswith("({:g}, {:g}) of 1, 3, 5".format(*(r.config.loss_args["gamma"] for r in runs)))
 
@@ -79,15 +67,11 @@ def test_newer_losses_have_a_row_on_the_first_network(root, study):
     assert [loss for network, loss in rows if network == first][-7:] == list(NEWER.values())
     assert not any((second, label) in rows for label in NEWER.values())
     for loss, label in NEWER.items():
-        runs, row = of(root, loss), rows[first, label]
-        assert len(runs) == 2 and not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=150)
+        runs = of(root, loss)
+        assert not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=150)
+        assert_in_the_table(rows[first, label], runs)
         sizes = [r.predictions("test").logits.abs().mean().item() for r in runs]
-        assert row["mean |logit|"].startswith(f"{np.mean(sizes):.2f} ± {np.std(sizes, ddof=1):.2f}")
-        assert row["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
-        assert row["true error %"].startswith(percent([true_error(r) for r in runs]))
-
-
-def test_adafocal_does_not_stay_the_focal_loss_that_it_begins_as(root, study):
+        assert rows[first, label]["mean |logit|"].startswith(percent(sizes))
     for begun, moved in zip(of(root, "focal", gamma=1.), of(root, "adafocal"), strict=True):
         assert begun.history["train_loss"][0] == moved.history["train_loss"][0]
         assert begun.history["train_loss"][-1] != moved.history["train_loss"][-1]
@@ -99,8 +83,7 @@ def test_numbers_over_the_coefficients_are_of_the_trainings(root, study):
     found = {(loss, int(n)): numbers for loss, n, *numbers in rows}
     for n in 150, 700:
         runs = of(root, "lp_norm", n_train=n, alpha=.01)
-        accuracies = [100*r.predictions("test").hit.double().mean().item() for r in runs]
-        assert found["L1-0.01", n] == [percent([ece_percent(r) for r in runs]), percent(accuracies)]
+        assert found["L1-0.01", n] == [percent(eces(runs)), percent([accuracy_percent(r) for r in runs])]
 
 
 def test_the_test_set_does_not_change_with_the_training_set(root, study):
@@ -114,22 +97,23 @@ def test_the_test_set_does_not_change_with_the_training_set(root, study):
 
 
 def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
-    def gain(hidden):
-        ce, entropy = of(root, "ce", hidden), chosen(root, hidden, "entropy", "alpha", (.1, .5))
-        return np.mean([ece_percent(r) for r in ce]) - np.mean([ece_percent(r) for r in entropy])
-    margins = {network: .5 - gain(hidden) for network, hidden in NETWORKS.items()}
-    deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, ENTROPY).effect.note]
-    assert margin(study, ENTROPY) == pytest.approx(margins[deciding])
+    claim = "entropy regularisation, its coefficient chosen"
+    deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, claim).effect.note]
+    hidden = NETWORKS[deciding]
+    gains = eces(of(root, "ce", hidden)) - eces(chosen(root, hidden, "entropy", "alpha", (.1, .5)))
+    assert margin(study, claim) == pytest.approx(.5 - gains.mean())
 
 
 def test_a_coefficient_is_carried_over(root, study):
     "From the validation samples of the largest training set to the test samples of the smallest."
-    def least(n, i):
-        runs = {g: of(root, "focal", n_train=n, gamma=g)[i] for g in (1., 3., 5.)}
-        errors = {g: debiased_ece(p.probs, p.target) for g, p in ((g, r.predictions("val")) for g, r in runs.items())}
-        return min(errors, key=errors.get)
-    def ece_on_fewest(gamma, i): return ece_percent(of(root, "focal", n_train=150, gamma=gamma)[i])
-    costs = [ece_on_fewest(least(700, i), i) - ece_on_fewest(least(150, i), i) for i in range(2)]
+    runs = {(n, g): of(root, "focal", n_train=n, gamma=g) for n in (150, 700) for g in (1., 3., 5.)}
+
+    def ece_of_the_best(n, i):
+        "ECE on the fewest samples, with the coefficient that n samples prefer."
+        val = {g: runs[n, g][i].predictions("val") for g in (1., 3., 5.)}
+        best = min(val, key=lambda g: debiased_ece(val[g].probs, val[g].target))
+        return eces(runs[150, best])[i]
+    costs = [ece_of_the_best(700, i) - ece_of_the_best(150, i) for i in range(2)]
     assert margin(study, "FL: the best coefficient for 700") == pytest.approx(np.mean(costs))
 
 
@@ -137,21 +121,21 @@ def test_margins_are_of_the_trainings(root, study):
     "Of the network that decides."
     def confidence(run): return 100*run.predictions("test").conf.mean().item()
     def size(run): return run.predictions("test").logits.abs().mean().item()
-    for start, measure, loss, options in ((SURE, confidence, "focal", dict(gamma=3.)),
-                                          (UNSURE, confidence, "entropy", dict(alpha=.5)),
-                                          (LOGITS, size, "lp_norm", dict(alpha=.05))):
+    for start, measure, loss, options in (
+            ("focal loss makes the network less confident", confidence, "focal", dict(gamma=3.)),
+            ("so does entropy regularisation", confidence, "entropy", dict(alpha=.5)),
+            ("L1 makes the logits smaller", size, "lp_norm", dict(alpha=.05))):
         def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
         margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
         deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, start).effect.note]
         assert margin(study, start) == pytest.approx(margins[deciding])
-    assert margin(study, MATTERS) > 0
+    assert margin(study, "the ECE depends on the coefficient") > 0
 
 
-def test_one_repetition_on_real_images(root, tmp_path):
-    one = dict(n_seeds=1, epochs=10, quick_data="digits")
-    folder = run_forked(with_cell("loss_comparison", tmp_path), one, root=root)
+def test_one_repetition_on_real_images(root):
+    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+    assert_undecided(folder, "paper", "ours", seeds=1)
     assert "true error %" not in table(folder, "at_the_end")[0]
-    assert {f.verdict for f in folder.result.findings} == {UNDECIDED}
 
 
 @pytest.fixture
@@ -174,14 +158,14 @@ def ce(logits, target): return mine(logits, target)
 
 def test_the_settings_of_the_papers_can_be_planned(mine):
     "Other losses are planned beside those of the paper, a row each, unless they cannot have one."
-    wang, study = (plan("loss_comparison", paper=paper, n_seeds=1) for paper in ("wang2021", "loss_study"))
+    wang, study = (plan(STUDY, paper=paper, n_seeds=1) for paper in ("wang2021", "loss_study"))
     assert len(wang) == 3*(1 + 5 + 5 + 5)
     assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in wang} == {("resnet32", 200, 512)}
     assert {c.loss_args["gamma"] for c in wang if c.loss == "focal"} == {1., 3., 5., 7., 9.}
     assert len(study) == 3*(1 + 3 + 2 + 3) and {c.model for c in study} == {"resnet18", "resnet50", "vgg16"}
-    more = plan("loss_comparison", paper="loss_study", n_seeds=1, others=["mine", "adafocal", "mine"])
+    more = plan(STUDY, paper="loss_study", n_seeds=1, others=["mine", "adafocal", "mine"])
     assert len(more) == len(study) + 2*3 and [c.loss for c in more[-6:]] == ["mine", "adafocal"]*3
     with pytest.raises(ValueError, match="would make a second row CE; name other losses"):
-        plan("loss_comparison", n_seeds=1, others=["CE"])
+        plan(STUDY, n_seeds=1, others=["CE"])
     with pytest.raises(ValueError, match="others: loss: 'mihne' is not known; did you mean 'mine'.* adafocal, mine"):
-        plan("loss_comparison", others=["mihne"])
+        plan(STUDY, others=["mihne"])

@@ -4,27 +4,22 @@ import re
 import numpy as np
 import pytest
 import torch
-from conftest import assert_complete, claim, run_forked
+from conftest import assert_complete, claim
 from reading import (
-    ece_percent, finding, kinds, margin, percent, plan, scaled_ece, table, trainings, true_error, with_cell)
+    accuracy_percent, assert_undecided, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    table, trainings, true_error)
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.meta import MetaRecipe
-from calibnb.notebooks import CONTRADICTED, HOLDS, UNDECIDED
+from calibnb.notebooks import CONTRADICTED, HOLDS
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
-FEW = dict(n_seeds=2, epochs=10)
+STUDY, SETTINGS = "meta_regularization", dict(n_seeds=2, epochs=10)
 BELOW_CE = "as trained, FLγ-SECE has a lower ECE than CE"
 BELOW_FL_1 = "learning γ gives a lower ECE than leaving it at 1"
 DIFFERS = "γ differs between samples after training"
-IDENTITIES = "γ is 1 for every sample", "γ-Net has .46 %", DIFFERS, "the ECE with 1000 bins"
-
-
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("meta_regularization", FEW, root=root)
 
 
 @pytest.fixture(scope="module")
@@ -41,37 +36,28 @@ def runs(root, study):
         short = dict(focal="FL", label_smoothing="LS").get(config.loss, config.loss)
         return "-".join([short, *(f"{v:g}" for v in strength.values())])
     found = {}
-    for run in sorted(trainings(root, "meta_regularization"), key=lambda run: run.config.seed):
+    for run in trainings(root, STUDY):
         found.setdefault(name(run.config), []).append(run)
     return found
 
 
-def eces(runs): return np.array([ece_percent(run) for run in runs])
-
-
 def test_it_is_complete(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours", "identity"}
-    assert {f.verdict for f in study.result.findings if f.kind != "identity"} == {UNDECIDED}  # two seeds
-
-
-@pytest.mark.parametrize("start", IDENTITIES)
-def test_identities_hold(study, start):
-    assert finding(study, start).kind == "identity" and claim(study, start) == HOLDS
+    assert_undecided(study, "paper", "ours", "identity")
+    for start in "γ is 1 for every sample", "γ-Net has .46 %", DIFFERS, "the ECE with 1000 bins":
+        assert finding(study, start).kind == "identity"
 
 
 def test_the_table_is_of_the_runs(study, runs):
-    header, *rows = table(study, "twelve_methods")
-    rows = {row[0]: dict(zip(header, row)) for row in rows}
-    assert len(rows) == 14 and "n = 10,455" in header[0]
+    found = rows(study, "twelve_methods")
+    assert len(found) == 14 and "n = 10,455" in table(study, "twelve_methods")[0][0]
     assert sum(map(len, runs.values())) == 14*2 + 6 + 2  # methods, variants of gamma-Net and bandwidths
-    assert rows["FLγ-SECE"]["ECE %"] == percent(eces(runs["gamma-sece"]))
-    assert rows["mixup"]["ECE %"] == percent(eces(runs["mixup"]))
-    error = [100 - 100*run.predictions("test").hit.double().mean().item() for run in runs["gamma-dece"]]
-    assert rows["FLγ-DECE"]["error %"] == percent(error)
-    assert rows["CE + TS"]["ECE %"] == percent([scaled_ece(run) for run in runs["ce"]])
-    assert rows["CE + TS"]["ECE %"] == rows["CE"]["ECE + TS %"]
-    assert rows["FL-1"]["true error %"] == percent([true_error(run) for run in runs["FL-1"]])
+    assert found["FLγ-SECE"]["ECE %"] == percent(eces(runs["gamma-sece"]))
+    assert found["mixup"]["ECE %"] == percent(eces(runs["mixup"]))
+    assert found["FLγ-DECE"]["error %"] == percent([100 - accuracy_percent(run) for run in runs["gamma-dece"]])
+    assert found["CE + TS"]["ECE %"] == percent([scaled(run) for run in runs["ce"]])
+    assert found["CE + TS"]["ECE %"] == found["CE"]["ECE + TS %"]
+    assert found["FL-1"]["true error %"] == percent([true_error(run) for run in runs["FL-1"]])
 
 
 def test_the_choice_is_made_on_validation_samples(study, runs):
@@ -83,8 +69,8 @@ def test_the_choice_is_made_on_validation_samples(study, runs):
 
     best = [choice(i) for i in range(2)]
     chosen = [eces(runs[grid[c]])[i] for i, c in enumerate(best)]
-    rows = {row[0]: row for row in table(study, "twelve_methods")}
-    assert rows["FL, chosen"][3] == percent(chosen)
+    row, = [row for row in table(study, "twelve_methods") if row[0] == "FL, chosen"]
+    assert row[3] == percent(chosen)
     better = finding(study, "one γ for all samples")
     assert better.effect.value == pytest.approx((eces(runs["gamma-sece"]) - chosen).mean())
     assert f"γ {min(best)} ({best[0]}, {best[1]}) of 0, 1, 2, 3" in better.ours
@@ -134,24 +120,30 @@ def standard_error(margins):
 
 
 def test_tables_2_and_3_are_of_the_runs(study, runs):
-    rows = {row[0]: row for row in table(study, "without_sece")[1:]}
-    assert {m: row[3] for m, row in rows.items()} == {
+    assert {row[0]: row[3] for row in table(study, "without_sece")[1:]} == {
         "FLγ-CE": percent(eces(runs["gamma-ce"])), "FLγ-SECE": percent(eces(runs["gamma-sece"])),
         "CE-SECE": percent(eces(runs["l2-sece"]))}
     against_ce = finding(study, "SECE as the outer loss gives a lower ECE than cross-entropy").effect
     assert against_ce.value == pytest.approx((eces(runs["gamma-ce"]) - eces(runs["gamma-sece"])).mean())
-    header, *rows = table(study, "positivity")
-    rows = {row[0]: dict(zip(header, row)) for row in rows}
+    found = rows(study, "positivity")
     options = {
         "ReLU, 1": " positivity=relu", "softplus, 1": " positivity=softplus",
         "sigmoid, 0.5": " gamma0=0.5 positivity=sigmoid", "min-max, random": " init=random positivity=min_max",
         "absolute, 0.5": " gamma0=0.5", "absolute, random": " init=random", "absolute, 1": ""}
-    assert rows.keys() == options.keys() and "1 seed" in header[0]
+    assert found.keys() == options.keys() and "1 seed" in table(study, "positivity")[0][0]
     for name, option in options.items():
         run = runs["gamma-sece" + option][0]
-        assert rows[name]["ECE %"] == f"{ece_percent(run):.2f}" and rows[name]["ECE + TS %"] == f"{scaled_ece(run):.2f}"
-        assert rows[name]["mean γ"] == f"{run.history['gamma_mean'][-1]:.2f}"
-    assert float(rows["sigmoid, 0.5"]["highest γ"]) < 1 == float(rows["min-max, random"]["highest γ"])
+        want = ece_percent(run), scaled(run), run.history["gamma_mean"][-1]
+        assert [found[name][column] for column in ("ECE %", "ECE + TS %", "mean γ")] == [f"{v:.2f}" for v in want]
+    assert float(found["sigmoid, 0.5"]["highest γ"]) < 1 == float(found["min-max, random"]["highest γ"])
+
+
+def test_the_outer_loss_has_the_bandwidths_of_the_settings(study, runs):
+    assert study.info["settings"]["bandwidth"] == .01
+    assert {run.config.meta.outer_args["bandwidth"] for run in [*runs["gamma-sece"], *runs["l2-sece"]]} == {.01}
+    tried = {run.config.meta.outer_args["bandwidth"] for name in runs if name.startswith("gamma-sece bandwidth")
+             for run in runs[name]}
+    assert tried == {.001, .1}
 
 
 def test_gamma_is_recorded_for_test_samples(study, runs):
@@ -163,31 +155,22 @@ def test_gamma_is_recorded_for_test_samples(study, runs):
     assert run.history["test_gamma_std"][-1] == pytest.approx(gamma.std(correction=0).item(), rel=1e-3)
 
 
-def test_bandwidths(study, runs):
-    assert {run.config.meta.outer_args["bandwidth"] for run in [*runs["gamma-sece"], *runs["l2-sece"]]} == {.01}
-    tried = {run.config.meta.outer_args["bandwidth"] for name in runs if name.startswith("gamma-sece bandwidth")
-             for run in runs[name]}
-    assert tried == {.001, .1}
-
-
-def test_without_learning_there_is_one_exponent(root, study, tmp_path):
-    notebook = with_cell("meta_regularization", tmp_path)
-    folder = run_forked(notebook, dict(n_seeds=1, epochs=10, meta_lr=1e-12), root=root)
+def test_without_learning_there_is_one_exponent(root, study):
+    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, meta_lr=1e-12), root)
     assert claim(folder, DIFFERS) == CONTRADICTED and claim(folder, "γ is 1 for every sample") == HOLDS
     assert abs(margin(folder, "γ ends below 1")) < 1e-6
     assert abs(margin(folder, BELOW_FL_1)) < .1 < abs(margin(study, BELOW_FL_1))
 
 
-def test_one_seed_on_real_images(root, tmp_path):
+def test_one_seed_on_real_images(root):
     "Nothing is decided, and nothing is known of the truth."
-    one = dict(n_seeds=1, epochs=10, quick_data="digits")
-    folder = run_forked(with_cell("meta_regularization", tmp_path), one, root=root)
-    assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {UNDECIDED}
+    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
     header, *_ = table(folder, "twelve_methods")
     assert "n = 697" in header[0] and not any("true" in title for title in header)
 
 
 def test_the_full_setting_is_the_papers():
-    configs = plan("meta_regularization")
+    configs = plan(STUDY)
     assert len(configs) == (14 + 6 + 4)*5
     assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in configs} == {("resnet18", 350, 128)}

@@ -1,32 +1,22 @@
 "nll_overfitting, run small: complete, computed from its trainings, and broken on purpose it turns."
 import numpy as np
 import pytest
-from conftest import assert_complete, run_forked
+from conftest import assert_complete
 from reading import (
-    assert_undecided_by_two, ece_percent, finding, kinds, margin, percent, plan, table, trainings, with_cell)
+    assert_undecided, eces, finding, margin, percent, plan, rows, run_with, scaled, true_error, with_loss)
 
-from calibnb.data import load_data
 from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import CONTRADICTED
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
-SMALL = dict(n_seeds=2, epochs=20)
+STUDY, SETTINGS = "nll_overfitting", dict(n_seeds=2, epochs=20)
 MINIMISER = "the minimiser of focal loss"
 FALLING = "after the first drop of the learning rate the training NLL of CE still falls"
 
 
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("nll_overfitting", SMALL, root=root)
-
-
 def of(root, loss, data="digits", **options):
-    "Its trainings of the small setting, by seed."
-    def wanted(config):
-        return config.data == data and config.loss == loss and options.items() <= config.loss_args.items()
-    runs = [r for r in trainings(root, "nll_overfitting") if wanted(r.config)]
-    return sorted(runs, key=lambda r: r.config.seed)
+    return with_loss(root, STUDY, loss, data, **options)
 
 
 def fifths(run, column):
@@ -37,51 +27,41 @@ def fifths(run, column):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours", "identity"}
-    assert_undecided_by_two(study)
+    assert_undecided(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_trainings(root, study):
-    head, *lines = table(study, "last_epoch")
-    rows = {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
+    found = rows(study, "last_epoch")
     of_gamma = {g: of(root, "focal", gamma=g) for g in (1., 2., 3.)}
     preds = [{g: runs[i].predictions("val") for g, runs in of_gamma.items()} for i in range(2)]
     chosen = [of_gamma[choose_coefficient(p)][i] for i, p in enumerate(preds)]
     for label, runs in {"CE": of(root, "ce"), "FL-3": of_gamma[3.], "FL, chosen": chosen}.items():
         assert [r.config.seed for r in runs] == [0, 1]
-        assert rows[label]["ECE %"] == percent([ece_percent(r) for r in runs])
-        assert rows[label]["weight norm"] == percent([r.history["weight_norm"][-1] for r in runs])
+        assert found[label]["ECE %"] == percent(eces(runs))
+        assert found[label]["weight norm"] == percent([r.history["weight_norm"][-1] for r in runs])
         best = [1 + int(np.argmin(r.history["test_nll"])) for r in runs]
-        assert rows[label]["epoch of best test NLL"] == "{}, {}".format(*best)
+        assert found[label]["epoch of best test NLL"] == "{}, {}".format(*best)
 
 
 LOSSES = {"CE": "ce", "Brier": "brier", "MMCE": "mmce", "LS-0.05": "label_smoothing", "FL-3": "focal"}
 
 
-def after_scaling(run, measure, scaling):
-    "In percent, on the test set, with the temperature that fits the validation set."
-    val, test = run.predictions("val"), run.predictions("test")
-    return 100*measure(scaling.fit(val.logits, val.target).transform(test.logits), test.target).item()
-
-
 def test_five_losses_before_and_after_scaling(root, study):
-    head, *lines = table(study, "five_losses")
-    rows = {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
-    assert list(rows)[:5] == list(LOSSES) and len(rows) == 10
-    by_ece, by_nll = TemperatureScaling.reference(), TemperatureScaling()
+    found, by_ece = rows(study, "five_losses"), TemperatureScaling.reference()
+    assert list(found)[:5] == list(LOSSES) and len(found) == 10
     for label, loss in LOSSES.items():
         runs = of(root, loss, gamma=3.) if loss == "focal" else of(root, loss)
         assert [r.config.seed for r in runs] == [0, 1]
         columns = {
-            "ECE %": [ece_percent(r) for r in runs],
-            "ECE % + TS": [after_scaling(r, ece, by_ece) for r in runs],
-            "ECE % + TS, T by NLL": [after_scaling(r, ece, by_nll) for r in runs],
-            "adaptive ECE % + TS": [after_scaling(r, ada_ece, by_ece) for r in runs],
-            "classwise ECE % + TS": [after_scaling(r, classwise_ece, by_ece) for r in runs]}
-        assert {title: rows[label][title] for title in columns} == {k: percent(v) for k, v in columns.items()}, label
+            "ECE %": eces(runs),
+            "ECE % + TS": [scaled(r, ece, by_ece) for r in runs],
+            "ECE % + TS, T by NLL": [scaled(r) for r in runs],
+            "adaptive ECE % + TS": [scaled(r, ada_ece, by_ece) for r in runs],
+            "classwise ECE % + TS": [scaled(r, classwise_ece, by_ece) for r in runs]}
+        assert {title: found[label][title] for title in columns} == {k: percent(v) for k, v in columns.items()}, label
     assert {r.config.loss_args["mode"] for r in of(root, "label_smoothing")} == {"off_target"}
     assert {r.config.loss_args["lam"] for r in of(root, "mmce")} == {2.}
-    printed = rows["FL-3 (paper: CIFAR-10, ResNet-50)"]
+    printed = found["FL-3 (paper: CIFAR-10, ResNet-50)"]
     assert [printed[c] for c in ("ECE %", "ECE % + TS", "T", "error %")] == ["1.48", "1.42", "1.1", "5.25"]
 
 
@@ -95,8 +75,7 @@ def test_claims_of_the_table(root, study):
     best = finding(study, "FL-3 has the lowest ECE of the five")
     assert "CE 4.35, Brier 1.82, MMCE 4.56, LS-0.05 2.96, FL-3 1.48" in best.paper
     others = [loss for loss in LOSSES.values() if loss != "focal"]
-    eces = [np.mean([ece_percent(r) for r in of(root, loss)]) for loss in others]
-    leads = [value - np.mean([ece_percent(r) for r in focal]) for value in eces]
+    leads = [eces(of(root, loss)).mean() - eces(focal).mean() for loss in others]
     assert any(best.effect.value == pytest.approx(lead) for lead in leads)
 
 
@@ -114,8 +93,7 @@ def test_margins_are_of_the_histories(root, study):
     assert margin(study, "the entropy of wrong test samples falls with CE") == approx(-moves(ce, unsure, 0).mean())
     further = moves(focal, unsure, 0) - moves(ce, unsure, 0)
     assert margin(study, "the entropy of wrong test samples falls further") == approx(further.mean())
-    eces = [np.mean([ece_percent(r) for r in runs]) for runs in (ce, focal)]
-    assert margin(study, "FL-3 ends with a lower ECE") == approx(eces[0] - eces[1])
+    assert margin(study, "FL-3 ends with a lower ECE") == approx(eces(ce).mean() - eces(focal).mean())
     norms = [np.mean([r.history["weight_norm"][-1] for r in runs]) for runs in (ce, focal)]
     assert margin(study, "CE ends with larger weights") == approx(norms[0] - norms[1])
 
@@ -126,19 +104,15 @@ def test_what_the_paper_says_and_what_it_does_not(study):
     assert minimiser.kind == "identity" and ".774" in minimiser.ours and ".774" not in minimiser.paper
 
 
-def test_one_repetition_with_known_probabilities_and_another_minimiser(root, tmp_path):
+def test_one_repetition_with_known_probabilities_and_another_minimiser(root):
     wrong = "def binary_focal_argmin(v, g, of=binary_focal_argmin): return of(v, 3. - g)"
-    one = SMALL | dict(n_seeds=1, quick_data="noisy_digits")
-    folder = run_forked(with_cell("nll_overfitting", tmp_path, wrong), one, root=root)
+    folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1, quick_data="noisy_digits"), root)
     assert finding(folder, MINIMISER).verdict == CONTRADICTED
-    head, ce, *_ = table(folder, "last_epoch")
     run, = of(root, "ce", data="noisy_digits")
-    preds, posterior = run.predictions("test"), load_data("noisy_digits", seed=0).test.posterior
-    error = (posterior.gather(1, preds.pred[:, None])[:, 0] - preds.conf).abs().mean().item()
-    assert ce[head.index("true error %")] == f"{100*error:.2f}"
+    assert rows(folder, "last_epoch")["CE"]["true error %"] == f"{true_error(run):.2f}"
     assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 697*15
 
 
 def test_the_full_setting_can_be_planned():
-    configs = plan("nll_overfitting")
+    configs = plan(STUDY)
     assert len(configs) == (4 + 3)*5 and {(c.model, c.recipe.epochs) for c in configs} == {("resnet50", 350)}

@@ -2,8 +2,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import assert_complete, run_forked
-from reading import assert_undecided_by_two, finding, kinds, margin, plan, table, trainings, with_cell
+from conftest import assert_complete
+from reading import assert_undecided, finding, margin, percent, plan, rows, run_with, table, with_loss
 
 from calibnb.data import corrupt_split, load_data
 from calibnb.metrics import ece, nll
@@ -11,22 +11,16 @@ from calibnb.notebooks import CONTRADICTED
 from calibnb.posthoc import TemperatureScaling
 
 KINDS = {"gaussian_noise": "imagenet_c", "contrast": "cifar10_c"}
-SMALL = dict(n_seeds=2, epochs=20, members=2, kinds=[*KINDS])
-
-
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("shift", SMALL, root=root)
+STUDY, SETTINGS = "shift", dict(n_seeds=2, epochs=20, members=2, kinds=[*KINDS])
 
 
 def networks(root, loss):
-    "Of the two repetitions, and of their ensembles: (split, weights) -> run."
-    runs = [r for r in trainings(root, "shift") if r.config.loss == loss and r.config.recipe.epochs == 20]
-    return {(r.config.seed % 1000, r.config.seed): r for r in runs}
+    "Return the networks of the two repetitions, and of their ensembles: (split, weights) -> run."
+    return {(r.config.seed % 1000, r.config.seed): r for r in with_loss(root, STUDY, loss, "digits")}
 
 
 def logits(run, kind, severity, split):
-    "Of the shifted test set of a repetition, by the network itself."
+    "Return the logits of the shifted test set of a repetition, by the network itself, and its labels."
     test = load_data("digits", seed=split, pool=1).test
     test = corrupt_split(test, kind, severity, seed=split, constants=KINDS[kind])
     with torch.no_grad():
@@ -35,37 +29,31 @@ def logits(run, kind, severity, split):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours", "identity"}
-    assert_undecided_by_two(study)
-    assert len(plan("shift")) == 40
+    assert_undecided(study, "paper", "ours", "identity")
+    assert len(plan(STUDY)) == 40
 
 
 def test_the_table_is_of_the_networks_on_shifted_images(root, study):
-    head, *lines = table(study, "severities")
-    rows = {line[0]: dict(zip(head[1:], line[1:])) for line in lines}
-    runs, expected = networks(root, "ce"), dict(ece=[], error=[], nll=[], scaled=[], refinement=[])
+    found, runs, expected = rows(study, "severities"), networks(root, "ce"), []
     for split in (0, 1):
-        found, run = {k: [] for k in expected}, runs[split, split]
+        run = runs[split, split]
         val = run.predictions("val")
         fitted = TemperatureScaling().fit(val.logits, val.target)
+        of_kinds = []
         for kind in KINDS:
             z, y = logits(run, kind, 3, split)
             p, q = z.double().softmax(1), fitted.transform(z)
-            suits = TemperatureScaling().fit(z, y).transform(z)
-            values = 100*ece(p, y), 100*(p.argmax(1) != y).double().mean(), nll(p, y), 100*ece(q, y), nll(suits, y)
-            for name, value in zip(("ece", "error", "nll", "scaled", "refinement"), values):
-                found[name].append(value.item())
-        for name, values in found.items():
-            expected[name].append(np.mean(values))
-
-    def text(values, digits): return f"{np.mean(values):.{digits}f} ± {np.std(values, ddof=1):.{digits}f}"
-    assert rows["CE"]["ECE %, 3"] == text(expected["ece"], 1)
-    assert [rows[name]["error %, 3"] for name in ("CE", "CE + TS")] == [text(expected["error"], 1)]*2
-    assert rows["CE"]["NLL, 3"] == text(expected["nll"], 2)
-    assert rows["CE + TS"]["ECE %, 3"] == text(expected["scaled"], 1)
-    assert rows["CE"]["refinement, 3"] == text(expected["refinement"], 2)
-    rise = [float(rows["CE + TS"][f"ECE %, {severity}"].split()[0]) for severity in ("clean", 5)]
-    assert margin(study, "temperature scaling: the ECE") == pytest.approx(rise[1] - rise[0], abs=.11)
+            refined = TemperatureScaling().fit(z, y).transform(z)
+            errors = 100*ece(p, y), 100*ece(q, y), 100*(p.argmax(1) != y).double().mean()
+            of_kinds.append([*errors, nll(p, y), nll(refined, y)])
+        expected.append(np.mean(of_kinds, 0))
+    cells = {("CE", "ECE %, 3"): 1, ("CE + TS", "ECE %, 3"): 1, ("CE", "error %, 3"): 1, ("CE", "NLL, 3"): 2,
+             ("CE", "refinement, 3"): 2}
+    for ((row, column), digits), values in zip(cells.items(), np.transpose(expected), strict=True):
+        assert found[row][column] == percent(values, digits)
+    assert found["CE + TS"]["error %, 3"] == found["CE"]["error %, 3"]
+    clean, worst = (float(found["CE + TS"][f"ECE %, {severity}"].split()[0]) for severity in ("clean", 5))
+    assert margin(study, "temperature scaling: the ECE") == pytest.approx(worst - clean, abs=.11)
 
 
 def test_an_ensemble_is_the_mean_of_networks_of_one_split(root, study):
@@ -76,9 +64,7 @@ def test_an_ensemble_is_the_mean_of_networks_of_one_split(root, study):
         both = [[logits(runs[split, split + 1000*m], kind, 5, split) for m in (0, 1)] for kind in KINDS]
         eces.append(np.mean([100*ece((a.double().softmax(1) + b.double().softmax(1))/2, y).item()
                              for (a, y), (b, _) in both]))
-    head, *lines = table(study, "severities")
-    found, = [line[head.index("ECE %, 5")] for line in lines if line[0] == "ensemble"]
-    assert found == f"{np.mean(eces):.1f} ± {np.std(eces, ddof=1):.1f}"
+    assert rows(study, "severities")["ensemble"]["ECE %, 5"] == percent(eces, 1)
 
 
 def test_samples_from_elsewhere(study):
@@ -91,10 +77,10 @@ def test_samples_from_elsewhere(study):
     assert lead == pytest.approx(values["FL-3"][0] - values["CE + TS"][0], abs=.11)
 
 
-def test_a_calibrator_that_changes_predictions_breaks_the_identity(root, tmp_path):
+def test_a_calibrator_that_changes_predictions_breaks_the_identity(root):
     wrong = """def make_calibrator(name, of=make_calibrator):
     calibrator = of('matrix' if name == 'temperature' else name)
     calibrator.temperature_ = 1.
     return calibrator"""
-    folder = run_forked(with_cell("shift", tmp_path, wrong), SMALL, root=root)
+    folder = run_with(STUDY, wrong, SETTINGS, root)
     assert finding(folder, "a temperature changes no prediction").verdict == CONTRADICTED

@@ -5,9 +5,8 @@ import shutil
 import nbformat
 import pytest
 from conftest import assert_complete, run_forked
-from reading import ece_percent, finding, kinds, percent, table, trainings
+from reading import ece_percent, eces, finding, percent, rows, scaled, table, trainings
 
-from calibnb.metrics import ece
 from calibnb.notebooks import UNDECIDED, NotebookError
 from calibnb.notebooks.gallery import write_gallery
 from calibnb.notebooks.pages import copy_notebook
@@ -34,17 +33,6 @@ def few(root):
     return [get_run(config, root, progress=False) for config in configs]
 
 
-def logits_of(run, split):
-    preds = run.predictions(split)
-    return preds.logits, preds.target
-
-
-def ece_after(run, scaling):
-    "In percent, on the test set, with the temperature that fits the validation set."
-    logits, target = logits_of(run, "test")
-    return 100*ece(scaling.fit(*logits_of(run, "val")).transform(logits), target).item()
-
-
 def test_one_training_of_anything(root, training):
     assert_complete(training)
     run, = trainings(root, "train")
@@ -60,38 +48,26 @@ def test_one_training_of_anything(root, training):
 def test_the_report_is_of_the_runs(root, few):
     folder = run_forked("report", dict(experiments=["few"]), root=root)
     assert_complete(folder)
-    rows = {row[0]: row for row in table(folder, "table_1")}
-    assert list(rows)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and rows["FL-3"][1] == "2"
+    assert {(f.kind, f.verdict) for f in folder.result.findings} == {("ours", UNDECIDED)}
+    uncalibrated = {row[0]: row for row in table(folder, "table_1")}
+    assert list(uncalibrated)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and uncalibrated["FL-3"][1] == "2"
     focal = [run for run in few if run.config.loss == "focal"]
-    assert rows["FL-3"][4].startswith(percent([ece_percent(run) for run in focal]))
-    scaled = {row[0]: row for row in table(folder, "table_1_scaled")}
-    head = next(iter(scaled.values()))
-    for title, scaling in {"ECE %": TemperatureScaling(), "ECE %, T by ECE": TemperatureScaling.reference()}.items():
-        assert scaled["FL-3"][head.index(title)].startswith(percent([ece_after(run, scaling) for run in focal]))
-    temperatures = [TemperatureScaling.reference().fit(*logits_of(run, "val")).temperature_ for run in focal]
-    assert scaled["FL-3"][head.index("T by ECE")].startswith(percent(temperatures)[:4])
+    assert uncalibrated["FL-3"][4].startswith(percent(eces(focal)))
+    row, by_ece = rows(folder, "table_1_scaled")["FL-3"], TemperatureScaling.reference()
+    assert row["ECE %"].startswith(percent([scaled(run) for run in focal]))
+    assert row["ECE %, T by ECE"].startswith(percent([scaled(run, scaling=by_ece) for run in focal]))
+    val = [run.predictions("val") for run in focal]
+    assert row["T by ECE"].startswith(percent([by_ece.fit(p.logits, p.target).temperature_ for p in val])[:4])
     found = finding(folder, "table 1: CE has the lowest ECE as trained")
     leads = {"FL-3": [ece_percent(fl) - ece_percent(ce) for ce, fl in zip(few[:2], focal)],
              "LS-0.05, mode off_target": [ece_percent(few[-1]) - ece_percent(few[0])]}
     of_rival, = [lead for name, lead in leads.items() if f"the closest is {name};" in found.effect.note]
     assert found.effect.value == pytest.approx(sum(of_rival)/len(of_rival))
     assert f"n = {len(of_rival)} seed" in found.effect.note
-    assert kinds(folder) == {"ours"} and {f.verdict for f in folder.result.findings} == {UNDECIDED}
     for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():
         assert mark in (folder/"files"/f"report.{kind}").read_text(encoding="utf-8")
     with pytest.raises(NotebookError, match="no finished training of nothing"):
         run_forked("report", dict(experiments=["nothing"]), root=root)
-
-
-def as_if_of(run, place, **changes):
-    "A copy of a run that says that it is of other data, or of another network."
-    settings = run.config.model_dump(mode="json") | changes
-    settings |= {f"{part}_args": {} for part in ("data", "model") if part in changes}
-    config = RunConfig.model_validate(settings | dict(experiment="as_if"))
-    shutil.copytree(run.path, config.path(place))
-    info = json.loads((run.path/"run.json").read_text())
-    text = json.dumps(info | dict(settings=config.model_dump(mode="json")))
-    (config.path(place)/"run.json").write_text(text)
 
 
 def remade(run, place, info={}, **changes):
@@ -118,20 +94,16 @@ def report_of_remade(few, tmp_path_factory):
     return run_forked("report", dict(root=str(place)), root=place)
 
 
-def titles_of(folder):
-    return [line[3:] for line in (folder/"files"/"report.md").read_text().splitlines() if line.startswith("## ")]
-
-
 def test_old_code_of_a_plugin_has_a_row_of_its_own(report_of_remade):
-    rows = [row[0] for row in table(report_of_remade, "table_1")]
-    assert rows[1:] == ["CE", "FL-3", "mine, version aaaaaaaa", "mine, version bbbbbbbb"]
+    assert list(rows(report_of_remade, "table_1")) == ["CE", "FL-3", "mine, version aaaaaaaa", "mine, version bbbbbbbb"]
     found = finding(report_of_remade, "table 1: CE has the lowest ECE as trained")
     assert found.ours == "held against FL-3, mine, version aaaaaaaa, mine, version bbbbbbbb"
 
 
 def test_other_data_and_another_split_are_tables_of_their_own(report_of_remade):
-    titles = {name.removeprefix("digits, mlp, 5 epochs") for name in titles_of(report_of_remade)}
-    assert {"; 1: content of the data None", "; 2: content of the data 01234567", " (data_seed 7)"} < titles
+    titles = (report_of_remade/"files"/"report.md").read_text().splitlines()
+    for of_table in "; 1: content of the data None", "; 2: content of the data 01234567", " (data_seed 7)":
+        assert f"## digits, mlp, 5 epochs{of_table}" in titles
     for i in 2, 3:
         assert [row[:2] for row in table(report_of_remade, f"table_{i}")][1:] == [["CE", "2"], ["FL-3", "2"]]
 
@@ -150,12 +122,12 @@ def test_a_training_makes_a_report_out_of_date(few, tmp_path):
 def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
     "Also those of smoothing that leaves the label out, which is another loss than the usual one."
     for run in few:
-        as_if_of(run, tmp_path, data="cifar10", model="resnet50")
+        remade(run, tmp_path, data="cifar10", data_args={}, model="resnet50", model_args={})
     folder = run_forked("report", dict(root=str(tmp_path)), root=tmp_path)
-    rows, scaled = ({row[0]: row[-1] for row in table(folder, name)} for name in ("table_1", "table_1_scaled"))
-    assert "Mukhoti 2020: " in rows["CE"] and "ECE % 4.35" in rows["CE"] and "error % 4.95" in rows["CE"]
-    assert "ECE % 2.96" in rows["LS-0.05, mode off_target"]
-    assert "ECE % + TS 1.42" in scaled["FL-3"] and "T 1.1" in scaled["FL-3"] and "ECE % 1.48" not in scaled["FL-3"]
+    before, after = ({row[0]: row[-1] for row in table(folder, name)} for name in ("table_1", "table_1_scaled"))
+    assert all(number in before["CE"] for number in ("Mukhoti 2020: ", "ECE % 4.35", "error % 4.95"))
+    assert "ECE % 2.96" in before["LS-0.05, mode off_target"]
+    assert "ECE % + TS 1.42" in after["FL-3"] and "T 1.1" in after["FL-3"] and "ECE % 1.48" not in after["FL-3"]
 
 
 def test_a_report_of_one_loss_is_its_table(tmp_path):

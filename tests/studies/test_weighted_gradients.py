@@ -3,10 +3,10 @@ import re
 
 import numpy as np
 import pytest
-from conftest import assert_complete, run_forked
+from conftest import assert_complete
 from reading import (
-    assert_undecided_by_two, ece_percent, finding, kinds, margin, percent, plan, scaled_ece, table, trainings,
-    true_error, with_cell)
+    accuracy_percent, assert_undecided, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    table, true_error, with_loss)
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
@@ -15,28 +15,12 @@ from calibnb.notebooks import CONTRADICTED, UNDECIDED
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
-SMALL = dict(n_seeds=2, epochs=10)
+STUDY, SETTINGS = "weighted_gradients", dict(n_seeds=2, epochs=10)
 RIVALS = ["CE", "Brier", "MMCE", "FLSD", "DFL, chosen", "BSCE, chosen"]
 
 
-@pytest.fixture(scope="module")
-def study(root):
-    return run_forked("weighted_gradients", SMALL, root=root)
-
-
-def rows_of(folder, name="before_and_after"):
-    "First cell of a row -> column -> text."
-    head, *rows = table(folder, name)
-    return {row[0]: dict(zip(head[1:], row[1:])) for row in rows}
-
-
 def of_loss(root, loss, **options):
-    "The trainings with a loss on the data of the quick setting, in the order of their seeds."
-    def wanted(config):
-        same_loss = config.loss == loss and options.items() <= config.loss_args.items()
-        return same_loss and config.data == "noisy_digits"
-    runs = [r for r in trainings(root, "weighted_gradients") if wanted(r.config)]
-    return sorted(runs, key=lambda r: r.config.seed)
+    return with_loss(root, STUDY, loss, **options)
 
 
 def chosen_ece(root, folder, method, loss):
@@ -49,34 +33,30 @@ def chosen_ece(root, folder, method, loss):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert kinds(study) == {"paper", "ours", "identity"}
-    assert_undecided_by_two(study)
+    assert_undecided(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_trainings(root, study):
-    rows = rows_of(study)
+    found = rows(study, "before_and_after")
     for method, loss in {"CE": "ce", "FLSD-GRA": "flsd_gra", "MMCE": "mmce"}.items():
         runs = of_loss(root, loss)
-        assert len(runs) == 2 and rows[method]["ECE %"].startswith(percent([ece_percent(r) for r in runs]))
-        assert rows[method]["true error %"].startswith(percent([true_error(r) for r in runs]))
-        assert rows[method]["ECE % + TS"].startswith(percent([scaled_ece(r) for r in runs]))
-    assert rows["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
-    assert all(float(row["error %"].split()[0]) < 50 for row in rows.values()), "each loss has learned something"
+        assert len(runs) == 2 and found[method]["ECE %"].startswith(percent(eces(runs)))
+        assert found[method]["true error %"].startswith(percent([true_error(r) for r in runs]))
+        assert found[method]["ECE % + TS"].startswith(percent([scaled(r) for r in runs]))
+    assert found["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
+    assert all(float(row["error %"].split()[0]) < 50 for row in found.values()), "each loss has learned something"
 
 
 def test_the_measures_of_the_paper_are_of_the_trainings(root, study):
     "With the temperature of the paper's grid, which is that of the lowest ECE."
-    row, found = rows_of(study, "as_the_paper_measures")["CE"], {}
-    for run in of_loss(root, "ce"):
-        val, test = run.predictions("val"), run.predictions("test")
-        ts = TemperatureScaling.reference().fit(val.logits, val.target)
-        for suffix, probs in ("", test.probs), (" + TS", ts.transform(test.logits)):
-            measures = {"ECE": ece, "adaptive ECE": ada_ece, "classwise ECE": classwise_ece}
-            for name, measure in measures.items():
-                found.setdefault(f"{name} %{suffix}", []).append(100*measure(probs, test.target).item())
-        found.setdefault("accuracy %", []).append(100*(test.probs.argmax(1) == test.target).double().mean().item())
-        found.setdefault("T", []).append(ts.temperature_)
-    assert row == {name: percent(values) for name, values in found.items()}
+    runs, by_ece = of_loss(root, "ce"), TemperatureScaling.reference()
+    val, test = ([run.predictions(split) for run in runs] for split in ("val", "test"))
+    want = {"accuracy %": [accuracy_percent(run) for run in runs],
+            "T": [by_ece.fit(p.logits, p.target).temperature_ for p in val]}
+    for name, measure in {"ECE": ece, "adaptive ECE": ada_ece, "classwise ECE": classwise_ece}.items():
+        want[f"{name} %"] = [100*measure(p.probs, p.target).item() for p in test]
+        want[f"{name} % + TS"] = [scaled(run, measure, by_ece) for run in runs]
+    assert rows(study, "as_the_paper_measures")["CE"] == {name: percent(values) for name, values in want.items()}
 
 
 def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
@@ -87,9 +67,9 @@ def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
     gamma, beta = min([(g, b) for g in (1., 2., 4.) for b in (1., 2.)], key=lambda pair: held_out(*pair))
     row, = [r for r in table(study, "choices") if r[:2] == ["BSCE", "cross-validation"]]
     assert set(row[3:]) == {f"γ {gamma:g}, β {beta:g}"}
-    eces = [ece_percent(r) for r in of_loss(root, "bsce", gamma=gamma, beta=beta)]
+    want = percent(eces(of_loss(root, "bsce", gamma=gamma, beta=beta)))
     for name in "before_and_after", "as_the_paper_measures":
-        assert rows_of(study, name)["BSCE, cross-validated"]["ECE %"].startswith(percent(eces))
+        assert rows(study, name)["BSCE, cross-validated"]["ECE %"].startswith(want)
 
 
 def test_each_repetition_chooses_on_its_validation_samples(root, study):
@@ -109,18 +89,17 @@ def test_each_repetition_chooses_on_its_validation_samples(root, study):
 
 def test_losses_beside_gradients(root, study):
     "Each of the paper's two columns beside its own of ours."
-    row = rows_of(study, "losses_or_gradients")["FLSD"]
+    row = rows(study, "losses_or_gradients")["FLSD"]
     for way, loss, theirs in ("losses", "flsd", 1.26), ("gradients", "flsd_gra", .88):
         assert float(row[f"the paper, weighted {way}"]) == theirs
-        ours = np.mean([ece_percent(r) for r in of_loss(root, loss)])
-        assert float(row[f"ours, weighted {way}"]) == pytest.approx(ours)
+        assert float(row[f"ours, weighted {way}"]) == pytest.approx(eces(of_loss(root, loss)).mean())
 
 
 def test_exponents_beside_those_of_the_paper(root, study):
-    rows = rows_of(study, "paper_exponents")
-    assert list(rows) == [str(g) for g in range(1, 9)]
-    assert rows["8"] == {"ours": "", "paper, CIFAR-100, ResNet-50": "9.28"}
-    assert rows["2"]["ours"] == percent([ece_percent(r) for r in of_loss(root, "bsce_gra", gamma=2., beta=2.)])
+    found = rows(study, "paper_exponents")
+    assert list(found) == [str(g) for g in range(1, 9)]
+    assert found["8"] == {"ours": "", "paper, CIFAR-100, ResNet-50": "9.28"}
+    assert found["2"]["ours"] == percent(eces(of_loss(root, "bsce_gra", gamma=2., beta=2.)))
 
 
 def test_weights_against_the_true_error(root, study):
@@ -130,7 +109,7 @@ def test_weights_against_the_true_error(root, study):
         preds = run.predictions("test")
         u = weight(LogProbs(preds.logits.double(), preds.target)).numpy()
         return np.corrcoef(u, (posterior - preds.probs).norm(dim=1))[0, 1]
-    rows = rows_of(study, "weights_and_truth")
+    found = rows(study, "weights_and_truth")
     weights = {
         "focal": lambda p: focal_weight(p, 1.),
         "dual focal": lambda p: dual_focal_weight(p, 1.),
@@ -138,8 +117,8 @@ def test_weights_against_the_true_error(root, study):
     }
     for name, weight in weights.items():
         r = [correlation(run, weight) for run in of_loss(root, "ce")]
-        assert rows[name]["c, distance"] == f"{np.mean(r):.3f} ± {np.std(r, ddof=1):.3f}"
-    assert rows["dual focal"]["paper, best exponent, five Gaussians"] == "0.638"
+        assert found[name]["c, distance"] == percent(r, digits=3)
+    assert found["dual focal"]["paper, best exponent, five Gaussians"] == "0.638"
 
 
 def test_what_is_drawn_of_the_first_repetition(root, study):
@@ -153,14 +132,17 @@ def test_what_is_drawn_of_the_first_repetition(root, study):
 
 
 def test_margins_are_of_the_trainings(root, study):
-    weighted, gradients = (np.mean([ece_percent(r) for r in of_loss(root, loss)]) for loss in ("flsd", "flsd_gra"))
+    weighted, gradients = (eces(of_loss(root, loss)).mean() for loss in ("flsd", "flsd_gra"))
     lower = margin(study, "weighting gradients instead of losses lowers the ECE of FLSD")
     assert lower == pytest.approx(weighted - gradients)
     lowest = finding(study, "BSCE-GRA has the lowest ECE before")
     assert lowest.kind == "paper" and lowest.effect.n_test == 697*15
     rival, = [m for m in RIVALS if f"the closest is {m};" in lowest.effect.note]
-    def mean(method, column): return float(rows_of(study)[method][column].split()[0])
-    def lead(rival, column): return mean(rival, column) - mean("BSCE-GRA, chosen", column)
+    found = rows(study, "before_and_after")
+
+    def lead(rival, column):
+        theirs, ours = (float(found[method][column].split()[0]) for method in (rival, "BSCE-GRA, chosen"))
+        return theirs - ours
     assert lowest.effect.value == pytest.approx(lead(rival, "ECE %"), abs=.011)  # of two numbers with two digits
     least = min(lead(m, "true error %") for m in RIVALS)
     assert ("true error" in lowest.effect.note) == (least*lowest.effect.value < 0)
@@ -172,9 +154,8 @@ def confidence_percent(runs):
 
 def test_the_margin_of_overconfidence_is_of_the_trainings(root, study):
     runs = of_loss(root, "ce")
-    accuracy = 100*np.mean([r.predictions("test").hit.double().mean().item() for r in runs])
-    found = margin(study, "CE leaves the network overconfident")
-    assert found == pytest.approx(confidence_percent(runs) - accuracy, abs=1e-4)
+    lean = confidence_percent(runs) - np.mean([accuracy_percent(r) for r in runs])
+    assert margin(study, "CE leaves the network overconfident") == pytest.approx(lean, abs=1e-4)
     surer = [confidence_percent(runs) - confidence_percent(of_loss(root, loss)) for loss in ("flsd", "flsd_gra")]
     assert margin(study, "each weight makes the network less confident than CE") <= min(surer) + 1e-4
     gentle, strong = (confidence_percent(of_loss(root, f"bsce{way}", gamma=2., beta=2.)) for way in ("", "_gra"))
@@ -190,7 +171,7 @@ def test_margins_over_the_exponents_are_of_the_trainings(root, study):
     assert found.effect.value == pytest.approx(less - more, abs=1e-4)
     found = finding(study, "the ECE of BSCE-GRA is least at an exponent between")
     end = float(re.search(r"closest is γ (\d)", found.effect.note)[1])
-    at_end, inside = (np.mean([ece_percent(r) for r in of_loss(root, "bsce_gra", gamma=g, beta=2.)]) for g in (end, 2.))
+    at_end, inside = (eces(of_loss(root, "bsce_gra", gamma=g, beta=2.)).mean() for g in (end, 2.))
     assert found.effect.value == pytest.approx(at_end - inside)
 
 
@@ -218,7 +199,7 @@ def test_beside_the_paper(study):
 
 
 def test_the_full_setting_can_be_planned():
-    configs = plan("weighted_gradients", data="cifar100", model="resnet110", n_seeds=3)
+    configs = plan(STUDY, data="cifar100", model="resnet110", n_seeds=3)
     assert len(configs) == 3*46 and {(c.model, c.recipe.epochs) for c in configs} == {("resnet110", 350)}
     assert {c.seed for c in configs} == {1, 42, 71}, "those of the paper"
 
@@ -229,10 +210,9 @@ def hypergradient(*args, of=hypergradient, **options):
     return [1.1*g for g in gradients], *rest"""
 
 
-def test_one_repetition_on_real_images_with_wrong_identities(root, tmp_path):
+def test_one_repetition_on_real_images_with_wrong_identities(root):
     "No truth is known, and nothing but the algebra is decided."
-    one = dict(n_seeds=1, epochs=10, quick_data="digits")
-    folder = run_forked(with_cell("weighted_gradients", tmp_path, WRONG), one, root=root)
+    folder = run_with(STUDY, WRONG, SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
     assert not any("true error" in cell for cell in table(folder, "before_and_after")[0])
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {UNDECIDED}
     assert finding(folder, "BSCE-GRA has the lowest ECE before").effect.n_test == 697
