@@ -287,9 +287,9 @@ class LinearScaling(Calibrator):
         strengths = self._strengths(*z.shape, T)
         D = fit_linear_map(self.kind, (self._inputs(z)/T).T, target, strengths, name=type(self).__name__)
         weight, bias = self.kind.weight_and_bias(D)
-        if weight.ndim == 2:  # the least penalty of all maps with these probabilities, which rounding has missed
-            weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)
-            bias -= bias.mean()
+        # of all maps with these probabilities the one with the least offsets and weights, which rounding has missed
+        if weight.ndim == 2: weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)
+        bias -= bias.mean()
         self.weight_, self.bias_ = weight/T, bias
 
     def _logits(self, z): return affine_logits(self._inputs(z), self.weight_, self.bias_)
