@@ -18,28 +18,30 @@ def metric_heads(wing):
     """Return {name: head of the function as users call it} for the functions that `sample_metric` makes metrics.
 
     It replaces their samples by probabilities and labels, and adds options of `over_samples`."""
-    found = {}
-    for room in sorted(wing.glob("*.py")) if (wing/"samples.py").exists() else []:
+    samples, found = wing/"samples.py", {}
+    if not samples.exists():
+        return found
+    listed = re.findall(r"^    ((\w+)\b.*)$", samples.read_text(encoding="utf-8"), re.M)
+    written_as = {name: line for line, name in listed}  # the last place, which has the comments
+    for room in sorted(wing.glob("*.py")):
         lines = room.read_text(encoding="utf-8").splitlines()
         for node in ast.parse("\n".join(lines)).body:
             decorators = [d for d in getattr(node, "decorator_list", []) if ast.unparse(d).startswith("sample_metric(")]
             if decorators:
                 names = [arg.value for arg in decorators[0].args] + ["ignore_index", "validate"]
-                found[node.name] = metric_head(lines[node.lineno - 1:node.body[0].lineno - 1], names, wing)
+                found[node.name] = metric_head(lines[node.lineno - 1:node.body[0].lineno - 1], names, written_as)
     return found
 
 
-def metric_head(written, names, wing):
-    "Return the head of a metric with the options of these names, each with its comment in metrics/samples."
-    samples = (wing/"samples.py").read_text(encoding="utf-8")
-    last = {name: re.findall(fr"^    ({name}\b.*)$", samples, re.M)[-1] for name in ("probs", *names)}
+def metric_head(written, names, written_as):
+    "Return the head of a metric with the options of these names, each as written in metrics/samples."
     if len(written) == 1:
         written = written[0].replace("(samples)", "(\n    samples,\n)").split("\n")
     first, _, *own, result = written
-    options = [f"    {last[name]}" for name in names]
+    options = [f"    {written_as[name]}" for name in names]
     if not own or not any(line.startswith("    *,") for line in own):
         options[0] = f"    *, {options[0].lstrip()}"
-    return "\n".join([first, f"    {last['probs']}", *own, *options, result])
+    return "\n".join([first, f"    {written_as['probs']}", *own, *options, result])
 
 
 def stub(door):

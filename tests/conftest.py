@@ -160,13 +160,21 @@ def forked_kernels(monkeypatch):
     monkeypatch.setattr(Notebook, "run", lambda *args, **options: run(*args, **options | dict(forked=True)))
 
 
-def write_notebook(path, parameters, *sources):
-    "Write a notebook of a cell of parameters and others; return its path as text."
-    declared = new_code_cell(parameters, metadata=dict(tags=["parameters"]))
+def code_cell(source, *tags):
+    return new_code_cell(source, metadata=dict(tags=list(tags)))
+
+
+def write_cells(path, *cells):
+    "Write a notebook of code cells; return its path."
     kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
     path.parent.mkdir(exist_ok=True)
-    nbformat.write(new_notebook(cells=[declared, *map(new_code_cell, sources)], metadata=kernel), path)
-    return str(path)
+    nbformat.write(new_notebook(cells=[*cells], metadata=kernel), path)
+    return path
+
+
+def write_notebook(path, parameters, *sources):
+    "Write a notebook of a cell of parameters and others; return its path as text."
+    return str(write_cells(path, code_cell(parameters, "parameters"), *map(new_code_cell, sources)))
 
 
 def notebook(path, *sources):

@@ -43,11 +43,10 @@ def worker_count(
 
 def check_timeout(
     timeout:float|None,  # seconds; None: no limit
-    name:str='timeout',  # for the message
 ):
     "Raise ValueError unless a time limit is positive."
     if timeout is not None and not timeout > 0:
-        raise ValueError(f'{name}: {timeout}, want a number of seconds above 0, or none')
+        raise ValueError(f'timeout: {timeout}, want a number of seconds above 0, or none')
 
 # %% ../../nbs/05_processes/01_pool.ipynb #5e8db6da
 def fork_server(modules=()):

@@ -24,13 +24,14 @@ def _training_row(folder):
     "Return settings, state and results of a training; None for other runs."
     info = folder.info
     if info.get('kind') != 'train': return None
-    state, result = folder.state, folder.result
+    state = folder.state
     row = dict(experiment=folder.path.parent.name, run=folder.path.name, state=state,
                reason=folder.status.get('reason'))
     row |= _setting_columns(info.get('settings'))
     if info.get('content'): row['content'] = info['content']
     row |= {f'files.{name}': content for name, content in info.get('files', {}).items()}
-    if state != 'done' or result is None: return row  # None: begun again by another process
+    result = folder.result if state == 'done' else None  # None of a done run: begun again by another process
+    if result is None: return row
     for split, measures in result.metrics.items():
         row |= {f'{split}.{name}': measure.number for name, measure in measures.items()}
     return row
@@ -66,7 +67,7 @@ _COLUMNS = ['experiment', 'kind', 'run', 'setting', 'seed', 'state', 'started', 
             'notebook', 'result']
 
 def _index_row(folder):
-    info, status, state, result = folder.info, folder.status, folder.state, folder.result
+    info, status, state = folder.info, folder.status, folder.state
     settings = _setting_columns(info.get('settings'))
     seed = settings.pop('recipe.seed', settings.pop('seed', None))
     for name in [name for name in settings if name.startswith(('code.', 'files.'))]: del settings[name]
@@ -77,7 +78,7 @@ def _index_row(folder):
     return dict(experiment=folder.path.parent.name, kind='training' if info.get('kind') == 'train' else 'notebook',
                 run=folder.path.name, setting=settings, seed=seed, state=state, started=started, ended=ended,
                 figures=len(figures), notebook=str(executed) if shown else '',
-                result=_result_text(result) if state == 'done' else status.get('reason') or '')
+                result=_result_text(folder.result) if state == 'done' else status.get('reason') or '')
 
 def _result_text(result):
     "Return error and ECE of a training, or the number of each verdict of a notebook."

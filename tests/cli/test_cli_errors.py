@@ -11,12 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import patience
+from conftest import code_cell, patience, write_cells
 from fuzz import run_case
 from safetensors.torch import save_file
 
@@ -39,10 +38,7 @@ def arrays(path, logits=LOGITS, target=TARGET, name="logits"):
 
 
 def notebook(path, *parameters, tags=("parameters",)):
-    cells = [nbformat.v4.new_code_cell(source, metadata=dict(tags=list(tags))) for source in parameters]
-    cells.append(nbformat.v4.new_code_cell("open('executed', 'w')"))
-    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
+    write_cells(path, *(code_cell(source, *tags) for source in parameters), code_cell("open('executed', 'w')"))
 
 
 def make_predictions(here):

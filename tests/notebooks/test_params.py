@@ -9,7 +9,7 @@ from typing import Any, Literal, Optional, Union
 
 import nbformat
 import pytest
-from conftest import ROOT
+from conftest import ROOT, code_cell, write_cells
 
 from calibnb import cli
 from calibnb.notebooks import Notebook, list_experiments
@@ -18,12 +18,8 @@ from calibnb.sweep import expand
 
 
 def notebook(path, parameters="seed: int = 0", checks=None):
-    cells = [nbformat.v4.new_code_cell(parameters, metadata=dict(tags=["parameters"]))]
-    if checks:
-        cells.append(nbformat.v4.new_code_cell(checks, metadata=dict(tags=["checks"])))
-    kernel = dict(kernelspec=dict(name="python3", display_name="python3", language="python"))
-    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), path)
-    return path
+    cells = [code_cell(checks, "checks")] if checks else []
+    return write_cells(path, code_cell(parameters, "parameters"), *cells)
 
 
 @pytest.mark.parametrize("attack", [
