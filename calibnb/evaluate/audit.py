@@ -105,9 +105,9 @@ def _source_notes(source, judged):
         rows = (judged.class_probs == 0).any(1).sum().item()
         nll = F.cross_entropy(judged.class_logits.double(), judged.target).item()
         notes.append(
-            f'In {rows:,} of {len(judged):,} rows some probabilities are exactly 0. Calibrators see them mixed with '
-            f'the uniform at a weight of {source.eps:.3g}, and all other rows as they are; that alone gives an NLL of '
-            f'{nll:.4f}. The row "{UNCALIBRATED}" is measured without mixing.')
+            f'In {rows:,} of {len(judged):,} rows some probabilities are exactly 0. Calibrators see each 0 as '
+            f'{source.eps:.3g} times the smallest positive probability of its row, and all other rows as they are; '
+            f'that alone gives an NLL of {nll:.4f}. The row "{UNCALIBRATED}" is measured with the zeros.')
     return notes
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #fff4904b

@@ -303,12 +303,12 @@ def _choice(found, row):
         return 'No calibrator lowers the NLL by more than chance: leave the probabilities as they are.'
     before, after = found.rows[UNCALIBRATED], found.rows[row]
     return (f'Use {_name_with_temperature(row, found.fitted[row])}: the NLL goes from {_nll_words(before["nll"])} '
-            f'to {_nll_words(after["nll"])}{_by_mixing(found.fitted[row])}, '
+            f'to {_nll_words(after["nll"])}{_by_replacement(found.fitted[row])}, '
             f'and the ECE becomes {_ece_words(after["ece"])}.')
 
-def _by_mixing(calibrator):
-    "Mention that mixing zeros with the uniform contributes to the change."
-    return ' (partly by the mixing of zeros with the uniform, see the notes)' if calibrator.eps_ else ''
+def _by_replacement(calibrator):
+    "Mention that the replacement of zeros contributes to the change."
+    return ' (partly by the replacement of zeros, see the notes)' if calibrator.eps_ else ''
 
 def _changes(found, row):
     "Say how many predictions change, if any."

@@ -27,7 +27,8 @@ from ..core.predictions import class_logits, first_argmax, log_probs, Prediction
 from ..core.plugins import Registry, UnknownName, add_user, registers
 from ..metrics.samples import _checked_weight
 from calibnb.posthoc.state import (
-    check_numbers, check_record, fitted_state, gives_probabilities, read_state, set_state, write_state
+    check_numbers, check_record, fitted_state, gives_probabilities, read_state, set_state, trial_probabilities,
+    write_state
 )
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #ff288975
@@ -118,7 +119,7 @@ class Calibrator(BaseEstimator):
     - `n_classes_`, 1 for a binary problem, and the names listed in `fitted`;
     - `input_`, 'logits' or 'probs', the kind of input of the fit, which `transform` takes; None in a file of an older
       version: then `transform` takes logits, and `transform_probs` probabilities;
-    - `eps_`, the weight of the uniform that replaces zeros of probabilities;
+    - `eps_`, the ratio that replaces probabilities of 0, see `log_probs`;
     - `class_names_`, if `Predictions` had them;
     - `columns_`, the binary calibrators of a multilabel fit.
 
@@ -179,7 +180,7 @@ class Calibrator(BaseEstimator):
     def fit_probs(self,
         probs,   # as the logits of `fit`: rows in [0, 1] that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
         target, sample_weight=None, # as for `fit`
-        *, eps:float|None=None,     # weight of the uniform that replaces zeros; None: as in `Predictions.from_probs`
+        *, eps:float|None=None,     # ratio that replaces zeros, see `log_probs`; None: fitted on the labels
         kind:str|None=None,         # as for `fit`
     ):
         "Fit and return the calibrator, which takes probabilities from then on; ValueError for bad input or options."
@@ -210,7 +211,7 @@ class Calibrator(BaseEstimator):
         return self._record(kind)
 
     def _record(self, kind, eps=0., names=()):
-        "Set the kind of input of the fit, the weight of the uniform that replaced zeros, and the names of the classes."
+        "Set the kind of input of the fit, the ratio that replaced zeros, and the names of the classes."
         self.input_, self.eps_, self.class_names_ = kind, float(eps), tuple(names)
         return self
 
@@ -379,11 +380,24 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
+_ZEROS = 'smallest'  # how zeros are replaced, see `log_probs`; older files say 'zeros' or nothing under 'mixed'
+
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
     head = dict(calibrator=name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
-                classes=calibrator.class_names_, mixed='zeros')
-    write_state(path, json.dumps(head, default=_plain), tensors)
+                classes=calibrator.class_names_, mixed=_ZEROS)
+    head = json.dumps(head, default=_plain)
+    _check_readable(calibrator, head, tensors)
+    write_state(path, head, tensors)
+
+def _check_readable(calibrator, head, tensors):
+    "Raise ValueError unless the calibrator in a file would give the probabilities of this one."
+    kind = type(calibrator).__name__
+    way_out = f'name all that _fit sets in {kind}.fitted, options in __init__'
+    try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
+    except Exception as e: raise ValueError(f'{kind}: its file could not be read back ({e}); {way_out}') from None
+    if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
+        raise ValueError(f'{kind}: the calibrator in its file would give other probabilities; {way_out}')
 
 def _plain(value):
     "Return an option as JSON can hold it: a number of NumPy, or any sequence."
@@ -410,9 +424,10 @@ def _rebuild(head, tensors):
     calibrator.class_names_ = tuple(map(str, head.get('classes', ())))
     if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
         raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
-    if calibrator.eps_ and 'mixed' not in head:
-        warnings.warn('calibrator: got a file of an older version, fitted on probabilities that were all mixed with '
-                      'the uniform; only zeros are mixed now, so fit it again', stacklevel=4)
+    rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
+    if calibrator.eps_ and rule != _ZEROS:
+        warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '
+                      'fit it again', stacklevel=4)
     calibrator._check_fitted()
     return calibrator
 

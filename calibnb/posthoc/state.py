@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOST_CLASSES', 'LARGEST', 'INPUTS', 'fitted_state', 'set_state', 'check_record', 'check_numbers', 'check_table',
-           'write_state', 'read_state', 'gives_probabilities']
+           'write_state', 'read_state', 'trial_probabilities', 'gives_probabilities']
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #17e7fbfe
 import torch
@@ -65,7 +65,11 @@ def set_state(calibrator, tensors, numbers):
     for name, part in inner.items(): set_state(part, _below(name, tensors), _below(name, numbers))
     tensors = {k: t for k, t in tensors.items() if '/' not in k}
     numbers = dict(input_=None) | {k: v for k, v in numbers.items() if '/' not in k}
-    for name, value in (numbers | _nested(tensors)).items(): setattr(calibrator, name, value)
+    values = numbers | _nested(tensors)
+    expected = {'n_classes_', 'input_', 'eps_', *(() if columns else calibrator.fitted)}
+    for name in values.keys() - expected:
+        raise ValueError(f'{name}: not an attribute that {type(calibrator).__name__} sets in a fit')
+    for name, value in values.items(): setattr(calibrator, name, value)
 
 def _below(name, items):
     "Return the items of an inner calibrator, without the prefix."
@@ -154,12 +158,15 @@ def read_state(path)->tuple[str, dict]:
         raise ValueError(f'path: {path} holds no calibrator; give a file that Calibrator.save wrote')
     return meta.get('head', ''), tensors
 
-def gives_probabilities(calibrator)->bool:
-    "Return True if trial logits become finite probabilities, and a temperature is positive."
+def trial_probabilities(calibrator)->Tensor:
+    "Return what a calibrator makes of a few confident rows of logits and of two rows of evenly spaced ones."
     K = calibrator.n_classes_
     confident = 8*torch.eye(max(1, min(K, 2**20//K)), K, dtype=torch.float64, device='cpu')
     rising = torch.linspace(-8, 8, K, dtype=torch.float64, device='cpu')
-    trial = torch.cat([confident, rising[None], -rising[None]])
-    probs = calibrator._calibrated(trial)
-    good = probs.shape == trial.shape and probs.isfinite().all() and (probs >= 0).all()
+    return calibrator._calibrated(torch.cat([confident, rising[None], -rising[None]]))
+
+def gives_probabilities(calibrator)->bool:
+    "Return True if trial logits become finite probabilities, and a temperature is positive."
+    K, probs = calibrator.n_classes_, trial_probabilities(calibrator)
+    good = probs.shape[1:] == (K,) and probs.isfinite().all() and (probs >= 0).all()
     return bool(good) and getattr(calibrator, 'temperature_', 1.) > 0

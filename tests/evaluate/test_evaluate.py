@@ -150,7 +150,7 @@ def test_probabilities_with_zeros():
     with pytest.warns(UserWarning, match="1 of 4 labels have probability 0"):
         preds = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]))
     assert torch.allclose(preds.probs, probs.double(), atol=1e-7)
-    assert Scored.of(preds).nll[3] == math.inf  # as given; calibrators see a mixture with the uniform
+    assert Scored.of(preds).nll[3] == math.inf  # as given; calibrators see a small probability
     assert close(preds.logits.softmax(1)[3, 0], preds.eps/2, terms=2) and 1/8 <= preds.eps < 1
     with pytest.warns(UserWarning, match="calibrators count each as 87.3 nats"):
         plain = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]), eps=0.)
@@ -308,7 +308,7 @@ def test_a_forest_is_not_judged_by_its_zeros():
     nll = {row: m["nll"].value for row, m in table.rows.items() if m["nll"].value is not None}
     assert nll[table.recommended] <= min(nll.values()) + .005
     assert all(table.rows[row]["nll"].value is not None for row in table.fitted)
-    assert any("mixed with the uniform at a weight of" in note for note in table.notes)
+    assert any("times the smallest positive probability of its row" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("K", [2, 10])
@@ -326,13 +326,27 @@ def test_a_few_zeros_do_not_do_the_work_of_a_temperature(K):
     table = evaluate(preds, calibrators=["temperature"], n_boot=20, draws=2)
     assert table.fitted["temperature"].temperature_ == pytest.approx(T, abs=.05)
     alone = torch.nn.functional.cross_entropy(preds.logits, target).item()
-    note, = [note for note in table.notes if "mixed with the uniform" in note]
+    note, = [note for note in table.notes if "Calibrators see each 0 as" in note]
     assert "In 4 of 1,000 rows" in note and f"that alone gives an NLL of {alone:.4f}" in note
-    assert "partly by the mixing of zeros with the uniform" in table.advice()
+    assert "partly by the replacement of zeros" in table.advice()
+
+
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+@pytest.mark.parametrize("K", [3, 10])
+def test_a_rounded_zero_stays_below_the_other_classes(K):
+    "Probabilities rounded to two decimals: .00 remains the smallest of its row, whatever the temperature."
+    draw = torch.Generator().manual_seed(0)
+    z = 5*torch.randn(400, K, generator=draw, dtype=torch.float64)
+    target = torch.multinomial((z/3).softmax(1), 1, generator=draw)[:, 0]
+    probs = (z.softmax(1)*100).round()
+    probs /= probs.sum(1, keepdim=True)
+    zero, found = probs == 0, make_calibrator("temperature").fit_probs(probs, target).transform(probs)
+    assert zero.any(1).sum() > 100
+    assert (torch.where(zero, found, 0.).amax(1) < torch.where(zero, 1., found).amin(1)).all()
 
 
 def test_metrics_see_probabilities_as_given():
-    "What calibrators see is mixed; what is measured as given is not."
+    "What calibrators see has no zeros; what is measured as given has."
     probs = torch.tensor([[1., 0., 0.]]*30 + [[0., .4, .6]]*30, dtype=torch.float64)
     target = torch.tensor([0]*29 + [1] + [2]*18 + [1]*12)
     with pytest.warns(UserWarning, match="1 of 60 labels have probability 0"):

@@ -257,7 +257,7 @@ def test_labels_with_probability_zero_are_told(forked_kernels, tmp_path, monkeyp
     sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
     assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
     out = capsys.readouterr()
-    assert "labels have probability 0, so the uncalibrated NLL is infinite; calibrators see them mixed" in out.out
+    assert "labels have probability 0, so the uncalibrated NLL is infinite; calibrators see each 0 as" in out.out
     assert not out.err
 
 
@@ -334,8 +334,8 @@ def test_the_command_itself(tmp_path):
     assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1
 
 
-def test_apply_mixes_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):
-    "A forest's zeros: the calibrator's file knows the weight of the uniform, and `apply` uses it."
+def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):
+    "A forest's zeros: the calibrator's file knows what replaces them, and `apply` uses it."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)
     draw = torch.Generator().manual_seed(0)
@@ -344,23 +344,24 @@ def test_apply_mixes_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, cap
     target = torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0]
     np.savez("p.npz", probs=probs.numpy(), target=target.numpy())
     assert cli.main(["audit", "p.npz", "--probs", "--eps", ".01", "--to", "a"]) == 0
-    assert "mixed with the uniform at a weight of 0.01" in capsys.readouterr().out
+    assert "Calibrators see each 0 as 0.01 times the smallest positive" in capsys.readouterr().out
     calibrator = Calibrator.load("a/calibrator.safetensors")
     assert calibrator.eps_ == .01
     assert cli.main(["apply", "a/calibrator.safetensors", "p.npz", "--probs", "--out", "o.npz"]) == 0
     zero = probs == 0
-    mixed = torch.where(zero, .01/3, probs*(1 - .01/3*zero.sum(1, keepdim=True)))
+    smallest = torch.where(zero, 1., probs).amin(1, keepdim=True)
+    filled = torch.where(zero, .01*smallest, probs)/(1 + .01*smallest*zero.sum(1, keepdim=True))
     assert 0 < zero.any(1).sum() < 400
-    want = calibrator._calibrated(mixed.log())
+    want = calibrator._calibrated(filled.log())
     for got in torch.from_numpy(np.load("o.npz")["probs"]), calibrator.transform(probs):
         assert torch.allclose(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize("eps, kind, message", [
-    ("1", "--probs", "--eps: 1, want a weight in"),
+    ("1", "--probs", "--eps: 1, want a ratio in"),
     (".1", "--logits", "it is for --probs"),
 ])
-def test_wrong_weights_of_the_uniform(eps, kind, message, tmp_path, capsys):
+def test_wrong_ratios_for_zeros(eps, kind, message, tmp_path, capsys):
     path = write(tmp_path/"p.npz", PROBS, name="probs")
     assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2
     assert message in capsys.readouterr().err

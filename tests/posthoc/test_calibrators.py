@@ -343,7 +343,7 @@ def mine():
 
 
 def by_hand(calibrator, p):
-    "Calibrate the logarithms of the mixture of probabilities with the `eps_` of the calibrator."
+    "Calibrate the logarithms of probabilities, with zeros replaced as `eps_` of the calibrator says."
     if calibrator.columns_:
         return torch.stack([by_hand(c, column) for c, column in zip(calibrator.columns_, p.unbind(1))], 1)
     z = log_probs(p, calibrator.eps_)
@@ -565,12 +565,26 @@ def test_a_value_that_a_file_cannot_hold_is_refused(value, kind, mine, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_of_the_time_when_all_rows_were_mixed_warns(tmp_path):
-    def without_mixed(head, tensors):
+@pytest.mark.parametrize("attributes", [(), ("factor_",)])
+def test_a_calibrator_that_forgets_what_it_fits_is_not_saved(attributes, mine, monkeypatch, tmp_path):
+    "Its file could not be read back, or would give the probabilities of the class's default."
+    monkeypatch.setattr(mine, "fitted", ())
+    for name in attributes:
+        monkeypatch.setattr(mine, name, torch.ones(1), raising=False)
+    with pytest.raises(ValueError, match="Mine: .*name all that _fit sets in Mine.fitted"):
+        mine().fit(LOGITS, TARGET).save(tmp_path/"c.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rule", [None, "zeros"])
+def test_a_file_of_an_older_rule_for_zeros_warns(rule, tmp_path):
+    def older_rule(head, tensors):
         head["numbers"]["eps_"] = .25
-        del head["mixed"]
+        head["mixed"] = rule
+        if rule is None:
+            del head["mixed"]
     TemperatureScaling().fit(LOGITS, TARGET).save(tmp_path/"old.safetensors")
-    rewrite(tmp_path/"old.safetensors", without_mixed)
+    rewrite(tmp_path/"old.safetensors", older_rule)
     with pytest.warns(UserWarning, match="got a file of an older version, .* fit it again") as caught:
         calibrator = Calibrator.load(tmp_path/"old.safetensors")
     assert caught[0].filename == __file__
@@ -613,6 +627,8 @@ DAMAGE = [  # calibrator, change of its file, reason; None: it is as good as bef
     ("temperature", numbers(temperature_="2"), ""),
     ("temperature", numbers(eps_=1.), "eps_: got 1.0"),
     ("temperature", numbers(input_="percent"), "input_: got 'percent'"),
+    ("temperature", numbers(transform=3), "transform: not an attribute that TemperatureScaling sets in a fit"),
+    ("temperature", head(mixed="some"), "mixed"),
     ("temperature", head(classes=["a"]), "classes: got 1 names for 3 classes"),
     ("temperature", numbers(**{"column_0/"*2000 + "n_classes_": 1}), ""),
     ("vector", numbers(n_classes_=100_000), r"weight_: got shape \(3,\), expected \(100000,\)"),
