@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -259,6 +260,26 @@ def test_names_bring_what_they_need():
     assert dict(zip(NEEDED, lines, strict=True)) == NEEDED
 
 
+def towers(sources):
+    "Bases with a single subclass, and classes with more than two bases above them, of the sources of modules."
+    bases = {node.name: [b.id if isinstance(b, ast.Name) else getattr(b, "attr", "") for b in node.bases]
+             for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)}
+    def depth(name):
+        return 1 + max(map(depth, bases[name]), default=0) if name in bases else 0
+    counts = Counter(base for names in bases.values() for base in names)
+    return {name for name in bases if counts[name] == 1} | {name for name in bases if depth(name) > 3}
+
+
+def test_a_class_is_not_built_as_a_tower():
+    "One class is one class: a base has two subclasses or more, and a chain at most three classes."
+    meant = {"RunError",            # users catch it for all that goes wrong in a run
+             "Trainer", "Stepper"}  # users subclass them; ours trains gamma-Net
+    assert towers(file_of(module).read_text() for module in MODULES) == meant
+    assert towers(["class A: pass", "class B(A): pass"]) == {"A"}
+    assert towers(["class A: pass\nclass B(A): pass\nclass C(A): pass\nclass D(B): pass\nclass E(B): pass\n"
+                   "class F(D): pass\nclass G(D): pass"]) == {"F", "G"}
+
+
 def test_a_door_hands_out_what_its_stub_shows():
     "Each name is its room's, and the stub for editors names the same room."
     for stub in (ROOT/"calibnb").glob("*/__init__.pyi"):
@@ -280,6 +301,7 @@ def test_a_door_hands_out_what_its_stub_shows():
 @pytest.mark.parametrize("old, new", [
     ("names", "core.names"), ("evaluate.AS_GIVEN", "evaluate.UNCALIBRATED"),
     ("evaluate.Worth", "evaluate.ShiftResult"), ("train.KeptEpoch", "train.BestEpoch"),
+    ("core.uniform_weight", "core.zero_ratio"),
 ])
 def test_an_old_name_is_the_new_one_and_warns(old, new):
     def look_up(name):
