@@ -79,6 +79,7 @@ docs: $(DEV)           ## the documentation site, from notebooks and docstrings:
 	$(BIN)/python docs/make_docs.py
 
 sync: $(DEV)           ## after editing notebooks: export modules, clean notebooks, write README.md and runs/README.md
+	$(BIN)/nbdev_export
 	$(BIN)/python docs/names.py
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean

@@ -63,7 +63,7 @@ _steps = {  # name of the loss -> strength -> colour and line style
 
 def _strength(options):
     "Return the option of a loss that sets its strength, or None."
-    return next((options[k] for k in ('gamma', 'eps', 'alpha') if k in options), None)
+    return next((options[k] for k in ('gamma', 'eps', 'epsilon', 'alpha') if k in options), None)
 
 def loss_label(
     name:str,   # as `make_loss` knows it

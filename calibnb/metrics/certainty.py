@@ -15,7 +15,7 @@ import torch
 
 from ..core.options import pick, renamed_option
 from ..core.checks import as_tensor, check_multilabel
-from .bins import check_bins, class_sums
+from .bins import BIN_RULES, check_bins, class_sums
 from .smoothing import smooth_noise
 from calibnb.metrics.intervals import (
     check_level, check_metric, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
@@ -115,7 +115,7 @@ def ece_ci(
     probs,                 # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                # (N,) class ids
     n_bins:int=15,
-    *, scheme:str='width', # 'width' for `ece`, 'mass' for `ada_ece`, or 'classwise', 'smooth'
+    *, scheme:str='width', # 'width' for `ece`, 'mass' for `ada_ece`, another of `BIN_RULES`, or 'classwise', 'smooth'
     closed:str='right',
     level:float=.95,       # of the interval, in (0, 1)
     seed:int=0,
@@ -128,7 +128,7 @@ def ece_ci(
         raise ValueError(f'task: {task!r}, but the joint distribution of the errors of columns is unknown; take one '
                          'at a time, ece_ci(probs[:, k], target[:, k])')
     check_bins(n_bins)
-    pick('scheme', scheme, ('width', 'mass', 'classwise', 'smooth'))
+    pick('scheme', scheme, (*BIN_RULES, 'classwise', 'smooth'))
     def interval(samples):
         if scheme == 'smooth': return norm_interval(**smooth_noise(*samples.pairs, seed=seed), level=level)
         if scheme == 'classwise':

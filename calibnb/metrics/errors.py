@@ -20,7 +20,7 @@ from ..core.checks import at_least_float32, check_bool, check_positive
 from ..core.options import pick, renamed_option
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
-    ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, mass_table,
+    BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, mass_table,
     mukhoti_adaptive_ece, squared_gaps, table_norm, width_table
 )
 from calibnb.metrics.smoothing import (
@@ -58,7 +58,7 @@ def top_label_sums(
 def reliability_bins(
     samples,
     n_bins:int=15,        # M
-    *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each
+    *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each; or another of `BIN_RULES`
     closed:str='right',   # which edge belongs to an equal-width bin
     ties:str='split',     # equal confidences in bins of equal mass: 'split', or 'group' to put them into one bin
 )->ReliabilityBins:
@@ -69,11 +69,10 @@ def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
     "Return the `reliability_bins` of samples."
     check_bins(n_bins)
     check_closed(closed)
-    pick('scheme', scheme, ('width', 'mass'))
-    if scheme == 'mass':
-        if samples.weight is None: return mass_table(*samples.pairs, n_bins, ties)
-        raise ValueError("sample_weight: bins of equal mass count samples; leave it out, or take scheme='width'")
-    return width_table(_sums(samples, [n_bins], closed)[0])
+    rule = pick('scheme', scheme, BIN_RULES)
+    if scheme == 'width': return width_table(_sums(samples, [n_bins], closed)[0])  # in chunks, with weights
+    if samples.weight is None: return rule(*samples.pairs, n_bins, **dict(ties=ties) if scheme == 'mass' else {})
+    raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave it out, or take scheme='width'")
 
 def _sums(samples, numbers, closed, **confidence):
     found = top_label_sums(samples.probs, samples.target, numbers, closed, weight=samples.weight, **confidence)

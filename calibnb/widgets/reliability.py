@@ -10,7 +10,7 @@ import math
 from functools import lru_cache
 
 from ..core.predictions import Predictions
-from ..metrics.bins import check_bins, mass_table, width_bins
+from ..metrics.bins import BIN_RULES, check_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
 from ..evaluate.measures import ece_text
@@ -18,7 +18,7 @@ from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #f75cbfc3
-_schemes = {'equal width': width_bins, 'equal mass': mass_table}
+_schemes = {f'equal {name}' if name in ('width', 'mass') else name: rule for name, rule in BIN_RULES.items()}
 
 class _Tempered:
     "Predictions at any temperature: confidences and hits of the predicted or of one class, and their diagram."

@@ -258,7 +258,7 @@ def test_bad_input_is_refused(case):
 def test_labels_or_counts_are_needed():
     with pytest.raises(ValueError, match="target: None, want class ids, to leave out samples of class -1"):
         metrics.entropy(P, ignore_index=-1)
-    with pytest.raises(ValueError, match="sample_weight: bins of equal mass count samples"):
+    with pytest.raises(ValueError, match="sample_weight: bins of scheme 'mass' count samples"):
         metrics.reliability_bins(P, Y, scheme="mass", sample_weight=WEIGHTS)
     with pytest.raises(ValueError, match="sample_weight: noise needs counts; leave the weights out"):
         _ = metrics.reliability_bins(P, Y, sample_weight=WEIGHTS).noise

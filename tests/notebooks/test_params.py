@@ -190,11 +190,16 @@ WRONG = dict(  # experiment -> (values, message)
 )
 
 
+def wrong_values(name):
+    "Wrong parameters and the message of each; of an experiment without a row, a wrong seed."
+    return WRONG.get(name, [(dict(seed=-1), "seed: -1")])
+
+
 @pytest.mark.parametrize("name", list_experiments())
 def test_wrong_values_are_refused_when_planned(name):
     notebook = Notebook(name)
     notebook.plan()
-    for wrong, message in WRONG[name]:
+    for wrong, message in wrong_values(name):
         with pytest.raises(ValueError) as error:
             notebook.plan(wrong)
         assert message in str(error.value)
@@ -207,7 +212,7 @@ def test_a_running_notebook_refuses_by_the_same_cell(name):
     "Under plain papermill, where nothing has planned the run."
     nb = json.loads(list_experiments()[name].read_text())
     parameters, checks, *_ = ["".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "code"]
-    wrong, message = WRONG[name][0]
+    wrong, message = wrong_values(name)[0]
     defaults = {name: default for name, (_, default) in read_declarations(parameters).items()}
     for namespace, expected in (defaults | wrong, message), (defaults | dict(seed="3"), "seed: '3' is a str"):
         with pytest.raises((ValueError, TypeError), match=expected):
