@@ -28,7 +28,7 @@ def _paths_of_run(args):
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
 def _print_run(folder, copy_to, start):
-    "Copy a finished notebook if that is wanted, and print where its run lies."
+    "Copy a finished notebook if `copy_to` is given, and print the paths of its run."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
@@ -53,7 +53,7 @@ def _run(args):
     check_timeout(args.timeout)
     params = _pairs('-p', args.parameters)
     notebooks = [Notebook(name) for name in args.experiments]
-    planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # all are right before the first starts
+    planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # check all before the first starts
     _check_root()
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
     failed = 0
@@ -67,7 +67,7 @@ def _run(args):
 
 # %% ../../nbs/90_cli/02_run.ipynb #0e945b82
 def _add_sweep(commands):
-    about = 'make many runs side by side, from a file or from a notebook and a grid'
+    about = 'make many runs in parallel, from a file or from a notebook and a grid'
     many = commands.add_parser('sweep', help=about)
     many.add_argument('what', metavar='FILE|NOTEBOOK',
                       help='.yaml or .json as in sweeps/, or the name or path of a notebook')
@@ -76,10 +76,10 @@ def _add_sweep(commands):
     many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES',
                       help='axis of the grid, e.g. loss=ce,focal or seed=0:5; may be repeated')
     many.add_argument('--workers', default='auto',
-                      help='number of concurrent runs (default: one a core, or --per-gpu on every GPU)')
+                      help='number of concurrent runs (default: one per core, or --per-gpu on every GPU)')
     many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (default: 1)')
     many.add_argument('--engine', default='processes', choices=sorted(NAMES['engine']),
-                      help='where the runs are made (default: processes of this machine)')
+                      help='where to execute the runs (default: processes on this machine)')
     many.add_argument('--option', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
                       help='option of a Ray task (num_cpus) or of submitit (slurm_partition); may be repeated')
     many.add_argument('--timeout', type=float, metavar='S', help='time limit of each run, in seconds')
@@ -109,7 +109,7 @@ def _sweep(args):
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
 def _data_of(config):
-    "(name, options) of the data of a training; of a notebook only data with a path, which all settings read."
+    "Return (name, options) of the data of a training; for a notebook, None unless the data are given by a path."
     if not isinstance(config, tuple): return config.data, config.data_args
     settings = config[1]
     name = settings.get('data')
@@ -117,7 +117,7 @@ def _data_of(config):
     return None
 
 def _print_plan(table, configs):
-    "Print the planned runs and missing data; for trainings also the time that they take."
+    "Print the planned runs and missing data, and for trainings the estimated hours."
     from calibnb.runs.config import missing_data
     todo = [config for config, state in zip(configs, table.state) if state == 'to do']
     missing = missing_data(filter(None, map(_data_of, todo)))
@@ -127,13 +127,13 @@ def _print_plan(table, configs):
     for line in missing + hours: print(line)
 
 def _hours_text(configs):
-    "The sum of the hours as a list of one text; an empty list for notebooks."
+    "Return a list with a line, the estimated hours of the trainings still to run; for notebooks an empty list."
     if any(isinstance(config, tuple) for config in configs): return []
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
 def _print_ends(table, seconds):
-    "Print the table of a sweep, then each reason of a failure once, on a line of its own."
+    "Print the table of a sweep, then each different reason for a failure on one line."
     wrong = table[table.reason != '']
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
     numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
@@ -199,20 +199,20 @@ def _write_parquet(table, path):
     try:
         with _whole_file(path) as file: table.astype(texts).to_parquet(file, index=False)
     except ImportError:
-        raise ValueError('--parquet: wants pyarrow, which is not installed; pip install pyarrow, '
-                         'or take --csv') from None
+        raise ValueError('--parquet: pyarrow is not installed; pip install pyarrow, '
+                         'or use --csv') from None
 
 def _no_runs(
     root,
-    experiment,              # asked for, or None
+    experiment,              # experiment that the user named, or None
     found=(),                # table of the runs of all experiments
     kind='trainings',
-    argument='--experiment', # that named the experiment
+    argument='--experiment', # argument that named the experiment
 ):
-    "Return the message that there are no such runs, with the experiments that exist or how to make some."
+    "Return the message that no runs were found, with the names of other experiments or how to make runs."
     if experiment and len(found):
         there = ', '.join(sorted(set(found.experiment)))
-        return f'{argument}: no {kind} of {experiment} in {root}; there are some of {there}'
+        return f'{argument}: no {kind} of {experiment} in {root}; experiments with {kind}: {there}'
     wanted = f'no {kind} of {experiment}' if experiment else f'no {kind}'
     return (f'{wanted} in {root}; make some with `calibnb run` or `calibnb sweep`, '
-            'or say with --root or CALIBNB_RUNS where they lie')
+            'or name their folder with --root or CALIBNB_RUNS')

@@ -32,14 +32,15 @@ def pick(
 _ALSO = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}  # accepted for each type
 
 def bind_options(
-    owner:str,     # of the options, for the message
-    fn,            # the function whose keyword options they are
+    owner:str,     # name of the loss, model, ... that has the options, for messages
+    fn,            # the function that takes the options as keyword arguments
     options:dict,  # option name -> value
     skip=(),       # parameters of `fn` that are not options
-)->dict:           # every option of `fn`, defaults filled in; an int becomes a float where the default is one
-    "Return the options complete and in canonical form; ValueError for an unknown one lists the known ones."
+)->dict:           # every option of `fn`, with defaults filled in and values converted to the type of the default
+    "Fill in the defaults and convert the values; for an unknown option, raise ValueError with the known options."
     params = _parameters(fn, options, skip)
-    if options and not params: raise ValueError(f'{owner} option: {next(iter(options))!r} is not known; it has none')
+    if options and not params:
+        raise ValueError(f'{owner} option: {next(iter(options))!r} is not known; {owner} has no options')
     for name in options: pick(f'{owner} option', name, params)
     full = {k: options.get(k, p.default) for k, p in params.items()}
     for k, v in full.items():
@@ -56,7 +57,7 @@ def _fits(value, kind):
     return any(_is_of(value, k) for k in kinds)
 
 def _is_of(value, kind):
-    "Return True if a value has a type; 'inf' counts as float, since JSON has no infinity, and a bool is no number."
+    "Return True if a value has a type; 'inf' counts as a float, since JSON has no infinity; a bool is not a number."
     if isinstance(value, bool): return kind is bool
     return isinstance(value, _ALSO.get(kind, kind)) or (kind is float and value == 'inf')
 

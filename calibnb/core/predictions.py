@@ -41,18 +41,19 @@ def class_logits(
 # %% ../../nbs/00_core/05_predictions.ipynb #984ba183
 def log_probs(
     probs,        # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
-    eps:float=0., # what replaces a 0, as a ratio to the smallest positive probability of its row, in [0, 1)
+    eps:float=0., # replacement of a 0, divided by the smallest positive probability of its row; in [0, 1)
 )->Tensor:        # (N, K) logits whose softmax is `probs`, or (N, 1) log-odds
-    """Return the logarithms of probabilities. A 0 counts as `eps` times the smallest other, at least as 1e-38.
+    """Return the logarithms of probabilities.
 
-    Rows without a 0 do not change. Raises ValueError for what `check_probs` refuses."""
+    Each 0 is replaced by `eps` times the smallest positive probability of its row, or by 1e-38 if 1e-38 is larger.
+    Rows without a 0 do not change. Raises ValueError if `check_probs` does."""
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a ratio in [0, 1)')
     probs = at_least_float32(check_probs(probs, least=1)[0])
     logs = _zeros_filled(class_probs(probs), eps).clamp_min(torch.finfo(torch.float32).tiny).log()
     return logs if probs.shape[1] > 1 else logs[:, 1:] - logs[:, :1]
 
 def _zeros_filled(probs, eps):
-    "Return probabilities (N, K) with each 0 replaced, normalised; rows without a 0 as they are."
+    "Replace each 0 in probabilities (N, K) and normalise its row; leave rows without a 0 unchanged."
     if not eps: return probs
     zero = probs == 0
     filled = torch.where(zero, eps*_smallest_positive(probs), probs)
@@ -74,7 +75,8 @@ def zero_ratio(
     zero = probs == 0
     number = zero.gather(1, target[:, None]).sum().item()
     rate = zero.sum(1)*_smallest_positive(probs)[:, 0]  # m*s of each row
-    def excess(eps): return number - (rate*eps/(1 + rate*eps)).sum().item()  # labels seen less labels expected
+    def excess(eps):  # observed less expected number of labels with probability 0
+        return number - (rate*eps/(1 + rate*eps)).sum().item()
     low, high = 1/(2*len(target)), 1 - 1e-6  # `log_probs` needs a ratio below 1
     if excess(low) <= 0: return low
     if excess(high) >= 0: return high
@@ -99,7 +101,7 @@ def _cpu_argmax(scores):
 def exp_(
     x:Tensor,  # <= 0
 )->Tensor:     # x itself, overwritten
-    "Compute exp(x) in place; on the CPU, float32 values as powers of 2."
+    "Compute exp(x) in place; for float32 on the CPU, by the faster exp2."
     return x.mul_(math.log2(math.e)).exp2_() if x.is_cpu and x.dtype == torch.float32 else x.exp_()
 
 def top_probability(
@@ -129,8 +131,8 @@ def quote_names(names):
 def class_order(
     classes,  # names of columns, () where there are none
     wanted,   # names in the order wanted, or ()
-    binary:bool=False, # do both name a single column?
-)->list[int]|None: # the column of each wanted class; None: leave the columns as they are
+    binary:bool=False, # True if both sides have a single column
+)->list[int]|None: # index of the column of each wanted class; None: leave the columns as they are
     "Match columns by name, where both sides have names; ValueError where the names differ."
     classes, wanted = tuple(classes), tuple(wanted)
     if not classes or not wanted or classes == wanted: return None
@@ -151,7 +153,7 @@ def _classifier_probs(classifier, X, y):
                         'give its logits to Predictions, or probabilities to Predictions.from_probs')
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
-        raise ValueError(f'y: shape {y.shape}, want one label a sample; of several outputs, give one at a time')
+        raise ValueError(f'y: shape {y.shape}, want one label per sample; give one output at a time')
     columns = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = y[classes[columns] != y].tolist()
     if unknown: raise _unknown_label('y', unknown[0], classifier)
@@ -168,7 +170,7 @@ def _unknown_label(name, label, classifier):
     return ValueError(f'{name}: {label!r} is none of the labels that {kind} was fitted on: {known}')
 
 def _binary_from_multiclass(names, k):
-    "Return the two names of a single column for class `k`; the name of y = 0 is '' if it stands for several classes."
+    "Return the names of y = 0 and y = 1 for a single column of class `k`; y = 0 is '' if several classes remain."
     if not names: return ()
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
@@ -182,12 +184,12 @@ def impossible_labels_text(zeros, n, eps):
 # %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    "Logits of a network on a set of samples with their labels, checked once."
+    "The logits and labels of a set of samples, checked once."
     logits:Tensor  # (N, K) finite; or (N,) or (N, 1), log-odds of class 1, stored as (N, 1)
-    target:Tensor  # (N,) int64 in 0..K-1; 0 and 1 of binary predictions
+    target:Tensor  # (N,) int64 in 0..K-1; for binary predictions 0 and 1
     given:Tensor|None=None  # uncalibrated probabilities, where the logits do not determine them
     eps:float=0.            # ratio by which zeros were replaced, see `log_probs`
-    classes:tuple=()        # names of the classes, or (); of binary predictions the names of 0 (or '') and of 1
+    classes:tuple=()        # names of the classes, or (); for binary predictions the names of y = 0 (or '') and y = 1
     kind:str='logits'       # what the user gave: 'logits' or 'probs'
 
     def __post_init__(self):
@@ -199,9 +201,9 @@ class Predictions:
 
     @classmethod
     def of(cls, classifier, X, y, pos_label=None):
-        """Predict with a fitted classifier of scikit-learn on labelled samples that it has not seen.
+        """Predict labelled samples with a scikit-learn classifier that was fitted on other samples.
 
-        With `pos_label`, one of its labels, the predictions are binary: the probability of that label."""
+        With `pos_label`, a label of the classifier, the predictions are binary: the probability of that label."""
         probs, columns, names = _classifier_probs(classifier, X, y)
         if pos_label is None: return cls.from_probs(probs, columns, classes=names)
         k = _classifier_column(classifier, pos_label)
@@ -209,7 +211,7 @@ class Predictions:
 
     @classmethod
     def from_probs(cls, probs, target, eps=None, classes=()):
-        """Make predictions of (N, K) probabilities, or of (N,) or (N, 1) probabilities that y = 1, and their labels.
+        """Make predictions from labels and (N, K) probabilities, or (N,) or (N, 1) probabilities that y = 1.
 
         Metrics use the probabilities, calibrators their logarithms. `eps` is the ratio that replaces zeros, see
         `log_probs`; None takes `zero_ratio` if a probability is 0, else 0. `classes` names the classes.
@@ -249,7 +251,7 @@ class Predictions:
         return class_logits(self.logits)
     @cached_property
     def probs(self):
-        "(N, K) float64 uncalibrated probabilities; (N, 1) of binary predictions."
+        "(N, K) float64 uncalibrated probabilities; (N, 1) for binary predictions."
         if self.given is not None: return self.given.double()
         return self.logits.double().sigmoid() if self.binary else self.logits.double().softmax(1)
     @property
@@ -258,7 +260,7 @@ class Predictions:
         return class_probs(self.probs)
     @cached_property
     def pred(self):
-        "(N,) predicted class, the first maximum on ties; of binary predictions 1 above one half."
+        "(N,) predicted class, the first maximum on ties; for binary predictions 1 if P(y = 1) is above one half."
         return first_argmax(self.class_logits if self.given is None else class_probs(self.given))
     @cached_property
     def nll(self):
@@ -271,7 +273,7 @@ class Predictions:
         return self.class_probs.amax(1)
     @property
     def hit(self):
-        "(N,) bool: is the prediction correct?"
+        "(N,) bool: True where the prediction is correct."
         return self.pred == self.target
 
     def ordered(self, classes):
@@ -283,7 +285,7 @@ class Predictions:
         return Predictions(logits, target, given, self.eps, tuple(classes), self.kind)
 
     def check_comparable(self, other, name):
-        "ValueError, with `name` for `other`, unless calibrators fitted on one set accept the other."
+        "Raise ValueError unless a calibrator fitted on this set accepts `other`, which the message calls `name`."
         if other.kind != self.kind:
             words = dict(logits='logits', probs='probabilities')
             raise ValueError(f'{name}: got {words[other.kind]}, but preds: {words[self.kind]}; give both as the same')
@@ -302,7 +304,7 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        "Count the samples of `other` that are in this set; 0 if repeated rows explain the number by chance."
+        "Count the samples of `other` that are in this set; return 0 if repeated rows alone could explain the count."
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
         unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
         shared = torch.isin(other_rows, unique).sum().item()
@@ -320,7 +322,7 @@ class Predictions:
 
     @classmethod
     def load(cls, path):
-        "Read a file that `save` wrote; ValueError for any other or a damaged file."
+        "Read a file that `save` wrote; raise ValueError for any other file or a damaged file."
         try:
             with safe_open(path, 'pt') as f: head, data = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
@@ -328,11 +330,11 @@ class Predictions:
             raise ValueError(f'path: {path} holds {sorted(data)}, want logits and target, '
                              'as Predictions.save writes them')
         if 'eps' in data: data['eps'] = data['eps'].item()
-        kind = head.get('kind', 'probs' if 'given' in data else 'logits')  # older files do not say it
+        kind = head.get('kind', 'probs' if 'given' in data else 'logits')  # older files have no kind
         return cls(**data, classes=json.loads(head.get('classes', '[]')), kind=kind)
 
 def _row_hashes(preds):
-    "(N,) int64 hashes of the logits and the label of each sample."
+    "Return (N,) int64 hashes, each of the logits and the label of one sample."
     bits = preds.logits.detach().cpu().double().contiguous().view(torch.int64)
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu')

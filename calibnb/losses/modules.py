@@ -33,7 +33,7 @@ from calibnb.losses.adaptive import (
 from .penalties import acls_loss, dca_loss, logit_norm_loss, max_sup_loss, mbls_loss, mdca_loss
 
 # %% ../../nbs/20_losses/06_modules.ipynb #52b04ba9
-_SAMPLE_OPTIONS = 'weight', 'ignore_index'  # of all losses
+_SAMPLE_OPTIONS = 'weight', 'ignore_index'  # options of every loss with class ids as labels
 
 def _option_signature(fn, fixed):
     "Return the options of a module: the signature of `fn` without data, generator and fixed options."
@@ -57,7 +57,7 @@ def _try_options(loss):
         loss(logits, logits if loss.fn is soft_target_loss else logits[:, 0].long())
 
 def _plain_options(options):
-    "Drop unset class weights and label to ignore, and convert class weights to a tensor once."
+    "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
     unset = [k for k in _SAMPLE_OPTIONS if options.get(k, 0) is None]
     options = {k: v for k, v in options.items() if k not in unset}
     if 'weight' in options and 'ignore_index' in options | dict.fromkeys(unset):
@@ -73,7 +73,7 @@ def _own_forward(cls):
 
 # %% ../../nbs/20_losses/06_modules.ipynb #4e1c4056
 class LossModule(nn.Module):
-    """A loss function with fixed options; a new module is `class MyLoss(LossModule, fn=my_loss)`.
+    """A loss function as a module with options; to define one, write `class MyLoss(LossModule, fn=my_loss)`.
 
     The arguments of `fn(logits, target, ..., *, reduction)` after the data become the options of the module, except
     options that the class fixes: `class MyGRALoss(LossModule, fn=my_loss, detach_weight=True)`."""
@@ -106,7 +106,7 @@ class LossModule(nn.Module):
         return 'lam' in self.__signature__.parameters
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
-        "Return the loss of a batch, of shapes that the function takes."
+        "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
         return self.fn(logits, target, **self.options, **{k: getattr(self, k) for k in self.tensors}, **self.fixed)
     def extra_repr(self):
         shown = self.options | (dict(weight=self.weight.tolist()) if 'weight' in self.tensors else {})
@@ -141,7 +141,7 @@ def _checked_hits(conf, hit):
     "Check confidences and hits: (N,) numbers in [0, 1], and (N,) bool or 0 and 1."
     conf, hit = as_tensor(conf, 'conf').detach(), as_tensor(hit, 'hit').detach()
     if not (conf.ndim == 1 and len(conf) and conf.is_floating_point()):
-        raise ValueError(f'conf: {str(conf.dtype)[6:]}, shape {tuple(conf.shape)}, want (N,) confidences; of logits, '
+        raise ValueError(f'conf: {str(conf.dtype)[6:]}, shape {tuple(conf.shape)}, want (N,) confidences; for logits, '
                          'conf, pred = logits.softmax(1).max(1) and hit = pred == target')
     if hit.shape != conf.shape:
         raise ValueError(f'hit: shape {tuple(hit.shape)}, want {tuple(conf.shape)}, one for each confidence')
@@ -154,8 +154,8 @@ def _checked_hits(conf, hit):
 class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
     """AdaFocal: focal or inverse focal loss with an exponent for each range of probability [Ghosh 2022].
 
-    `gammas` (M,) and `edges` (M-1,) are its state, which `update` computes from validation samples. A Trainer calls
-    it after each epoch; another loop must call it too, or every exponent stays at the option `gamma`, 1."""
+    `gammas` (M,) and `edges` (M-1,) are the state, which `update` computes from validation samples. A Trainer calls
+    `update` after each epoch. Any other training loop must also call `update`, or every exponent stays at `gamma`."""
     changing = 'gammas', 'edges'  # state that a Trainer saves
 
     def __init__(self, *args, **options):
@@ -166,17 +166,17 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
         self.register_buffer('edges', steps/M)
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
-        "Return the loss of a batch, of shapes that the function takes."
+        "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
         if 'gammas' not in self._buffers: return self.fn(logits, target, **self.options)  # in `_try_options`
         counts = dict(weight=self._buffers.get('weight'), ignore_index=self.options.get('ignore_index'))
         return adafocal_loss(logits, target, self.gammas, self.edges, **counts, reduction=self.options['reduction'])
 
     @torch.no_grad()
     def update(self,
-        conf,  # (N,) confidence of each validation sample, the probability of the class predicted
-        hit,   # (N,) bool, or 0 and 1: whether this class is the label
+        conf,  # (N,) confidence of each validation sample, the probability of the predicted class
+        hit,   # (N,) bool, or 0 and 1: True if the predicted class is the label
     ):
-        """Set the ranges to equally many of these samples, and update the exponents by their gaps.
+        """Set ranges that hold equally many of these samples, and update each exponent by the gap of its range.
 
         For logits, `conf, pred = logits.softmax(1).max(1)` and `hit = pred == target`."""
         conf, hit = _checked_hits(conf, hit)
@@ -223,8 +223,8 @@ def _with_reduction(name, fn):
 # %% ../../nbs/20_losses/06_modules.ipynb #66312248
 def _as_loss(
     name:str,  # for messages
-    thing,     # a function, or a class of modules
-)->type:       # of modules
+    thing,     # a function, or a module class
+)->type:       # a module class
     "Return the module class of a registered loss; ValueError unless it is a function or a module class."
     if isinstance(thing, type) and issubclass(thing, nn.Module): return thing
     if isinstance(thing, type) or not callable(thing):
@@ -262,14 +262,14 @@ def loss_options(
 
 def make_loss(
     name:str,   # one of `list_losses()`
-    **options,  # of the loss, as `loss_options` lists them
+    **options,  # options of the loss, as `loss_options` lists them
 )->LossModule:
     "Make a loss by name: `make_loss('bsce_gra', gamma=4)`."
     return losses.make(name, **options)
 
 # %% ../../nbs/20_losses/06_modules.ipynb #05ca7d6d
 def register_loss(
-    name:str,  # by which users ask for it
+    name:str,  # name of the loss for `make_loss`
 ):             # a decorator
-    "Register a function (logits, target, options with defaults) or a module class; names of calibnb are a ValueError."
+    "Register a function (logits, target, options with defaults) or a module class; ValueError if calibnb has the name."
     return registers(losses, name)

@@ -21,7 +21,7 @@ def copy_notebook(
     folder:RunFolder,  # of a finished notebook
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
-    "Copy an executed notebook without papermill's notes about this machine; figures in 128 colours."
+    "Copy an executed notebook without papermill's metadata and progress lines; reduce figures to 128 colours."
     import nbformat
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
@@ -33,7 +33,7 @@ def copy_notebook(
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
 
-_PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # as `ProgressLines` has it
+_PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # format of `ProgressLines`
 
 def _remove_progress(cell):
     "Remove the lines of progress from the outputs of a cell."
@@ -97,8 +97,8 @@ img {{ break-inside: avoid; }}
 # %% ../../nbs/75_notebooks/06_pages.ipynb #c9351ce1
 def write_report(
     folder:RunFolder,  # of a finished notebook
-    path,              # of the HTML file
-    title:str='',      # of the page
+    path,              # path of the HTML file
+    title:str='',      # title of the page; '' for the name of the experiment
 )->Path:
     "Write the executed notebook as one HTML file, without code."
     import nbformat

@@ -24,7 +24,7 @@ def soft_labels(
     targets:str='platt', # 'platt': (N+ + 1)/(N+ + 2) and 1/(N- + 2); 'hard': 1 and 0
     weight:Tensor|None=None, # (N,) frequencies
 )->tuple[Tensor, Tensor]: # labels and weights (N,) float64, on the CPU
-    "Return the share of hits that each sample stands for, and its weight."
+    "Return the label of each sample, soft or hard, and the weight of each sample."
     hit = hit.cpu()
     weight = torch.ones(len(hit), dtype=torch.float64, device='cpu') if weight is None else weight.double().cpu()
     if pick('targets', targets, ('platt', 'hard')) == 'hard': return hit.double(), weight
@@ -33,7 +33,7 @@ def soft_labels(
     return torch.full_like(weight, t_miss).masked_fill_(hit, t_hit), weight
 
 def _start(X):
-    "Return coefficients (m,) for which the log-odds are a multiple of the first feature, of mean size 2."
+    "Return initial coefficients (m,): the first scales its feature to a mean absolute value of 2, the others are 0."
     size = X[:, 0].abs().mean().item()
     return X.new_tensor([2/size if size > 1e-9 else 0.] + [0.]*(X.shape[1] - 1))
 
@@ -43,7 +43,7 @@ def platt_map(
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # slope, intercept: for `platt` and `logistic`
-    "Return the logistic function of the log-odds with the least NLL."
+    "Fit Platt scaling: return the slope and the intercept with the least NLL."
     check_finite('odds', odds)
     t, weight = soft_labels(hit, targets, weight)
     s = odds.double().cpu()
@@ -62,10 +62,10 @@ def logistic(m:dict, odds:Tensor)->Tensor:
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #94ba0937
 def _beta_features(odds):
-    "Return log c and -log(1 - c) of the confidence c with these log-odds."
+    "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# bases of the coefficients of two features, the second less the first, and of 1: free; second 0; first 0; both 0
+# maps of free parameters to (farther, nearer - farther, intercept): no coefficient 0; nearer 0; farther 0; both 0
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 
@@ -75,7 +75,7 @@ def beta_map(
     targets:str='platt', # as in `soft_labels`; 'hard' in the paper
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # a, b, intercept: for `beta`
-    "Return a log c - b log(1 - c) + intercept with the least penalised NLL, a and b at least 0 [Kull 2017]."
+    "Fit beta calibration: return a >= 0, b >= 0 and the intercept with the least penalised NLL [Kull 2017]."
     check_finite('odds', odds)
     t, weight = soft_labels(hit, targets, weight)
     odds = odds.double().cpu()
@@ -112,13 +112,13 @@ def banded_matrix(x):
     return Q, R
 
 def second_derivatives(x):
-    "Return the matrix (m, m) from values at the knots x to second derivatives at the knots, which are 0 at either end."
+    "Return the matrix (m, m) that maps values at the knots x to second derivatives there; the two end rows are 0."
     Q, R = banded_matrix(x)
     inner = np.linalg.solve(R, Q.T) if len(x) > 2 else np.zeros((0, len(x)))
     return np.pad(inner, ((1, 1), (0, 0)))
 
 def spline_features(x, at):
-    "Return the matrix (n, m) from values at the knots x to values of the spline at n points."
+    "Return the matrix (n, m) that maps values at the knots x to values of the spline at the n points `at`."
     i = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     h = np.diff(x)[i]
     t = np.clip((at - x[i])/h, 0, 1)  # the cubic between the knots; the straight ends are added below
@@ -133,7 +133,7 @@ def spline_features(x, at):
     return basis
 
 def _end_slopes(x, gamma):
-    "Return the matrix (2, m) from values at the knots to the slopes at the first and the last knot."
+    "Return the matrix (2, m) that maps values at the knots to the slopes at the first and the last knot."
     one, first, last = np.eye(len(x)), x[1] - x[0], x[-1] - x[-2]
     return np.stack([(one[1] - one[0])/first - first/6*gamma[1], (one[-1] - one[-2])/last + last/6*gamma[-2]])
 
@@ -142,7 +142,7 @@ _SMOOTHINGS = 10.**np.arange(3, -6, -1)
 _CELLS, _FOLDS = 1000, 5
 
 def _averaged(s, t, hit, weight, fold):
-    "Return mean log-odds, soft labels and hits, total weight and fold of cells of neighbouring samples of a fold."
+    "Average neighbouring samples of a fold in cells; return each cell's log-odds, label, hits, weight and fold."
     order = np.argsort(s, kind='stable')
     cell = np.empty(len(s), dtype=np.int64)
     cell[order] = np.arange(len(s))*min(_CELLS, len(s))//len(s)
@@ -151,17 +151,17 @@ def _averaged(s, t, hit, weight, fold):
     return [np.bincount(cell, weight*v)/total for v in (s, t, hit)] + [total, ids % _FOLDS]
 
 def natural_spline(knots):
-    """Return values (m, m) at the knots of basis curves, and their integrals (m,) of the squared second derivative.
+    """Return basis curves as values (m, m) at the knots, and the roughness (m,) of each curve.
 
-    Two curves are straight, the integral of the others is 1: whatever the smoothing, no coefficient is far larger than
-    the others."""
+    Roughness is the integral of the squared second derivative. Two curves are straight lines of roughness 0. The other
+    curves are scaled to roughness 1, so that no coefficient is far larger than the others."""
     roughness = second_derivatives(knots)[1:-1].T @ banded_matrix(knots)[0].T
     values, vectors = np.linalg.eigh(roughness)
     straight, curved = np.stack([np.ones(len(knots)), knots], 1), vectors[:, 2:]/np.sqrt(values[2:])
     return np.hstack([straight, curved]), np.repeat([0., 1.], [2, len(knots) - 2])
 
 def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
-    "Return the smoothing of the list with the least NLL of held-out hits."
+    "Return the smoothing in `_SMOOTHINGS` with the least held-out NLL."
     if len(s) < 2*_FOLDS: return _SMOOTHINGS[0]
     fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
@@ -179,13 +179,13 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
 def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
-    n_knots:int=20,      # at most; quantiles of the log-odds, each with its weight
-    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation,
-                     # whose folds are of rows: copies of a row are in several folds, a weighted row is in one
+    n_knots:int=20,      # maximum number of knots, which are weighted quantiles of the log-odds
+    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation over
+                     # rows: copies of a row fall into several folds, a weighted row into one fold
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
-    "Return the natural cubic spline of the log-odds, in units of their mean size, with the least penalised NLL."
+    "Fit a natural cubic spline of the log-odds, divided by their mean absolute value, with the least penalised NLL."
     check_finite('odds', odds)
     if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: got {n_knots!r}, expected 2 or more')
     if smoothing is not None and not 0 <= smoothing < math.inf:
@@ -206,13 +206,13 @@ def spline_map(
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
-    "Return the least value with each share of the weight at or below it; `np.quantile` takes weights from numpy 2 on."
+    "Return weighted quantiles, each the least value with its share of the weight at or below it."
     order = np.argsort(values, kind='stable')
-    below = np.cumsum(weight[order])
-    return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # a sum of weights is rounded
+    below = np.cumsum(weight[order])  # `np.quantile` takes weights only from NumPy 2 on
+    return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # tolerates the rounding of the sum
 
 def _separated(knots):
-    "Return the knots without near duplicates of the knot before; two at least."
+    "Drop each knot that nearly equals the knot before; return at least two knots."
     separated = [knots[0]]
     for x in knots[1:]:
         if x - separated[-1] >= 1e-6*np.ptp(knots): separated.append(x)

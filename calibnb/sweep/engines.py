@@ -36,7 +36,7 @@ class Engine(Protocol):
         workers:int|str,     # jobs at a time; 'auto': the engine decides
         per_gpu:int,         # jobs that share a GPU
         timeout:float|None,  # seconds that a job may take; None: no limit
-        options:dict,        # of this engine only
+        options:dict,        # options of this engine only
     ):
         raise NotImplementedError
 
@@ -45,7 +45,7 @@ _PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep.engines', 'calibnb.runs.run', 'torch
             'papermill', 'nbclient', 'jupyter_client.provisioning')  # imported before a process is copied
 
 def make_run(config, root, send):
-    "Make one run; this is the job of `in_processes`, and `send` is not used."
+    "Make one run; `in_processes` calls this function for each job. `send` is unused."
     if isinstance(config, tuple):  # a notebook and its settings
         with prestarted_kernel(): run_notebook(*config, root=root, progress=False, forked=True)
         return
@@ -53,7 +53,7 @@ def make_run(config, root, send):
     get_run(config, root, progress=False)
 
 def gpu_slots(
-    workers:int|str,   # in all, distributed over the GPUs; 'auto': `per_gpu` on each
+    workers:int|str,   # number of workers on all GPUs together; 'auto': `per_gpu` on each GPU
     per_gpu:int=1,     # runs that share a GPU if workers is 'auto'
     gpus=None,         # ids; None: the visible GPUs
 )->list[dict]:         # environment variables of each worker
@@ -76,7 +76,7 @@ def _is_gpu_id(name): return name.isdecimal() or name.startswith(('GPU-', 'MIG-'
 
 def run_in_processes(jobs, workers, per_gpu, timeout, options):
     "Run jobs in processes of this machine; an Engine."
-    if options: raise ValueError(f'options: {", ".join(options)}; processes have none, ray and slurm do')
+    if options: raise ValueError(f'options: {", ".join(options)}; engine processes takes no options, ray and slurm do')
     slots = gpu_slots(workers, per_gpu)[:max(1, len(jobs))]
     return in_processes(make_run, jobs, len(slots), timeout=timeout, preload=_PRELOAD, slots=slots)
 
@@ -92,11 +92,11 @@ class Cluster:
         raise NotImplementedError
 
     def outcome(self, handle)->Outcome:
-        "Return the outcome of a job, with any index; a JobDied if its machine was lost."
+        "Return the outcome of a job, with a JobDied if its machine was lost; the caller sets the index."
         raise NotImplementedError
 
     def stop(self, handles):
-        "Cancel jobs, and wait for their end for at most a minute."
+        "Cancel jobs, and wait at most a minute until they end."
         raise NotImplementedError
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #574f8362
@@ -156,7 +156,7 @@ def _ray_options(ray, per_gpu, options):
         available = max(node['Resources'].get(resource, 0) for node in ray.nodes() if node['Alive'])
         if options[option] > available:
             warnings.warn(f'options: {option}={options[option]:g}, and no node of the cluster has more than '
-                          f'{available:g}; the runs wait for one that has')
+                          f'{available:g}; the runs wait for a larger node')
     return options
 
 def run_on_ray(jobs, workers, per_gpu, timeout, options):
@@ -198,13 +198,14 @@ def run_on_slurm(jobs, workers, per_gpu, timeout, options):
     try: import submitit
     except ImportError: raise ValueError("engine: submitit is not installed; pip install 'calibnb[slurm]'") from None
     if per_gpu > 1:
-        raise ValueError(f'per_gpu: {per_gpu}, but under Slurm a GPU belongs to one run; processes and ray share them')
+        raise ValueError(f'per_gpu: {per_gpu}, but under Slurm a GPU belongs to one run; '
+                         'use processes or ray to share a GPU')
     executor = submitit.AutoExecutor(folder=jobs[0][1]/'.slurm')
     limit = dict(timeout_min=math.ceil((timeout or _DAY_S)/60) + _GRACE_MIN)
     try: executor.update_parameters(**limit | options)
     except (NameError, TypeError, ValueError) as e:
         raise ValueError(f'options: {options} ({one_line(str(e))})') from None
-    if executor.cluster != 'slurm': workers = worker_count(workers)  # a queue holds any number, this machine does not
+    if executor.cluster != 'slurm': workers = worker_count(workers)  # Slurm queues any number of jobs; here we limit it
     yield from _run_on_cluster(SlurmCluster(executor), jobs, workers, timeout)
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #546995a7

@@ -522,7 +522,7 @@ from calibnb.cli import main
 os.chdir({str(tmp_path)!r}), os.rmdir({str(tmp_path)!r})
 sys.exit(main(["run", "toy_gaussian"]))"""
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2 and ended.stderr.startswith("calibnb: current folder: it was deleted; change to")
+    assert ended.returncode == 2 and ended.stderr.startswith("calibnb: the current folder was deleted; change to")
 
 
 @pytest.mark.parametrize("home", ["/proc/nonexistent", "file", "sealed"])

@@ -122,7 +122,7 @@ def test_adafocal_loads_its_state():
 
 
 @pytest.mark.parametrize("conf, hit, message", [
-    (torch.zeros(4, 3), torch.zeros(4).long(), r"conf: float32, shape .4, 3., want .N,. confidences; of logits, conf"),
+    (torch.zeros(4, 3), torch.zeros(4).long(), r"conf: float32, shape .4, 3., want .N,. confidences; for logits, conf"),
     (torch.zeros(0), torch.zeros(0), r"conf: float32, shape .0,."),
     (torch.ones(4).long(), torch.ones(4), "conf: int64"),
     (torch.full((4,), .5), torch.ones(3), r"hit: shape .3,., want .4,., one for each confidence"),
