@@ -26,7 +26,7 @@ from .errors import top_label_sums as top_label_sums
 def reliability_bins(
     probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,        # M
-    *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each
+    *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each; or another of `BIN_RULES`
     closed:str='right',   # which edge belongs to an equal-width bin
     ties:str='split',     # equal confidences in bins of equal mass: 'split', or 'group' to put them into one bin
     sample_weight=None,         # (N,) numbers of at least 0
