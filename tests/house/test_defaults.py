@@ -661,7 +661,7 @@ ELSEWHERE = {
     "smoothing": {},
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
-    "bins": {HELPERS: "check_bins check_closed check_norm equal_mass_starts"},
+    "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
                     "parts of the searches for a temperature":
