@@ -116,7 +116,8 @@ def _audit_settings(args):
     eps = -1. if args.eps is None else args.eps
     options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
     words = dict(title=_title(args), pos_label=args.pos_label or '')
-    return dict(kind=_kind(args), quick=not args.full, **words, **options, **paths)
+    # the paths first: a name that cannot be stored is told of the file, not of the title that is taken from it
+    return dict(kind=_kind(args), quick=not args.full, **paths, **words, **options)
 
 def _title(args): return args.title or Path(args.file).name
 
@@ -207,6 +208,7 @@ def _report(found, args, read, on_shifted=None)->Path|None:
         found.save(saved)
         try: folder = run_notebook('audit', settings, **how)
         except NotebookError as e:
+            if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # as of a full disk
             print(f'calibnb: {e}', file=sys.stderr)
             return None
     return (Path(args.to) if args.to else folder/'files')/'report.html'
@@ -229,9 +231,10 @@ def _print_paths(description, where, kind):
 
 def _copy_audit(folder, to, on_shifted):
     from calibnb.notebooks.pages import copy_notebook
-    for path in (folder/'files').iterdir(): shutil.copy(path, to/path.name)
+    (to/'tables').mkdir()
+    for part, place in ('files', to), ('tables', to/'tables'):
+        for path in (folder/part).iterdir(): shutil.copy(path, place/path.name)
     copy_notebook(folder, to)
-    shutil.copytree(folder/'tables', to/'tables')
     if on_shifted: on_shifted.frame().to_csv(to/'tables'/'shifted.csv')
 
 # %% ../../nbs/90_cli/03_audit.ipynb #99291dbe

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ..core.atomic import atomic_write
+from ..core.atomic import atomic_write, naming_target
 from ..notebooks.parameters import read_value
 from ..core.names import NAMES
 from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
@@ -184,7 +184,8 @@ def _collect(args):
 def _whole_file(path):
     "Yield a path to write to, so that the file is complete or absent; write to pipes, devices and links directly."
     plain = not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
-    if not plain: yield path
+    if not plain:
+        with naming_target(path): yield path
     else:
         with atomic_write(path) as tmp: yield tmp
 

@@ -15,6 +15,7 @@ import warnings
 import zipfile
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -505,7 +506,9 @@ def write_npz(path, **arrays):
     with open(path, 'wb') as f: np.savez(f, **arrays)
 
 def _write_npy(path, probs, **_):
-    with open(path, 'wb') as f: np.save(f, probs)
+    content = BytesIO()  # into a file NumPy writes by C's stdio, and does not notice that the disk is full at its end
+    np.save(content, probs)
+    Path(path).write_bytes(content.getbuffer())
 
 def _write_pt(path, **arrays): torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path)
 

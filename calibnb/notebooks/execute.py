@@ -16,6 +16,7 @@ from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 
+from ..core.atomic import naming_target
 from ..core.content import named_files
 from ..core.options import pick
 from ..core.plugins import code_is_same
@@ -143,12 +144,16 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
                    kernels={'kernel_manager_class': manager} if manager else {})
     to = str(folder/'notebook.ipynb').replace('{', '{{').replace('}', '}}')  # papermill formats the path
     try:
-        with environment_variables(variables | brief_spins(os.environ)):
+        with environment_variables(variables | brief_spins(os.environ)), naming_target(folder/'notebook.ipynb'):
             nb = papermill.execute_notebook(nbformat.reads(content.decode(), 4), to, parameters=settings, **options)
     except Exception as e:
         _check_exists(folder)
+        incomplete = isinstance(e, OSError) and e.filename == str(folder/'notebook.ipynb')
+        if incomplete: (folder/'notebook.ipynb').unlink(missing_ok=True)
         if not isinstance(e, papermill.PapermillExecutionError): raise
-        raise NotebookError(f'{e.ename}: {one_line(e.evalue) or "no message"} (in cell {e.exec_count})') from None
+        reason = f'{e.ename}: {one_line(e.evalue) or "no message"}'
+        if folder.status.get('where'): reason = folder.status['reason']  # by `Experiment`, with the line of the file
+        raise NotebookError(f'{reason} (in cell {e.exec_count})') from None
     _check_exists(folder)
     if not folder.result: raise NotebookError(f'{_how_it_ended(nb)}, so it left no valid result.json')
 

@@ -19,7 +19,7 @@ from ..core.content import noted_inputs
 from ..core.plugins import used_code
 from ..core.runtime import seed_everything
 from ..core.text import escaped_style, markdown_text
-from ..runs.folder import Result, RunFolder, failure, run_path, write_json
+from ..runs.folder import Result, RunFolder, error_details, failure, run_path, write_json
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #26b3969f
 def show_markdown(
@@ -100,15 +100,16 @@ def count_verdicts(findings)->dict:
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #3ad928ab
-def _watch_cells(folder):
-    "Mark the run as failed as soon as a cell raises; do nothing outside of Jupyter."
+def _watch_cells(folder, owner):
+    "Record the error of a cell that raises, with file, line and traceback; do nothing outside of Jupyter."
     try: shell = get_ipython()  # pyright: ignore[reportUndefinedVariable]
     except NameError: return
     def note(result):
         error = result.error_in_exec or result.error_before_exec
-        if error and folder.state == 'running':
-            folder.fail(failure(error))
-            folder.release()
+        details = error_details(error) if error else {}
+        if (details or error and owner) and folder.state == 'running':
+            folder.fail(failure(error), **details)
+            if owner: folder.release()
     shell.events.register('post_run_cell', note)
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #7715f4d9
@@ -127,7 +128,7 @@ class Experiment:
         if self.owner:
             self.folder.acquire(wait=False)
             self.folder.begin('notebook', settings)
-            _watch_cells(self.folder)
+        _watch_cells(self.folder, self.owner)
         seed_everything(settings['seed'])
 
     def figure(self, fig, name:str, cover:bool=False):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'checkout', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError',
-           'failure', 'write_json', 'read_json', 'code_version', 'RunFolder', 'locked_folder', 'find_runs',
-           'find_trainings', 'input_now']
+           'failure', 'error_details', 'write_json', 'read_json', 'code_version', 'RunFolder', 'locked_folder',
+           'find_runs', 'find_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
@@ -29,7 +29,7 @@ import calibnb
 from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ..core.atomic import atomic_write
+from ..core.atomic import atomic_write, naming_target
 from ..core.content import content_hash, named_files, note_input
 from ..core.settings import one_line
 from ..metrics.measure import Measure
@@ -119,8 +119,7 @@ def failure(error:BaseException)->str:
     if isinstance(error, RunError): return str(error)
     text, frame = f'{type(error).__name__}: {one_line(str(error)) or "no message"}', _user_frame(error)
     if frame is None: return text
-    path = Path(frame.filename)
-    file = 'a notebook cell' if path.parent.name.startswith('ipykernel_') else path.name
+    file = 'a notebook cell' if _is_cell(frame) else Path(frame.filename).name
     return f'{text} ({file}, line {frame.lineno}, in {frame.name})'
 
 _LIBRARIES = [str(Path(path).resolve()) + os.sep for path in (
@@ -142,11 +141,13 @@ def _user_frame(error):
     "Return the last frame of the user's own code, or None."
     return next((frame for frame in _frames(error) if not _is_library(frame.filename)), None)
 
-def _error_details(error)->dict:
+def _is_cell(frame): return Path(frame.filename).parent.name.startswith('ipykernel_')
+
+def error_details(error)->dict:
     "Return file, line and traceback of an error for `RunFolder.fail`; nothing if the run was only stopped."
     if isinstance(error, RunError) or not isinstance(error, Exception): return {}
     frame = _user_frame(error) or next(_frames(error), None)
-    where = f'{frame.filename}:{frame.lineno}' if frame else ''
+    where = f'{frame.filename}:{frame.lineno}' if frame and not _is_cell(frame) else ''  # a cell has no file to open
     return dict(where=where, trace=''.join(traceback.format_exception(error)))
 
 # %% ../../nbs/70_runs/01_folder.ipynb #38a7366b
@@ -280,12 +281,14 @@ class RunFolder:
             yield self
             self.finish()
         except BaseException as e:
-            self.fail(failure(e), **_error_details(e))
+            self.fail(failure(e), **error_details(e))
             raise
 
     def log(self, text):
         "Append a line to `log.txt`."
-        with open(self/'log.txt', 'a', encoding='utf-8', errors='backslashreplace') as f: f.write(f'{_now()}  {text}\n')
+        path = self/'log.txt'
+        with naming_target(path), open(path, 'a', encoding='utf-8', errors='backslashreplace') as f:
+            f.write(f'{_now()}  {text}\n')
 
 # %% ../../nbs/70_runs/01_folder.ipynb #22bda9a5
 @contextmanager

@@ -25,6 +25,7 @@ from calibnb.models import make_model
 from calibnb.notebooks.execute import _describe_plan
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
+from calibnb.runs.folder import Result, RunFolder
 from calibnb.train import Recipe
 
 SETTINGS_FOLDERS = "IPYTHONDIR", "MPLCONFIGDIR", "JUPYTER_RUNTIME_DIR", "XDG_CONFIG_HOME"
@@ -401,7 +402,7 @@ def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth)
 
 @pytest.mark.parametrize("argv, told", [
     (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is no Unicode text"),
-    (["audit", "a\udcff.npz", "--logits"], "which is no Unicode text"),
+    (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: got '"),
     (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is no Unicode text"),
 ], ids=["title", "file", "parameter"])
 def test_bytes_that_are_no_text_end_in_one_line(here, monkeypatch, capfd, argv, told):
@@ -463,6 +464,42 @@ def test_a_full_disk_leaves_the_old_file(here, tmp_path, monkeypatch, capfd, lin
     assert capfd.readouterr().err.count("\n") == 1 and old.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir() if p.name != "data"] == [old.name]
     assert call(words(line.format(old))) == 0 and old.read_bytes() != b"old"
+
+
+LIMITED = """import resource, sys
+from calibnb.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+for line in sys.argv[1:]:
+    print(main(line.split()), file=sys.stderr)"""
+
+
+def test_a_file_that_is_too_large_is_named_and_not_left(here, tmp_path):
+    "As under `ulimit -f`; each library reports it in its own way."
+    torch.save(make_model("mlp", 10, (1, 4, 4), hidden=[8]).state_dict(), here / "small.pt")
+    outs = [str(tmp_path / f"new.{suffix}") for suffix in ("npz", "npy", "csv", "pt", "safetensors")]
+    lines = [f"apply calibrator.safetensors good.npz --logits --out {out}" for out in outs]
+    lines.append(f"predict small.pt digits --model mlp --option hidden [8] --out {outs[-1]}")
+    lines.append(f"audit good.npz --logits --to {tmp_path / 'new'}")
+    env = os.environ | dict(CALIBNB_RUNS=str(tmp_path / "runs"))
+    ended = subprocess.run([sys.executable, "-c", LIMITED, *lines], cwd=here, env=env, capture_output=True, text=True,
+                           timeout=patience(120))
+    said = ended.stderr.splitlines()
+    assert said[1::2] == ["2"]*len(lines), ended.stderr
+    assert said[:-2:2] == [f"calibnb: {out}: file too large" for out in [*outs, outs[-1]]]
+    assert said[-2].endswith(".safetensors: file too large") and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("part", ["files", "tables"])
+def test_a_copy_of_an_audit_that_has_no_room_is_named_not_its_source(small_disk, tmp_path, part):
+    for name in "files", "tables":
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / part / "big").write_bytes(bytes(8_000_000))
+    write_cells(tmp_path / "run" / "notebook.ipynb")
+    RunFolder(tmp_path / "run").record(Result(metrics={}, findings=[]))
+    with pytest.raises(OSError, match="No space left on device: '.*/disk/new/.*big'"):
+        with cli.folder.audit_folder("--to", small_disk / "new") as new:
+            cli.audit._copy_audit(RunFolder(tmp_path / "run"), new, None)
+    assert not [*small_disk.iterdir()]
 
 
 @pytest.mark.parametrize("command", ["run fine.ipynb", "sweep fine.yaml", "audit good.npz --logits"])

@@ -699,7 +699,7 @@ ELSEWHERE = {
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
                       "bind_options renamed_option seed_everything seeded deterministic flush_denormals pick_device "
-                      "autocast atomic_write atomic_folder",
+                      "autocast naming_target atomic_write atomic_folder",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
                  "load_plugins user_registered used_code code_is_same add_user registers"},

@@ -53,6 +53,21 @@ def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, mon
         assert cli.main(["run", str(tmp_path / "theirs.ipynb")]) == 1
 
 
+def test_the_line_of_the_users_file_and_the_traceback_are_recorded(forked_kernels, tmp_path, monkeypatch, capfd):
+    "As of a training that a sweep makes."
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
+    (tmp_path / "mine.py").write_text("def loss(logits, target):\n    return {}['k']\n")
+    fails = f"sys.path.append({str(tmp_path)!r})\nimport mine\nmine.loss(0, 1)"
+    path = notebook(tmp_path / "theirs.ipynb", OPEN, fails)
+    assert cli.main(["run", str(path)]) == 1
+    reason = "KeyError: 'k' (mine.py, line 2, in loss) (in cell 4)"
+    assert capfd.readouterr().err.startswith(f"calibnb: theirs: {reason}; see ")
+    (folder,) = find_runs(tmp_path / "runs")
+    assert folder.status["reason"] == reason and folder.status["where"] == f"{tmp_path / 'mine.py'}:2"
+    log = (folder / "log.txt").read_text()
+    assert log.count("Traceback (most recent call last)") == 1 and "in loss\n    return {}['k']" in log
+
+
 @pytest.mark.parametrize("sources", [
     (OPEN, REMOVE, CLOSE), (OPEN, f"{CLOSE}; {REMOVE}"),
     (OPEN, f"{REMOVE}; experiment.file('a.txt').parent.mkdir(parents=True)", CLOSE)])
@@ -92,6 +107,13 @@ def test_an_error_after_a_flood_is_told(tmp_path):
         run_forked(path, root=tmp_path / "runs")
     (folder,) = find_runs(tmp_path / "runs")
     assert [o.ename for o in outputs(folder) if o.output_type == "error"] == ["ValueError"]
+
+
+def test_a_notebook_that_has_no_room_is_named_and_not_left(small_disk, tmp_path):
+    path = notebook(tmp_path / "flood.ipynb", OPEN, "print('x'*4_500_000)", CLOSE)
+    with pytest.raises(NotebookError, match=r"No space left on device: '.*/notebook\.ipynb'; see .*/log\.txt"):
+        run_forked(path, root=small_disk)
+    assert not [*small_disk.rglob("notebook.ipynb")]
 
 
 BAR = """from IPython.display import clear_output
