@@ -736,21 +736,20 @@ def default_dtype(dtype):
 
 
 @contextmanager
-def deterministic():
+def bfloat16_on_meta():
+    with default_dtype(torch.bfloat16), torch.device("meta"):
+        yield
+
+
+@contextmanager
+def deterministic_on_two_threads():
+    before = torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(2)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@contextmanager
-def threads(n):
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
         torch.set_num_threads(before)
 
 
@@ -773,17 +772,16 @@ def unused_dtype(dtype):
         yield
 
 
-DEFAULTS = {"float64": partial(default_dtype, torch.float64), "bfloat16": partial(default_dtype, torch.bfloat16),
+DEFAULTS = {"bfloat16 on another device": bfloat16_on_meta,
             "float16, which is watched": partial(unused_dtype, torch.float16),
-            "a device": partial(torch.device, "meta"), "inference": torch.inference_mode,
-            "deterministic": deterministic, "two threads": partial(threads, 2)}
+            "inference": torch.inference_mode, "deterministic on two threads": deterministic_on_two_threads}
 
 
 SUMMED = N*N*K  # numbers in a sum, at most
 SOLVED = 1/torch.finfo(torch.float32).eps  # a minimum is known to the square root of the rounding of its value
 MINIMA = "posthoc.MatrixScaling", "posthoc.Dirichlet"
 # under these other kernels may run, which add up in another order, and most is computed in float32
-OTHER_KERNELS = "two threads", "deterministic", "float16, which is watched"
+OTHER_KERNELS = "deterministic on two threads", "float16, which is watched"
 
 
 def leaves(x):
@@ -834,7 +832,7 @@ def usual(name):
 def left_out(name, default):
     "Inference mode has no gradients, torchmetrics makes a tensor of its own, and threads share convolutions."
     where = {"inference": tuple(TRAINS), "float16, which is watched": ("streaming.",),
-             "two threads": ("models.make_model",)}
+             "deterministic on two threads": ("models.make_model",)}
     return name.startswith(where.get(default, ()))
 
 
@@ -881,8 +879,10 @@ def needs_a_gradient():
 
 
 LEAKS = {  # functions that depend on a default of the process -> the defaults that show it
-    a_tenth: ["bfloat16", "float16, which is watched"], in_the_default_dtype: ["float64", "bfloat16"],
-    in_float64_by_the_usual_default: ["float64", "bfloat16"], on_the_default_device: ["a device"],
+    a_tenth: ["bfloat16 on another device", "float16, which is watched"],
+    in_the_default_dtype: ["bfloat16 on another device"],
+    in_float64_by_the_usual_default: ["bfloat16 on another device"],
+    on_the_default_device: ["bfloat16 on another device"],
     needs_a_gradient: ["inference"],
 }
 
@@ -891,7 +891,7 @@ LEAKS = {  # functions that depend on a default of the process -> the defaults t
 def test_a_leak_is_seen(leak, monkeypatch):
     monkeypatch.setitem(TABLE, leak.__name__, leak)
     want = leaves(computed(leak.__name__))
-    assert difference(leak.__name__, want, "float64") == ""  # by the usual defaults it is the same
+    assert difference(leak.__name__, want, "inference") == ""  # by the usual defaults it is the same
     for default in LEAKS[leak]:
         with DEFAULTS[default]():
             found = difference(leak.__name__, want, default)
