@@ -64,8 +64,9 @@ def _refuse_misplaced(
 def _check_loss(name, args, meta):
     "Raise ValueError for values that the loss refuses, for a loss without reduction, and for a loss beside `meta`."
     try: loss = make_loss(name, **args)
-    except TypeError as e: raise ValueError(f'loss_args: {args} ({e})') from None
-    except RuntimeError as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
+    except ValueError: raise
+    except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
+    except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
         raise ValueError(f'loss: {name!r} beside meta, which brings the loss that learns; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
