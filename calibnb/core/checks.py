@@ -19,21 +19,21 @@ from torch import Tensor
 def flatten_classes(
     scores:Tensor,  # (N, K) or (N, K, d1, ...): classes are dimension 1
 )->Tensor:          # (N, K) or (N*d1*..., K)
-    "Return one row for each decision: dimension 1 moves last, the others are flattened."
+    "Return one row for each prediction: dimension 1 moves last, the other dimensions are flattened."
     return scores if scores.ndim == 2 else scores.movedim(1, -1).reshape(-1, scores.shape[1])
 
 def at_least_float32(
     scores:Tensor,  # floating point
 )->Tensor:
-    "Convert half precision to float32; other dtypes stay."
+    "Convert half precision to float32; return other dtypes unchanged."
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 # %% ../../nbs/00_core/03_checks.ipynb #7ec93153
 def as_tensor(
     x,           # tensor, NumPy array or nested list
-    name='input',# of the argument, for the message
+    name='input',# name of the argument, for the message
 )->Tensor:
-    "Convert `x` to a tensor; NumPy arrays share their memory where possible."
+    "Convert `x` to a tensor, which shares the memory of a NumPy array if possible."
     if isinstance(x, Tensor): return x
     if hasattr(x, 'probs') and hasattr(x, 'logits'):
         raise ValueError(f'{name}: {type(x).__name__}, want numbers in a tensor, array or list: its .probs or .logits')
@@ -41,7 +41,7 @@ def as_tensor(
     except ValueError: raise ValueError(f'{name}: a ragged list, want rows of equal length') from None
     kind = x.dtype.kind
     if kind not in 'fiub': raise ValueError(f'{name}: {x.dtype} values, want numbers in a tensor, array or list')
-    if kind == 'u' and x.itemsize > 1:  # torch has little more than uint8
+    if kind == 'u' and x.itemsize > 1:  # torch supports few operations on larger unsigned integers
         if x.size and x.max() > 2**63 - 1: raise ValueError(f'{name}: {x.max()}, want numbers below 2**63')
         x = x.astype(np.int64)
     if not x.dtype.isnative or x.dtype == np.longdouble:
@@ -50,22 +50,22 @@ def as_tensor(
     return torch.from_numpy(x if shareable else x.copy())
 
 def traced():
-    "Return True under torch.compile or a torch.func transform, where values cannot be read."
+    "Return True inside torch.compile or a torch.func transform, where values cannot be read."
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
 
 # %% ../../nbs/00_core/03_checks.ipynb #a1ffcc37
 def check_target(target):
-    "ValueError if there is no target."
+    "Raise ValueError if the target is None."
     if target is None: raise ValueError('target: None, want class ids')
 
 def check_positive(**options):
-    "ValueError unless each option is a positive, finite number."
+    "Raise ValueError unless each option is a positive, finite number."
     for name, value in options.items():
         good = isinstance(value, Real) and 0 < value < math.inf
         if not good: raise ValueError(f'{name}: {value!r}, want a positive number')
 
 def check_bool(**options):
-    "ValueError unless each option is True or False, Python's or NumPy's."
+    "Raise ValueError unless each option is a boolean of Python or NumPy."
     for name, value in options.items():
         if not isinstance(value, (bool, np.bool_)): raise ValueError(f'{name}: {value!r}, want True or False')
 
@@ -75,10 +75,10 @@ _ids = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 def check_scores(
     name:str,     # 'logits' or 'probs', for the message
     scores:Tensor,# floating point, (N, K) or (N, K, d1, ...)
-    target=None,  # integer class ids of a shape that fits, or None
+    target=None,  # integer class ids of the matching shape, or None
     least:int=2,  # smallest number of columns; 1 allows binary scores
 ):
-    "ValueError unless dtypes and shapes are valid for losses and metrics; values are not checked."
+    "Raise ValueError unless dtypes and shapes are valid for losses and metrics; values are not checked."
     shape = scores.shape
     good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= least and 0 not in shape
     fits = target is None or target.dtype in _ids and target.shape == shape[:1] + shape[2:]
@@ -104,7 +104,7 @@ def _explain(name, scores, target, least):
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return the advice for labels with a column for each class: `one_hot`, unless a row has several ones."
+    "Return the advice for labels with one column for each class: `one_hot`, unless a row has no 1 or several."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not several: return one_hot
@@ -113,10 +113,10 @@ def _advice_for_columns(target, one_hot):
 
 # %% ../../nbs/00_core/03_checks.ipynb #534d931a
 def one_column(
-    scores:Tensor,  # (N,), (N, 1) or (N, 1, d1, ...); other shapes stay
-    target=None,    # labels: (N,), (N, d1, ...) or as the scores
+    scores:Tensor,  # (N,), (N, 1) or (N, 1, d1, ...); other shapes are returned unchanged
+    target=None,    # labels (N,), (N, d1, ...) or of the shape of the scores
 ):                  # scores (N, 1) or (N, 1, d1, ...), and target (N,) or (N, d1, ...), or None
-    "Reshape binary scores to a single column, and their labels to none."
+    "Reshape binary scores to one column, and remove the column from their labels."
     if scores.ndim == 1: scores = scores[:, None]
     if target is None or scores.ndim < 2 or scores.shape[1] != 1: return scores, target
     if target.dtype == torch.bool: target = target.to(torch.uint8)
@@ -143,8 +143,8 @@ def _check_labels(target, K, name, ignore_index=None):
 _LARGEST_LOGIT = 1e300  # so that differences divided by the smallest temperature do not overflow in float64
 
 def _check_finite(logits):
-    "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; nan spreads into both extremes."
-    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # float32 has no 1e300
+    "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; if a value is nan, `aminmax` returns nan."
+    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # all finite float32
     finite = logits.isfinite()
     if not finite.all():
         row = (~finite).any(1).nonzero()[0, 0].item()
@@ -157,9 +157,9 @@ def _check_finite(logits):
 def check_logits(
     logits,             # (N, K) or (N, K, d1, ...) unnormalised log-probabilities
     target,             # (N,) or (N, d1, ...) integer class ids
-    values:bool=False,  # also refuse nan and inf, and check labels on every device (a pass over the data)
+    values:bool=False,  # also refuse nan and inf, and check labels on every device (one pass over the data)
     *, least:int=2,     # smallest number of columns; 1 allows log-odds, see `one_column`
-    ignore_index:int|None=None, # a label that is allowed besides
+    ignore_index:int|None=None, # another label that is allowed
 )->tuple[Tensor, Tensor]: # (N, K) logits and (N,) int64 target, flattened
     "Return checked `logits` and `target`; a ValueError names the argument, the value and what to do."
     check_target(target)
@@ -175,7 +175,7 @@ def check_unlabelled(
     logits,         # (N, K) or (N, K, d1, ...)
     *, least:int=2, # smallest number of columns; 1 allows log-odds, see `one_column`
 )->Tensor:          # (N, K), flattened
-    "Return checked logits without labels; refuses what `check_logits` refuses, nan and inf included."
+    "Return checked logits without labels; raise ValueError as `check_logits(values=True)` does."
     logits = as_tensor(logits, 'logits')
     if least == 1: logits, _ = one_column(logits)
     check_scores('logits', logits, least=least)
@@ -184,15 +184,15 @@ def check_unlabelled(
     return logits
 
 # %% ../../nbs/00_core/03_checks.ipynb #fd2ed6c6
-_ABOVE_ONE = 1e-6                    # tolerance for a softmax in float32 above 1
-_OFF_SUM, _OFF_SUM_HALF = 1e-3, 1e-2 # tolerance for the sum of a row; in half precision
+_ABOVE_ONE = 1e-6                    # tolerance above 1, for the rounding of a float32 softmax
+_OFF_SUM, _OFF_SUM_HALF = 1e-3, 1e-2 # tolerance of the sum of a row, and in half precision
 
 def check_probs(
     probs,               # (N, K) or (N, K, d1, ...), rows in [0, 1] and summing to 1
     target=None,         # (N,) or (N, d1, ...) integer class ids, or None
     validate:bool=True,  # False skips the passes over the values, not the shape checks
     *, least:int=2,      # smallest number of columns; 1 allows P(y = 1), see `one_column`
-    ignore_index:int|None=None, # a label that is allowed besides
+    ignore_index:int|None=None, # another label that is allowed
 )->tuple[Tensor, Tensor|None]: # (N, K) probs and (N,) int64 target, flattened
     "Return checked `probs` and `target`; a ValueError names the argument, the value and what to do."
     probs, target = as_tensor(probs, 'probs'), None if target is None else as_tensor(target, 'target')
@@ -207,7 +207,7 @@ def check_probs(
     return probs.detach(), target
 
 def _check_range(probs, link):
-    lo, hi = probs.aminmax()  # nan spreads into both
+    lo, hi = probs.aminmax()  # both are nan if any value is nan
     if not (lo >= 0 and hi <= 1 + _ABOVE_ONE):
         bad = ~((probs >= 0) & (probs <= 1 + _ABOVE_ONE))
         row, col = bad.nonzero()[0].tolist()
@@ -223,28 +223,28 @@ def _check_sums(probs):
                          'logits need .softmax(1) first, rounded rows p/p.sum(1)')
 
 # %% ../../nbs/00_core/03_checks.ipynb #450d8285
-ENOUGH_ROWS = 20  # so many log-odds would not all lie in [0, 1]
+ENOUGH_ROWS = 20  # this many log-odds hardly ever all lie in [0, 1]
 
 def refuse_probs(
     logits,       # (N, K), or (N, 1) log-odds
-    advice='',    # what to do with probabilities; '': take their logarithms, or log-odds
-    least_rows=1, # a smaller set is not judged
+    advice='',    # advice in the message; '': take logarithms, or log-odds of one column
+    least_rows=1, # smaller sets are not checked
 ):
-    "ValueError if the logits look like probabilities: all rows in [0, 1] with a sum of 1."
+    "Raise ValueError if the logits look like probabilities: rows in [0, 1] that sum to 1, or one column in [0, 1]."
     if len(logits) < least_rows or traced(): return
     if logits.shape[1] == 1:
         if len(logits) < ENOUGH_ROWS or not ((logits >= 0) & (logits <= 1)).all(): return
-        advice = advice or 'of p, p.logit() are log-odds'
+        advice = advice or 'the log-odds of p are p.logit()'
         raise ValueError(f'logits: every number lies in [0, 1]: these are probabilities; {advice}')
-    if not (logits[:ENOUGH_ROWS] >= 0).all(): return  # usual logits are refuted by the first rows
+    if not (logits[:ENOUGH_ROWS] >= 0).all(): return  # the first rows of logits usually have a negative value
     if (logits >= 0).all() and (logits.sum(1) - 1).abs().max() < _OFF_SUM:
-        advice = advice or 'of p, p.log() are logits'
+        advice = advice or 'the logits of p are p.log()'
         raise ValueError(f'logits: every row sums to 1 and no value is negative: these are probabilities; {advice}')
 
 # %% ../../nbs/00_core/03_checks.ipynb #37d6e6b4
 def check_multilabel(
     scores,               # (N, K) or (N, K, d1, ...), multilabel
-    target,               # of the same shape: 0 and 1, whole numbers or flags; or None
+    target,               # of the same shape: 0 and 1, integers or booleans; or None
     validate:bool=True,   # False skips the passes over the values
     *, name:str='probs',  # or 'logits'
     ignore_index:int|None=None, # a label that is allowed beside 0 and 1
@@ -262,7 +262,7 @@ def check_multilabel(
 def _flat_flags(target, scores, name):
     if target.dtype not in _ids | {torch.bool} or target.shape != scores.shape:
         raise ValueError(f'target: {str(target.dtype)[6:]}, shape {tuple(target.shape)}, want 0 or 1 for each of '
-                         f'{name} {tuple(scores.shape)}, as whole numbers or flags')
+                         f'{name} {tuple(scores.shape)}, as integers or booleans')
     return flatten_classes(target).to(scores.device, torch.int64)
 
 def _check_zeros_and_ones(target, ignore_index):

@@ -43,9 +43,9 @@ _CUBLAS = 'CUBLAS_WORKSPACE_CONFIG'
 
 @contextmanager
 def deterministic(
-    wanted:bool=True,  # False: a block that changes nothing
+    wanted:bool=True,  # False: change nothing
 ):
-    "Use deterministic kernels inside the block; torch raises RuntimeError where it has none."
+    "Use deterministic kernels inside the block; torch raises RuntimeError for operations without such a kernel."
     if not wanted:
         yield
         return
@@ -53,7 +53,7 @@ def deterministic(
     kernels = torch.are_deterministic_algorithms_enabled()
     only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
     libraries = cudnn.deterministic, cudnn.benchmark
-    os.environ.setdefault(_CUBLAS, ':4096:8')  # as torch's message asks
+    os.environ.setdefault(_CUBLAS, ':4096:8')  # the value that torch recommends
     try:
         torch.use_deterministic_algorithms(True)
         cudnn.deterministic, cudnn.benchmark = True, False
@@ -75,20 +75,20 @@ def flush_denormals():
 
 # %% ../../nbs/00_core/04_runtime.ipynb #c1c94465
 def pick_device(
-    device:str='auto',  # 'auto' (CUDA where there is one), 'cpu', 'cuda', 'cuda:1'
+    device:str='auto',  # 'auto' (CUDA if available), 'cpu', 'cuda', 'cuda:1'
 )->torch.device:
-    "Return the device to work on; ValueError for an absent device."
+    "Return the torch device; raise ValueError if the device is absent."
     if device == 'auto': device = 'cuda' if torch.cuda.is_available() else 'cpu'
     try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
     if device.type == 'mps':
-        raise ValueError(f'device: {device} has no float64, in which losses of an epoch, MMCE and others are added up; '
+        raise ValueError(f'device: {device} has no float64, which the sums of losses, MMCE and others need; '
                          'use "cpu"')
     if device.type != 'cuda': return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ValueError(f'device: {device} is not there ({count} CUDA devices); use "auto" or "cpu"')
-    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as in tensors
+    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as in the device of a tensor
     return device
 
 # %% ../../nbs/00_core/04_runtime.ipynb #a3e7daac
@@ -98,6 +98,6 @@ def autocast(
     device:torch.device,    # where the model runs
     precision:str='fp32',   # 'fp32', 'bf16' or 'fp16'
 ):
-    "Return a context in which the forward pass runs in `precision`; losses still compute in float32 or better."
+    "Return a context in which the forward pass runs in `precision`; losses compute in float32 or float64."
     dtype = pick('precision', precision, precisions)
     return nullcontext() if dtype is None else torch.autocast(device.type, dtype)

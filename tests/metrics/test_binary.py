@@ -241,7 +241,7 @@ BAD = {
     "binary labels": ((COLUMNS, TAGS[:, 0], dict(task="multilabel")), r"shape \(20,\), want 0 or 1 for each of"),
     "a tag of 2": ((COLUMNS, TAGS*2, dict(task="multilabel")), "label 2 at row [0-9]+, column [0-9], want 0 or 1"),
     "no column": ((P, Y, dict(task="multilabel")), r"probs: shape \(40,\), want \(N, K\)"),
-    "float tags": ((COLUMNS, TAGS.float(), dict(task="multilabel")), "target: float32, .* whole numbers or flags"),
+    "float tags": ((COLUMNS, TAGS.float(), dict(task="multilabel")), "target: float32, .* integers or booleans"),
     "columns of logits": ((COLUMNS*3, TAGS, dict(task="multilabel")), "probs: .* logits need .sigmoid"),
     "classes without task": ((COLUMNS, TAGS, {}), r"target: shape \(20, 3\), want \(20,\)"),
 }

@@ -242,9 +242,9 @@ def test_wrong_columns(data, options, message):
 def test_probabilities_are_not_taken_for_logits(name):
     logits, target = skewed(100)
     p, flags = logits.softmax(1), (target == 1).long()
-    with pytest.raises(ValueError, match="these are probabilities; of p, p.log.. are logits"):
+    with pytest.raises(ValueError, match="these are probabilities; the logits of p are p.log"):
         make_calibrator(name).fit(p, target)
-    with pytest.raises(ValueError, match="these are probabilities; of p, p.logit.. are log-odds"):
+    with pytest.raises(ValueError, match="these are probabilities; the log-odds of p are p.logit"):
         make_calibrator(name).fit(p[:, 1], flags)
     fitted = make_calibrator(name).fit(p.log(), target)
     for call in fitted.transform, fitted.predict, lambda z: fitted.nll(z, target):

@@ -118,9 +118,9 @@ def test_bad_options_are_refused(options, message):
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match="folds: got 5, expected 2 or more, of at least 2 of the 3 samples"):
         score_decomposition(LOGITS[:3], LABELS[:3])
-    with pytest.raises(ValueError, match="in .0, 1.: these are probabilities; of p, p.logit.. are log-odds"):
+    with pytest.raises(ValueError, match="in .0, 1.: these are probabilities; the log-odds of p are p.logit"):
         score_decomposition(torch.rand(30), torch.randint(2, (30,)))
-    with pytest.raises(ValueError, match="every row sums to 1 .* these are probabilities; of p, p.log.. are logits"):
+    with pytest.raises(ValueError, match="every row sums to 1 .* these are probabilities; the logits of p are p.log"):
         score_decomposition(LOGITS[:12].softmax(1), LABELS[:12])
     with pytest.raises(ValueError, match="logits: row 0 holds nan or inf"):
         score_decomposition(torch.full((30, 3), float("nan")), LABELS)
