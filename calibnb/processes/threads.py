@@ -11,13 +11,13 @@ from contextlib import contextmanager
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #b5f401a4
 def brief_spins(env)->dict:
-    "Return the variable that makes idle threads release their core soon; empty if `env` already decides."
+    "Return the variable that makes idle threads release their core early; empty if `env` already sets spinning."
     decided = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
     return {} if decided else dict(GOMP_SPINCOUNT='1000')
 
 @contextmanager
 def environment_variables(variables:dict):
-    "Set environment variables for the duration of a block, and restore the previous values afterwards."
+    "Set environment variables inside the block, and restore the previous values afterwards."
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try: yield
@@ -28,6 +28,6 @@ def environment_variables(variables:dict):
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #3986080f
 def omp_threads(env)->int|None:
-    "Return the first number of OMP_NUM_THREADS; None if the variable holds no number."
+    "Return the first number in OMP_NUM_THREADS; None if it is not a positive integer."
     first = env.get('OMP_NUM_THREADS', '').split(',')[0].strip()
     return int(first) or None if first.isascii() and first.isdigit() else None
