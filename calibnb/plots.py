@@ -142,7 +142,7 @@ def _fills(color, share, strength):
     return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
 
 def _bars(ax, lo, hi, acc, conf, count, share, color):
-    "Draw bars of accuracy, and the gap to the mean confidence: red if accuracy is below confidence, else green."
+    "Draw bars of accuracy, and the gap to the mean confidence: vermillion if accuracy is lower, else green."
     strength = np.clip(count//2.5/4, .25, 1)  # bins with fewer than ten samples are pale, in four steps
     for some, fill_style in _fills(color, share, strength):
         _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)

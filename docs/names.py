@@ -30,7 +30,7 @@ def registries():
 
 def cell(names):
     "Return the source of the cell."
-    lines = ["#| export", "NAMES = {  # kind, as messages say it -> names; `make sync` writes this cell"]
+    lines = ["#| export", "NAMES = {  # kind -> names; `make sync` writes this cell"]
     for kind, each in names.items():
         text = textwrap.fill(", ".join(map(repr, each)), 108, break_long_words=False, break_on_hyphens=False)
         lines += [f"    {kind!r}: [", textwrap.indent(text, " "*8), "    ],"]

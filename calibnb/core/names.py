@@ -12,7 +12,7 @@ from .options import pick
 from .plugins import HINT, has_plugins
 
 # %% ../../nbs/00_core/07_names.ipynb #4e2a4ea2
-NAMES = {  # kind, as messages say it -> names; `make sync` writes this cell
+NAMES = {  # kind -> names; `make sync` writes this cell
     'data': [
         'gaussians', 'digits', 'noisy_digits', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', '20newsgroups',
         'sst', 'imagefolder:/path', 'npz:/path', 'corrupted:/path'
