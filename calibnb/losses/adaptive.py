@@ -23,12 +23,12 @@ def adafocal_loss(
     logits,                     # (N, K) or (N, K, d1, ...)
     target,                     # (N,) or (N, d1, ...) class ids
     gammas=(1.,),               # (M,) exponents, one for each range of the label probability; < 0: inverse focal
-    edges=(),                   # (M-1,) rising, between the ranges; an edge belongs to the upper one
+    edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the upper range
     *, weight=None,             # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return the focal loss, or inverse focal loss if negative, with the exponent of p_y's range [Ghosh 2022]."
+    "Return focal loss with the exponent of p_y's range, or inverse focal loss if the exponent is < 0 [Ghosh 2022]."
     gammas, edges = (_numbers(name, values) for name, values in (('gammas', gammas), ('edges', edges)))
     if len(edges) + 1 != len(gammas):
         raise ValueError(f'edges: {len(edges)} given, want {len(gammas) - 1}, one less than gammas')
@@ -37,7 +37,7 @@ def adafocal_loss(
                                   reduction=reduction)
 
 def _numbers(name, values):
-    if isinstance(values, Tensor): return values  # of a module, which has checked them
+    if isinstance(values, Tensor): return values  # the buffers of a module, checked already
     if isinstance(values, (list, tuple)): values = torch.tensor(values, dtype=torch.float64, device='cpu')
     else: values = as_tensor(values, name)
     good = values.ndim == 1 and bool(values.isfinite().all())
@@ -48,7 +48,7 @@ def _numbers(name, values):
 def equal_mass_edges(
     conf:Tensor,   # (N,) confidences
     n_bins:int,    # M
-)->Tensor:         # (M-1,) float64, rising
+)->Tensor:         # (M-1,) float64, increasing
     "Return edges between ranges that hold equally many confidences [Ghosh 2022, code]."
     check_bins(n_bins)
     return interpolated_edges(conf, n_bins)[1:-1]
@@ -58,7 +58,7 @@ def confidence_gaps(
     hit:Tensor,    # (N,) True for correct predictions
     edges:Tensor,  # (M-1,) float64
 )->Tensor:         # (M,) float64, in [-1, 1]
-    "Return mean confidence less accuracy of each range (lo, hi]; 0 for an empty one."
+    "Return mean confidence minus accuracy of each range (lo, hi]; 0 for an empty range."
     conf = conf.double()
     bins, M = torch.bucketize(conf, edges), len(edges) + 1
     count = torch.bincount(bins, minlength=M)
@@ -68,13 +68,13 @@ def confidence_gaps(
 # %% ../../nbs/20_losses/05b_adaptive.ipynb #4a09a6c9
 def next_gammas(
     gammas:Tensor,  # (M,)
-    gap:Tensor,     # (M,) mean confidence less accuracy
+    gap:Tensor,     # (M,) mean confidence minus accuracy
     rate:float=1.,  # lambda: the rate of the updates
     switch:float=.2,# magnitude below which an exponent changes its sign
     gamma_min:float=-2.,
     gamma_max:float=20.,
 )->Tensor:          # (M,)
-    "Update the exponents: gamma exp(rate gap), for an inverse focal loss gamma exp(-rate gap) [Ghosh 2022]."
+    "Update the exponents: gamma exp(rate gap) if gamma > 0, else gamma exp(-rate gap) [Ghosh 2022]."
     is_focal = gammas > 0
     moved = gammas*torch.where(is_focal, rate*gap, -rate*gap).exp()
     other_side = torch.where(moved > 0, torch.full_like(moved, -switch), switch)
@@ -87,13 +87,13 @@ def first_adafocal_loss(
     n_bins:int=15,              # M ranges
     rate:float=1.,              # lambda: the rate of the updates
     switch:float=.2,            # magnitude below which an exponent changes its sign
-    gamma_min:float=-2.,        # bounds
+    gamma_min:float=-2.,        # bounds of the exponents
     gamma_max:float=20.,
     *, weight=None,             # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return AdaFocal of the first epoch, with one exponent; `AdaFocalLoss` updates them after each [Ghosh 2022]."
+    "Return AdaFocal of the first epoch, with one exponent for all ranges; `AdaFocalLoss` has the updates [Ghosh 2022]."
     check_bins(n_bins)
     check_positive(rate=rate, switch=switch)
     good = all(isinstance(g, Real) and math.isfinite(g) for g in (gamma, gamma_min, gamma_max))

@@ -24,7 +24,7 @@ def _batch(logits, target):
     return at_least_float32(logits), target
 
 def _confidence(probs):
-    "Return the largest probability and its class; among equal ones the first has the gradient."
+    "Return the largest probability and its class; if several are largest, only the first gets a gradient."
     top = first_argmax(probs.detach())
     return _at_label(probs, top), top
 
@@ -34,7 +34,7 @@ def _conf_and_hit(logits, target):
     return conf, (top == target).double()
 
 def _sum_by(weight, values):
-    "Return weight.T @ values without a matrix product, which autocast would take in half precision."
+    "Return weight.T @ values without a matrix product, which autocast would compute in half precision."
     return (weight*values[:, None]).sum(0)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #e43b7ed6
@@ -55,20 +55,20 @@ def _soft_accuracy(probs, target, t_a):
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #deeaafa4
 def _kernel_sums(c, e, width):
-    "Return, for rising c, sum_j e_j exp(-|c_i - c_j|/width) over all j, over smaller c_j, and over larger c_j."
+    "Return, for sorted c, sum_j e_j exp(-|c_i - c_j|/width) over all j, over smaller c_j, and over larger c_j."
     up = ((c - .5)/width).exp()
     down = 1/up
-    first = torch.searchsorted(c, c)                  # of the samples with an equal confidence
+    first = torch.searchsorted(c, c)                  # index of the first sample of equal confidence
     last = torch.searchsorted(c, c, right=True) - 1
     x, y = up*e, down*e
-    left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # each from its small end, so nothing cancels
+    left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # small terms first, so nothing cancels
     total = down*left + up*right - e
     smaller = down*(left - x).index_select(0, first)
     larger = up*(right - y).index_select(0, last)
     return total, smaller, larger
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #1bdc4b56
-_ROWS = 1024  # of the matrix of all pairs in a chunk
+_ROWS = 1024  # rows of the matrix of all pairs in a chunk
 
 def _by_order(conf, hit, share, width):
     "Return the sum over pairs and its (N,) derivative by the confidences, in one pass over sorted confidences."
@@ -80,7 +80,7 @@ def _by_order(conf, hit, share, width):
     return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
 
 def _by_matrix(conf, hit, share, width):
-    "Return `_by_order` from the matrix of all pairs, by 15 kernels instead of 37: quicker on a GPU, for a batch."
+    "Return the same from the matrix of all pairs: 15 kernels instead of 37, so faster for a small batch on a GPU."
     e = share*(hit - conf)
     difference = conf[:, None] - conf
     kernel = difference.abs().mul_(-1/width).exp_()
@@ -128,7 +128,7 @@ def mmce(
     logits,           # (N, K) or (N, K, d1, ...)
     target,           # (N,) or (N, d1, ...) class ids
     width:float=.4,   # of the Laplacian kernel, in units of confidence
-    sqrt:bool=False,  # True: its square root, as defined in the paper
+    sqrt:bool=False,  # True: return the square root, as defined in the paper
 )->Tensor:            # 0-d, in [0, 1]
     "Return the maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
     _check_width(width)
@@ -159,7 +159,7 @@ def mmce_weighted(
     return ((value.clamp_min(0) + _ROOT_SHIFT).sqrt()*both_occur).to(logits.dtype)
 
 def _divided_twice(conf, hit, correct, wrong, width):
-    "Return the sum of the reference code: correct, wrong and mixed pairs of samples have different factors."
+    "Return the sum over pairs as in the reference code, with divisors for correct, misclassified and mixed pairs."
     correct_pairs = _pair_sum(conf, hit, hit, width)
     wrong_pairs = _pair_sum(conf, hit, 1 - hit, width)
     def divisor(m, n): return m*n*(m*n + 1e-5)  # 1e-5 as in the reference code

@@ -23,7 +23,7 @@ def _at_label(
     rows:Tensor,    # (N, K)
     target:Tensor,  # (N,) int64
 )->Tensor:          # (N,)
-    "Return each row's entry at its label; in compiled code nan for a label without a column."
+    "Return each row's entry at its label; in compiled code, nan for a label out of range."
     label, K = target[:, None], rows.shape[1]
     if not torch.compiler.is_compiling(): return rows.gather(1, label)[:, 0]
     entry = torch.where(_is_column(label, rows), rows, 0.).sum(1)
@@ -50,9 +50,9 @@ def _above_zero(x):
 class LogProbs:
     """The predictions of a batch; an uncertainty weight maps a `LogProbs` to (N,) numbers.
 
-    It offers `log_p_y`, `p_y`, `d_y` = 1 - p_y, `log_1m_p_y` and `brier`, each (N,), and `gap` = p - e_y, (N, K), for
-    p = softmax(logits) and the one-hot label e_y. All are differentiable, and none loses digits where p_y rounds to 1,
-    since 1 - p_y is the sum of the other probabilities and never a difference."""
+    Attributes, for p = softmax(logits) and the one-hot label e_y: `log_p_y`, `p_y`, `d_y` = 1 - p_y, `log_1m_p_y` and
+    `brier`, each (N,), and `gap` = p - e_y, (N, K). All are differentiable. None loses digits where p_y rounds to 1,
+    because 1 - p_y is computed as the sum of the other probabilities."""
     def __init__(self,
         logits:Tensor,  # (N, K) floating point
         target:Tensor,  # (N,) int64
@@ -72,7 +72,7 @@ class LogProbs:
         return _at_label(self._probs, self.target)
     @property
     def d_y(self):
-        "(N,) 1 - p_y, exact also where p_y rounds to 1; at least the smallest normal number."
+        "(N,) 1 - p_y, exact even where p_y rounds to 1; clamped to the smallest normal number."
         return _above_zero(self._sum_of_others()[:, 0])
     @property
     def log_1m_p_y(self):
@@ -97,7 +97,7 @@ def focal_weight(
 
 def flsd_weight(
     lp:LogProbs,
-    thresholds=(.2,),   # increasing, of p_y
+    thresholds=(.2,),   # increasing thresholds on p_y
     gammas=(5., 3.),    # one more than thresholds
 )->Tensor:              # (N,) in [0, 1]
     "Return the focal weight with gamma chosen by p_y, without a gradient through the choice [Mukhoti 2020, FLSD]."
@@ -108,7 +108,7 @@ def gamma_of_bucket(
     thresholds,  # increasing
     gammas,      # one more than thresholds
 )->Tensor:       # (N,)
-    "Return FLSD's gamma: one for each interval of the label probability; an edge belongs to the upper interval."
+    "Return FLSD's gamma for each label probability; a threshold belongs to the interval above it."
     gamma = torch.full_like(p_y, gammas[0])
     for edge, above in zip(thresholds, gammas[1:]):
         gamma = torch.where(p_y >= edge, above, gamma)
@@ -125,8 +125,8 @@ def inverse_focal_weight(
 # %% ../../nbs/20_losses/01_weights.ipynb #8abb360e
 def adafocal_weight(
     lp:LogProbs,
-    gammas:Tensor,  # (M,) one for each range of p_y, of either sign
-    edges:Tensor,   # (M-1,) rising, between the ranges
+    gammas:Tensor,  # (M,) one for each range of p_y; may be negative
+    edges:Tensor,   # (M-1,) increasing, between the ranges
 )->Tensor:          # (N,)
     "Return u = (1 - p_y)^gamma where the gamma of p_y's range is positive, else (1 + p_y)^-gamma [Ghosh 2022, code]."
     gamma = gamma_of_bin(lp.p_y.detach(), gammas, edges)
@@ -135,9 +135,9 @@ def adafocal_weight(
 def gamma_of_bin(
     p_y:Tensor,     # any shape, label probability
     gammas:Tensor,  # (M,)
-    edges:Tensor,   # (M-1,) rising
+    edges:Tensor,   # (M-1,) increasing
 )->Tensor:          # the shape of p_y
-    "Return the gamma of each probability's range; an edge belongs to the upper one."
+    "Return the gamma of each probability's range; an edge belongs to the range above it."
     return gammas.to(p_y)[torch.bucketize(p_y, edges.to(p_y), right=True)]
 
 # %% ../../nbs/20_losses/01_weights.ipynb #9b1ee7b3
@@ -154,7 +154,7 @@ def dual_focal_weight(
     return (lp.d_y + p_j).pow(gamma)
 
 def _second(logits, label, second):
-    "Return the (N, 1) class of p_j, and the label's logit less its logit, inf if there is no such class."
+    "Return the (N, 1) class j of p_j, and the (N, 1) logit difference z_y - z_j, inf if there is no such class."
     behind = logits.gather(1, label) - logits
     if second == 'below': behind = F.threshold_(behind, 0., math.inf)
     else: behind = _with_label(behind, label, math.inf)
@@ -174,9 +174,9 @@ def bsce_weight(
         exponent = gamma[:, None] if per_sample else gamma
         return _above_zero(lp.gap.abs()).pow(exponent).sum(1)
     if beta == 1: return (2*lp.d_y).pow(gamma)
-    if beta == math.inf: return lp.d_y.pow(gamma)  # no other probability exceeds their sum
+    if beta == math.inf: return lp.d_y.pow(gamma)  # the label has the largest |p-e|
     if beta == 2: return _above_zero(lp.brier).pow(gamma/2)
-    largest = lp.d_y  # the unit of the norm, so that no power underflows
+    largest = lp.d_y  # divides the gaps, so that no power underflows
     relative = _above_zero(lp.gap.abs()/largest[:, None])
     return largest.pow(gamma)*relative.pow(beta).sum(1).pow(gamma/beta)
 
@@ -189,8 +189,8 @@ def _check_ignored(ignore_index):
 def check_class_weight(
     weight,         # list, array or tensor
     logits:Tensor,  # (N, K)
-)->Tensor:          # (K,), of the logits' dtype and on their device, without a gradient
-    "Return class weights; ValueError unless there is one number >= 0 for each. Values are checked on the CPU only."
+)->Tensor:          # (K,), detached, with the dtype and device of the logits
+    "Return class weights; ValueError unless each class has a finite number >= 0. Values are checked on the CPU only."
     weight, K = as_tensor(weight, 'weight').detach(), logits.shape[1]
     if weight.shape != (K,):
         raise ValueError(f'weight: shape {tuple(weight.shape)}, want ({K},), a number for each class of the logits')
@@ -202,15 +202,15 @@ def check_class_weight(
 
 # %% ../../nbs/20_losses/01_weights.ipynb #4706536d
 class LossBatch(NamedTuple):
-    "A checked batch of a loss: rows, labels, and the weights of the samples."
+    "A checked batch: logits, labels, valid samples and class weights."
     logits: Tensor            # (N, K), float32 or better; 0 where ignored
     labels: Tensor            # (N,) int64; 0 where ignored
-    shape: tuple              # of the target before flattening
+    shape: tuple              # shape of the target before flattening
     valid: Tensor|None = None # (N,) bool, False where ignored; None: all are valid
-    weight: Tensor|None = None # (K,) of the classes; None: all 1
+    weight: Tensor|None = None # (K,) class weights; None: all 1
 
     def shares(self)->Tensor|None:  # (N,), or None if all are 1
-        "Return each sample's weight: the weight of its class, 0 where it is ignored."
+        "Return the weight of each sample: the weight of its class, or 0 if the sample is ignored."
         if self.weight is None and self.valid is None: return None
         if self.weight is None: return self.valid.to(self.logits.dtype)
         each = self.weight.index_select(0, self.labels)
@@ -222,7 +222,7 @@ def check_batch(
     weight=None,        # (K,) numbers >= 0, the weight of each class
     ignore_index=None,  # label of samples to ignore
 )->LossBatch:
-    "Check a batch; a ValueError names the argument, the value and the way out."
+    "Check a batch; a ValueError names the argument, the value and what to do."
     rows, labels = check_logits(logits, target, ignore_index=_check_ignored(ignore_index))
     rows, shape = at_least_float32(rows), as_tensor(target).shape
     if weight is not None: weight = check_class_weight(weight, rows)
@@ -233,9 +233,9 @@ def check_batch(
 
 # %% ../../nbs/20_losses/01_weights.ipynb #1b2ef73e
 def reduce(
-    values:Tensor,      # (N,) one value a sample
+    values:Tensor,      # (N,) one value per sample
     reduction:str,      # 'mean', 'sum' or 'none'
-    shape=None,         # of the target, for unreduced values
+    shape=None,         # shape of the target, for reduction 'none'
     shares:Tensor|None=None, # (N,) weight of each sample; None: 1
 )->Tensor:
     "Reduce per-sample values as torch's losses do."
@@ -246,7 +246,7 @@ def reduce(
     check_reduction(reduction)
 
 def weighted_reduce(
-    values:Tensor,   # (N,) times the weights
+    values:Tensor,   # (N,) already multiplied by the weights
     shares:Tensor,   # (N,) weights
     reduction:str,
     shape=None,
@@ -255,6 +255,6 @@ def weighted_reduce(
     return values.sum()/shares.sum() if reduction == 'mean' else reduce(values, reduction, shape)
 
 def check_reduction(reduction):
-    "Raise ValueError unless `reduction` is one of torch's losses."
+    "Raise ValueError unless `reduction` is 'mean', 'sum' or 'none'."
     if reduction not in ('mean', 'sum', 'none'):
         raise ValueError(f'reduction: {reduction!r}, want "mean", "sum" or "none"')
