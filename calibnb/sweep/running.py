@@ -19,20 +19,20 @@ from .engines import engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
-    "Write the reason into the folder of a run that was killed, or that only recorded that it was stopped."
+    "Record the reason in the folder of a run that was killed, or that recorded only that it was stopped."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run
     state = folder.status.get('state')
     reason = folder.status.get('reason', '')
-    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # without the reason
-    unfinished = state in ('running', None)  # this process has the lock, so nobody runs it
+    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run did not know the reason
+    unfinished = state in ('running', None)  # this process has the lock, so no other process runs it
     if unfinished or only_stopped: folder.fail(failure(error), trace=trace)
     folder.release()
 
 @contextmanager
 def _failures_recorded(folders):
-    "If the block raises, write the reason into the folders of the runs that had begun."
+    "If the block raises, record the reason in the folders of the runs that had begun."
     before = [folder.status for folder in folders]
     try: yield
     except BaseException as e:
@@ -59,7 +59,7 @@ class _Row:
         if self.job.done(self.root): self.state = 'done before'
 
     def update(self, outcome:Outcome):
-        "Enter the outcome of a try; an error does not count if the run was done before it was stopped."
+        "Enter the outcome of a try; an error is ignored if the run was done before it was stopped."
         self.tries += 1
         self.folder = self.job.folder(self.root)  # another folder if the data have changed since the start
         self.seconds += outcome.seconds
@@ -68,7 +68,7 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'failed'
-            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may add the line
+            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may name the line
 
     def cells(self)->list:
         "Return the values of `_COLUMNS`."
@@ -77,16 +77,16 @@ class _Row:
 
 # %% ../../nbs/85_sweep/03_running.ipynb #e1867384
 def _jobs(given):
-    "Return jobs, each with a folder of its own."
+    "Return jobs with different folders."
     if isinstance(given, (SweepSpec, dict)): return expand(given)
     jobs = [job if isinstance(job, Job) else to_job(job) for job in given]
     return list({job.folder().path: job for job in jobs}.values())
 
 def to_job(config)->Job:
-    "Make a job of a RunConfig."
+    "Make a job from a RunConfig."
     from calibnb.runs.config import RunConfig
     if isinstance(config, RunConfig): return Job(f'{config.loss_name} seed={config.seed}', config)
-    raise TypeError(f'jobs: {type(config).__name__}, want what `expand` returns, RunConfigs, or a SweepSpec')
+    raise TypeError(f'jobs: {type(config).__name__}, want jobs from `expand`, RunConfigs, or a SweepSpec')
 
 def check_limits(workers, per_gpu, timeout, retries):
     "Raise ValueError for invalid limits of a sweep."
@@ -97,18 +97,18 @@ def check_limits(workers, per_gpu, timeout, retries):
 
 # %% ../../nbs/85_sweep/03_running.ipynb #029fd57b
 def sweep(
-    jobs,                      # from `expand`; or RunConfigs, or a SweepSpec or its dict
-    root=None,                 # of all runs; None: `runs_root()`
-    *, workers:int|str='auto', # runs side by side; 'auto': one for each core or `per_gpu` for each GPU; cluster: all
+    jobs,                      # jobs from `expand`, RunConfigs, or a SweepSpec or its dict
+    root=None,                 # folder of all runs; None: `runs_root()`
+    *, workers:int|str='auto', # parallel runs; 'auto': one per core or `per_gpu` per GPU, on a cluster all
     per_gpu:int=1,             # runs that share a GPU
-    engine:str='processes',    # 'ray', 'slurm'
-    options:dict={},           # of a Ray task or of submitit's executor
-    timeout:float|None=None,   # seconds that a run may take
-    retries:int=1,             # of runs whose process died
+    engine:str='processes',    # 'processes', 'ray' or 'slurm'
+    options:dict={},           # options of a Ray task or of submitit's executor
+    timeout:float|None=None,   # longest time of a run, in seconds
+    retries:int=1,             # further tries of a run whose process died
     progress:bool=True,        # show a progress bar
-    dry_run:bool=False,        # only check everything, and report which runs are 'to do'
+    dry_run:bool=False,        # True: only check all jobs, and report which are 'to do'
 ):                             # pandas DataFrame, a row for each job: job, run, state, reason, seconds, tries
-    "Make the missing runs side by side; report failures, and finish the other runs."
+    "Make the missing runs in parallel; a failed run is reported and does not stop the others."
     import pandas as pd
     from calibnb.train.history import progress_bar
     jobs, root = _jobs(jobs), Path(root or runs_root()).resolve()

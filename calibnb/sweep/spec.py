@@ -25,20 +25,20 @@ from ..notebooks.parameters import read_value
 from ..core.names import NAMES, check_names_before_torch
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #5590c372
-_MAX_RUNS = 100_000  # a larger grid is a typing error, and its list would fill the memory
+_MAX_RUNS = 100_000  # a larger grid is probably a typing error, and its list would fill the memory
 _RANGE = re.compile(r'\s*(-?\d+):(-?\d+)(?::(\d+))?\s*')  # start:stop or start:stop:step
-_COMMA = re.compile(r',(?![^\[{(]*[\]})])')               # outside of brackets: '[1,2],[3]' has two parts
+_COMMA = re.compile(r',(?![^\[{(]*[\]})])')               # a comma outside of brackets: '[1,2],[3]' has two parts
 
 def grid_values(
     given,              # a list, or text: 'ce,focal', '0:5'
-    name:str='grid',    # of the axis, for error messages
-    as_text:bool=False, # do not convert text, since a notebook declares the type
+    name:str='grid',    # name of the axis, for error messages
+    as_text:bool=False, # True: do not convert text, since a notebook declares the types
 )->list:
-    "Return the values of one axis; numbers, true, false and none are converted."
+    "Return the values of one axis; text is converted to numbers, true, false and none where possible."
     if isinstance(given, (list, tuple)): values = list(given)
     elif bounds := _RANGE.fullmatch(str(given)): values = _range(name, given, *map(int, filter(None, bounds.groups())))
     elif isinstance(given, int):
-        raise ValueError(f'{name}: {given}, want a list or text; in YAML a range wants quotes: "3:5"')
+        raise ValueError(f'{name}: {given}, want a list or text; in YAML put a range in quotes: "3:5"')
     else:
         parts = [part.strip() for part in _COMMA.split(given)]
         values = parts if as_text else [read_value(part) for part in parts]
@@ -53,7 +53,7 @@ def _range(name, given, start, stop, step=1):
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #bb8b6593
 class SweepSpec(Settings):
-    "Settings of many runs, as in a file of `sweeps/`."
+    "The settings of many runs, as in the files of `sweeps/`."
     model_config = ConfigDict(extra='forbid', hide_input_in_errors=True)
     about: str = ''                       # purpose of the sweep
     notebook: str|None = None             # name of an experiment, or path of a notebook; None: trainings
@@ -64,16 +64,16 @@ class SweepSpec(Settings):
 
     @model_validator(mode='after')
     def _check(self):
-        "Raise ValueError for a preset of a notebook, for no cases, and for an axis that overwrites other settings."
+        "Raise ValueError for a notebook with a preset, an empty list of cases, or an axis that overwrites settings."
         if self.notebook and self.preset:
             raise ValueError('preset: belongs to trainings, and this is a notebook; set its parameters instead')
-        if not self.cases: raise ValueError('cases: none, leave them out to have one')
+        if not self.cases: raise ValueError('cases: the list is empty; leave `cases` out, or list at least one case')
         for axis, values in self.grid.items():
             points = values if isinstance(values, list) else [None]  # a value may be a dict with more names
             names = {name for value in points for name in self._names({axis: value})}
             for part, given in ('base', [self.base]), ('cases', self.cases):
                 if any(names & self._names(settings) for settings in given):
-                    raise ValueError(f'grid: {axis} is in {part} too, where it would be lost; leave it out of one')
+                    raise ValueError(f'grid: {axis} is in {part} too and would be overwritten; leave it out of one')
         return self
 
     def _names(self, settings)->set:
@@ -106,13 +106,13 @@ def _nested(settings):
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise ValueError(f'{name}: {parent} is {inner!r} already, which has nothing below it')
+                raise ValueError(f'{name}: {parent} is {inner!r} already, so it cannot have nested settings')
         both = isinstance(inner.get(last), dict) and isinstance(value, dict)
         inner[last] = inner[last] | value if both else value
     return nested
 
 def _recipe(preset, changes):
-    "Return a preset of Recipe with some settings changed."
+    "Return a preset of Recipe with changed settings."
     pick('preset', preset, PRESETS)
     from calibnb.train.recipe import Recipe  # imports torch
     make = getattr(Recipe, preset)
@@ -130,10 +130,10 @@ def _config(settings, preset):
 # %% ../../nbs/85_sweep/01_spec.ipynb #df7e4168
 @dataclass(frozen=True)
 class Job:
-    "One run to make: a training, or a notebook with its parameters."
-    name:str      # the parameters that distinguish it in its sweep
+    "A run to make: a training, or a notebook with its parameters."
+    name:str      # the parameters that distinguish the job in its sweep
     config:object # RunConfig, or (path of the notebook, its settings)
-    notebook:Notebook|None = field(default=None, compare=False, repr=False) # of that path, if it has been read
+    notebook:Notebook|None = field(default=None, compare=False, repr=False) # the notebook at this path, if already read
 
     def folder(self, root=None)->RunFolder:
         "Return the folder of the run below `root`, whether it exists or not."
@@ -164,7 +164,7 @@ def expand(
             with _errors_with_job(name):
                 if spec.notebook is None: job = Job(name, _config(settings, spec.preset))
                 else:
-                    notebook = notebook or Notebook(spec.notebook)  # read once for all
+                    notebook = notebook or Notebook(spec.notebook)  # read once for all jobs
                     job = Job(name, (str(notebook.path.resolve()), notebook.plan(settings)), notebook)
             jobs.setdefault(job.folder().path, job)
     return list(jobs.values())
@@ -177,7 +177,7 @@ def _errors_with_job(name):
         raise ValueError(f'sweep, {name}: {reasons(e)}; nothing was started') from None
 
 def distinguishing_parameters(spec:SweepSpec, settings:dict)->str:
-    "Name a job by the settings that distinguish it: its point of the grid and its case."
+    "Return the name of a job: the settings that distinguish it, from the grid and the cases."
     def differs(name): return name in spec.grid or any(name in case for case in spec.cases)
     def text(value): return json.dumps(value) if isinstance(value, (dict, list)) else value
     return ' '.join(f'{name}={text(value)}' for name, value in settings.items() if differs(name)) or 'the only one'

@@ -21,7 +21,7 @@ def typed_spec(
     parameters:dict, # name -> text; added to the base
     grid:list,       # 'NAME=VALUES' for each axis
 )->SweepSpec:
-    "Return the sweep of a file, or of a notebook with a grid; ValueError for invalid settings."
+    "Return the specification of a file, or of a notebook with a grid; ValueError for invalid settings."
     axes = {}
     for text in grid:
         name, _, values = text.partition('=')
@@ -58,8 +58,8 @@ def _spec_of_file(path, parameters, axes):
         base = spec.base | {name: read_value(text) for name, text in parameters.items()}
         spec = SweepSpec.model_validate(dict(spec) | dict(base=base, grid=spec.grid | axes))
     except ValueError as e:
-        raise ValueError(f'{path}: {reasons(e)}; there are {", ".join(SweepSpec.model_fields)}') from None
+        raise ValueError(f'{path}: {reasons(e)}; the fields are {", ".join(SweepSpec.model_fields)}') from None
     for name in parameters:
         if any(name in case for case in spec.cases):
-            raise ValueError(f'-p {name}: the cases of {path} say it too, and would win; change the file')
+            raise ValueError(f'-p {name}: the cases of {path} set it too, and would overwrite it; change the file')
     return spec

@@ -22,7 +22,7 @@ class _Strength(NamedTuple):
     "The option of a loss that controls its distance from cross-entropy."
     option: str
     default: float
-    largest: float  # the end of its slider
+    largest: float  # upper end of the slider
 
 _strengths = {
     'label_smoothing': _Strength('eps', .05, .5),
@@ -38,14 +38,14 @@ _strengths = {
 }
 _greek = dict(gamma='γ', eps='ε', alpha='α')
 _along_p = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm',
-            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses without a batch penalty
+            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that treat each sample alone
 
 def _options(name, strength):
-    "Return the options that set the strength of a loss, if it has one."
+    "Return the options that set the strength of a loss; empty if the loss has no strength."
     return {_strengths[name].option: strength} if name in _strengths else {}
 
 def _loss_and_gradient(name, options, p, K):
-    "Return the loss in nats and its derivative by the label's logit, at each probability of the label."
+    "Return the loss in nats and its derivative with respect to the label's logit, at each label probability."
     rest = ((1 - p)/(K - 1)).log()[:, None].expand(-1, K - 1)
     logits = torch.cat([p.log()[:, None], rest], 1).requires_grad_()
     target = torch.zeros(len(p), dtype=torch.long, device='cpu')
@@ -68,7 +68,7 @@ def _loss_controls(losses):
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #817b07af
 _P = .001, .999, 400  # probabilities of the label: first, last, number
-_MIDDLE = 200         # index of the probability of the caption, next to 1/2
+_MIDDLE = 200         # index of the probability in the caption, close to 1/2
 
 class _LossView(View):
     "Loss, weight and gradient factor against the probability of the label."
@@ -107,9 +107,9 @@ class _LossView(View):
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #62bb2073
 def loss_explorer(
-    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # selected at first
+    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # losses selected at first
 )->Explorer:
-    "Explore loss, weight and gradient factor over the label's probability, by loss, strength and number of classes."
+    "Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths."
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _along_p)
     return _LossView(losses).explorer()

@@ -21,7 +21,7 @@ from ..plots import fill_reliability_axes, reliability_axes
 _schemes = {f'equal {name}' if name in ('width', 'mass') else name: rule for name, rule in BIN_RULES.items()}
 
 class _Tempered:
-    "Predictions at any temperature: confidences and hits of the predicted or of one class, and their diagram."
+    "Predictions at any temperature: probabilities and hits of the predicted or of a fixed class, and their diagram."
     def __init__(self, preds):
         logits = preds.class_logits.cpu().double()
         self.pred, self.target = preds.pred.cpu(), preds.target.cpu()
@@ -56,7 +56,7 @@ class _ReliabilityView(View):
         classes = [('predicted class', None), *((name, k) for k, name in enumerate(self.names))]
         return dict(
             n_bins=w.IntSlider(self.n_bins, 1, max(100, self.n_bins), description='bins'),
-            scheme=w.Dropdown(options=list(_schemes), description='of'),
+            scheme=w.Dropdown(options=list(_schemes), description='bins of'),
             temperature=w.FloatLogSlider(self.fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)),
                                          step=.005, description='temperature', readout_format='.3g'),
             of=w.Dropdown(options=classes, value=1 if self.binary else None, description='probability of'))
@@ -86,7 +86,7 @@ class _ReliabilityView(View):
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
 def _check_sets(preds, val, names):
-    "Raise TypeError or ValueError unless the sets are predictions of the same classes, and each class has a name."
+    "Raise TypeError or ValueError unless `preds` and `val` have the same classes, and each class has a name."
     for name, given in dict(preds=preds, val=val).items():
         omitted = name == 'val' and given is None
         if not isinstance(given, Predictions) and not omitted:
@@ -96,9 +96,9 @@ def _check_sets(preds, val, names):
     if val is not None and val.num_classes != K: raise ValueError(f'val: {val.num_classes} classes, preds has {K}')
 
 def reliability_explorer(
-    preds:Predictions,          # to show
-    val:Predictions|None=None,  # fits the initial temperature; None: 1
-    names=None,                 # of the classes
+    preds:Predictions,          # predictions to show
+    val:Predictions|None=None,  # predictions that the initial temperature is fitted on; None: 1
+    names=None,                 # names of the classes
     n_bins:int=15,
 )->Explorer:
     "Explore reliability diagrams, uncalibrated and at a temperature, by number and kind of bins and by class."

@@ -24,7 +24,7 @@ from ..plots import grey, sequential
 _SHIFT = 1e-9  # added to each entry before normalisation, so that none is 0
 
 def simplex_points(
-    steps:int,  # between two corners
+    steps:int,  # steps between two corners
     K:int=4,
 )->Tensor:      # (P, K) float64
     "Return all probability vectors whose entries are multiples of 1/steps, without exact zeros."
@@ -36,13 +36,13 @@ def simplex_points(
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #2fcde026
 def _corner(turn):
-    "Return a lower corner, at this angle around the axis through the uppermost."
+    "Return the lower corner at this angle around the vertical axis."
     return [math.cos(turn)*8**.5/3, math.sin(turn)*8**.5/3, -1/3]
 
-_corners = np.array([[0, 0, 1], *map(_corner, (0, 2*math.pi/3, 4*math.pi/3))])  # the label's corner is the uppermost
+_corners = np.array([[0, 0, 1], *map(_corner, (0, 2*math.pi/3, 4*math.pi/3))])  # the label's corner is at the top
 
 def _view_axes(turn, tilt):
-    "Return (3, 3) columns: right, up, and towards the eye; angles in degrees."
+    "Return a (3, 3) matrix with the columns right, up, and towards the eye; angles in degrees."
     a, b = math.radians(turn), math.radians(tilt)
     return np.array([
         [-math.sin(a), -math.cos(a)*math.sin(b), math.cos(a)*math.cos(b)],
@@ -54,7 +54,7 @@ def _view_axes(turn, tilt):
 _weights = {'focal': focal_weight, 'dual focal': dual_focal_weight, 'BSCE': partial(bsce_weight, beta=2.)}
 
 def _draw_tetrahedron(ax, eye):
-    "Draw edges and the names of the corners."
+    "Draw the edges, and the names of the corners."
     ends = _corners @ eye
     for a in range(4):
         for b in range(a):
@@ -80,7 +80,7 @@ class _SimplexView(View):
             gamma=w.FloatSlider(2., min=.1, max=10, step=.1, description='γ'),
             turn=w.IntSlider(10, -180, 180, description='turn'),
             tilt=w.IntSlider(15, -90, 90, description='tilt'),
-            least=w.FloatSlider(0., min=0., max=.9, step=.05, description='label from'))
+            least=w.FloatSlider(0., min=0., max=.9, step=.05, description='p(label) ≥'))
 
     def staged(self, weight, gamma, **_): return weight, gamma
     def stage(self, weight, gamma, **_):
@@ -106,7 +106,7 @@ class _SimplexView(View):
 # %% ../../nbs/80_widgets/04_simplex.ipynb #74165f62
 def simplex_explorer(
     weight:str='BSCE',  # 'focal', 'dual focal', 'BSCE'
-    steps:int=12,       # along an edge, a multiple of 4
+    steps:int=12,       # steps along an edge, a multiple of 4
 )->Explorer:
     "Explore the weight u over the predictions for four classes, in a tetrahedron that can be turned."
     if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
