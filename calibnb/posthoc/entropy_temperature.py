@@ -19,14 +19,14 @@ from ..core.predictions import exp_
 from .temperature import start_temperature, warn_at_bound, wide_enough
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #2efc4b41
-_PIECE = 2**18          # logits at a time: two megabytes in float64, which stay in the cache
-_LEAST_SHARE = 1e-12    # of the largest entropy; a smaller entropy counts as this share
-_T_MIN, _T_MAX = .01, 100.  # the bounds of temperature scaling
+_PIECE = 2**18          # logits in a chunk: 2 MiB in float64, which fit in the CPU cache
+_LEAST_SHARE = 1e-12    # lower bound of H/log K
+_T_MIN, _T_MAX = .01, 100.  # bounds of the temperature, as in temperature scaling
 
 def _rows_of_piece(z): return max(1, _PIECE//z.shape[1]) if z.is_cpu else len(z)
 
 def _log_entropy_share(z):
-    "Return log(H/log K) of each sample, (N,) float64 and at most 0."
+    "Return log(H/log K) of each sample, (N,) float64, at most 0."
     entropy = [torch.special.entr(rows.double().softmax(1)).sum(1) for rows in z.split(_rows_of_piece(z))]
     return (torch.cat(entropy)/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
@@ -35,19 +35,19 @@ def sample_temperatures(
     weight:float,   # w
     bias:float,     # b
 )->Tensor:          # (N,) float64, between .01 and 100
-    "Return softplus(w log(H/log K) + b), H being the entropy of a sample's probabilities [Balanya 2022, HTS]."
+    "Return softplus(w log(H/log K) + b), where H is the entropy of the sample's probabilities [Balanya 2022, HTS]."
     return F.softplus(weight*_log_entropy_share(logits) + bias).clamp(_T_MIN, _T_MAX)
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #6386cf41
 def _nll_and_slope(z, y, beta):
-    "Return the NLL of softmax(beta z), (N,) float64, and its derivative by beta."
+    "Return the NLL of softmax(beta z), (N,) float64, and its derivative with respect to beta."
     d = z - z.amax(1, keepdim=True)
     p = exp_(d*beta[:, None].to(d))
     total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0].double()
     return total.double().log() - beta*d_y, (p.mul_(d).sum(1)/total).double() - d_y
 
 def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
-    "Return the function (w, b) -> mean NLL, and its gradient."
+    "Return the function (w, b) -> (mean NLL, gradient)."
     weight = torch.ones_like(h) if weight is None else weight.to(h)
     pieces, total = [*zip(*(v.split(_rows_of_piece(z)) for v in (z, target, h, weight)))], weight.sum().item()
     def value(wb):
@@ -63,8 +63,8 @@ def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
     return value
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #1d5f37af
-_SUBSAMPLE = 4096     # rows, at least, of the first search
-_EQUAL_ENTROPY = 1e-6 # standard deviation of logarithms of entropies that differ by rounding alone
+_SUBSAMPLE = 4096     # minimum number of samples of the first search
+_EQUAL_ENTROPY = 1e-6 # a smaller standard deviation of log(H/log K) is rounding error
 
 class EntropyTemperature(NamedTuple):
     "w and b of the temperatures softplus(w log(H/log K) + b)."
@@ -76,7 +76,7 @@ def entropy_temperature(
     target:Tensor,  # (N,) int64
     weight:Tensor|None=None, # (N,) float64 > 0
 )->EntropyTemperature:
-    "Return w and b with the least mean NLL; warns if most temperatures are at a bound [Balanya 2022, HTS]."
+    "Fit w and b with the least mean NLL [Balanya 2022, HTS]; warns if the median temperature is at a bound."
     from scipy.optimize import minimize
     T = start_temperature(logits, target, weight=weight)
     logits = wide_enough(logits)
