@@ -32,17 +32,17 @@ from calibnb.posthoc.state import (
 )
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #ff288975
-_SUM_TOLERANCE = 1e-6  # of the sum of a row of probabilities
+_SUM_TOLERANCE = 1e-6  # largest difference from 1 of the sum of a row of probabilities
 
 def rows_per_piece(logits):
-    "Return the number of rows to take at a time, about a million numbers."
+    "Return the number of rows in a chunk of about a million numbers."
     return max(1, 2**20//logits.shape[1])
 
 def _is_builtin(calibrator): return type(calibrator).__module__.startswith('calibnb.')
 
 @contextmanager
 def _user_errors(calibrator):
-    "Within the block, turn an exception in the code of a user's calibrator into a ValueError that names its class."
+    "Convert an exception of a user-defined calibrator within the block into a ValueError that names the class."
     try: yield
     except (ValueError, NotImplementedError): raise
     except Exception as e:
@@ -51,7 +51,7 @@ def _user_errors(calibrator):
         raise ValueError(f'calibrator: {type(calibrator).__name__} fails with {type(e).__name__}: {reason}') from e
 
 def _check_user_calibrator(calibrator, z):
-    "Raise ValueError unless a user's calibrator gives probabilities for the (N, K) logits of the fit."
+    "Raise ValueError unless a user-defined calibrator returns probabilities for the (N, K) logits of the fit."
     name, row = type(calibrator).__name__, 0
     for rows in () if _is_builtin(calibrator) else z.split(rows_per_piece(z)):
         probs = calibrator._all_probs(rows.double())
@@ -60,7 +60,7 @@ def _check_user_calibrator(calibrator, z):
             same = probs.gather(1, first_argmax(rows)[:, None])[:, 0] >= probs.amax(1) - _SUM_TOLERANCE
             if not same.all():
                 raise ValueError(f'calibrator: {name} changes the predicted class of sample '
-                                 f'{row + int((~same).int().argmax())}, and says that it keeps it; '
+                                 f'{row + int((~same).int().argmax())}, but has keeps_prediction = True; '
                                  'set keeps_prediction = False in the class')
         row += len(rows)
 
@@ -73,11 +73,11 @@ def _check_user_probs(name, probs, shape, row):
     bad = int((~good).int().argmax())
     shown = ', '.join([f'{p:.3g}' for p in probs[bad, :3].tolist()] + ['...']*(shape[1] > 3))
     raise ValueError(f'calibrator: {name} gives ({shown}) for sample {row + bad}, expected probabilities that sum to '
-                     '1; look at what its _fit sets')
+                     '1; check the attributes that its _fit sets')
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
-    "Return logits and labels of weight above 0, and `{'weight': weights}`, empty without weights."
+    "Return the samples of weight above 0, and `{'weight': weights}`, or an empty dictionary without weights."
     if sample_weight is None: return logits, target, {}
     name = type(calibrator).__name__
     if not calibrator.takes_weight:
@@ -87,88 +87,89 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
     if not positive.any(): raise ValueError('sample_weight: got 0 for every sample, expected a weight above 0')
     if total < 2:
         warnings.warn(f'sample_weight: got a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, '
-                      'expected frequencies with a sum of at least 2; divide weights whose scale means nothing by '
-                      'their mean', stacklevel=4)
+                      'expected frequencies with a sum of at least 2; divide weights of arbitrary scale by their '
+                      'mean', stacklevel=4)
     return logits[positive], target[positive], dict(weight=weight[positive])
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e4919f9c
 def _named(name, cls):
-    "Return a class of calibrators after setting the name of its files; raises ValueError for anything else."
+    "Set the registered name of a calibrator class and return the class; raises ValueError for any other object."
     if not isinstance(cls, type) or not issubclass(cls, Calibrator):
         raise ValueError(f'calibrator: got {cls!r} for {name}, expected a subclass of calibnb.posthoc.Calibrator')
     cls._name = name
     return cls
 
-CALIBRATORS = Registry('calibrator', adapt=_named)  # from simple to complex; '+' for a pipeline of two
+CALIBRATORS = Registry('calibrator', adapt=_named)  # '+' is the name of a pipeline of two
 
 def _register_class(name, cls, frame):
-    "Enter a class of calibnb or of a user; a class of calibnb that a cell defines again stays a class of calibnb."
+    "Register a class; a class that a notebook cell redefines keeps its origin, calibnb or a user."
     again = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
     if again or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
     else: add_user(CALIBRATORS, name, cls, frame)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #976c411c
-_EXPECTED_INPUT = {  # kind that is given -> the kind of the fit, and the way out
-    'logits': 'probabilities; give transform_probs their softmax, or the sigmoid of binary log-odds',
+_EXPECTED_INPUT = {  # kind of the given input -> kind of the fit, and advice
+    'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
     'probs': 'logits; give it the logits of the network, or fit it on probabilities with fit_probs'}
 
 class Calibrator(BaseEstimator):
     """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
 
     Attributes after a fit:
-    - `n_classes_`, 1 for a binary problem, and the names listed in `fitted`;
-    - `input_`, 'logits' or 'probs', the kind of input of the fit, which `transform` takes; None in a file of an older
-      version: then `transform` takes logits, and `transform_probs` probabilities;
+    - `n_classes_`, 1 for a binary problem, and the attributes named in `fitted`;
+    - `input_`, 'logits' or 'probs', the kind of input that the calibrator was fitted on and that `transform` takes.
+      After loading a file of an older version `input_` is None: `transform` takes logits, `transform_probs` takes
+      probabilities;
     - `eps_`, the ratio that replaces probabilities of 0, see `log_probs`;
-    - `class_names_`, if `Predictions` had them;
+    - `class_names_`, if the `Predictions` of the fit had class names;
     - `columns_`, the binary calibrators of a multilabel fit.
 
-    A calibrator of your own gives
+    To define a calibrator, write
     - `_fit(logits, target)`, which sets attributes that end in an underscore, from checked (N, K) logits;
-    - `fitted`, the names of these attributes: a tensor, a number, or a list of dictionaries of tensors each;
-    - `_logits(z)`, the calibrated logits of float64 rows, or else both `_probs(z)` and `_log_probs(z)`;
+    - `fitted`, the names of these attributes, each a tensor, a number, or a list of dictionaries of tensors;
+    - `_logits(z)`, which returns the calibrated logits of float64 rows, or both `_probs(z)` and `_log_probs(z)`;
     - `keeps_prediction = False`, if the class with the largest probability may change;
-    - `in_audits = False`, if an audit is to try it only when asked to, by name;
+    - `in_audits = False`, if an audit should try the calibrator only on request, by name;
     - `takes_weight = True`, if `_fit` takes `weight`, (N,) float64 above 0;
-    - `__init__` with named options that it stores under their names, as estimators of scikit-learn do.
+    - `__init__` with named options, each stored in an attribute of the same name, as in scikit-learn.
 
-    `class Mine(Calibrator, name='mine')` makes it known by name; without a name it cannot be saved."""
+    `class Mine(Calibrator, name='mine')` registers the class; a calibrator without a name cannot be saved."""
     keeps_prediction, in_audits, takes_weight = True, True, False
     fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
-    shapes = {}              # attribute -> shape, to check files: a number is (), 'K' the number of classes
+    shapes = {}              # attribute -> shape, to check files: () for a number, 'K' for the number of classes
     columns_, input_, eps_, class_names_ = (), 'logits', 0., ()
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls._name = name  # stays when a notebook's cell defines the class again, under the same name
+        cls._name = name  # the same if a notebook cell redefines the class
         if name: _register_class(name, cls, sys._getframe(1))
 
     def _fit(self, logits, target):
-        "Set the attributes of `fitted` from checked (N, K) logits and (N,) class ids."
-        raise NotImplementedError(f'{type(self).__name__}: define _fit(logits, target) that sets what `fitted` names')
+        "Set the attributes named in `fitted` from checked (N, K) logits and (N,) class ids."
+        raise NotImplementedError(f'{type(self).__name__}: define _fit(logits, target) to set the names in `fitted`')
 
     def _logits(self, z):
-        "Return calibrated logits of (N, K) float64 logits."
+        "Return the calibrated logits of (N, K) float64 logits."
         raise NotImplementedError(f'{type(self).__name__}: define _logits(z), or both _probs(z) and _log_probs(z)')
 
     def _probs(self, z): return self._logits(z).softmax(1)
     def _log_probs(self, z): return self._logits(z).log_softmax(1)
 
     def _fit_binary(self, z, target, **weight):
-        "Do `_fit` for binary logits, given as two columns 0 and z."
+        "Fit to binary log-odds z, given as two columns 0 and z."
         self._fit(z, target, **weight)
 
     def _binary_log_probs(self, z):
-        "Return log-probabilities (N, 2) of binary logits, given as two columns 0 and z."
+        "Return log-probabilities (N, 2) of binary log-odds z, given as two columns 0 and z."
         return self._log_probs(z)
 
     def fit(self,
-        logits,  # (N, K) or (N, K, d1, ...), of samples that were not trained on; binary log-odds (N,) or (N, 1)
+        logits,  # (N, K) or (N, K, d1, ...), of samples outside the training set; binary log-odds (N,) or (N, 1)
         target,  # (N,) or (N, d1, ...) class ids
-        sample_weight=None, # (N,) frequencies: a sample of weight 2 counts like two; warns of a sum below 2
-        *, kind:str|None=None, # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+        sample_weight=None, # (N,) frequencies: a sample of weight 2 counts as two; warns if the sum is below 2
+        *, kind:str|None=None, # None: binary or multiclass by shape; 'multilabel': columns with labels 0 and 1
     ):
-        "Fit and return the calibrator, which takes logits from then on; raises ValueError for bad input or options."
+        "Fit to logits and return the calibrator; raises ValueError for bad input or options."
         if kind is not None and pick('kind', kind, ('multilabel',)):
             z, y = check_multilabel(logits, target, name='logits')
             columns = zip(z.unbind(1), y.unbind(1))
@@ -178,12 +179,12 @@ class Calibrator(BaseEstimator):
         return self._fit_rows(z.detach(), y, sample_weight, np.shape(target))._record('logits')
 
     def fit_probs(self,
-        probs,   # as the logits of `fit`: rows in [0, 1] that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
+        probs,   # (N, K) or (N, K, d1, ...), rows that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
         target, sample_weight=None, # as for `fit`
-        *, eps:float|None=None,     # ratio that replaces zeros, see `log_probs`; None: fitted on the labels
+        *, eps:float|None=None,     # ratio that replaces zeros, see `log_probs`; None: fit the ratio to the labels
         kind:str|None=None,         # as for `fit`
     ):
-        "Fit and return the calibrator, which takes probabilities from then on; ValueError for bad input or options."
+        "Fit to probabilities and return the calibrator; raises ValueError for bad input or options."
         if kind is not None and pick('kind', kind, ('multilabel',)):
             p, y = check_multilabel(probs, target)
             columns = zip(p.unbind(1), y.unbind(1))
@@ -194,7 +195,7 @@ class Calibrator(BaseEstimator):
         return self._record('probs', preds.eps)
 
     def _fit_rows(self, z, target, sample_weight, shape):
-        "Fit to checked (N, K) logits and (N,) labels; `shape` is the shape of the labels before they were flattened."
+        "Fit to checked (N, K) logits and (N,) labels; `shape` is the shape of the labels before flattening."
         z, target, weight = weighted_samples(self, z, target, sample_weight, shape)
         with _user_errors(self):
             if z.shape[1] == 1: self._fit_binary(class_logits(z), target, **weight)
@@ -211,76 +212,76 @@ class Calibrator(BaseEstimator):
         return self._record(kind)
 
     def _record(self, kind, eps=0., names=()):
-        "Set the kind of input of the fit, the ratio that replaced zeros, and the names of the classes."
+        "Set the kind of input, the ratio that replaces zeros, and the class names; return the calibrator."
         self.input_, self.eps_, self.class_names_ = kind, float(eps), tuple(names)
         return self
 
     def transform(self,
         logits,  # (N, K) or (N, K, d1, ...); binary log-odds (N,) or (N, 1); a single sample (K,);
-                 # probabilities in these shapes, if the calibrator was fitted on probabilities
-    ):           # probabilities, like the logits: shape, dtype (float32 at least), tensor or array
-        "Return calibrated probabilities; raises NotFittedError before `fit`, ValueError for another number of classes."
+                 # or probabilities in these shapes, if the calibrator was fitted on probabilities
+    ):           # probabilities in the shape, dtype (at least float32) and type (tensor or array) of the logits
+        "Return calibrated probabilities; raises NotFittedError before `fit`, ValueError for a wrong number of classes."
         return self._like(logits, self._calibrated(self._ready(logits)))
 
     predict_proba = transform  # the name in scikit-learn
 
     def transform_logits(self, logits):
-        "Return `transform` of logits; raises ValueError if the calibrator was fitted on probabilities."
+        "Transform logits; raises ValueError if the calibrator was fitted on probabilities."
         self._check_input('logits')
         return self._like(logits, self._calibrated(self._ready(logits, 'logits')))
 
     def transform_probs(self, probs):
-        "Return `transform` of probabilities; raises ValueError if the calibrator was fitted on logits."
+        "Transform probabilities; raises ValueError if the calibrator was fitted on logits."
         self._check_input('probs')
         return self._like(probs, self._calibrated(self._ready(probs, 'probs')))
 
     def fit_transform(self, logits, target, sample_weight=None, *, kind=None):
-        "Return `transform` of the logits of the fit."
+        "Fit to logits, then transform the same logits."
         return self.fit(logits, target, sample_weight, kind=kind).transform(logits)
 
     def predict(self,
         logits,  # as for `transform`
-    ):           # (N,) class ids; of a multilabel problem (N, K) of 0 and 1
-        "Return the class with the largest calibrated probability; ties as in the logits if no order changes."
+    ):           # (N,) class ids; for a multilabel problem (N, K) of 0 and 1
+        "Return the class with the largest calibrated probability, or with the largest logit if `keeps_prediction`."
         return self._like(logits, self._predicted(self._ready(logits)))
 
     def nll(self,
         logits,  # as for `transform`
-        target,  # (N,) class ids; of a multilabel problem (N, K) of 0 and 1; of a single sample its label
-    )->Tensor:   # like the target, flattened; float64, inf where the label has probability 0
-        "Return the negative log-likelihood of each label, from logarithms throughout, so that nothing underflows."
+        target,  # (N,) class ids; for a multilabel problem (N, K) of 0 and 1; for a single sample a class id
+    )->Tensor:   # float64, in the flattened shape of the target; inf if the label has probability 0
+        "Return the negative log-likelihood of each label, computed from log-probabilities to avoid underflow."
         z, rows = self._ready(logits).double(), self._as_rows(logits)
         if np.ndim(logits) == 1 and self.n_classes_ > 1: target = as_tensor(target, 'target')[None]
         if self.columns_: return self._label_nll(z, check_multilabel(rows, target, False)[1])
         return self._label_nll(z, check_logits(rows, target, least=1)[1])
 
     def save(self, path):
-        "Write options and fitted attributes to one safetensors file, whole or not at all."
+        "Write options and fitted attributes atomically to one safetensors file."
         if not hasattr(self, 'n_classes_'):
             raise NotFittedError(f'{type(self).__name__}: not fitted, so there is nothing to save')
         _write(self, path)
 
     @staticmethod
     def load(path)->'Calibrator':
-        "Return the calibrator that `save` wrote, of any class, without executing code; ValueError for any other file."
+        "Load a calibrator from a file that `save` wrote, without executing code; raises ValueError for any other file."
         return _read(path)
 
     def _calibrated(self, z):
-        "Return probabilities of (N, K) logits as `_fit` saw them, in float32 or better."
+        "Return probabilities of (N, K) logits in the form that `_fit` takes, in float32 or better."
         dtype = at_least_float32(z).dtype
         return torch.cat([self._all_probs(rows.double()).to(dtype) for rows in z.split(rows_per_piece(z))])
 
     def _all_probs(self, z):
-        "Return probabilities of (N, K) float64 logits; of binary and multilabel problems P(y = 1)."
+        "Return probabilities of (N, K) float64 logits; for binary and multilabel problems P(y = 1)."
         if self.columns_: return torch.cat([c._all_probs(column) for c, column in zip(self.columns_, z.split(1, 1))], 1)
         return self._all_log_probs(z).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(z)
 
     def _all_log_probs(self, z):
-        "Return log-probabilities of all classes, both of a binary problem."
+        "Return log-probabilities of all classes; for a binary problem of both classes."
         return self._binary_log_probs(class_logits(z)) if z.shape[1] == 1 else self._log_probs(z)
 
     def _predicted(self, z):
-        "Return the predicted classes of (N, K) logits as `_fit` saw them."
+        "Return the predicted classes of (N, K) logits in the form that `_fit` takes."
         if self.columns_: return (self._calibrated(z) > .5).long()
         if self.n_classes_ == 1: return (self._calibrated(z)[:, 0] > .5).long()
         return first_argmax(z if self.keeps_prediction else self._calibrated(z))
@@ -302,7 +303,7 @@ class Calibrator(BaseEstimator):
         return probs, pred, F.nll_loss(log_p, y, reduction='none')
 
     def _check_fitted(self):
-        "Raise ValueError unless the attributes read from a file have the `shapes` of a fit, and are finite."
+        "Raise ValueError unless the attributes from a file have their `shapes` and are finite."
         if self.columns_:
             sizes = [column.n_classes_ for column in self.columns_]
             if sizes != [1]*self.n_classes_:
@@ -318,7 +319,7 @@ class Calibrator(BaseEstimator):
         raise NotFittedError(f'{type(self).__name__}: not fitted; call .fit(logits, target) on validation data first')
 
     def _check_input(self, kind):
-        "Raise ValueError if the calibrator was fitted on another kind of input, 'logits' or 'probs'."
+        "Raise ValueError if the calibrator was not fitted on this kind of input, 'logits' or 'probs'."
         self._check_is_fitted()
         if self.input_ in (None, kind): return
         raise ValueError(f'{kind}: {type(self).__name__} was fitted on {_EXPECTED_INPUT[kind]}')
@@ -330,7 +331,7 @@ class Calibrator(BaseEstimator):
         raise ValueError(f'{name}: got {K} {noun}, expected {expected}, with which {type(self).__name__} was fitted')
 
     def _ready(self, x, kind=None):
-        "Return input of `transform` as the (N, K) logits that `_fit` would see; `kind` None: the kind of the fit."
+        "Convert input to (N, K) logits in the form that `_fit` takes; if `kind` is None, assume the kind of the fit."
         self._check_is_fitted()
         if (kind or self.input_) != 'probs': return self._ready_logits(x)
         flat = check_multilabel(self._as_rows(x), None, False)[0]
@@ -338,7 +339,7 @@ class Calibrator(BaseEstimator):
         return self._logits_of_probs(flat)
 
     def _ready_logits(self, x):
-        "Return logits as (N, K), checked."
+        "Check logits and return them in the shape (N, K)."
         self._check_is_fitted()
         flat = check_multilabel(self._as_rows(x), None, name='logits')[0]
         self._check_width(flat)
@@ -346,7 +347,7 @@ class Calibrator(BaseEstimator):
         return flat
 
     def _as_rows(self, x):
-        "Return binary (N,) as (N, 1), and a single sample (K,) as (1, K)."
+        "Reshape binary input (N,) to (N, 1), and a single sample (K,) to (1, K)."
         if np.ndim(x) != 1: return x
         return as_tensor(x, 'logits')[:, None] if self.n_classes_ == 1 else as_tensor(x, 'logits')[None]
 
@@ -364,14 +365,14 @@ class Calibrator(BaseEstimator):
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))
 
     def _as_fitted(self, flat):
-        "Return logits with as many columns as the fit had: one column of log-odds and two classes are the same."
+        "Convert between one column of log-odds and the logits of two classes, to the form of the fit."
         if self.n_classes_ == 2 and not self.columns_: flat = class_logits(flat)
         if self.n_classes_ == 1 and not self.columns_ and flat.shape[1] == 2: flat = flat[:, 1:] - flat[:, :1]
         self._check_width(flat)
         return flat
 
     def _like(self, x, values):
-        "Return values (N, K), or classes (N,), in the shape of the input x: a tensor for a tensor, else an array."
+        "Reshape values (N, K), or classes (N,), like the input x; return a tensor if x is a tensor, else an array."
         shape = np.shape(x)
         if len(shape) == 1: values = values[:, 0] if self.n_classes_ == 1 and values.ndim > 1 else values
         elif values.ndim == 1: values = values.reshape(shape[0], *shape[2:])
@@ -380,7 +381,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'smallest'  # how zeros are replaced, see `log_probs`; older files say 'zeros' or nothing under 'mixed'
+_ZEROS = 'smallest'  # rule that replaces zeros, see `log_probs`, stored as 'mixed'; older files: 'zeros' or no entry
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
@@ -391,16 +392,16 @@ def _write(calibrator, path):
     write_state(path, head, tensors)
 
 def _check_readable(calibrator, head, tensors):
-    "Raise ValueError unless the calibrator in a file would give the probabilities of this one."
+    "Raise ValueError unless a calibrator rebuilt from the file returns the same probabilities."
     kind = type(calibrator).__name__
-    way_out = f'name all that _fit sets in {kind}.fitted, options in __init__'
+    way_out = f'add the attributes that _fit sets to {kind}.fitted, and the options to __init__'
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
     except Exception as e: raise ValueError(f'{kind}: its file could not be read back ({e}); {way_out}') from None
     if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
-        raise ValueError(f'{kind}: the calibrator in its file would give other probabilities; {way_out}')
+        raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {way_out}')
 
 def _plain(value):
-    "Return an option as JSON can hold it: a number of NumPy, or any sequence."
+    "Convert an option for JSON: a NumPy scalar to a Python number, a sequence to a list."
     return value.item() if isinstance(value, np.generic) else list(value)
 
 def _read(path):
@@ -417,7 +418,7 @@ def _read(path):
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3abe59b8
 def _rebuild(head, tensors):
-    "Return the calibrator of a file; sizes and shapes are checked before anything is computed."
+    "Rebuild the calibrator of a file; check sizes and shapes before any computation."
     check_record(head['numbers'])
     calibrator = make_calibrator(head['calibrator'], **head['options'])
     set_state(calibrator, tensors, head['numbers'])
@@ -440,20 +441,20 @@ def name_of(calibrator):
                      f'give it a name, `class {name}(Calibrator, name={name.lower()!r})`')
 
 def list_calibrators()->list[str]:
-    "Return the names that `make_calibrator` knows."
+    "Return the names of all calibrators for `make_calibrator`, except pipelines."
     return [name for name in CALIBRATORS.names() if name != '+']
 
 def register_calibrator(
     name:str,  # for `make_calibrator`
 ):             # a decorator
-    "Register a subclass of `Calibrator` under a name; raises ValueError for a name of calibnb."
+    "Register a subclass of `Calibrator` under a name; raises ValueError if the name is taken."
     return registers(CALIBRATORS, name)
 
 def make_calibrator(
-    name:str, /, # one of `list_calibrators()`, or two with a plus, e.g. 'temperature+isotonic'
-    **options,  # of the calibrator
+    name:str, /, # a name of `list_calibrators()`, or two names with a plus, e.g. 'temperature+isotonic'
+    **options,  # options of the calibrator
 )->Calibrator:  # not fitted
-    "Return a calibrator by name; raises ValueError for an unknown name or option."
+    "Make a calibrator by name; raises ValueError for an unknown name or option."
     first, plus, then = name.partition('+')
     if plus and name != '+':
         made = CALIBRATORS.make('+', **dict(first=first, then=then) | options)

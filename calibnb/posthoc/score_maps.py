@@ -22,14 +22,14 @@ from ..metrics.bins import bin_ids, bin_sums, check_bins
 def step_map(
     m:dict,        # `edges` (M + 1,) and `values` (M,)
     score:Tensor,  # (N,) float64 in [0, 1]
-)->Tensor:         # (N,); where a value is nan, the score itself; nan for nan
+)->Tensor:         # (N,); the score itself if the value of its bin is nan; nan for a score of nan
     "Return the value of the bin of each score."
     inner = m['edges'].to(score)[1:-1]
     value = m['values'].to(score)[torch.bucketize(score.contiguous(), inner)]
     return torch.where(value.isnan() | score.isnan(), score, value)
 
 def refuse_first(bad, name, values, expected):
-    "Raise ValueError for the first of the values that is bad."
+    "Raise ValueError that names the first bad value."
     if not bad.any(): return
     row = bad.nonzero()[0, 0].item()
     raise ValueError(f'{name}: got {values[row].item():g} at row {row}, expected {expected}')
@@ -47,12 +47,12 @@ def histogram_map(
     score:Tensor,         # (N,) float64 in [0, 1]
     hit:Tensor,           # (N,) bool
     n_bins:int=15,
-    scheme:str='width',   # 'width': equal-width bins; 'mass': equally many samples in each
+    scheme:str='width',   # 'width': equal-width bins; 'mass': equal-mass bins
     empty:str='midpoint', # value of a bin without samples: 'midpoint', 'identity' (the score) or 'zero'
     smooth:bool=False,    # (hits + 1)/(samples + 2) instead of hits/samples
-    weight:Tensor|None=None, # (N,) float64 > 0, frequencies; for bins of equal width
+    weight:Tensor|None=None, # (N,) float64 > 0, frequencies; for equal-width bins only
 )->dict:                  # edges, count, values: for `step_map`
-    "Return the share of hits in each bin; smoothed it is never 0 or 1."
+    "Return the share of hits in each bin; a smoothed share is never 0 or 1."
     check_bins(n_bins)
     check_unit_interval(score)
     pick('scheme', scheme, ('width', 'mass'))
@@ -70,13 +70,13 @@ def histogram_map(
     return dict(edges=edges, count=count.long() if weight is None else count, values=values)
 
 def mass_edges(score, n_bins):
-    "Return 0, the mid-points between bins of equally many samples, and 1; all differ."
+    "Return the distinct edges of equal-mass bins: 0, the midpoints between neighbouring bins, and 1."
     bins = np.array_split(np.sort(score.cpu().numpy()), min(n_bins, len(score)))
     inner = [(below[-1] + above[0])/2 for below, above in pairwise(bins)]
     return torch.from_numpy(np.unique([0., *inner, 1.]))
 
 def _empty_values(edges, empty):
-    "Return the value of each bin if it has no samples; nan stands for the score itself."
+    "Return the value that each bin has if no sample is in the bin; nan stands for the score itself."
     midpoint = (edges[1:] + edges[:-1])/2
     options = dict(midpoint=midpoint, identity=torch.full_like(midpoint, math.nan), zero=torch.zeros_like(midpoint))
     return options[pick('empty', empty, tuple(options))]
@@ -85,10 +85,10 @@ def _empty_values(edges, empty):
 def isotonic_map(
     score:Tensor,      # (N,)
     hit:Tensor,        # (N,) bool
-    smooth:bool=False, # add a hit and a miss at either end
+    smooth:bool=False, # add a hit and a miss at each end
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:               # knots x and values y: for `affine_map`
-    "Return the isotonic regression of hits on scores; smoothed it is never 0 or 1."
+    "Fit isotonic regression of hits on scores; a smoothed function is never 0 or 1."
     check_finite('score', score)
     from sklearn.isotonic import isotonic_regression
     x, total, hits = merged_scores(score, hit, weight)
@@ -98,11 +98,11 @@ def isotonic_map(
             hits[end] += 1
     y = isotonic_regression(hits/total, sample_weight=total, y_min=0, y_max=1)
     knot = np.ones(len(y), dtype=bool)
-    knot[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])  # the ends of each level
+    knot[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])  # the ends of each constant block
     return dict(x=torch.from_numpy(x[knot]), y=torch.from_numpy(y[knot]))
 
 def merged_scores(score, hit, weight=None):
-    "Return the distinct scores in rising order, and the weights of samples and of hits at each, as float64 arrays."
+    "Return the distinct scores in rising order, and the total weight of samples and of hits at each score."
     s = score.double().cpu().numpy()
     order = np.argsort(s)
     s, hit = s[order], hit.cpu().numpy()[order]
@@ -111,44 +111,44 @@ def merged_scores(score, hit, weight=None):
     return s[first], np.add.reduceat(weight, first), np.add.reduceat(weight*hit, first)
 
 def affine_map(m:dict, score:Tensor)->Tensor:
-    "Return the values of straight lines between knots, constant beyond them."
+    "Interpolate linearly between the knots; the function is constant beyond the outer knots."
     return torch.from_numpy(np.interp(score.cpu(), m['x'], m['y'])).to(score)
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #85ba317b
 def _sum_of_steps(lower, jumps):
-    "Return edges and values of the function that rises by `jumps` at the edges `lower`, which come in any order."
-    edges, i = map(torch.from_numpy, np.unique(lower.numpy(), return_inverse=True))  # torch's is slow
+    "Return edges and values of the step function with the given jumps at the edges `lower`, in any order."
+    edges, i = map(torch.from_numpy, np.unique(lower.numpy(), return_inverse=True))  # torch.unique is slower
     values = torch.zeros_like(edges).index_add_(0, i, jumps).cumsum(0)
-    values = values.clamp_max(1 - 2**-53)  # a mean of shares below 1 is below 1, but for rounding
+    values = values.clamp_max(1 - 2**-53)  # rounding could raise a mean of shares below 1 to 1
     return torch.cat([edges, edges.new_ones(1)]), values
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #b36aea19
 def _bbq_numbers(N):
-    "Return the range of numbers of bins that the paper has for N samples."
+    "Return the numbers of bins, as a range, that the paper uses for N samples."
     root = N**(1/3)
     return range(max(1, round(root/10)), max(1, min(N, round(10*root))) + 1)
 
 def _bbq_edges(s, numbers):
-    "Return the lower edges, as in `mass_edges`, of all histograms one after the other, and where each begins."
+    "Return the lower edges of all histograms, concatenated, as in `mass_edges`, and the mask of first bins."
     bins = numbers.clamp_max(len(s))
     begin = bins.cumsum(0) - bins
     bins, begin = (v.repeat_interleave(bins) for v in (bins, begin))
     i = torch.arange(len(bins), device='cpu') - begin
-    first = i*(len(s)//bins) + torch.minimum(i, len(s) % bins)  # sample of each bin
+    first = i*(len(s)//bins) + torch.minimum(i, len(s) % bins)  # first sample of each bin
     begins = i == 0
     lower = ((s[first - 1] + s[first])/2).masked_fill(begins, 0)
-    wide = begins | (lower > lower.roll(1)) & (lower < 1)  # a bin that has a width
+    wide = begins | (lower > lower.roll(1)) & (lower < 1)  # bins of positive width
     return lower[wide], begins[wide]
 
 def _bbq_bins(s, hits, lower, begins, strength):
-    "Return the log evidence and the value of each bin of all histograms, with this strength of the prior."
+    "Return the log evidence and the value of each bin of all histograms, for the prior strength of each bin."
     ends = begins.roll(-1)
     upper = lower.roll(-1).masked_fill(ends, 1)
     first = torch.searchsorted(s, lower, right=True).masked_fill(begins, 0)
     last = first.roll(-1).masked_fill(ends, len(s))
     n, h = (last - first).double(), hits[last] - hits[first]
     a = strength*(upper + lower)/2
-    b = strength*((1 - upper) + (1 - lower))/2  # above 0 also where the mid-point rounds to 1
+    b = strength*((1 - upper) + (1 - lower))/2  # above 0 even if the midpoint rounds to 1
     evidence = torch.lgamma(strength) - torch.lgamma(n + strength)
     evidence += torch.lgamma(h + a) - torch.lgamma(a)
     evidence += torch.lgamma(n - h + b) - torch.lgamma(b)
@@ -158,9 +158,9 @@ def _bbq_bins(s, hits, lower, begins, strength):
 def bbq_map(
     score:Tensor,  # (N,) float64 in [0, 1]
     hit:Tensor,    # (N,) bool
-    numbers=None,  # of bins, a list; None: from N^(1/3)/10 to 10 N^(1/3)
+    numbers=None,  # list of numbers of bins; None: from N^(1/3)/10 to 10 N^(1/3)
 )->dict:           # edges, values: for `step_map`; bin_numbers and log_scores of the histograms
-    "Return the Bayesian mean of histograms with different numbers of bins [Naeini 2015]."
+    "Fit BBQ: return the mean of histograms with different numbers of bins, weighted by evidence [Naeini 2015]."
     check_unit_interval(score)
     if numbers is None: numbers = _bbq_numbers(len(score))
     if not len(numbers): raise ValueError('bin_numbers: got an empty list, expected at least one number of bins')

@@ -18,8 +18,8 @@ from ..core.atomic import atomic_write
 # %% ../../nbs/30_posthoc/02c_state.ipynb #ef8d2ca5
 def fitted_state(
     calibrator, # fitted; `fitted` names its attributes
-)->tuple[dict, dict]: # tensors, and numbers or words, by name
-    "Return the fitted attributes; ValueError for a value that is no tensor, number or list of dictionaries of tensors."
+)->tuple[dict, dict]: # tensors by name; numbers and strings by name
+    "Return the fitted attributes by name; raises ValueError for a type that a file cannot store."
     attributes = {name: getattr(calibrator, name) for name in ('n_classes_', 'input_', 'eps_')}
     columns = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
     fitted = columns or {name: _attribute(calibrator, name) for name in calibrator.fitted}
@@ -35,15 +35,15 @@ def fitted_state(
 
 def _attribute(calibrator, name):
     if hasattr(calibrator, name): return getattr(calibrator, name)
-    raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute, expected it after fit; '
-                     'set it in _fit, or take it out of `fitted`')
+    raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute after fit; '
+                     'set the attribute in _fit, or remove its name from `fitted`')
 
 def _is_table(table):
-    "Return True for a dictionary with at least one key, whose keys a file can hold."
+    "Return True if a dictionary has at least one key, and all keys are valid in a file."
     return bool(table) and all(isinstance(k, str) and not {'.', '/'} & {*k} for k in table)
 
 def _named_tensors(name, value):
-    "Return a fitted tensor, or the tensors of a list of dictionaries, each with a name for the file."
+    "Return the tensors of a fitted attribute, a tensor or a list of dictionaries, by their names in the file."
     named = {}
     if isinstance(value, Tensor): named = {name: value}
     elif isinstance(value, list) and all(isinstance(table, dict) and _is_table(table) for table in value):
@@ -55,7 +55,7 @@ def _named_tensors(name, value):
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #c3ce0b30
 def set_state(calibrator, tensors, numbers):
-    "Set the attributes that `fitted_state` returned; `input_` is None if the file does not say it."
+    "Set the attributes that `fitted_state` returned; `input_` is None if the file does not state the kind of input."
     columns = {name.partition('/')[0] for name in numbers if name.startswith('column_')}
     calibrator.columns_ = [clone(calibrator) for _ in columns]
     inner = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
@@ -72,11 +72,11 @@ def set_state(calibrator, tensors, numbers):
     for name, value in values.items(): setattr(calibrator, name, value)
 
 def _below(name, items):
-    "Return the items of an inner calibrator, without the prefix."
+    "Return the items of the inner calibrator `name`, without their prefix."
     return {k.removeprefix(f'{name}/'): v for k, v in items.items() if k.startswith(f'{name}/')}
 
 def _nested(tensors):
-    "Return the inverse of `_named_tensors`: names with dots become lists of dictionaries."
+    "Invert `_named_tensors`: turn names with dots into lists of dictionaries."
     values = {}
     for name in sorted(tensors, key=_sort_key):
         attribute, *rest = name.split('.')
@@ -89,18 +89,18 @@ def _nested(tensors):
     return values
 
 def _sort_key(name):
-    "Return a key by which table 2 comes before table 10."
+    "Return a sort key with numbers in numeric order, so that table 2 comes before table 10."
     return [int(word) if word.isdigit() else word for word in name.split('.')]
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #00428b5d
-MOST_CLASSES = 2**22  # a row of as many float64 logits takes 32 MiB
-LARGEST = 1e300       # larger numbers overflow in the first product
+MOST_CLASSES = 2**22  # a row of this many float64 logits takes 32 MiB
+LARGEST = 1e300       # larger numbers could overflow in the first product
 INPUTS = 'logits', 'probs'
 
 def check_record(
-    numbers:dict, # of a file, by name
+    numbers:dict, # the numbers of a file, by name
 ):
-    "Check the number of classes, the kind of input and eps, also of inner calibrators; raises ValueError."
+    "Raise ValueError for an invalid number of classes, kind of input or eps, also of inner calibrators."
     possible = dict(
         n_classes_=lambda v: type(v) is int and 1 <= v <= MOST_CLASSES,
         eps_=lambda v: isinstance(v, (int, float)) and 0 <= v < 1,
@@ -110,12 +110,12 @@ def check_record(
         if known and not known(value): raise ValueError(f'{path}: got {value!r:.40}')
 
 def check_numbers(
-    name:str, # of the attribute, for the message
+    name:str, # name of the attribute, for the error message
     value,    # a tensor or a number
-    shape,    # expected
+    shape,    # expected shape
     nan:bool=False, # True: nan is allowed
 ):
-    "Raise ValueError unless a fitted attribute has its shape and is finite."
+    "Raise ValueError unless a fitted attribute has the expected shape and is finite."
     found = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device='cpu')
     if found.shape != tuple(shape):
         raise ValueError(f'{name}: got shape {tuple(found.shape)}, expected {tuple(shape)}')
@@ -126,11 +126,11 @@ def check_numbers(
 # %% ../../nbs/30_posthoc/02c_state.ipynb #abb57a23
 def check_table(
     table:dict,  # name -> tensor
-    sizes:dict,  # name -> (a, b): a*n + b numbers, n being the size of the first, which rises; None: a scalar
-    shares=(),   # names of tensors in [0, 1]
-    nan=(),      # names of tensors that may hold nan
+    sizes:dict,  # name -> (a, b), for size a*n + b, where n is the size of the first tensor; or None for a scalar
+    shares=(),   # names of the tensors in [0, 1]
+    nan=(),      # names of the tensors that may contain nan
 ):
-    "Raise ValueError unless a fitted table has these entries, and all tensors are finite."
+    "Raise ValueError unless a fitted table has these finite tensors, and the first tensor strictly increases."
     for name in sizes:
         if name not in table: raise ValueError(f'{name}: missing, expected {", ".join(sizes)}')
     first = next(iter(sizes), None)
@@ -139,18 +139,18 @@ def check_table(
         a, b = sizes.get(name) or (0, 0)
         shape = (a*n + b,) if a else ()
         check_numbers(name, value, shape if name in sizes else value.shape, name in nan)
-        if name in shares and ((value < 0) | (value > 1)).any(): raise ValueError(f'{name}: got numbers beyond [0, 1]')
+        if name in shares and ((value < 0) | (value > 1)).any(): raise ValueError(f'{name}: got numbers outside [0, 1]')
     if n and (table[first].diff() <= 0).any(): raise ValueError(f'{first}: got numbers that do not rise')
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #3726529d
 _FORMAT = 'calibnb-calibrator/1'
 
 def write_state(path, head:str, tensors:dict):
-    "Write tensors, and a head as JSON, to a safetensors file, whole or not at all."
+    "Write tensors, and a header as JSON, atomically to a safetensors file."
     with atomic_write(path) as tmp: save_file(tensors, tmp, metadata=dict(format=_FORMAT, head=head))
 
 def read_state(path)->tuple[str, dict]:
-    "Return the head and the tensors of a file that `write_state` wrote; ValueError for any other file."
+    "Return the header and the tensors of a file that `write_state` wrote; raises ValueError for any other file."
     try:
         with safe_open(path, 'pt') as f: meta, tensors = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
     except SafetensorError as e: raise ValueError(f'path: {path} is not a safetensors file ({e})') from None
@@ -159,14 +159,14 @@ def read_state(path)->tuple[str, dict]:
     return meta.get('head', ''), tensors
 
 def trial_probabilities(calibrator)->Tensor:
-    "Return what a calibrator makes of a few confident rows of logits and of two rows of evenly spaced ones."
+    "Return the calibrated probabilities of confident test logits, and of two rows of evenly spaced logits."
     K = calibrator.n_classes_
     confident = 8*torch.eye(max(1, min(K, 2**20//K)), K, dtype=torch.float64, device='cpu')
     rising = torch.linspace(-8, 8, K, dtype=torch.float64, device='cpu')
     return calibrator._calibrated(torch.cat([confident, rising[None], -rising[None]]))
 
 def gives_probabilities(calibrator)->bool:
-    "Return True if trial logits become finite probabilities, and a temperature is positive."
+    "Return True if test logits give finite, non-negative probabilities, and any temperature is positive."
     K, probs = calibrator.n_classes_, trial_probabilities(calibrator)
     good = probs.shape[1:] == (K,) and probs.isfinite().all() and (probs >= 0).all()
     return bool(good) and getattr(calibrator, 'temperature_', 1.) > 0

@@ -191,7 +191,7 @@ def warn_at_bound(T, lo, hi):
                       'Fit on data with errors', stacklevel=4)
     if T >= hi*(1 - 1e-9):
         warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? '
-                      'They fit no better than chance', stacklevel=4)
+                      'The logits predict the labels no better than chance', stacklevel=4)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #4b5c926f
 temperature_lists = {

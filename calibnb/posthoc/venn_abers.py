@@ -20,7 +20,7 @@ def _above(W, S, i, j, k):
 def _slope(W, S, a, b): return (S[b] + 1 - S[a])/(W[b] + 1 - W[a])
 
 def tangent_point(W, S, hull, following, place, b):
-    "Return the points where the line touches the left and the right hull, starting from `place` and b."
+    "Return the points where the common tangent touches the left and the right hull; start at `place` and b."
     last, top = len(W) - 1, len(hull) - 1
     slope = _slope(W, S, hull[place], b)
     while True:
@@ -30,7 +30,7 @@ def tangent_point(W, S, hull, following, place, b):
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #06f97ab6
 def _hull_from_right(W, S):
-    "Return, for each point of the path, the next point on the lower hull of the path from there on."
+    "Return, for each point, the next point on the lower hull of the path that starts at this point."
     n = len(W) - 1
     following = [n]*(n + 1)
     for i in range(n - 1, -1, -1):
@@ -43,10 +43,10 @@ def _hull_from_right(W, S):
     return following
 
 def values_with_hit(count, hits):
-    "Return the isotonic value at each of n scores, and above all of them, when a hit is added there."
+    "Return the isotonic value of an added hit, at each of n scores and above all scores, as an array (n + 1,)."
     W, S = ([0., *np.cumsum(v).tolist()] for v in (count, hits))
     n, found, following = len(W) - 1, [], _hull_from_right(W, S)
-    hull, place, b = [], 0, 1   # lower hull on the left; the index of its tangent point; the tangent point on the right
+    hull, place, b = [], 0, 1   # left lower hull, the index of its tangent point, the tangent point on the right
     for i in range(1, n + 1):
         j = i - 1
         while len(hull) > 1 and _above(W, S, hull[-2], hull[-1], j): hull.pop()
@@ -63,16 +63,16 @@ def _folds(N, folds):
     return np.array_split(order, min(folds, N))
 
 def _gaps_around(scores, at, side):
-    """Return the gap of the scores for each gap and score of `at`, in turn.
+    """Return indices of gaps between `scores`, alternately for each gap and each score of `at`, (2n + 1,).
 
-    `side` is the gap, 'left' or 'right', of a score of `at` that is one of the scores."""
+    If a score of `at` is one of `scores`, its gap is the gap on the given side, 'left' or 'right'."""
     at_score = np.searchsorted(scores, at, side)
     in_gap = np.searchsorted(scores, at, 'right')
     return np.concatenate([[0], np.stack([at_score, in_gap], 1).reshape(-1)])
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #972a260c
 def _bounds(score, hit, weight):
-    "Return distinct scores (n,), and (n + 1,) values with a miss and with a hit for the gaps around them."
+    "Return distinct scores (n,), and p0 and p1 for the gaps around the scores, both (n + 1,)."
     u, count, hits = merged_scores(score, hit, weight)
     high = values_with_hit(count, hits)
     low = 1 - values_with_hit(count[::-1], (count - hits)[::-1])[::-1]
@@ -81,10 +81,10 @@ def _bounds(score, hit, weight):
 def venn_abers_map(
     score:Tensor,  # (N,) any finite numbers
     hit:Tensor,    # (N,) bool
-    folds:int|None=None, # of a cross predictor; None: an inductive predictor, one fit on all samples
+    folds:int|None=None, # folds of a cross predictor; None: an inductive predictor, one fit on all samples
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:           # scores (n,), odds (2n + 1,), low and high (2n + 1,): for `venn_abers`
-    "Return p0 and p1, with a new sample as a miss and as a hit, for each score and each gap [Vovk 2015]."
+    "Return p0 and p1, the values with a new sample as a miss and as a hit, for each score and gap [Vovk 2015]."
     check_finite('score', score)
     u = np.unique(score.double().cpu().numpy())
     miss, hits = [], []

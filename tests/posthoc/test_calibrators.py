@@ -571,7 +571,7 @@ def test_a_calibrator_that_forgets_what_it_fits_is_not_saved(attributes, mine, m
     monkeypatch.setattr(mine, "fitted", ())
     for name in attributes:
         monkeypatch.setattr(mine, name, torch.ones(1), raising=False)
-    with pytest.raises(ValueError, match="Mine: .*name all that _fit sets in Mine.fitted"):
+    with pytest.raises(ValueError, match="Mine: .*add the attributes that _fit sets to Mine.fitted"):
         mine().fit(LOGITS, TARGET).save(tmp_path/"c.safetensors")
     assert not list(tmp_path.iterdir())
 

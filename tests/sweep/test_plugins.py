@@ -282,7 +282,7 @@ WRONG = {  # body of a calibrator -> message
         "gives (nan, nan, nan) for sample 0",
     "def _logits(self, z): return z": "define _fit(logits, target) that sets",
     "def _fit(self, z, y): pass": "define _logits(z), or both _probs(z) and _log_probs(z)",
-    "def _fit(self, z, y): pass\ndef _logits(self, z): return -z": "changes the predicted class of sample 0, and says",
+    "def _fit(self, z, y): pass\ndef _logits(self, z): return -z": "changes the predicted class of sample 0, but has",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return z.nothing": "fails with AttributeError: 'Tensor' object",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return z[:, :2]": "gives shape (300, 2), expected (300, 3)",
     "def _fit(self, z, y): pass\ndef _probs(self, z): return z.softmax(1)*2\ndef _log_probs(self, z): return z":
