@@ -16,8 +16,8 @@ from . import confidence_maps, linear, scaling  # noqa: F401 -- they register th
 from .calibrator import Calibrator, make_calibrator, name_of, rows_per_piece
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
-COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # may come first
-ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq', 'beta', 'spline', 'venn_abers'         # may come second
+COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # first calibrators
+ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq', 'beta', 'spline', 'venn_abers'         # second calibrators
 
 def _binary_odds(logits):
     "Return log-odds (N, 1) of the logits of two classes."
@@ -25,20 +25,20 @@ def _binary_odds(logits):
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #2e9af450
 def calibrated_logits(
-    calibrator:Calibrator, # fitted, with `_logits`
+    calibrator:Calibrator, # a fitted calibrator with `_logits`
     logits:Tensor,         # (N, K); binary log-odds (N, 1)
 )->Tensor:                 # like the logits, float64
-    "Return the logits after calibration, before the softmax."
+    "Return the calibrated logits, before the softmax."
     if logits.shape[1] == 1: return _binary_odds(calibrated_logits(calibrator, class_logits(logits)))
     return torch.cat([calibrator._logits(z.double()) for z in logits.split(rows_per_piece(logits))])
 
 def held_out_logits(
-    calibrator:Calibrator, # with `_logits`; it is not changed
+    calibrator:Calibrator, # a calibrator with `_logits`; not modified
     logits:Tensor,         # (N, K); binary log-odds (N, 1)
     target:Tensor,         # (N,) class ids
     folds:int=5,
 )->Tensor:                 # like the logits, float64
-    "Return the calibrated logits of each sample, by a copy of the calibrator that was fitted on the other folds."
+    "Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds."
     folds, draw = min(folds, len(logits)//2), torch.Generator().manual_seed(0)
     if folds < 2: return calibrated_logits(clone(calibrator).fit(logits, target), logits)
     order = torch.randperm(len(logits), generator=draw, device='cpu').to(logits.device)
@@ -50,7 +50,7 @@ def held_out_logits(
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4
 class Composed(Calibrator, name='+'):
-    "A pipeline of a calibrator of all classes, `first_`, and a function of the confidence that it returns, `then_`."
+    "A pipeline of `first_`, which calibrates all classes, and `then_`, a function of the confidence after `first_`."
     fitted, keeps_prediction = ('first_', 'then_'), False
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
@@ -58,7 +58,7 @@ class Composed(Calibrator, name='+'):
     ): self.first, self.then = first, then
 
     def parts(self)->dict[str, Calibrator]:
-        "Return the two calibrators, not fitted, by the name of their attribute."
+        "Return the two unfitted calibrators by the names of their attributes."
         first, then = pick('first', self.first, COMPOSABLE), pick('then', self.then, ON_TOP)
         return dict(first_=make_calibrator(first), then_=make_calibrator(then))
 
@@ -72,12 +72,12 @@ class Composed(Calibrator, name='+'):
 
     @classmethod
     def on(cls,
-        first:Calibrator, # of `COMPOSABLE`, fitted
+        first:Calibrator, # a fitted calibrator of a class in `COMPOSABLE`
         then:str,         # one of `ON_TOP`
-        held_out,         # (N, K) or (N, 1) calibrated logits, by first calibrators that saw none of the labels
+        held_out,         # (N, K) or (N, 1) held-out calibrated logits of the first calibrator
         target,           # (N,) class ids
     )->'Composed':
-        "Return the pipeline of a fitted first calibrator, after fitting the second; raises ValueError for bad input."
+        "Fit the second calibrator and return its pipeline with a fitted first; raises ValueError for bad input."
         made = cls(name_of(first), then)
         pick('first', made.first, COMPOSABLE)
         made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready_logits(held_out), target)
@@ -88,11 +88,11 @@ class Composed(Calibrator, name='+'):
         if self.columns_: return super()._check_fitted()
         for part in (self.first_, self.then_):
             if max(2, part.n_classes_) != max(2, self.n_classes_):
-                raise ValueError(f'n_classes_: got {part.n_classes_} of a part, expected {self.n_classes_}')
+                raise ValueError(f'n_classes_: got {part.n_classes_} in the pipeline, expected {self.n_classes_}')
             part._check_fitted()
 
     def _record(self, kind, eps=0., names=()):
-        if not self.columns_: self.first_._record(kind, eps, names)  # the second takes the logits of the first
+        if not self.columns_: self.first_._record(kind, eps, names)  # then_ takes the logits of first_
         return super()._record(kind, eps, names)
 
     def _probs(self, z): return self.then_._probs(self.first_._logits(z))

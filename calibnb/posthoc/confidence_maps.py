@@ -22,10 +22,10 @@ from .calibrator import Calibrator
 from .state import check_table
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
-_PIECE = 2**17  # float64 logits at a time, a megabyte
+_PIECE = 2**17  # float64 logits in a chunk: 1 MiB
 
 def other_log_probs(z, k):
-    "Return log-probabilities of the classes other than k among themselves; minus infinity for k."
+    "Return log-probabilities given that the class is not k; the value for k is minus infinity."
     return z.scatter(1, k[:, None], -math.inf).log_softmax(1)
 
 def log_odds(z, k=None):
@@ -36,21 +36,21 @@ def log_odds(z, k=None):
         return z.gather(1, k[:, None])[:, 0] - top - rest.sub_(top[:, None]).exp_().sum(1).log()
     log_p, top = z.log_softmax(1), first_argmax(z)[:, None]
     rest = log_p.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
-    odds = log_p - torch.log1p(-log_p.exp().clamp_max(1 - 1e-16))  # the clamp is for the top class, replaced below
+    odds = log_p - torch.log1p(-log_p.exp().clamp_max(1 - 1e-16))  # the clamp is for top, replaced below
     return odds.scatter(1, top, log_p.gather(1, top) - rest)
 
-_JUST_BELOW = math.log1p(-2**-20)  # the distance of a capped share: more than float32 rounds
-_LEAST_LOG = -700.  # a smaller log-probability is not of a normal number, and leaves no digits for a sum
+_JUST_BELOW = math.log1p(-2**-20)  # log(cap/confidence), more than a rounding error of float32
+_LEAST_LOG = -700.  # exp of a smaller log-probability is subnormal and would lose digits in a sum
 
 def capped(log_p, log_value):
-    "Return log-probabilities (N, K) of the other classes, each below the confidence (N,), with the same sum of a row."
+    "Cap log-probabilities (N, K) of the other classes below the log-confidence (N,); keep the sum of each row."
     cap = log_value + _JUST_BELOW
     K, over = log_p.shape[1], log_p.amax(1) > cap
     rows = (over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))).nonzero()[:, 0]
     if not len(rows): return log_p
     share, cap = log_p[rows], cap[rows, None]
     share = torch.where(share.isneginf(), share, share.clamp_min(_LEAST_LOG))
-    ordered = share.sort(1, descending=True).values[:, :-1]  # m of them are capped, the others share the rest
+    ordered = share.sort(1, descending=True).values[:, :-1]  # m of the shares are capped, the others share the rest
     after = ordered.flip(1).logcumsumexp(1).flip(1)
     m = torch.arange(K - 1, dtype=share.dtype, device=share.device)
     factor = (after[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - after
@@ -58,18 +58,19 @@ def capped(log_p, log_value):
     return log_p.index_copy(0, rows, torch.minimum(share + factor.gather(1, fewest), cap))
 
 def normalised(log_p):
-    "Return log-probabilities of rows that sum to 1; uniform where all of a row are 0."
+    "Normalise probabilities of rows to a sum of 1; return a uniform row if all probabilities of the row are 0."
     total = log_p.logsumexp(1, keepdim=True)
     return torch.where(total.isneginf(), -math.log(log_p.shape[1]), log_p - total)
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #9285892d
 class ConfidenceMap(Calibrator):
-    """Functions of a score, in `maps_`: one of the score of the prediction, or with `mode='each'` one for each class.
+    """Functions of a score, in `maps_`: one function of the confidence, or with `mode='each'` one for each class.
 
-    A subclass gives `_fit_map(score, hit)`, the function as a dictionary of tensors, `_apply(map, score)`, its values,
-    and an `__init__` that stores `mode`; with `on_log_odds` score and value are log-odds, else probabilities.
-    `check_table` checks dictionaries from a file by `sizes` and `shares`. The score of a binary problem is of y = 1."""
-    keeps_prediction = False  # a confidence below 1/K is smaller than the probability of another class
+    A subclass defines `_fit_map(score, hit)`, which returns the function as a dictionary of tensors, `_apply(map,
+    score)`, which returns the values of the function, and an `__init__` that stores `mode`. With `on_log_odds`, scores
+    and values are log-odds, else probabilities. `sizes` and `shares` are the arguments of `check_table` for
+    dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
+    keeps_prediction = False  # if the confidence is below 1/K, another class has a larger probability
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()
 
@@ -77,16 +78,16 @@ class ConfidenceMap(Calibrator):
     def _apply(self, m, score): raise NotImplementedError(f'{type(self).__name__}: define _apply(map, score)')
 
     def _scores(self, z, k=None):
-        "Return the score of each class, or of class k of each row."
+        "Return the score of each class, or the score of class k of each row."
         if self.on_log_odds: return log_odds(z, k)
         return z.softmax(1) if k is None else z.softmax(1).gather(1, k[:, None])[:, 0]
 
     def _binary_scores(self, z):
-        "Return the score of y = 1 from the two columns 0 and z."
+        "Return the score of y = 1 from the two columns 0 and z, where z are log-odds."
         return z[:, 1] if self.on_log_odds else z[:, 1].sigmoid()
 
     def _log_values(self, m, score):
-        "Return the logarithms of the calibrated probability of a class, and of all other classes together."
+        "Return log p and log(1 - p), where p is the calibrated probability of a class."
         x = self._apply(m, score)
         if self.on_log_odds: return F.logsigmoid(x), F.logsigmoid(-x)  # 1 - sigmoid(x) would round to 0
         return x.log(), torch.log1p(-x)
@@ -108,7 +109,7 @@ class ConfidenceMap(Calibrator):
         if self.columns_: return super()._check_fitted()
         number = self.n_classes_ if pick('mode', self.mode, ('top', 'each')) == 'each' else 1
         if len(self.maps_) != number: raise ValueError(f'maps_: got {len(self.maps_)}, expected {number}')
-        nan = ['values'] if getattr(self, 'empty', '') == 'identity' else []  # of an empty bin
+        nan = ['values'] if getattr(self, 'empty', '') == 'identity' else []  # nan is the value of an empty bin
         for table in self.maps_: check_table(table, self.sizes, self.shares, nan)
 
     def _probs(self, z):
@@ -138,7 +139,7 @@ class HistogramBinning(ConfidenceMap, name='histogram'):
     sizes, shares = dict(edges=(1, 0), values=(1, -1), count=(1, -1)), ('edges', 'values')
     def __init__(self,
         n_bins:int=15,
-        scheme:str='width',   # 'width': equal-width bins; 'mass': equally many samples in each
+        scheme:str='width',   # 'width': equal-width bins; 'mass': equal-mass bins
         empty:str='midpoint', # value of a bin without samples: 'midpoint', 'identity' (the confidence) or 'zero'
         mode:str='top',       # 'top': the confidence of the prediction; 'each': one function for each class
         smooth:bool=True,     # (hits + 1)/(samples + 2), never 0 or 1; False: the share of hits, the textbook form
@@ -148,23 +149,23 @@ class HistogramBinning(ConfidenceMap, name='histogram'):
         return histogram_map(score, hit, self.n_bins, self.scheme, self.empty, self.smooth, weight)
 
 class Isotonic(ConfidenceMap, name='isotonic'):
-    "The rising function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."
+    "The non-decreasing function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."
     _apply, takes_weight = staticmethod(affine_map), True
     sizes, shares = dict(x=(1, 0), y=(1, 0)), ('y',)
     def __init__(self,
         mode:str='top',   # as in `HistogramBinning`
-        smooth:bool=True, # one more hit and miss at either end, never 0 or 1; False: the textbook form
+        smooth:bool=True, # add a hit and a miss at each end, never 0 or 1; False: the textbook form
     ): self.mode, self.smooth = mode, smooth
 
     def _fit_map(self, score, hit, weight=None): return isotonic_map(score, hit, self.smooth, weight)
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #9b34cbdf
 class Platt(ConfidenceMap, name='platt'):
-    "sigmoid(a s + b) of the log-odds s of the confidence [Platt 1999]; `maps_[0]` holds slope a and intercept b."
+    "sigmoid(a s + b), where s is the log-odds of the confidence [Platt 1999]; `maps_[0]` holds slope and intercept."
     on_log_odds, takes_weight = True, True
     _apply, sizes = staticmethod(platt), dict(slope=None, intercept=None)
     def __init__(self,
-        targets:str='platt', # 'platt': labels a little inside 0 and 1, see `soft_labels`; 'hard': 0 and 1
+        targets:str='platt', # 'platt': soft labels, see `soft_labels`; 'hard': 0 and 1
         mode:str='top',      # as in `HistogramBinning`
     ): self.targets, self.mode = targets, mode
 
@@ -172,9 +173,9 @@ class Platt(ConfidenceMap, name='platt'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #ea3f7222
 class BBQ(ConfidenceMap, name='bbq'):
-    """Bayesian mean of histograms with different numbers of bins [Naeini 2015].
+    """The Bayesian average of histograms with different numbers of bins [Naeini 2015].
 
-    `maps_[0]` holds edges, values and the log scores of the histograms."""
+    `maps_[0]` holds edges, values, the numbers of bins and the log scores of the histograms."""
     _apply, sizes, shares = staticmethod(step_map), dict(edges=(1, 0), values=(1, -1)), ('edges', 'values')
     def __init__(self,
         bin_numbers=None,  # list of numbers of bins; None: from N^(1/3)/10 to 10 N^(1/3)
@@ -185,24 +186,26 @@ class BBQ(ConfidenceMap, name='bbq'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #ec48dece
 class BetaCalibration(ConfidenceMap, name='beta'):
-    """sigmoid(a log c - b log(1 - c) + m) of the confidence c, rising [Kull 2017]; `maps_[0]` holds a, b and the
-    intercept m."""
+    """sigmoid(a log c - b log(1 - c) + m), where c is the confidence and a, b >= 0 [Kull 2017].
+
+    `maps_[0]` holds a, b and the intercept m."""
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, sizes = staticmethod(beta), dict(a=None, b=None, intercept=None)
     def __init__(self,
-        targets:str='platt', # 'platt': labels a little inside 0 and 1, as in `Platt`; 'hard': 0 and 1, as in the paper
+        targets:str='platt', # 'platt': soft labels, as in `Platt`; 'hard': 0 and 1, as in the paper
         mode:str='top',      # as in `HistogramBinning`
     ): self.targets, self.mode = targets, mode
 
     def _fit_map(self, odds, hit, weight=None): return beta_map(odds, hit, self.targets, weight)
 
 class SplineCalibration(ConfidenceMap, name='spline'):
-    """A smoothing spline of the log-odds of the confidence, with cross-validated smoothing, after [Lucena 2018];
+    """A smoothing spline of the log-odds of the confidence, with cross-validated smoothing, after [Lucena 2018].
+
     `maps_[0]` holds the knots x, the values y, the scale of x and the smoothing."""
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, sizes = staticmethod(spline), dict(x=(1, 0), y=(1, 0), scale=None, smoothing=None)
     def __init__(self,
-        n_knots:int=20,      # at most
+        n_knots:int=20,      # maximum number of knots
         smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation
         targets:str='platt', # as in `BetaCalibration`
         mode:str='top',      # as in `HistogramBinning`
@@ -213,13 +216,14 @@ class SplineCalibration(ConfidenceMap, name='spline'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #13d3fcf2
 class VennAbers(ConfidenceMap, name='venn_abers'):
-    """p1/(1 - p0 + p1), with isotonic values p0 and p1 for the new sample as a miss and as a hit [Vovk 2015];
-    `maps_[0]` holds the scores, and low = p0 and high = p1 of each score and each gap between scores."""
+    """p1/(1 - p0 + p1), with isotonic values p0 and p1 for the new sample as a miss and as a hit [Vovk 2015].
+
+    `maps_[0]` holds the scores, and the log-odds, low = p0 and high = p1 for each score and each gap between scores."""
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, shares = staticmethod(venn_abers), ('low', 'high')
     sizes = dict(scores=(1, 0), odds=(2, 1), low=(2, 1), high=(2, 1))
     def __init__(self,
-        folds:int|None=None, # of a cross predictor; None: an inductive predictor, one fit on all samples
+        folds:int|None=None, # folds of a cross predictor; None: an inductive predictor, one fit on all samples
         mode:str='top',      # as in `HistogramBinning`
     ): self.folds, self.mode = folds, mode
 

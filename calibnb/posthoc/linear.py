@@ -25,8 +25,8 @@ from .temperature import start_temperature, wide_enough
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #094a24b3
 class FullMap:
-    "Operations on parameters (K, K + 1): all weights of a class, then its offset."
-    sizes = staticmethod(lambda K: (K, K, K*(K - 1)))  # numbers of offsets, of diagonal and of off-diagonal weights
+    "Operations on parameters (K, K + 1): each row has all weights of a class, then its offset."
+    sizes = staticmethod(lambda K: (K, K, K*(K - 1)))  # numbers of offsets, diagonal and off-diagonal weights
 
     @staticmethod
     def identity(K): return torch.eye(K, K + 1, dtype=torch.float64, device='cpu')
@@ -36,12 +36,12 @@ class FullMap:
 
     @staticmethod
     def gradient(E, X):
-        "Return the gradient by the parameters (K, K + 1) from the gradient by the logits, E (K, N)."
+        "Return the gradient (K, K + 1) in the parameters from the gradient E (K, N) in the logits."
         return E @ X.T
 
     @staticmethod
     def features(X):
-        "Return (1, K + 1, N): what multiplies the parameters of any class in its logit."
+        "Return the features (1, K + 1, N) that multiply the parameters of each class."
         return X[None]
 
     @staticmethod
@@ -53,14 +53,14 @@ class FullMap:
 
     @staticmethod
     def weight_and_bias(D):
-        "Return I + D without its last column, and the last column."
+        "Return the weights, I plus all columns of D but the last, and the offsets, the last column of D."
         weight = D[:, :-1].clone()
         weight.diagonal().add_(1)
         return weight, D[:, -1].clone()
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #fbead4b4
 class DiagonalMap:
-    "Operations on parameters (K, 2): the weight of a class for its own input, and its offset."
+    "Operations on parameters (K, 2): each row has the weight and the offset of a class."
     sizes = staticmethod(lambda K: (K, K))
 
     @staticmethod
@@ -83,17 +83,17 @@ class DiagonalMap:
     def weight_and_bias(D): return 1 + D[:, 0], D[:, 1].clone()
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #00a8ca54
-_PIECE = 2**17          # inputs at a time: half a megabyte in float32
-_HESSIAN_SAMPLES = 2048 # at first
-_DENSE = 128            # parameters, at most, of which the whole Hessian is computed
+_PIECE = 2**17          # inputs in a chunk: 512 KiB in float32
+_HESSIAN_SAMPLES = 2048 # initial number of samples of the Hessian
+_DENSE = 128            # the Hessian matrix is computed up to this number of parameters
 
 class LinearObjective:
     """The penalised mean NLL of softmax((I + D) x~) as a function of D, for `minimise`.
 
-    `kind` is `FullMap` or `DiagonalMap`; X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas,
-    with `total` the sum of w; `dtype` is the precision of an evaluation; `hessian_samples` is how many samples the
-    Hessian has at most; `subsample` and `preconditioner` are made when the first step asks for them; `latest` holds the
-    D of the latest evaluation and its probabilities, if all samples were in one piece."""
+    `kind` is `FullMap` or `DiagonalMap`; X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
+    `total` is the sum of w; `dtype` is the precision of an evaluation; `hessian_samples` is the maximum number of
+    samples of the Hessian; `subsample` and `preconditioner` are computed by the first step that needs them; `latest`
+    holds the latest D and its probabilities, if all samples fit in one chunk."""
 
     def __init__(self, kind, X, y, S, w=None, dtype=None):
         self.kind, self.X, self.y, self.S, self.w = kind, X, y, S, w
@@ -103,7 +103,7 @@ class LinearObjective:
         self.latest:tuple = None, None
 
     def pieces(self):
-        "Yield the inputs (K + 1, n), labels (n,) and weights (n,), or None, of pieces of the samples."
+        "Yield the inputs (K + 1, n), the labels (n,) and the weights (n,) or None of each chunk of samples."
         size = max(1, _PIECE//len(self.X)) if self.X.is_cpu else len(self.y)
         for start in range(0, len(self.y), size):
             rows = slice(start, start + size)
@@ -112,7 +112,7 @@ class LinearObjective:
 
     @cached_property
     def Y(self):
-        "(K, m) weighted mean of e_y x~ᵀ."
+        "The weighted mean of e_y x~ᵀ, (K, m)."
         sums = torch.zeros_like(self.S)
         for X, y, w in self.pieces():
             w = X.new_ones(len(y)) if w is None else w
@@ -121,7 +121,7 @@ class LinearObjective:
         return sums/self.total
 
     def softmax(self, D, X):
-        "Return probabilities (K, n) of inputs, and the logarithm of the sum of exponentials (n,)."
+        "Return probabilities (K, n) and the log-sum-exp (n,) of the logits for inputs X."
         a = self.kind.logits((D + self.identity).to(X), X)
         top = a.amax(0)
         p = exp_(a.sub_(top))
@@ -129,7 +129,7 @@ class LinearObjective:
         return p.div_(total), total.log_().add_(top)
 
     def __call__(self, D):
-        "Return the value, and the gradient (K, m) in float64 on the CPU."
+        "Return the value and the gradient (K, m), in float64 on the CPU."
         value, sums = 0., torch.zeros_like(D)
         for X, _, w in self.pieces():
             p, logsumexp = self.softmax(D, X)
@@ -141,13 +141,13 @@ class LinearObjective:
         return value/self.total + ((penalty*D).sum() - labels).item(), sums/self.total - self.Y + 2*penalty
 
     def more_hessian_samples(self):
-        "Take four times as many samples for the Hessian; return False if it was of all of them."
+        "Use four times as many samples for the Hessian; return False if it already uses all samples."
         if self.hessian_samples >= len(self.y): return False
         self.hessian_samples, self.subsample, self.preconditioner = 4*self.hessian_samples, None, None
         return True
 
     def newton_step(self, D, G):
-        "Return the step (K, m): exact for a small Hessian, else by preconditioned conjugate gradients."
+        "Return the Newton step (K, m): exact for few parameters, else by preconditioned conjugate gradients."
         if self.subsample is None:
             step = -(-len(self.y)//self.hessian_samples)
             self.subsample = self.X[:, ::step].to(self.dtype).contiguous(), None if self.w is None else self.w[::step]
@@ -165,11 +165,11 @@ class Hessian:
     "Second derivatives of a `LinearObjective` at samples X (K + 1, n) with probabilities p (K, n) and weights w."
     def __init__(self, kind, X, p, S, w=None):
         self.kind, self.X, self.p = kind, X, p
-        self.w = X.new_full((X.shape[1],), 1/X.shape[1]) if w is None else (w/w.sum()).to(X)  # they sum to 1
+        self.w = X.new_full((X.shape[1],), 1/X.shape[1]) if w is None else (w/w.sum()).to(X)  # with sum 1
         self.S = S.to(X)
 
     def matrix(self):
-        "Return all second derivatives (K m, K m), in float64 on the CPU."
+        "Return the Hessian matrix (K m, K m), in float64 on the CPU."
         K, m = self.S.shape
         p, features = self.p.double(), self.kind.features(self.X.double())
         wp = (p*self.w)[:, None]*features
@@ -179,7 +179,7 @@ class Hessian:
         return H.cpu().add_((2*self.S.double().cpu()).flatten().diag())
 
     def times(self, V):
-        "Return H[V] (K, m)."
+        "Return the product H[V] (K, m)."
         a = self.kind.logits(V, self.X)
         a -= (self.p*a).sum(0)
         return self.kind.gradient(a.mul_(self.p).mul_(self.w), self.X) + 2*self.S*V
@@ -198,7 +198,7 @@ class DiagonalPreconditioner:
     def times(self, R): return (self.inverse @ R[:, :, None])[:, :, 0]
 
 class FullPreconditioner:
-    "The matrices (h_k M + D)⁻¹, about the inverses of the blocks of a Hessian of a `FullMap`."
+    "The matrices (h_k M + D)⁻¹, which approximate the inverse blocks of a Hessian of a `FullMap`."
     def __init__(self, hessian):
         p, X, penalty = hessian.p, hessian.X, 2*hessian.S.double().cpu()
         u, h = (1 - p.square().sum(0))*hessian.w, (p*(1 - p)*hessian.w).sum(1)
@@ -208,9 +208,9 @@ class FullPreconditioner:
         self.scale = D.rsqrt()
         values, vectors = torch.linalg.eigh(self.scale[:, None]*M.double().cpu()*self.scale)
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
-        self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # of each class
-        self.columns = self.vectors[:-1]/self.eigenvalues          # of the inverses, for the weight on the diagonal
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()            # of D over the penalty on the diagonal
+        self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
+        self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
+        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # of D over the penalty of the diagonal weight
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
@@ -225,8 +225,8 @@ def tempered_logits(
     logits:Tensor, # (N, K)
     target:Tensor, # (N,)
     weight:Tensor|None=None, # (N,) frequencies above 0
-)->tuple[Tensor, float]: # logits in float32 or better, in which no difference overflows; temperature
-    "Return logits to fit on, and their temperature, from a hundredth to a hundred times the size of the logits."
+)->tuple[Tensor, float]: # logits, wide enough that no difference overflows; temperature
+    "Return logits for the fit and their temperature; if it is at a bound, scale the bounds to the size of the logits."
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T
@@ -234,18 +234,18 @@ def tempered_logits(
     return z, start_temperature(logits, target, size or 1., weight)
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #a01269c1
-_FIRM_PENALTY = 1e-7  # large beside the rounding of a gradient in float32
-_UNBOUNDED = 1e4      # a logit as large belongs to a map that has no minimum
+_FIRM_PENALTY = 1e-7  # large compared with the rounding error of a gradient in float32
+_UNBOUNDED = 1e4      # a larger logit shows that the objective has no minimum
 
 def fit_linear_map(
     kind,              # `DiagonalMap` or `FullMap`
-    x:Tensor,          # (K, N) inputs, a sample a column
+    x:Tensor,          # (K, N) inputs, one column for each sample
     y:Tensor,          # (N,) labels
-    strengths:tuple,   # penalty of an offset, of a weight on the diagonal and, of a full map, of one off the diagonal
+    strengths:tuple,   # penalty of an offset, of a diagonal weight and, for a full map, of an off-diagonal weight
     w:Tensor|None=None,# (N,) frequencies above 0
-    name:str='',       # of the calibrator, for the warning
+    name:str='',       # name of the calibrator, for the warning
 )->Tensor:             # (K, m) D, float64 on the CPU
-    "Return the change from the identity with the least penalised NLL; warns if there is no minimum."
+    "Return the difference from the identity with the least penalised NLL; warns if there is no minimum."
     X, S = torch.cat([x, x.new_ones(1, len(y))]), kind.penalty(len(x), *strengths)
     dtype, tolerance, loose = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
     if min(strengths[0], strengths[-1]) > _FIRM_PENALTY: dtype, tolerance = torch.float32, 2e-8
@@ -267,16 +267,16 @@ def affine_logits(
     weight:Tensor, # (K, K), or (K,) for its diagonal
     bias:Tensor,   # (K,)
 )->Tensor:         # (N, K)
-    "Return W x + b of each row."
+    "Return W x + b for each row x."
     weight, bias = weight.to(x), bias.to(x)
     return F.linear(x, weight, bias) if weight.ndim == 2 else torch.addcmul(bias, x, weight)
 
-_TINY_PENALTY = 1e-10  # of a weight on the diagonal
+_TINY_PENALTY = 1e-10  # penalty of a diagonal weight
 
 class LinearScaling(Calibrator):
     """softmax(W x + b) of inputs x, with W in `weight_` and b in `bias_`.
 
-    A subclass has a `kind` of map, the `_strengths` of its penalty, and `_inputs` if they are not the logits."""
+    A subclass defines the `kind` of map, the `_strengths` of the penalty, and `_inputs` if x is not the logits."""
     kind, keeps_prediction = FullMap, False
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=('K', 'K'), bias_=('K',))
 
@@ -287,7 +287,7 @@ class LinearScaling(Calibrator):
         strengths = self._strengths(*z.shape, T)
         D = fit_linear_map(self.kind, (self._inputs(z)/T).T, target, strengths, name=type(self).__name__)
         weight, bias = self.kind.weight_and_bias(D)
-        # of all maps with these probabilities the one with the least offsets and weights, which rounding has missed
+        # rounding leaves means other than 0; remove them, which changes no probability
         if weight.ndim == 2: weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)
         bias -= bias.mean()
         self.weight_, self.bias_ = weight/T, bias
@@ -300,25 +300,25 @@ class VectorScaling(LinearScaling, name='vector'):
     def _strengths(self, N, K, T): return 0., _TINY_PENALTY
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #d0fa6b51
-_OFF_DIAGONAL = .3  # sum of the weights off the diagonal of a row that the prior expects, relative to the one on it
+_OFF_DIAGONAL = .3  # prior ratio of the summed off-diagonal weights of a row to its diagonal weight
 
 def odir_strengths(lam, mu, N, K, T):
-    "Return the penalties of an offset, of a weight on the diagonal and of one off it, for inputs divided by T."
+    "Return the penalties of an offset, a diagonal and an off-diagonal weight, for inputs divided by T."
     _check_strengths(lam=lam or 0., mu=mu or 0.)
     off_diagonal = K/(2*_OFF_DIAGONAL**2*N) if lam is None else lam/(T*T*K*(K - 1))
     return 1/(2*N) if mu is None else mu/K, _TINY_PENALTY, off_diagonal
 
 class MatrixScaling(LinearScaling, name='matrix'):
-    "softmax(W logits + b) with `weight_` (K, K), `bias_` (K,) and the penalty ODIR [Guo 2017; Kull 2019]."
+    "softmax(W logits + b) with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Guo 2017; Kull 2019]."
     def __init__(self,
-        lam:float|None=None, # strength of the penalty off the diagonal; None: T²K²(K - 1)/(.18 N)
+        lam:float|None=None, # strength of the penalty of off-diagonal weights; None: T²K²(K - 1)/(.18 N)
         mu:float|None=None,  # strength of the penalty of the offsets; None: K/(2 N)
     ): self.lam, self.mu = lam, mu
 
     def _strengths(self, N, K, T): return odir_strengths(self.lam, self.mu, N, K, T)
 
 class Dirichlet(LinearScaling, name='dirichlet'):
-    "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the penalty ODIR [Kull 2019]."
+    "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Kull 2019]."
     def __init__(self,
         lam:float|None=None, # as in `MatrixScaling`
         mu:float|None=None,  # as in `MatrixScaling`
@@ -331,9 +331,9 @@ class Dirichlet(LinearScaling, name='dirichlet'):
 def mixed_log_probs(
     z:Tensor,          # (N, K) logits
     temperature:float,
-    uniform:float,     # weight of the uniform, above 0
-    classes:int=1,     # the dimension of the classes
-)->Tensor:             # like z
+    uniform:float,     # weight of the uniform distribution, above 0
+    classes:int=1,     # dimension of the classes
+)->Tensor:             # in the shape of z
     "Return log((1 - uniform) softmax(z/temperature) + uniform/K)."
     a = z/temperature
     p = exp_(a - a.amax(classes, keepdim=True))
@@ -341,9 +341,9 @@ def mixed_log_probs(
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #e1307236
 class StructuredScaling(Calibrator):
-    """softmax(W x + b) of `mixed_log_probs` x by `temperature_` and `uniform_`, with W in `weight_` and b in `bias_`.
+    """softmax(W x + b) with x = `mixed_log_probs` for `temperature_` and `uniform_`, W in `weight_` and b in `bias_`.
 
-    A subclass has a `kind` of map, and the strengths of its penalty as options."""
+    A subclass defines the `kind` of map, and the strengths of the penalty as options."""
     keeps_prediction, in_audits, takes_weight = False, False, True
     fitted = 'temperature_', 'uniform_', 'weight_', 'bias_'
     shapes = dict(temperature_=(), uniform_=(), weight_=('K', 'K'), bias_=('K',))
@@ -367,7 +367,7 @@ class StructuredVectorScaling(StructuredScaling, name='svs'):
     kind, shapes = DiagonalMap, StructuredScaling.shapes | dict(weight_=('K',))
     def __init__(self,
         intercept:float=1., # strength of the penalty of the offsets
-        diagonal:float=1.,  # of the weights
+        diagonal:float=1.,  # strength of the penalty of the weights
     ): self.intercept, self.diagonal = intercept, diagonal
 
 class StructuredMatrixScaling(StructuredScaling, name='sms'):
@@ -375,6 +375,6 @@ class StructuredMatrixScaling(StructuredScaling, name='sms'):
     kind = FullMap
     def __init__(self,
         intercept:float=1.,    # strength of the penalty of the offsets
-        diagonal:float=1.,     # of the weights on the diagonal
-        off_diagonal:float=1., # of the weights off the diagonal
+        diagonal:float=1.,     # strength of the penalty of the diagonal weights
+        off_diagonal:float=1., # strength of the penalty of the off-diagonal weights
     ): self.intercept, self.diagonal, self.off_diagonal = intercept, diagonal, off_diagonal

@@ -11,7 +11,7 @@ from calibnb.posthoc.calibrator import (  # noqa: F401
 )
 from .composed import COMPOSABLE, ON_TOP
 
-for name in dict.fromkeys([*COMPOSABLE, *ON_TOP, *CALIBRATORS]):  # from simple to complex, then what users registered
+for name in dict.fromkeys([*COMPOSABLE, *ON_TOP, *CALIBRATORS]):  # from simple to complex, then user-defined
     CALIBRATORS[name] = CALIBRATORS.pop(name)
 
 # %% ../../nbs/30_posthoc/06a_named.ipynb #5a0c8f14

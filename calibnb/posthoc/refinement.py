@@ -21,25 +21,25 @@ from .named import make_calibrator
 
 # %% ../../nbs/30_posthoc/07_refinement.ipynb #2be649f1
 def _uncalibrated_scores(logits, target, score):
-    "Return float64 scores (N,) of the softmax of logits, or of the sigmoid of binary log-odds."
+    "Return float64 scores (N,) of softmax(logits), or of sigmoid(logits) if the logits are binary log-odds."
     if score == 'nll': return F.cross_entropy(class_logits(logits), target, reduction='none')
     return brier_of_samples(logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1), target)
 
 def held_out_scores(
     logits,                  # (N, K) or (N, K, d1, ...); binary log-odds (N,) or (N, 1)
     target,                  # (N,) or (N, d1, ...) class ids
-    calibrator='temperature',# its name, or a calibrator, which is not changed
-    *, score:str='nll',      # or 'brier'
+    calibrator='temperature',# name of a calibrator, or a calibrator, which is not modified
+    *, score:str='nll',      # 'nll' or 'brier'
     folds:int=5,
-    seed:int=0,              # of the folds
+    seed:int=0,              # seed of the folds
 )->Tensor:                   # (N,) float64, in the order of the samples
-    "Return the score of each sample by a calibrator that was fitted on the other folds."
+    "Return the score of each sample after calibration, by a calibrator that is fitted on the other folds."
     pick('score', score, ('nll', 'brier'))
     logits, target = check_logits(logits, target, values=True, least=1)
     refuse_probs(logits)
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
-        raise ValueError(f'folds: got {folds}, expected 2 or more, of at least 2 of the {N} samples')
+        raise ValueError(f'folds: got {folds}, expected 2 or more folds of at least 2 of the {N} samples')
     if isinstance(calibrator, str): calibrator = make_calibrator(calibrator)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed), device='cpu').to(logits.device)
     splits, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])
@@ -54,15 +54,16 @@ def held_out_scores(
 def score_decomposition(
     logits, target,          # as in `held_out_scores`
     calibrator='temperature',# 'temperature' for the TS-refinement
-    *, score:str='nll',      # or 'brier'
+    *, score:str='nll',      # 'nll' or 'brier'
     folds:int=5,
-    n_boot:int=400,          # resamples
-    level:float=.95,         # of the intervals, in (0, 1)
-    seed:int=0,              # of folds and resamples
-)->dict[str, Measure]:       # the score by its name, 'calibration' and 'refinement'; the first is their sum
-    """Return calibration and refinement error, cross-fitted, with bootstrap intervals [Berta 2025].
+    n_boot:int=400,          # number of bootstrap resamples
+    level:float=.95,         # level of the intervals, in (0, 1)
+    seed:int=0,              # seed of folds and resamples
+)->dict[str, Measure]:       # 'nll' or 'brier', 'calibration' and 'refinement'; the score is the sum of the other two
+    """Return cross-fitted calibration and refinement errors with bootstrap intervals [Berta 2025].
 
-    Calibration is the decrease of NLL or Brier score by post-hoc calibration, refinement the remaining score."""
+    The calibration error is the decrease of NLL or Brier score by post-hoc calibration; the refinement error is the
+    remaining score."""
     check_level(level)
     refinement = held_out_scores(logits, target, calibrator, score=score, folds=folds, seed=seed).cpu()
     logits, target = check_logits(logits, target, least=1)

@@ -19,18 +19,18 @@ from .entropy_temperature import entropy_temperature, sample_temperatures
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5b9ec123
 class TemperatureScaling(Calibrator, name='temperature'):
-    "softmax(logits/T) with T > 0 in `temperature_` [Guo 2017]; the NLL of the samples of the fit never rises."
+    "softmax(logits/T), T > 0 in `temperature_` [Guo 2017]; criterion 'nll' never raises the NLL of the fit's samples."
     fitted, shapes = ('temperature_',), dict(temperature_=())
     takes_weight = True
     def __init__(self,
-        criterion:str='nll',   # to minimise: 'nll' or 'ece'
-        search:str|None=None,  # 'continuous' (NLL only), 'pool' (.01 to 10), 'grid' (.1 to 10); None: the first allowed
-        n_bins:int=15,         # of the ECE
+        criterion:str='nll',   # criterion to minimise: 'nll' or 'ece'
+        search:str|None=None,  # 'continuous', 'pool' (.01 to 10), 'grid' (.1 to 10); None: for NLL continuous, ECE pool
+        n_bins:int=15,         # number of bins of the ECE
     ): self.criterion, self.search, self.n_bins = criterion, search, n_bins
 
     @classmethod
     def reference(cls):
-        "Return the variant of the tables of [Mukhoti 2020] and [Lin 2025]: the least ECE on the grid."
+        "Return the variant that [Mukhoti 2020] and [Lin 2025] report in their tables: the least ECE on the grid."
         return cls('ece', 'grid')
 
     def _fit(self, logits, target, weight=None):
@@ -38,7 +38,8 @@ class TemperatureScaling(Calibrator, name='temperature'):
         check_bins(self.n_bins)
         search = self._search()
         if weight is not None and (self.criterion, search) != ('nll', 'continuous'):
-            raise ValueError('sample_weight: given for a search in a list; take criterion="nll", search="continuous"')
+            raise ValueError('sample_weight: not supported by a search in a list; '
+                             'take criterion="nll", search="continuous"')
         if self.criterion == 'ece': self.temperature_ = ece_temperature_in(logits, target, search, self.n_bins)[0]
         elif search == 'continuous': self.temperature_ = nll_temperature(logits, target, weight=weight)
         else: self.temperature_ = nll_temperature_in(logits, target, search)
@@ -46,24 +47,24 @@ class TemperatureScaling(Calibrator, name='temperature'):
     def _search(self):
         if self.criterion == 'nll': return self.search or 'continuous'
         if self.search == 'continuous':
-            raise ValueError('search: got "continuous", but the ECE jumps with the temperature; take "pool" or "grid"')
+            raise ValueError('search: got "continuous", but the ECE is discontinuous; take "pool" or "grid"')
         return self.search or 'pool'
 
     def _logits(self, z): return z/self.temperature_
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #0ffa9807
 class OracleECE(NamedTuple):
-    "The least ECE over a list of temperatures, and its temperature."
+    "The least ECE over a list of temperatures, and the temperature that reaches this ECE."
     ece: float
     temperature: float
 
 def oracle_ece(
-    logits,             # (N, K), of the evaluation set
+    logits,             # (N, K) logits of the evaluation set
     target,             # (N,) class ids
     n_bins:int=15,
     search:str='pool',  # 'pool' or 'grid'
 )->OracleECE:
-    "Return the least ECE that a temperature of the list reaches on the evaluation set itself [Wang 2021, section 5.1]."
+    "Return the least ECE that any temperature of the list reaches on the evaluation set [Wang 2021, section 5.1]."
     check_bins(n_bins)
     logits, target = check_logits(logits, target, values=True)
     T, ece = ece_temperature_in(logits.detach(), target, search, n_bins)
@@ -77,10 +78,10 @@ class EnsembleTemperatureScaling(Calibrator, name='ets'):
     def _logits(self, z): return mixture_log_probs(z, self.temperature_, self.weights_.log())
 
 class EntropyTemperatureScaling(Calibrator, name='hts'):
-    """softmax(logits/T), with T = softplus(w log(H/log K) + b) of the entropy H of the sample's probabilities.
+    """softmax(logits/T) with T = softplus(w log(H/log K) + b), where H is the entropy of a sample [Balanya 2022, HTS].
 
-    w and b are in `weight_` and `bias_` [Balanya 2022, HTS]; the NLL of the samples of the fit is never above the NLL
-    of temperature scaling."""
+    w and b are in `weight_` and `bias_`. On the samples of the fit, the NLL is never above the NLL of temperature
+    scaling."""
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=(), bias_=())
     in_audits, takes_weight = False, True
     def _fit(self, logits, target, weight=None): self.weight_, self.bias_ = entropy_temperature(logits, target, weight)

@@ -57,7 +57,7 @@ def histogram_map(
     check_unit_interval(score)
     pick('scheme', scheme, ('width', 'mass'))
     if scheme == 'mass' and weight is not None:
-        raise ValueError("sample_weight: given for bins of equally many samples; take scheme='width'")
+        raise ValueError("sample_weight: not supported by scheme='mass'; take scheme='width'")
     if scheme == 'width':
         edges, ids = torch.arange(n_bins + 1, dtype=torch.float64, device='cpu')/n_bins, bin_ids(score, n_bins)
     else:

@@ -301,8 +301,8 @@ def test_weights_of_less_than_two_samples_warn(name):
 
 @pytest.mark.parametrize("calibrator, weight, message", [
     (BBQ(), torch.ones(48), "sample_weight: given, but BBQ takes none"),
-    (TemperatureScaling("ece"), torch.ones(48), "sample_weight: given for a search in a list"),
-    (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: given for bins of equally many samples"),
+    (TemperatureScaling("ece"), torch.ones(48), "sample_weight: not supported by a search in a list"),
+    (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: not supported by scheme='mass'"),
     (Platt(), torch.ones(47), r"sample_weight: shape \(47,\), want \(48,\)"),
     (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"),
     (Platt(), torch.zeros(48), "sample_weight: got 0 for every"),
@@ -644,7 +644,7 @@ DAMAGE = [  # calibrator, change of its file, reason; None: it is as good as bef
     ("platt", table("slope", lambda t: t[None]), "slope: got shape"),
     ("spline", table("scale", put(math.nan)), "scale: got nan"),
     ("venn_abers", table("odds", put(-math.inf, 1)), "odds: got -inf"),
-    ("temperature+platt", numbers(**{"first_/n_classes_": 7}), "n_classes_: got 7 of a part"),
+    ("temperature+platt", numbers(**{"first_/n_classes_": 7}), "n_classes_: got 7 in the pipeline"),
     ("temperature+platt", numbers(**{"first_/temperature_": 1e308}), "temperature_: got 1e.308"),
 ]
 
