@@ -210,7 +210,7 @@ class FullPreconditioner:
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
         self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # of D over the penalty of the diagonal weight
+        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # relative excess of D over the diagonal weight's penalty
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):

@@ -17,7 +17,7 @@ from ..core.atomic import atomic_write
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #ef8d2ca5
 def fitted_state(
-    calibrator, # fitted; `fitted` names its attributes
+    calibrator, # fitted calibrator, whose `fitted` names the attributes
 )->tuple[dict, dict]: # tensors by name; numbers and strings by name
     "Return the fitted attributes by name; raises ValueError for a type that a file cannot store."
     attributes = {name: getattr(calibrator, name) for name in ('n_classes_', 'input_', 'eps_')}

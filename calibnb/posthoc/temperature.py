@@ -31,7 +31,7 @@ from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172
 _PIECE = 2**18         # logits in a chunk: 1 MiB in float32, which fits in the CPU cache
 _STORED = 2**24        # chunks are stored between evaluations up to this number of logits: 64 MiB in float32
-_TRANSPOSE_UP_TO = 64  # classes
+_TRANSPOSE_UP_TO = 64  # largest number of classes for the transposed array
 
 def class_dimension(K):
     "Return the dimension for K classes: the first for few classes, since their sums are then faster."
