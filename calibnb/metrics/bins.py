@@ -19,7 +19,7 @@ from ..core.options import pick
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #baac89d5
 _MAX_BINS = 2**20  # up to here conf*n_bins is rounded by less than 2**20 * 2**-53, far below _EDGE_TOLERANCE
-_EDGE_TOLERANCE = 1e-6   # in widths of a bin
+_EDGE_TOLERANCE = 1e-6   # in bin widths
 
 def check_bins(n_bins):
     "Raise ValueError unless `n_bins` is a whole number from 1 to 2**20."
@@ -35,8 +35,8 @@ def check_closed(closed):
 def bin_ids(
     conf:Tensor,         # floating point in [0, 1], any shape
     n_bins:int,          # equal-width bins
-    closed:str='right',  # 'right': (lo, hi], 0 in the first; 'left': [lo, hi), 1 in the last
-)->Tensor:               # int32 in 0..n_bins-1, like conf
+    closed:str='right',  # 'right': (lo, hi], 0 in the first bin; 'left': [lo, hi), 1 in the last bin
+)->Tensor:               # int32 in 0..n_bins-1, the shape of conf
     "Return the equal-width bin of each confidence."
     check_closed(closed)
     if conf.dtype == torch.float64 and not conf.is_cpu: return _ids_by_edges(conf, n_bins, closed)  # no synchronising
@@ -50,33 +50,33 @@ def bin_ids(
     return ids
 
 def _ids_by_edges(conf, n_bins, closed):
-    "Return bins by comparison with the edges: slow and exact."
+    "Return the bins by a comparison with the edges, which is slow and exact."
     inner = torch.arange(1, n_bins, dtype=torch.float64, device=conf.device)/n_bins
     return torch.bucketize(conf, inner, right=closed == 'left', out_int32=True)
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #12113e11
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
-    "A reliability diagram's table, one entry a bin; `nan` where a bin is empty."
-    lo:Tensor     # (M,) lower edge (for equal mass: smallest confidence)
-    hi:Tensor     # (M,) upper edge (for equal mass: largest confidence)
+    "The table of a reliability diagram, one row for each bin; `nan` where a bin is empty."
+    lo:Tensor     # (M,) lower edge; with equal mass, the smallest confidence
+    hi:Tensor     # (M,) upper edge; with equal mass, the largest confidence
     count:Tensor  # (M,) int64 samples
     acc:Tensor    # (M,) accuracy
     conf:Tensor   # (M,) mean confidence
-    mass:Tensor|None = None  # (M,) float64 sum of the samples' weights; None: each weighs 1
+    mass:Tensor|None = None  # (M,) float64 sum of the sample weights; None: every weight is 1
 
     @property
     def gap(self):
-        "(M,) accuracy minus confidence: negative where overconfident."
+        "(M,) accuracy minus confidence; negative where the model is overconfident."
         return self.acc - self.conf
     @property
     def weight(self):
-        "(M,) share of the samples, or of their weights."
+        "(M,) share of the samples; with sample weights, share of the total weight."
         mass = self.count.double() if self.mass is None else self.mass
         return mass/mass.sum()
     @property
     def noise(self):
-        "(M,) variance of a hit, unbiased; 0 in a bin of one sample, which shows no spread."
+        "(M,) unbiased variance of a hit; 0 in a bin of one sample."
         if self.mass is not None: raise ValueError('sample_weight: noise needs counts; leave the weights out')
         return hit_variance(self.acc, self.count)
     def frame(self):
@@ -86,10 +86,10 @@ class ReliabilityBins:
         return pd.DataFrame({k: getattr(self, k).numpy() for k in columns})
 
 def hit_variance(
-    rate:Tensor,   # hits per sample
-    count:Tensor,  # samples
+    rate:Tensor,   # share of hits
+    count:Tensor,  # number of samples
 )->Tensor:
-    "Return the unbiased variance of a hit, p(1 - p) n/(n - 1); 0 for one sample, which shows no spread."
+    "Return the unbiased variance of a hit, p(1 - p) n/(n - 1); 0 for a single sample."
     return rate*(1 - rate)*count/(count - 1).clamp_min(1)
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #f8c98514
@@ -98,9 +98,9 @@ def bin_sums(
     conf:Tensor,  # (N,) confidence
     hit:Tensor,   # (N,) bool, True for a correct prediction
     n_bins:int,   # M
-    weight:Tensor|None=None, # (N,) of the samples; None: each weighs 1
-)->Tensor:        # (3, M) float64 on their device; with weights (4, M)
-    "Return the samples, hits, sum of confidences and, given weights, weight of each bin; sums of batches add up."
+    weight:Tensor|None=None, # (N,) sample weights; None: every weight is 1
+)->Tensor:        # (3, M) float64 on the device of the samples; with weights (4, M)
+    "Return samples, hits, sum of confidences and, with weights, sum of weights of each bin; add the sums of batches."
     if not ids.is_cpu:
         each = [hit, conf] if weight is None else [weight*hit, weight*conf, weight]
         return scatter_sums(ids, n_bins, [torch.ones_like(ids), *each])
@@ -112,10 +112,10 @@ def bin_sums(
     confs = torch.bincount(ids, weights=conf.double(), minlength=n_bins)
     return torch.stack([misses + hits, hits, confs])
 
-_MIN_ADDRESSES = 2**12  # additions to one address wait for each other, so bins are summed in several copies
+_MIN_ADDRESSES = 2**12  # additions to one address wait for one another, so each bin is summed in several copies
 
 def scatter_sums(ids, n_bins, values):
-    "Return (V, M) float64 sums of V times (N,) values over bins, on their device and without synchronising."
+    "Sum V arrays of (N,) values in each bin, without synchronising: (V, M) float64 on the device of the values."
     copies = max(1, _MIN_ADDRESSES//n_bins)
     address = ids + n_bins*(torch.arange(len(ids), device=ids.device) % copies)
     values = torch.stack([v.double() for v in values], 1)
@@ -130,7 +130,7 @@ def _table(sums, lo, hi):
     return ReliabilityBins(lo.to(sums.device), hi.to(sums.device), samples.long(), hits/total, confs/total, mass)
 
 def width_table(
-    sums:Tensor,  # (3, M) or (4, M) of `bin_sums`, of equal-width bins
+    sums:Tensor,  # (3, M) or (4, M), the `bin_sums` of equal-width bins
 )->ReliabilityBins:
     "Make the table of equal-width bins from their sums."
     M = sums.shape[1]
@@ -150,16 +150,16 @@ def mass_table(
     conf:Tensor,       # (N,)
     hit:Tensor,        # (N,) bool
     n_bins:int,
-    ties:str='split',  # or 'group': equal confidences stay together, and bins may be missing
+    ties:str='split',  # or 'group': equal confidences share a bin, and there may be fewer bins
 )->ReliabilityBins:
-    "Make the table of bins with equally many samples; at most N bins."
+    "Make the table of bins with equal numbers of samples; at most N bins."
     pick('ties', ties, ('split', 'group'))
     conf, order = conf.double().sort(stable=True)
     first = equal_mass_starts(len(conf), n_bins, conf.device)
     last = F.pad(first[1:], (0, 1), value=len(conf)) - 1
     ids = torch.arange(len(first), device=conf.device).repeat_interleave(last - first + 1, output_size=len(conf))
     if ties == 'group':
-        ids = ids[torch.searchsorted(conf, conf)].unique_consecutive(return_inverse=True)[1]  # some may be missing
+        ids = ids[torch.searchsorted(conf, conf)].unique_consecutive(return_inverse=True)[1]  # some ids may be missing
         last = ids.bincount().cumsum(0) - 1
         first = F.pad(last[:-1] + 1, (1, 0))
     return _table(bin_sums(ids, conf, hit[order], len(last)).cpu(), conf[first], conf[last])
@@ -167,11 +167,11 @@ def mass_table(
 BIN_RULES = {'width': width_bins, 'mass': mass_table}  # scheme -> function of confidences, hits and a number of bins
 
 def equal_mass_starts(
-    n:int,      # sorted samples
+    n:int,      # number of sorted samples
     n_bins:int,
     device='cpu',
 )->Tensor:      # (min(n, n_bins),) int64
-    "Return the first position of each bin when sizes differ by at most one, the larger bins first."
+    "Return the first position of each bin; sizes differ by at most one, and larger bins come first."
     size, larger = divmod(n, n_bins)
     k = torch.arange(min(n, n_bins), device=device)
     return k*size + k.clamp_max(larger)
@@ -182,7 +182,7 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, rising
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounded as in that code
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # as [Mukhoti 2020] rounds
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)
@@ -197,7 +197,7 @@ def mukhoti_adaptive_ece(
     "Return the adaptive ECE of [Mukhoti 2020, code]: interpolated edges, and the smallest confidence in no bin."
     conf, N = conf.double(), len(conf)
     ids = torch.bucketize(conf, interpolated_edges(conf, n_bins)) - 1
-    inside = ids >= 0  # -1: not above the lowest edge
+    inside = ids >= 0  # -1: at the lowest edge
     gaps = torch.bincount(ids[inside], weights=(hit.double() - conf)[inside], minlength=n_bins)
     return (gaps.abs().sum()/N).cpu()
 
@@ -206,24 +206,24 @@ def chunks(
     scores:Tensor,   # (N, K)
     target:Tensor,   # (N,)
     size:int=2**20,  # numbers in a chunk
-):                   # an iterator over pairs of rows and their targets
-    "Split rows into chunks that fit into the cache of a CPU; on other devices there is one chunk."
+):                   # an iterator over pairs of a chunk of rows and its labels
+    "Split rows into chunks that fit into the CPU cache; on other devices return one chunk."
     rows = max(1, size//scores.shape[1]) if scores.is_cpu else len(scores)
     return zip(scores.split(rows), target.split(rows))
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #1a8a1f21
 def _hit_probs(p, y):
-    "Return the probabilities that are hits, and their columns; binary samples with the label 0 have none."
+    "Return the probabilities of the labels and their columns; leave out binary samples with the label 0."
     if p.shape[1] > 1: return p.gather(1, y[:, None])[:, 0], y
     return p[y == 1, 0], y[y == 1] - 1
 
 def class_sums(
-    probs:Tensor,   # (N, K), or (N, 1) of class 1
+    probs:Tensor,   # (N, K), or (N, 1) for class 1
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
     closed:str='right',
-)->Tensor:          # (4, K, M) float64 on their device
-    "Return samples, hits, confidences and squared confidences of each class's bins, summed; sums of batches add up."
+)->Tensor:          # (4, K, M) float64 on the device of probs
+    "Count samples and hits and sum p and p² in each bin of each class; the sums of batches can be added."
     check_bins(n_bins)
     if not probs.is_cpu: return _dense_class_sums(probs, target, n_bins, closed)
     N, K = probs.shape
@@ -235,7 +235,7 @@ def class_sums(
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
-        above_first = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M of a row
+        above_first = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M in a row
         index = above_first.reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)
@@ -268,9 +268,9 @@ def class_gaps(
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
     closed:str='right',
-    weight:Tensor|None=None, # (N,) of the samples
-)->Tensor:          # (K, M) float64 on their device
-    "Sum (target == k) - p_k over the samples in each bin of each class k; sums of batches add up."
+    weight:Tensor|None=None, # (N,) sample weights
+)->Tensor:          # (K, M) float64 on the device of probs
+    "Sum (target == k) - p_k over the samples in each bin of each class k; the sums of batches can be added."
     if weight is None:
         _, hits, confs, _ = class_sums(probs, target, n_bins, closed)
         return hits - confs
@@ -290,7 +290,7 @@ def table_norm(
     table:ReliabilityBins,
     norm:str='l1',  # 'l1': weighted mean; 'l2': root of the weighted mean square; 'max'
 )->Tensor:          # 0-d float64
-    "Return a norm of the gaps of a table; an empty bin contributes nothing."
+    "Return a norm of the gaps of a table; empty bins do not count."
     check_norm(norm)
     gap, weight = table.gap.abs().nan_to_num(0.), table.weight
     if norm == 'l1': return (weight*gap).sum()
@@ -300,6 +300,6 @@ def table_norm(
 def squared_gaps(
     table:ReliabilityBins,
 )->Tensor:          # 0-d float64
-    "Return the weighted mean squared gap minus its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
+    "Return the weighted mean squared gap less its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
     unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
     return (table.weight*unbiased).sum()

@@ -19,17 +19,17 @@ from .samples import over_samples, sample_metric
 # %% ../../nbs/10_metrics/05_scores.ipynb #253f6d05
 @sample_metric('task', 'sample_weight')
 def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
-    "Return the share of samples whose most probable class is not the label; binary: 1 is predicted above one half."
+    "Return the share of misclassified samples; a binary prediction is 1 if P(y = 1) > 1/2."
     return 1 - samples.mean(samples.correct.double())
 
 @renamed_option('kind', 'task')
 def mean_confidence(
-    probs,                      # as in `error_rate`, and so are the options
+    probs,                      # as in `error_rate`, like the options
     *, task:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [1/K, 1]
-    "Return the mean probability of the predicted class; above the accuracy means overconfident on average."
+    "Return the mean probability of the predicted class; above the accuracy if the model is overconfident on average."
     def confidence(samples):
         top = samples.probs.amax(1).double()
         return samples.mean(torch.maximum(top, 1 - top) if samples.binary else top)
@@ -37,7 +37,7 @@ def mean_confidence(
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3a292bb8
 def _mean_on(samples, values, on):
-    "Average (N,) values over all samples, or over the correct or misclassified ones."
+    "Average (N,) values over all, correct or misclassified samples, as `on` says."
     if on == 'all': return samples.mean(values)
     if on == 'correct': return samples.mean(values, samples.correct)
     if on == 'incorrect': return samples.mean(values, ~samples.correct)
@@ -48,20 +48,20 @@ def nll(
     probs,                      # as in `error_rate`
     target,
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
-    eps:float=0.,               # floor under the probability of the label
+    eps:float=0.,               # lower bound of the probability of the label
     task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, inf], nats
-    "Return the mean negative log-likelihood; infinite, with a warning, when a label has probability 0 and `eps` is 0."
+    "Return the mean negative log-likelihood; if a label has probability 0 and `eps` is 0, warn and return infinity."
     if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
     zeros = 0
     def error(samples):
         nonlocal zeros
         p_y = samples.p_y.clamp_min(eps)
         value = _mean_on(samples, -p_y.log(), on)
-        may_wait = validate or p_y.is_cpu  # a look at values synchronises with a GPU
+        may_wait = validate or p_y.is_cpu  # reading values synchronises with a GPU
         if on == 'all' and may_wait and value.isinf(): zeros += (p_y == 0).sum().item()
         return value
     out = over_samples(error, probs, target, task, sample_weight, ignore_index, validate)
@@ -72,24 +72,24 @@ def nll(
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3b1f4323
 def brier_of_samples(
-    probs,   # (N, K), or (N, 1) of class 1
+    probs,   # (N, K), or (N, 1) for class 1
     target,  # (N,) class ids
 )->Tensor:   # (N,) in [0, 2]; binary in [0, 1]
-    "Return each prediction's squared distance to its one-hot label, or binary to its label, unchecked [Brier 1950]."
+    "Return the squared distance of each prediction to the one-hot label, binary to the label; unchecked [Brier 1950]."
     if probs.shape[1] == 1: return (probs[:, 0] - target).square()
     p_y = probs.gather(1, target[:, None])[:, 0]
     return probs.square().sum(1) - 2*p_y + 1
 
 @sample_metric('task', 'sample_weight')
 def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; binary in [0, 1]
-    "Return the mean squared distance from the prediction to the one-hot label, or binary to the label [Brier 1950]."
+    "Return the mean squared distance of the prediction to the one-hot label, binary to the label [Brier 1950]."
     return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
 @renamed_option('kind', 'task')
 def entropy(
-    probs,                      # as in `error_rate`, and so are the options
-    target=None,                # needed only to split by correctness, and to ignore labels
+    probs,                      # as in `error_rate`, like the options
+    target=None,                # needed only for `on` and `ignore_index`
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
@@ -108,11 +108,11 @@ def entropy(
 # %% ../../nbs/10_metrics/05_scores.ipynb #268fb475
 def learned_epoch(
     correct,  # (N, E) bool: True if sample i is classified correctly after epoch e
-)->Tensor:    # (N,) float64, epochs counted from 1; nan where the last epoch is wrong
-    "Return the first epoch from which on each sample is correct to the end [Wang 2021]."
+)->Tensor:    # (N,) float64, epochs counted from 1; nan if the sample is misclassified after the last epoch
+    "Return for each sample the first epoch from which on it is classified correctly until the end [Wang 2021]."
     correct = as_tensor(correct, 'correct')
     if correct.ndim != 2: raise ValueError(f'correct: shape {tuple(correct.shape)}, want (samples, epochs)')
     E = correct.shape[1]
     epochs = torch.arange(1, E + 1, device=correct.device)
-    last_wrong = ((~correct.bool())*epochs).amax(1)  # 0 where there is none
+    last_wrong = ((~correct.bool())*epochs).amax(1)  # 0 if the sample is always correct
     return torch.where(last_wrong < E, last_wrong.double() + 1, math.nan)
