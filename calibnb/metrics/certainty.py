@@ -30,7 +30,7 @@ from calibnb.metrics.variants import (
 )
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #c8b4be82
-_INTERVAL_OF = {  # error that noise raises -> its interval, or None
+_INTERVAL_OF = {  # metric with an invalid bootstrap interval -> function with a valid interval, or None
     ece: 'ece_ci', ada_ece: "ece_ci(scheme='mass')", classwise_ece: "ece_ci(scheme='classwise')",
     smooth_ece: "ece_ci(scheme='smooth')", debiased_ece: 'debiased_ece_ci', marginal_ce: 'marginal_ce_ci, with p=2,',
     overconfidence_error: 'one_sided_ci', underconfidence_error: "one_sided_ci(direction='under')",
@@ -41,10 +41,10 @@ _INTERVAL_OF = {  # error that noise raises -> its interval, or None
 def _advice(metric, task):
     if task: return f'take each column alone, without task={task!r}'
     if _INTERVAL_OF[metric]: return f'use {_INTERVAL_OF[metric]}'
-    return 'consistency_test says whether it is more than noise'
+    return 'use consistency_test to test the error against noise'
 
 def _warn_if_biased(metric, task=None):
-    "Warn the user if noise raises the metric, perhaps a `functools.partial`."
+    "Warn if the bootstrap interval of the metric is invalid; the metric may be a `functools.partial`."
     while isinstance(metric, partial): metric = metric.func
     if metric in _INTERVAL_OF:
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
@@ -52,7 +52,7 @@ def _warn_if_biased(metric, task=None):
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
 def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the number of samples, and a function that computes the metric of the samples in some rows."
+    "Return the number of samples, and a function that computes the metric of the samples with given row numbers."
     samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
     flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
     def value(rows):
@@ -62,14 +62,14 @@ def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, optio
     return len(samples), value
 
 def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the same for a multilabel task; the metric is nan if a column has no label left."
-    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises for a bad input
+    "Do the same as `_metric_of_samples` for a multilabel task; the metric is nan if a column has no label left."
+    over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)
     weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
     if sample_weight is not None: weight = _checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
     scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
-    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # a user's metric may have the old name
+    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # 'kind': the old name, in a user's metric
     shared = dict.fromkeys(names, 'multilabel')
     if ignore_index is not None: shared['ignore_index'] = ignore_index
     def value(rows):
@@ -85,15 +85,15 @@ def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
     probs,             # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,            # (N,) class ids
-    *, n_boot:int=200, # resamples
-    level:float=.95,   # of the interval, in (0, 1)
+    *, n_boot:int=200, # number of resamples
+    level:float=.95,   # confidence level, in (0, 1)
     seed:int=0,
-    task:str|None=None, # 'multilabel': columns are binary tasks, probs and labels of 0 and 1 are (N, K); rows are drawn
-    sample_weight=None, # (N,) numbers of at least 0, drawn together with their samples; for metrics that take it
-    ignore_index:int|None=None, # a label to leave out: its samples, or single labels of a multilabel task
+    task:str|None=None, # 'multilabel': probs and labels are (N, K), each column is a binary task; rows are drawn
+    sample_weight=None, # (N,) numbers of at least 0, drawn together with their samples; for metrics with weights
+    ignore_index:int|None=None, # a label whose samples are left out; in a multilabel task, single labels
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
-    "Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a better one."
+    "Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative."
     check_level(level)
     check_metric(metric)
     if task is not None: pick('task', task, ('multilabel',))
@@ -102,7 +102,7 @@ def bootstrap_ci(
     evaluated = _metric_of_columns if task else _metric_of_samples
     n, value = evaluated(metric, probs, target, sample_weight, ignore_index, options)
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # of an infinite NLL, at every resample
+        warnings.simplefilter('ignore')  # an infinite NLL would warn at every resample
         values = [as_tensor(value(rows)) for rows in resamples(n, n_boot, seed)]
     if values[0].ndim:
         raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; '
@@ -115,18 +115,18 @@ def ece_ci(
     probs,                 # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                # (N,) class ids
     n_bins:int=15,
-    *, scheme:str='width', # 'width' for `ece`, 'mass' for `ada_ece`, another of `BIN_RULES`, or 'classwise', 'smooth'
+    *, scheme:str='width', # 'width': `ece`; 'mass': `ada_ece`; 'classwise'; 'smooth'; or another name in `BIN_RULES`
     closed:str='right',
-    level:float=.95,       # of the interval, in (0, 1)
+    level:float=.95,       # confidence level, in (0, 1)
     seed:int=0,
-    task:str|None=None,    # None; 'multilabel' is refused: each column has its own interval
+    task:str|None=None,    # must be None; for a multilabel task, call `ece_ci` for each column
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
-    "Return an interval of a calibration error from the noise of its bins, see `intervals.norm_interval`."
+    "Return an interval of a calibration error from the noise of the bins, see `intervals.norm_interval`."
     if task is not None:
         raise ValueError(f'task: {task!r}, but the joint distribution of the errors of columns is unknown; take one '
-                         'at a time, ece_ci(probs[:, k], target[:, k])')
+                         'column at a time, ece_ci(probs[:, k], target[:, k])')
     check_bins(n_bins)
     pick('scheme', scheme, (*BIN_RULES, 'classwise', 'smooth'))
     def interval(samples):
@@ -145,8 +145,8 @@ def debiased_ece_ci(
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
-    level:float=.95,       # of the interval, in (0, 1)
+    level:float=.95,       # confidence level, in (0, 1)
 )->tuple[float, float]:    # lower and upper end
-    "Return an analytic interval of `debiased_ece`; valid for bins with tens of samples, see `squared_interval`."
+    "Return an analytic interval of `debiased_ece`; it needs bins with tens of samples, see `squared_interval`."
     table = _table(samples, n_bins, scheme, closed)
     return squared_interval(table.gap, table.noise, table.count, level)

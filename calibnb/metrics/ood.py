@@ -22,21 +22,21 @@ from .selective import _CUSTOM, SCORES, _confidences
 def energy_score(
     logits,                # (N, K) or (N, K, d1, ...)
     temperature:float=1.,
-)->Tensor:                 # (N,) float64, larger for samples that are known
-    "Return minus the energy, T logsumexp(z/T) [Liu 2020]; refuses probabilities."
+)->Tensor:                 # (N,) float64, larger for in-distribution samples
+    "Return the negative energy, T logsumexp(z/T) [Liu 2020]; raise ValueError for probabilities."
     check_positive(temperature=temperature)
     return temperature*(_logits(logits)/temperature).logsumexp(1)
 
 def _logits(logits):
-    "Return logits as checked (N, K) float64."
+    "Check logits and return them as (N, K) float64."
     logits = check_unlabelled(logits).double()
-    refuse_probs(logits, "their scores are 'max', 'margin' and 'entropy'")
+    refuse_probs(logits, "use score 'max', 'margin' or 'entropy'")
     return logits
 
 _OF_LOGITS = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}
 
 def _numbers(values, name):
-    "Return the user's scores as checked (N,) float64."
+    "Check the user's scores and return them as (N,) float64."
     values = as_tensor(values, name)
     if values.ndim != 1 or not len(values):
         raise ValueError(f'{name}: shape {tuple(values.shape)}, want (N,), one score for each sample')
@@ -57,51 +57,51 @@ def _scores_of(values, score, name):
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #e60be712
 def _in_and_out_scores(inside, outside, score):
-    "Return the scores of both sets; ValueError if their numbers of classes differ."
+    "Return the scores of both sets; raise ValueError if the numbers of classes differ."
     scores = _scores_of(inside, score, 'inside'), _scores_of(outside, score, 'outside')
     K_in, K_out = (as_tensor(values).shape[1:].numel() for values in (inside, outside))
     if score == _CUSTOM or K_in == K_out: return scores
-    raise ValueError(f'outside: {K_out} classes, but inside has {K_in}; want both of one network')
+    raise ValueError(f'outside: {K_out} classes, but inside has {K_in}; want predictions of one network')
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #1f0caeee
 def _auroc(inside, outside):
-    "Return the AUROC by counting the outside scores below each inside score, equal ones half."
+    "Return the AUROC: count the outside scores below each inside score, and equal scores half."
     outside = outside.sort().values
     below = torch.searchsorted(outside, inside) + torch.searchsorted(outside, inside, right=True)
     return below.double().mean()/(2*len(outside))
 
 def _fpr(inside, outside, tpr):
-    passing = max(1, math.ceil(tpr*len(inside) - 1e-9))  # inside samples that must pass
+    passing = max(1, math.ceil(tpr*len(inside) - 1e-9))  # number of inside samples that reach the threshold
     threshold = inside.sort(descending=True).values[passing - 1]
     return (outside >= threshold).double().mean()
 
 def ood_auroc(
-    inside,            # (N, K) probabilities, (N, 1) of class 1; or (N, K) logits or (N,) scores, as `score` says
+    inside,            # (N, K) probabilities, (N, 1) for class 1; or (N, K) logits; or (N,) scores
     outside,           # (M, K), as `inside`
-    *, score:str='max',# of probabilities 'max', 'margin', 'entropy'; of logits 'energy', 'max_logit'; 'given': (N,)
+    *, score:str='max',# probabilities: 'max', 'margin', 'entropy'; logits: 'energy', 'max_logit'; scores: 'given'
 )->Tensor:             # 0-d float64 in [0, 1]; .5 is chance
-    "Return the probability that an inside sample has a higher score than an outside one [Hendrycks 2017]."
+    "Return the probability that an inside sample has a higher score than an outside sample [Hendrycks 2017]."
     return _auroc(*_in_and_out_scores(inside, outside, score))
 
 def fpr_at_tpr(
     inside, outside,   # as in `ood_auroc`
     *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
-    tpr:float=.95,     # share of inside that must pass
+    tpr:float=.95,     # true positive rate: share of inside samples that reach the threshold
 )->Tensor:             # 0-d float64 in [0, 1], lower is better
-    "Return the share of outside samples that pass where `tpr` of inside, which is positive, pass: FPR95 [Liu 2020]."
+    "Return the false positive rate at the true positive rate `tpr`; inside is positive [Liu 2020]."
     if not 0 < tpr <= 1: raise ValueError(f'tpr: {tpr}, want a share in (0, 1], e.g. 0.95')
     return _fpr(*_in_and_out_scores(inside, outside, score), tpr)
 
 # %% ../../nbs/10_metrics/06d_ood.ipynb #30258789
 class _Sorted:
-    "Both sets in order, with AUROC and FPR95 of resamples given as counts of each sample."
+    "Both sets in sorted order; computes AUROC and FPR95 of resamples from the counts of each sample."
     def __init__(self, inside, outside):
         (inside, self.in_order), (outside, self.out_order) = inside.sort(), outside.sort()
         self.below = torch.searchsorted(outside, inside)              # (N,) outside scores below each inside score
-        self.up_to = torch.searchsorted(outside, inside, right=True)  # (N,) and equal to it
+        self.up_to = torch.searchsorted(outside, inside, right=True)  # (N,) or equal to this score
 
     def measures(self, in_rows, out_rows):
-        "Return AUROC and FPR95 of the samples with these row numbers, (N,) of inside and (M,) of outside."
+        "Return AUROC and FPR95 of a resample: (N,) row numbers of inside, (M,) row numbers of outside."
         in_counts = in_rows.bincount(minlength=len(in_rows)).index_select(0, self.in_order)
         out_counts = out_rows.bincount(minlength=len(out_rows)).index_select(0, self.out_order)
         before = torch.cat([out_counts.new_zeros(1), out_counts.cumsum(0)])
@@ -114,10 +114,10 @@ class _Sorted:
 def ood_measures(
     inside, outside,   # as in `ood_auroc`
     *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
-    n_boot:int=200,    # resamples
-    level:float=.95,   # of the intervals, in (0, 1)
+    n_boot:int=200,    # number of resamples
+    level:float=.95,   # confidence level, in (0, 1)
     seed:int=0,
-)->dict[str, Measure]: # 'auroc' and 'fpr95', with bootstrap intervals; n counts both sets
+)->dict[str, Measure]: # 'auroc' and 'fpr95', with bootstrap intervals; n is the size of both sets together
     "Return AUROC and FPR95 between two sets of predictions; inside is positive."
     check_level(level)
     inside, outside = _in_and_out_scores(inside, outside, score)

@@ -23,7 +23,7 @@ from calibnb.metrics.variants import (
 )
 
 # %% ../../nbs/10_metrics/09_registered.ipynb #1fba1bf1
-_NAMED = {  # name -> metric, and its interval; None: the bootstrap
+_NAMED = {  # name -> (metric, function that returns its interval, or None for the bootstrap)
     'overconfidence_error': (overconfidence_error, one_sided_ci),
     'underconfidence_error': (underconfidence_error, partial(one_sided_ci, direction='under')),
     'top_2_ece': (top_k_ece, top_k_ece_ci),
@@ -41,47 +41,47 @@ _NAMED = {  # name -> metric, and its interval; None: the bootstrap
 _OF_TABLE = 'error', 'nll', 'brier', 'ece', 'ada_ece', 'smooth_ece', 'classwise_ece', 'top_label_ece'
 
 def _as_metric(name, fn):
-    "Return a registered function if it can be a column; else a ValueError."
+    "Return `fn` if it can be a column with this name; else raise ValueError."
     if name in _OF_TABLE or name.startswith('ece_'):
-        raise ValueError(f'metric: {name!r} is a column of every evaluation; take another, e.g. "my_{name}"')
+        raise ValueError(f'metric: {name!r} is a column of every evaluation; take another name, e.g. "my_{name}"')
     if callable(fn): return fn
     raise ValueError(f'metric: {name} is {fn!r}, want a function (probs, target) that returns a number')
 
 metrics = Registry('metric', {name: metric for name, (metric, _) in _NAMED.items()}, adapt=_as_metric)
 
 def register_metric(
-    name:str,  # by which users ask for it, and the title of its column
+    name:str,  # name of the metric and title of its column
 ):             # a decorator
-    "Register a function (probs, target) -> number; a name that is taken is a ValueError."
+    "Register a function (probs, target) -> number; raise ValueError if the name is taken."
     return registers(metrics, name)
 
 # %% ../../nbs/10_metrics/09_registered.ipynb #0c32280b
 def _number(name, value):
-    "Convert the value of a metric to a float; ValueError unless it is one number."
+    "Convert the value of a metric to a float; raise ValueError unless it is one number."
     try: return float(value)
     except (TypeError, ValueError, RuntimeError):
         found = f'a tensor {tuple(value.shape)}' if isinstance(value, Tensor) else f'a {type(value).__name__}'
         raise ValueError(f'metric: {name} gives {found}, want one number') from None
 
 def _value_of(name, metric, probs, target):
-    "Compute a metric; its ValueErrors gain its name."
+    "Compute a metric; add the name of the metric to the message of a ValueError."
     try: value = metric(probs, target)
     except ValueError as e: raise ValueError(f'metric: {name}: {e}') from e
     return _number(name, value)
 
 def _bootstrap_interval(name, metric, probs, target, n_boot, seed):
-    "Return the percentile interval of a metric at 95 %."
+    "Return the 95 % percentile bootstrap interval of a metric."
     values = [_number(name, metric(probs[r], target[r])) for r in resamples(len(target), n_boot, seed)]
     return percentiles(torch.tensor(values, dtype=torch.float64, device='cpu'), .95)
 
 def registered_measures(
-    names,          # of registered metrics
-    probs:Tensor,   # (N, K) rows summing to 1, or (N,) of class 1
+    names,          # names of registered metrics
+    probs:Tensor,   # (N, K) rows summing to 1, or (N,) for class 1
     target:Tensor,  # (N,) int64
-    *, n_boot:int=100, # resamples
+    *, n_boot:int=100, # number of resamples
     seed:int=0,
 )->dict[str, Measure]:
-    "Compute metrics by name, each with its interval at 95 %; a value that is not finite is None."
+    "Compute metrics by name, each with its 95 % interval; a value that is not finite is stored as None."
     found = {}
     for name in names:
         metric, (_, interval_of) = metrics.find(name), _NAMED.get(name, (None, None))

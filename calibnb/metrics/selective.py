@@ -16,24 +16,24 @@ from ..core.options import pick, renamed_option
 from .samples import _checked_weight, over_samples
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #e3cc573f
-_CUSTOM = 'given'  # the user's scores take the place of probabilities
+_CUSTOM = 'given'  # the user passes scores instead of probabilities
 
 def _two_columns(probs):
-    "Return binary probabilities as two columns; multiclass ones stay."
+    "Return binary probabilities as two columns, and multiclass probabilities unchanged."
     return torch.cat([1 - probs, probs], 1).clamp_min(0) if probs.shape[1] == 1 else probs
 
 def _margin(probs):
     first, second = _two_columns(probs).topk(2, dim=1).values.unbind(1)
     return first - second
 
-SCORES = {  # name -> function of (N, K) float64 probabilities to (N,) scores, larger where the model is surer
+SCORES = {  # name -> function of (N, K) float64 probabilities; returns (N,) scores, larger if more confident
     'max': lambda probs: _two_columns(probs).amax(1),
     'margin': _margin,
     'entropy': lambda probs: -torch.special.entr(_two_columns(probs)).sum(1),
 }
 
 def _confidences(probs, score):
-    "Return (N,) float64 scores by name, computed in chunks of rows."
+    "Compute the (N,) float64 scores with the name `score`, in chunks of rows."
     return torch.cat([SCORES[score](rows.double()) for rows in probs.split(max(1, 2**20//probs.shape[1]))])
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #46ad4f56
@@ -59,7 +59,7 @@ def _checked_scores(score, wrong, weight):
     return score[counts], wrong[counts], weight[counts]
 
 def _accepted(score, wrong, weight):
-    "Return coverage, selective risk and threshold for each distinct score, the highest first."
+    "Return coverage, selective risk and threshold for each distinct score, from the highest score on."
     score, order = score.double().sort(descending=True, stable=True)
     weight = torch.ones_like(score) if weight is None else weight[order]
     last = torch.cat([score[1:] != score[:-1], score.new_ones(1, dtype=torch.bool)])  # of equal scores
@@ -69,19 +69,19 @@ def _accepted(score, wrong, weight):
 # %% ../../nbs/10_metrics/06c_selective.ipynb #ee2dab7b
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    "A risk-coverage curve: a point for each distinct score, from the highest on; `of` makes it."
-    coverage:Tensor   # (M,) float64 share of the samples with at least this score, up to 1
-    risk:Tensor       # (M,) selective risk: the error among them
+    "A risk-coverage curve with a point for each distinct score, from the highest score on; made by `of`."
+    coverage:Tensor   # (M,) float64 share of samples with at least this score; the last is 1
+    risk:Tensor       # (M,) selective risk: the error rate of these samples
     threshold:Tensor  # (M,) the score
-    n:int|None=None   # samples; None where they have weights
+    n:int|None=None   # number of samples; None if samples have weights
 
     @classmethod
     def of(cls,
-        score,       # (N,) larger where the model is surer
-        wrong,       # (N,) bool, or a loss of each sample
-        weight=None, # (N,) of the samples, numbers of at least 0; None: each weighs 1
+        score,       # (N,) larger for more confident predictions
+        wrong,       # (N,) bool, or the loss of each sample
+        weight=None, # (N,) sample weights, numbers of at least 0; None: every weight is 1
     ):
-        "Make the curve of any scores, e.g. the agreement of an ensemble."
+        "Make the curve from any scores, e.g. the agreement of an ensemble."
         score, wrong, weight = _checked_scores(score, wrong, weight)
         return cls(*_accepted(score, wrong, weight), len(score) if weight is None else None)
 
@@ -91,7 +91,7 @@ class RiskCoverage:
         return self.risk*self.coverage
     @property
     def aurc(self):
-        "Mean over samples of the selective risk at each sample's score [Geifman 2019]."
+        "Area under the curve: mean over samples of the selective risk at the sample's score [Geifman 2019]."
         return (self.coverage.diff(prepend=self.coverage.new_zeros(1))*self.risk).sum()
     @property
     def augrc(self):
@@ -105,17 +105,17 @@ class RiskCoverage:
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #6150af78
 def _of_given_scores(value, scores, target, task, sample_weight, ignore_index):
-    "Compute a number of the curve of the user's (N,) scores, whose target is 1 for a correct prediction."
+    "Compute `value` of the curve of the user's (N,) scores; the target is 1 for a correct prediction."
     scores = as_tensor(scores, 'probs')
     if task is not None or scores.ndim != 1:
         raise ValueError(f"score: 'given' with probs of shape {tuple(scores.shape)} and task {task!r}, want (N,) "
-                         'scores, larger where surer, and as target 1 where the prediction is correct, else 0')
+                         'scores, larger if more confident, and target 1 if the prediction is correct, else 0')
     def of_samples(samples): return value(RiskCoverage.of(samples.probs[:, 0], samples.target == 0, samples.weight))
     try: return over_samples(of_samples, scores, target, None, sample_weight, ignore_index, name='logits')
     except ValueError as e: raise ValueError(f"score='given': {e}".replace('logits', 'probs')) from None
 
 def _over_curves(value, probs, target, score, task, sample_weight, ignore_index, validate):
-    "Compute a number of the curve of samples."
+    "Compute `value` of the risk-coverage curve of the samples."
     pick('score', score, [*SCORES, _CUSTOM], "; custom scores take the place of probs, with score='given'")
     if score == _CUSTOM: return _of_given_scores(value, probs, target, task, sample_weight, ignore_index)
     def of_samples(samples):
@@ -126,19 +126,19 @@ def _over_curves(value, probs, target, score, task, sample_weight, ignore_index,
 def risk_coverage(
     probs,                      # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                     # (N,) class ids
-    *, score:str='max',         # 'max', 'margin', 'entropy' (minus the entropy, so that larger is surer), or 'given':
-                                # probs are (N,) scores, and target is 1 for a correct prediction, else 0
+    *, score:str='max',         # 'max', 'margin', 'entropy' (minus the entropy) or 'given': probs are
+                                # (N,) scores, and target is 1 for a correct prediction, else 0
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->RiskCoverage:
-    "Return the selective risk at every coverage; samples are accepted in the order of their scores [Geifman 2019]."
+    "Return the risk-coverage curve: samples are accepted in the order of their scores [Geifman 2019]."
     return _over_curves(lambda curve: curve, probs, target, score, None, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
 @renamed_option('kind', 'task')
 def aurc(
-    probs, target,              # as in `risk_coverage`, and so are the options
+    probs, target,              # as in `risk_coverage`, like the options
     *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
     task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
@@ -151,14 +151,14 @@ def aurc(
 
 @renamed_option('kind', 'task')
 def augrc(
-    probs, target,              # as in `aurc`, and so are the options
+    probs, target,              # as in `aurc`, like the options
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1/2]
-    "Return the area under the generalized risk-coverage curve: mean share accepted and misclassified [Traub 2024]."
+    "Return the area under the generalized risk: mean share of accepted and misclassified samples [Traub 2024]."
     def area(curve): return curve.augrc
     return _over_curves(area, probs, target, score, task, sample_weight, ignore_index, validate)
 
@@ -170,16 +170,16 @@ def _excess(curve):
 
 @renamed_option('kind', 'task')
 def e_aurc(
-    probs, target,              # as in `aurc`, and so are the options
+    probs, target,              # as in `aurc`, like the options
     *, score:str='max',
     task:str|None=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    """Return the excess AURC: `aurc` less the AURC of the best order of the same predictions [Geifman 2019].
+    """Return the excess AURC: `aurc` less the AURC of the best ranking of the same predictions [Geifman 2019].
 
-    It is 0 if every mistake has a lower score than every correct prediction and no two mistakes have the same score.
-    Samples of equal score are accepted together, so ties with a mistake raise it above 0."""
+    The excess is 0 if every mistake has a lower score than every correct prediction and no two mistakes have the same
+    score. Samples of equal score are accepted together, so a tie with a mistake makes the excess positive."""
     return _over_curves(_excess, probs, target, score, task, None, ignore_index, validate)
 
 def _auroc(curve):
@@ -189,12 +189,12 @@ def _auroc(curve):
 
 @renamed_option('kind', 'task')
 def failure_auroc(
-    probs, target,              # as in `aurc`, and so are the options
+    probs, target,              # as in `aurc`, like the options
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]; nan if all samples are correct, or all are misclassified
-    "Return the probability that a correct prediction has a higher score than a wrong one; ties count half."
+    "Return the probability that a correct prediction has a higher score than a wrong prediction; ties count half."
     return _over_curves(_auroc, probs, target, score, task, sample_weight, ignore_index, validate)

@@ -16,14 +16,14 @@ from .samples import check_samples
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #22ee20f8
 class SumMetric(Metric):
-    """A metric of float64 sums that add up over batches and processes; a batch that it refuses changes nothing.
+    """A metric of float64 sums over batches and processes; an invalid batch does not change the state.
 
-    A subclass calls `super().__init__(shape)` with the shape of the sums, and gives
+    A subclass calls `super().__init__(shape)` with the shape of the sums, and defines
     `batch(probs, target)`, the sums of a checked batch, and `result()`, the metric from `self.sums` and `self.n`."""
     full_state_update, is_differentiable, higher_is_better = False, False, False
 
     def __init__(self, shape, *, ignore_index=None, validate=True, **kwargs):
-        with torch.device('cpu'): super().__init__(**kwargs)  # the device of the state, until the metric is moved
+        with torch.device('cpu'): super().__init__(**kwargs)  # the state is on the CPU until the metric is moved
         self.ignore_index, self.validate = ignore_index, validate
         self.binary = None  # True for binary predictions; set by the first batch
         self.add_state('sums', torch.zeros(shape, dtype=torch.float64, device='cpu'), dist_reduce_fx='sum')
@@ -39,21 +39,21 @@ class SumMetric(Metric):
         samples = check_samples(probs, target, None, self.ignore_index, self.validate)
         if self.binary not in (None, samples.binary):
             seen, now = ('one column' if binary else 'several columns' for binary in (self.binary, samples.binary))
-            raise ValueError(f'probs: {now}, but earlier batches had {seen}; a new metric is needed')
+            raise ValueError(f'probs: {now}, but earlier batches had {seen}; use a new metric')
         more = self.batch(samples.probs, samples.target).to(self.sums.device) if len(samples) else 0
-        self.sums, self.n = self.sums + more, self.n + len(samples)  # in place fails for a state of inference mode
+        self.sums, self.n = self.sums + more, self.n + len(samples)  # in-place fails on inference-mode tensors
         self.binary = samples.binary
 
     def compute(self):
-        "Return the metric of all batches so far, nan if all labels were ignored; RuntimeError without a batch."
+        "Return the metric of all batches so far, nan if all labels were ignored; raise RuntimeError before any batch."
         if self.n: return self.result()
         if not self.update_called:
             raise RuntimeError(f'{type(self).__name__}.compute: no samples yet, call update(probs, target) first')
         return torch.full_like(self.result(), torch.nan)
 
-    @torch.jit.unused  # a module that holds a metric can be scripted, as with every metric of torchmetrics
+    @torch.jit.unused  # a module with this metric can be scripted, like with torchmetrics metrics
     def forward(self, probs, target):
-        "Add a batch and return its metric; a batch that is refused changes nothing."
+        "Add a batch and return the metric of this batch; an invalid batch does not change the state."
         before = dict(vars(self))
         try: return super().forward(probs, target)
         except Exception:
@@ -69,7 +69,7 @@ class SumMetric(Metric):
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #9fb335f2
 class _TopLabelBins(SumMetric):
-    "A norm of the gaps of equal-width bins."
+    "A norm of the gaps of equal-width bins, over batches."
     def __init__(self, n_bins, norm, closed, **kwargs):
         bins.check_bins(n_bins)
         bins.check_norm(norm)

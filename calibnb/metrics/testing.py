@@ -30,35 +30,35 @@ _TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks
                      overconfidence_error, underconfidence_error)  # functions of confidences and hits
 
 def _is_top_label_error(metric, options):
-    "Return True if the error depends on confidences and hits only."
+    "Return True if the metric depends on confidences and hits only."
     return metric in _TOP_LABEL_ERRORS and not {'k', 'kind', 'task'} & options.keys()
 
 def _label_cdf(probs):
-    "Return (N, K) probabilities that the label is this class or one before it; binary (N, 1): that it is 1."
+    "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
     if probs.shape[1] == 1: return probs
     cdf = probs.cumsum(1)
     return cdf/cdf[:, -1:]
 
 def _sorted_top_labels(probs):
-    "Return (N, 1) rising confidences, which are cheap to sort again, probabilities of a hit, and their row numbers."
+    "Return (N, 1) sorted confidences, which are cheap to sort again, (N, 1) probabilities of a hit, and row numbers."
     top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
     order = top[:, 0].argsort()
     return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
 
 def _draw_labels(cdf, draw):
-    "Draw (n,) int64 labels from the `_label_cdf` of their probabilities."
+    "Draw (n,) int64 labels from the cumulative probabilities of `_label_cdf`."
     u = torch.from_numpy(draw.random((len(cdf), 1)))
     if cdf.shape[1] == 1: return (u < cdf)[:, 0].long()
     return (u >= cdf).sum(1).clamp_max(cdf.shape[1] - 1)
 
 def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
-    "Return (draws,) float64 values of predictions whose labels are drawn from them."
+    "Return (draws,) float64 values of the metric, with labels drawn from the predictions."
     draw, n, values = np.random.default_rng(seed), len(probs), []
     drawn = probs, cdf, weight
     for _ in range(draws):
         if resample:
             times = np.bincount(draw.integers(n, size=n), minlength=n)
-            rows = torch.from_numpy(np.arange(n).repeat(times))  # in order
+            rows = torch.from_numpy(np.arange(n).repeat(times))  # in sorted order
             drawn = [None if v is None else v.index_select(0, rows) for v in (probs, cdf, weight)]
         p, chances, w = drawn
         values.append(value(p, _draw_labels(chances, draw), w))
@@ -66,17 +66,17 @@ def _calibrated_values(value, probs, cdf, weight, draws, resample, seed):
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b5618177
 def consistency_test(
-    metric,              # a function (probs, target, **options) -> number that grows with miscalibration, e.g. `ece`
+    metric,              # a function (probs, target, **options) -> number, larger for worse calibration, e.g. `ece`
     probs,               # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,              # (N,) class ids
     *, draws:int=500,    # simulated calibrated models; the smallest p is 1/(draws + 1)
-    resample:bool=True,  # resample the predictions too
+    resample:bool=True,  # also resample the predictions
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
-    sample_weight=None,  # (N,) for a `metric` that takes them; resampled with their predictions
+    sample_weight=None,  # (N,) for a `metric` that takes weights; resampled with the predictions
     **options,           # for `metric`
-)->Measure:              # value, n, p, and a calibrated model's mean (`floor`) and 95 % point (`floor_high`)
-    "Test calibration by consistency resampling of any error [Bröcker 2007; Vaicenavicius 2019]."
+)->Measure:              # value, n, p, floor (mean of the simulated values) and floor_high (95 % quantile)
+    "Test calibration by consistency resampling, with any error [Bröcker 2007; Vaicenavicius 2019]."
     check_metric(metric)
     check_resamples(draws, 'draws')
     check_bool(resample=resample)
@@ -101,7 +101,7 @@ def ks_test(
     *, k:int|None=None,  # as in `ks_error`
     ranks:str='within',  # or 'at'
 )->Measure:              # value, n, interval, p, floor and floor_high
-    "Test calibration by the KS error and the law of the largest |B(t)| of a Brownian motion [Arrieta-Ibarra 2022]."
+    "Test calibration by the KS error; its null distribution is max |B(t)| of a Brownian motion [Arrieta-Ibarra 2022]."
     conf, sums, deviation = cumulative_errors(samples, k, ranks)
     value, n = sums.abs().amax().item(), len(conf)
     walk = (conf*(1 - conf).clamp_min(0)).sum().sqrt().item()/n
@@ -110,11 +110,11 @@ def ks_test(
     return Measure.of(value, n, _ks_interval(sums, deviation, .95), p=p, **floors)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b84ff413
-_ALL_PAIRS = 2**12  # samples up to which the estimate is over all pairs
+_ALL_PAIRS = 2**12  # up to this number of samples, all pairs are used
 _CHUNK = 2**22      # numbers in a chunk
 
 def _residuals(samples):
-    "Return (N, K) float64 predictions, binary (N, 1), and one-hot labels less predictions."
+    "Return predictions p and residuals onehot(y) - p, both (N, K) float64; binary (N, 1)."
     p = samples.probs.double()
     label = samples.target[:, None] if samples.binary else F.one_hot(samples.target, p.shape[1])
     return p, label - p
@@ -123,9 +123,9 @@ def _distances(a, b): return torch.cdist(a, b, compute_mode='donot_use_mm_for_eu
 
 def kernel_width(
     probs:Tensor,  # (N, K)
-    seed:int=0,    # draws a thousand samples, if there are more
+    seed:int=0,    # for the draw of a thousand samples, if there are more
 )->float:          # 1 if all predictions are equal
-    "Return the median distance of two predictions; if most are equal, the mean of the positive distances."
+    "Return the median distance between two predictions; if the median is 0, the mean of the positive distances."
     if len(probs) > 1000:
         order = torch.randperm(len(probs), generator=torch.Generator().manual_seed(seed), device='cpu')
         probs = probs[order[:1000].to(probs.device)]
@@ -141,7 +141,7 @@ def _h(p, r, q, s, width):
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #e9343245
 def _block_values(p, r, width, block, seed):
-    "Return the (blocks,) float64 mean over pairs of each block of shuffled samples; an incomplete block is dropped."
+    "Return the (blocks,) float64 mean over the pairs of each block of shuffled samples; drop an incomplete block."
     n_blocks = len(p)//block
     order = torch.randperm(len(p), generator=torch.Generator().manual_seed(seed), device='cpu')[:n_blocks*block]
     p, r = (v[order.to(v.device)].reshape(n_blocks, block, -1) for v in (p, r))
@@ -150,14 +150,14 @@ def _block_values(p, r, width, block, seed):
     return torch.cat([mean(q, s) for q, s in zip(p.split(size), r.split(size))]).cpu()
 
 def _h_rows(p, r, width):
-    "Yield slices of rows, and h of these rows and all samples."
+    "Yield slices of rows, and h between these rows and all samples."
     size = max(1, _CHUNK//len(p))
     for start in range(0, len(p), size):
         rows = slice(start, start + size)
         yield rows, _h(p[rows], r[rows], p, r, width)
 
 def _pair_sums(p, r, width):
-    "Return (N,) sums of h over all other samples, and the sum of its squares."
+    "Return the (N,) sums of h between each sample and all others, and the sum of the squares of h."
     sums, squares = [], 0.
     for rows, h in _h_rows(p, r, width):
         diagonal = r[rows].square().sum(1)  # h of a sample with itself
@@ -167,14 +167,14 @@ def _pair_sums(p, r, width):
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #78ddf073
 def _check_block(block, n):
-    "Return the size of blocks; ValueError unless it is a whole number from 2 to n."
+    "Return the block size; raise ValueError unless `block` is None or a whole number from 2 to n."
     if block is None: return n if n <= _ALL_PAIRS else min(n//50, 1024)
     whole = isinstance(block, int) and not isinstance(block, bool)
     if whole and 2 <= block <= max(n, 2): return block
     raise ValueError(f'block: {block!r}, want a whole number from 2 to the {n} samples')
 
 def _kernel_inputs(samples, bandwidth, block, seed):
-    "Return predictions, residuals, width of the kernel, and size of blocks."
+    "Return predictions, residuals, kernel width and block size."
     if bandwidth is not None: check_positive(bandwidth=bandwidth)
     p, r = _residuals(samples)
     return p, r, kernel_width(p, seed) if bandwidth is None else bandwidth, _check_block(block, len(p))
@@ -182,13 +182,13 @@ def _kernel_inputs(samples, bandwidth, block, seed):
 @sample_metric('task')
 def skce(
     samples,
-    bandwidth=None,           # width of the kernel; None: the median distance of two predictions
-    *, block:int|None=None,   # samples in a block, 2 is the linear one; None: all up to 4,096, then N/50, at most 1,024
-    seed:int=0,               # of the order in which samples are put into blocks
-)->Tensor:                    # 0-d float64, below 0 by chance; nan for one sample
-    """Return the squared kernel calibration error of all classes, without bias [Widmann 2019].
+    bandwidth=None,           # kernel width; None: the median distance between two predictions
+    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
+    seed:int=0,               # shuffles the samples before they are split into blocks
+)->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
+    """Return the unbiased estimate of the squared kernel calibration error of all classes [Widmann 2019].
 
-    A binary task has half the error of its two-column form."""
+    The error of a binary task is half the error of the same predictions with two columns."""
     p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
     if len(p) < 2: return p.new_tensor(math.nan).cpu()
     if size < len(p): return _block_values(p, r, width, size, seed).mean()
@@ -200,7 +200,7 @@ def _normal_interval(value, variance, level):
     return max(value - half_width, 0.), max(value + half_width, 0.)
 
 def _moments(p, r, width, size, seed):
-    "Return the estimate and its variance; ValueError for too few samples or blocks."
+    "Return the estimate and its variance; raise ValueError for too few samples or blocks."
     n = len(p)
     if n < 3: raise ValueError(f'probs: {n} samples, want at least 3 for an interval or a test')
     if size < n < 2*size: raise ValueError(f'block: {size}, want at most {n//2}, so that there are two blocks')
@@ -219,13 +219,13 @@ def skce_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:       # lower and upper end, not below 0
-    "Return a normal interval of `skce`, from the variance of blocks or of rows and pairs."
+    "Return a normal interval of `skce`; its variance is estimated from blocks, or from rows and pairs."
     check_level(level)
     return _normal_interval(*_moments(*_kernel_inputs(samples, bandwidth, block, seed), seed), level)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #e9213cbd
 def _bootstrap_null(p, r, width, draws, seed):
-    "Return the degenerate statistic of all pairs, and (draws,) bootstrap values of it under calibration."
+    "Return the statistic of all pairs, and (draws,) bootstrap values of this statistic under the null hypothesis."
     n, diagonal = len(p), r.square().sum(1).cpu()
     draw, counts = torch.Generator().manual_seed(seed), torch.zeros(draws, n, dtype=torch.float64, device='cpu')
     for row in counts: row.copy_(torch.randint(n, (n,), generator=draw, device='cpu').bincount(minlength=n))
@@ -243,10 +243,10 @@ def skce_test(
     samples,
     bandwidth=None,           # as in `skce`
     *, block:int|None=None,
-    draws:int=500,            # resamples, for the estimate over all pairs
+    draws:int=500,            # resamples, for the estimate from all pairs
     seed:int=0,
 )->Measure:                   # value, n, interval and p
-    "Test calibration of all classes by `skce`: by the bootstrap of all pairs, or normal over blocks [Widmann 2019]."
+    "Test calibration of all classes by `skce`: bootstrap test with all pairs, z test with blocks [Widmann 2019]."
     check_resamples(draws, 'draws')
     p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
     value, variance = _moments(p, r, width, size, seed)

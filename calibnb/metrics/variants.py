@@ -26,7 +26,7 @@ from .smoothing import dirichlet_bandwidth, dirichlet_regression
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #f5fb07bd
 def _one_sided(table, sign, by_confidence=False):
-    "Return the weighted mean over bins of the gaps of one sign, perhaps times the confidence."
+    "Return the weighted mean over bins of the gaps of one sign; with `by_confidence`, multiply each by the confidence."
     gap = (sign*table.gap).nan_to_num(0.).clamp_min(0)
     if by_confidence: gap = gap*table.conf.nan_to_num(0.)
     return (table.weight*gap).sum()
@@ -35,10 +35,10 @@ def _one_sided(table, sign, by_confidence=False):
 def overconfidence_error(
     samples,
     n_bins=15,                  # as in `ece`
-    *, by_confidence:bool=False,# True: each gap times the confidence of its bin [Thulasidasan 2019, OE]
+    *, by_confidence:bool=False,# True: multiply each gap by the bin's confidence [Thulasidasan 2019, OE]
     closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Return the weighted mean over bins of max(confidence - accuracy, 0): the part of the ECE that is overconfidence."
+    "Return the part of the ECE that is overconfidence: the weighted mean of max(confidence - accuracy, 0) over bins."
     check_bool(by_confidence=by_confidence)
     return from_tables(samples, partial(_one_sided, sign=-1, by_confidence=by_confidence), n_bins, closed)
 
@@ -48,14 +48,14 @@ def underconfidence_error(
     n_bins=15,                  # as in `ece`
     *, closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Return the weighted mean over bins of max(accuracy - confidence, 0): the part of the ECE that is underconfidence."
+    "Return the part of the ECE that is underconfidence: the weighted mean of max(accuracy - confidence, 0) over bins."
     return from_tables(samples, partial(_one_sided, sign=1), n_bins, closed)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #230defc0
 def _ranked(samples, k, ranks):
-    "Return (N,) float64 confidences and (N,) bool hits of the k likeliest classes together, or of the k-th alone."
+    "Return (N,) float64 confidences and (N,) bool hits, of the top k classes together or of the k-th class only."
     if samples.binary:
-        raise ValueError('probs: one column, of class 1, has no ranks; stack([1-p, p], 1) has two')
+        raise ValueError('probs: got one column, P(y = 1), expected at least two columns; pass stack([1 - p, p], 1)')
     K = samples.probs.shape[1]
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if not whole or not 1 <= k <= K: raise ValueError(f'k: {k!r}, want a whole number from 1 to {K}, the classes')
@@ -65,7 +65,7 @@ def _ranked(samples, k, ranks):
     return largest[:, -1], rank == k - 1
 
 def _largest(probs, target, k):
-    "Return the (N, k) float64 largest probabilities, and the (N,) rank of the label, 0 for the likeliest."
+    "Return the (N, k) float64 largest probabilities, and the (N,) rank of the label, 0 for the most probable class."
     target, ids = target[:, None], torch.arange(probs.shape[1], device=probs.device)
     p_y = probs.gather(1, target)
     ahead = (probs > p_y) | (probs == p_y) & (ids < target)
@@ -81,12 +81,12 @@ def _ranked_table(samples, k, n_bins, ranks, closed):
 @sample_metric('sample_weight')
 def top_k_ece(
     samples,
-    k:int=2,                    # of the likeliest classes
+    k:int=2,                    # number of most probable classes
     n_bins:int=15,
-    *, ranks:str='within',      # 'within': the k likeliest together; 'at': the k-th alone
+    *, ranks:str='within',      # 'within': the top k classes together; 'at': the k-th class only
     closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the ECE of the event that the label is among the k likeliest classes, or is the k-th [Gupta 2021]."
+    "Return the ECE of the event that the label is among the top k classes, or is the k-th class [Gupta 2021]."
     table = _ranked_table(samples, k, n_bins, ranks, closed)
     return (table.weight*table.gap.abs().nan_to_num(0.)).sum()
 
@@ -95,8 +95,8 @@ def cumulative_errors(
     samples,        # `Samples`
     k=None,         # as in `ks_error`
     ranks='within', # or 'at'
-)->tuple[Tensor, Tensor, Tensor]: # (N,) rising confidences, (M,), 0-d
-    "Return confidences, sums of hit - confidence up to each distinct one, and the root of the sum of squares."
+)->tuple[Tensor, Tensor, Tensor]: # (N,) sorted confidences, (M,) sums, 0-d root
+    "Return confidences, sums of (hit - conf)/N up to each distinct one, and the root of the sum of squared terms."
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = samples.pairs if k is None else _ranked(samples, k, ranks)
     conf, order = conf.double().sort()
@@ -109,21 +109,21 @@ def cumulative_errors(
 @sample_metric('task', 'sample_weight')
 def ks_error(
     samples,
-    *, k:int|None=None,         # None: the top label, or P(y = 1); a number as in `top_k_ece`
+    *, k:int|None=None,         # None: the top label or P(y = 1); a number: as in `top_k_ece`
     ranks:str='within',         # or 'at'
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the largest |sum over samples up to some confidence of hit - confidence|/N [Gupta 2021]; O(N log N)."
+    "Return the largest |sum of (hit - confidence)/N up to a confidence| over all confidences [Gupta 2021]; O(N log N)."
     return cumulative_errors(samples, k, ranks)[1].abs().amax().cpu()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #bce85c8e
 def brownian_cdf(
     x:float,  # at least 0
 )->float:
-    "Return the probability that |B(t)| stays below x on [0, 1]; to 1e-12."
+    "Return the probability that |B(t)| stays below x on [0, 1], accurate to 1e-12."
     if x <= .05: return 0.  # exp(-pi^2/(8*.05^2)) < 1e-200
-    if x > 9: return 1.     # by reflection, it leaves with a probability of less than 4*Phi(-9) < 1e-18
+    if x > 9: return 1.     # by the reflection principle, P(max |B| > 9) < 4*Phi(-9) < 1e-18
     terms = ((-1)**k/(2*k + 1)*math.exp(-((2*k + 1)*math.pi/x)**2/8) for k in range(max(4, math.ceil(3*x))))
-    return min(4/math.pi*sum(terms), 1.)  # it may exceed 1 by rounding
+    return min(4/math.pi*sum(terms), 1.)  # the sum may exceed 1 by rounding
 
 def brownian_quantile(level):
     "Solve `brownian_cdf` = `level` by bisection."
@@ -134,7 +134,7 @@ def brownian_quantile(level):
     return hi
 
 def _ks_interval(sums, deviation, level):
-    "Return the interval of the largest |sum|, for sums of a walk with this standard deviation at its end."
+    "Return the interval of the largest |sum|; `deviation` is the standard deviation of the last sum."
     value, half_width = sums.abs().amax().item(), brownian_quantile(level)*deviation.item()
     return max(value - half_width, 0.), min(value + half_width, 1.)
 
@@ -145,7 +145,7 @@ def ks_error_ci(
     ranks:str='within',         # or 'at'
     level:float=.95,            # of the interval, in (0, 1)
 )->tuple[float, float]:         # lower and upper end
-    "Return a conservative interval of `ks_error`, from the largest excursion of a Brownian motion."
+    "Return a conservative interval of `ks_error`, from the distribution of the largest |B(t)| of a Brownian motion."
     check_level(level)
     return _ks_interval(*cumulative_errors(samples, k, ranks)[1:], level)
 
@@ -172,7 +172,7 @@ def one_sided_ci(
 @sample_metric()
 def top_k_ece_ci(
     samples,
-    k:int=2,                    # as in `top_k_ece`, and so are the options
+    k:int=2,                    # as in `top_k_ece`, like the options
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
     closed:str='right',
@@ -184,12 +184,12 @@ def top_k_ece_ci(
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #128b838f
 def _class_tables(samples, n_bins, closed):
-    "Return (K, M) gaps, nan where empty, frequencies and numbers of samples of each bin of each class."
+    "Return (K, M) gaps, frequencies of the class, and numbers of samples of each bin of each class; nan where empty."
     number, hits, confs, _ = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
     return (hits - confs)/number, hits/number, number
 
 def _mean_power(gap, rate, number, p=2., debiased=True):
-    "Return the mean |gap|^p of all classes, less its expected noise if `debiased`."
+    "Return the mean |gap|^p over classes and bins; if `debiased`, less its expected noise."
     each = gap.abs().pow(p) - (hit_variance(rate, number)/number if debiased else 0.)
     return (number*each.nan_to_num(0.)).sum()/number.sum()
 
@@ -198,13 +198,13 @@ def marginal_ce(
     probs, target,              # as in `ece`
     n_bins:int=15,              # equal-width bins for each class
     *, p:float=2.,              # power of the gaps, at least 1
-    debiased:bool=False,        # True, with p=2: less the expected noise [Kumar 2019]; at least 0
+    debiased:bool=False,        # True, needs p=2: subtract the expected noise, not below 0 [Kumar 2019]
     closed:str='right',
     task:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the marginal calibration error: p-th root of the mean |gap|^p over classes and their bins [Kumar 2019]."
+    "Return the marginal calibration error: the p-th root of the mean |gap|^p over classes and bins [Kumar 2019]."
     check_bins(n_bins)
     check_positive(p=p)
     check_bool(debiased=debiased)
@@ -215,7 +215,7 @@ def marginal_ce(
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
 def _influence(samples, gap, n_bins, closed):
-    "Return the variance of each sample's share in the mean squared gap of all classes, 2 gap (hit - p) - gap²."
+    "Return the variance over samples of 2 gap (hit - p) - gap², averaged over classes: the sample's contribution."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
@@ -227,15 +227,15 @@ def _influence(samples, gap, n_bins, closed):
     return max((squares/N - (total/N)**2).item(), 0.)
 
 def _standard_error(samples, gap, rate, number, n_bins, closed):
-    "Return the standard deviation of the debiased `_mean_power`."
+    "Return the standard error of the debiased `_mean_power`."
     noise, weight, K = hit_variance(rate, number).nan_to_num(0.), number/number.sum(), len(gap)
     pairs = 2*weight.square()*noise.square()/(number*(number - 1)).clamp_min(1)
-    correlation = 1. if samples.binary else K/(K - 1)  # residuals of two classes are correlated by -1/(K - 1)
+    correlation = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
     return (_influence(samples, gap, n_bins, closed)/len(samples) + correlation*pairs.sum()).sqrt()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #831ce303
 def _calibrated_hits(samples, n_bins, closed, draws, seed):
-    "Draw labels from the probabilities and return the (draws, K, M) hits in the bins of all classes."
+    "Draw labels from the probabilities; return the (draws, K, M) number of hits in each bin of each class."
     draw, K = torch.Generator().manual_seed(seed), samples.probs.shape[1]
     first, nowhere = n_bins*torch.arange(K, device='cpu'), K*n_bins
     hits = torch.zeros(draws, nowhere + 1, dtype=torch.float32, device='cpu')
@@ -255,15 +255,15 @@ def marginal_ce_ci(
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; below 2/(1 - level) the lower end is always 0
+    draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
     seed:int=0,
-)->tuple[float, float]:         # lower and upper end; nan where many samples are alone in their bins
-    "Return an interval of the debiased `marginal_ce`; it starts at 0 unless calibrated models show smaller errors."
+)->tuple[float, float]:         # lower and upper end; nan if more than a tenth of the samples are alone in bins
+    "Return an interval of the debiased `marginal_ce`; it begins at 0 unless calibrated models have smaller errors."
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
     gap, rate, number = tables = _class_tables(samples, n_bins, closed)
-    alone = number == 1  # these show no noise, and none is subtracted
+    alone = number == 1  # bins of one sample, whose noise cannot be estimated
     if 10*alone.sum() > number.sum(): return math.nan, math.nan
     value, conf = _mean_power(*tables), rate - gap
     rates = (hits.double()/number for hits in _calibrated_hits(samples, n_bins, closed, draws, seed))
@@ -277,16 +277,16 @@ def marginal_ce_ci(
 @sample_metric()
 def canonical_ce(
     samples,
-    bandwidth=None,             # of the Dirichlet kernels; None: .02; 'loo': the likeliest
-    *, p:float=1.,              # power of the gaps of the classes
+    bandwidth=None,             # of the Dirichlet kernels; None: .02; 'loo': by leave-one-out likelihood
+    *, p:float=1.,              # power of the gaps
 )->Tensor:                      # 0-d float64 in [0, 2]; nan for one sample
-    """Return the mean over samples of sum over classes of |frequency around it - probability|^p [Popordanoska 2022].
+    """Return the mean over samples of the sum over classes of |local frequency - probability|^p [Popordanoska 2022].
 
-    From ten classes on hardly a sample has neighbours within the kernel: calibrated models show .88 with 10 classes and
-    2,000 samples. The bootstrap does not help, since resamples repeat samples. Compare values of equally many samples,
-    or take p of `consistency_test`. A binary task has the gap of class 1 only, as `kde_ece`. It costs O(N² K): about
-    80 s for 20,000 samples of 1,000 classes on a CPU; it warns from 50,000 samples on, where `smooth_ece` of the top
-    label is the fast alternative."""
+    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes most samples have few
+    neighbours within the kernel, and noise dominates: the error of calibrated models with 10 classes and 2,000 samples
+    is .88. Compare only errors with the same number of samples, or use the p value of `consistency_test`. The bootstrap
+    is not valid, because resamples repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and
+    1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N)."""
     check_positive(p=p)
     if bandwidth is not None and bandwidth != 'loo': check_positive(bandwidth=bandwidth)
     _warn_of_pairs('canonical_ce', len(samples))
