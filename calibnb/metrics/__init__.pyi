@@ -3,8 +3,8 @@ from torch import Tensor
 from .bins import ReliabilityBins as ReliabilityBins
 from .measure import Measure as Measure
 def error_rate(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    *, task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    *, task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -14,8 +14,8 @@ from .scores import mean_confidence as mean_confidence
 from .scores import nll as nll
 from .scores import entropy as entropy
 def brier_score(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    *, task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    *, task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -24,43 +24,43 @@ def brier_score(
 from .scores import learned_epoch as learned_epoch
 from .errors import top_label_sums as top_label_sums
 def reliability_bins(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,        # M
-    *, scheme:str='width',# 'width': equal-width bins; 'mass': equally many samples in each; or another of `BIN_RULES`
-    closed:str='right',   # which edge belongs to an equal-width bin
-    ties:str='split',     # equal confidences in bins of equal mass: 'split', or 'group' to put them into one bin
+    *, scheme:str='width',# 'width': equal-width bins; 'mass': bins with equal counts; or another name in `BIN_RULES`
+    closed:str='right',   # the edge that belongs to an equal-width bin
+    ties:str='split',     # in equal-mass bins: 'split' equal confidences, or 'group' them in one bin
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->ReliabilityBins:
     ...
 def ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    n_bins=15,         # equal-width bins; a list gives one error each
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    n_bins=15,         # equal-width bins; a list gives one error for each number
     *, norm:str='l1',  # 'l1' (ECE), 'l2' (root mean square) or 'max' (MCE)
     closed:str='right',# (lo, hi] or, 'left', [lo, hi)
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:             # 0-d float64 in [0, 1], or one for each of `n_bins`
     ...
 def mce(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,         # as in `ece`
     *, closed:str='right',
-    min_count:int=1,   # bins with fewer samples are left out: one sample can make a gap of nearly 1
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    min_count:int=1,   # leave out bins with fewer samples; one sample can make a gap of nearly 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:             # 0-d float64 in [0, 1]; nan if no bin has min_count samples
     ...
 def average_ce(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -68,98 +68,98 @@ def average_ce(
     ...
 from .errors import ece_from_logits as ece_from_logits
 def debiased_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                 # 0-d float64 in [0, 1]
     ...
 from .errors import noise_floor as noise_floor
 def smooth_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    *, sigma:float|None=None, # width of the Gaussian, in units of confidence, at least 1e-4; None: the error itself
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    *, sigma:float|None=None, # width of the Gaussian, in units of confidence, >= 1e-4; None: equal to the error
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                    # 0-d float64 in [0, 1]
     ...
 def sece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     bandwidth:float=.01,    # of the Gaussian, in units of confidence
     *, self_term:bool=True, # False: leave-one-out; nan for one sample
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                  # 0-d float64 in [0, 1]
     ...
 def kde_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' for 'beta': the likeliest
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo', for 'beta': by likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     ...
 def ada_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,          # bins of equal mass
-    *, method:str='split',  # 'split': every sample counts; 'interp': the edges of the reference code, for comparison
-    ties:str='split',       # equal confidences: 'split' in the order of the samples, or 'group' them in one bin
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    *, method:str='split',  # 'split': every sample counts; 'interp': as the reference code, for comparison
+    ties:str='split',       # equal confidences: 'split' them in sample order, or 'group' them in one bin
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                  # 0-d float64 in [0, 1]
     ...
 def classwise_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,           # equal-width bins for each class
     *, reduction:str='mean', # 'mean' over classes, or 'none' for the (K,) errors
     closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                   # 0-d float64 in [0, 1], or (K,)
     ...
 def ace(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,          # ranges of equal mass for each class
-    *, ties:str='mean',     # equal probabilities: 'mean', each with the frequency among all of them, so that their
-                            # order does not matter; or 'split' in the order of the samples, as in the paper
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    *, ties:str='mean',     # equal probabilities: 'mean' gives each the frequency of the label among all of them, so
+                            # the order of samples does not matter; 'split' them in sample order, as in the paper
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                  # 0-d float64 in [0, 1]
     ...
 def overconfidence_error(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,                  # as in `ece`
-    *, by_confidence:bool=False,# True: each gap times the confidence of its bin [Thulasidasan 2019, OE]
+    *, by_confidence:bool=False,# True: multiply each gap by the bin's confidence [Thulasidasan 2019, OE]
     closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
     ...
 def underconfidence_error(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,                  # as in `ece`
     *, closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
     ...
 def one_sided_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, direction:str='over',    # 'over' for overconfidence_error, 'under' for underconfidence_error
     by_confidence:bool=False,   # as in `overconfidence_error`
@@ -171,10 +171,10 @@ def one_sided_ci(
 )->tuple[float, float]:         # lower and upper end
     ...
 def top_k_ece(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    k:int=2,                    # of the likeliest classes
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    k:int=2,                    # number of most probable classes
     n_bins:int=15,
-    *, ranks:str='within',      # 'within': the k likeliest together; 'at': the k-th alone
+    *, ranks:str='within',      # 'within': the top k classes together; 'at': the k-th class only
     closed:str='right',
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
@@ -182,8 +182,8 @@ def top_k_ece(
 )->Tensor:                      # 0-d float64 in [0, 1]
     ...
 def top_k_ece_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    k:int=2,                    # as in `top_k_ece`, and so are the options
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    k:int=2,                    # this and the options as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
     closed:str='right',
@@ -194,17 +194,17 @@ def top_k_ece_ci(
 )->tuple[float, float]:         # lower and upper end
     ...
 def ks_error(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    *, k:int|None=None,         # None: the top label, or P(y = 1); a number as in `top_k_ece`
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    *, k:int|None=None,         # None: the top label or P(y = 1); a number: as in `top_k_ece`
     ranks:str='within',         # or 'at'
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                      # 0-d float64 in [0, 1]
     ...
 def ks_error_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     *, k:int|None=None,         # as in `ks_error`
     ranks:str='within',         # or 'at'
     level:float=.95,            # of the interval, in (0, 1)
@@ -214,27 +214,27 @@ def ks_error_ci(
     ...
 from .variants import marginal_ce as marginal_ce
 def marginal_ce_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; below 2/(1 - level) the lower end is always 0
+    draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
-)->tuple[float, float]:         # lower and upper end; nan where many samples are alone in their bins
+)->tuple[float, float]:         # lower and upper end; nan if more than a tenth of the samples are alone in bins
     ...
 def canonical_ce(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,             # of the Dirichlet kernels; None: .02; 'loo': the likeliest
-    *, p:float=1.,              # power of the gaps of the classes
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    bandwidth=None,             # of the Dirichlet kernels; None: .02; 'loo': by leave-one-out likelihood
+    *, p:float=1.,              # power of the gaps
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->Tensor:                      # 0-d float64 in [0, 2]; nan for one sample
     ...
 from .testing import consistency_test as consistency_test
 def ks_test(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     *, k:int|None=None,  # as in `ks_error`
     ranks:str='within',  # or 'at'
     ignore_index:int|None=None, # a label whose samples are left out
@@ -242,17 +242,17 @@ def ks_test(
 )->Measure:              # value, n, interval, p, floor and floor_high
     ...
 def skce(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,           # width of the kernel; None: the median distance of two predictions
-    *, block:int|None=None,   # samples in a block, 2 is the linear one; None: all up to 4,096, then N/50, at most 1,024
-    seed:int=0,               # of the order in which samples are put into blocks
-    task:str|None=None,         # None: by shape; 'multilabel': each column is a binary problem with labels 0 and 1
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    bandwidth=None,           # kernel width; None: the median distance between two predictions
+    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
+    seed:int=0,               # shuffles the samples before they are split into blocks
+    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
-)->Tensor:                    # 0-d float64, below 0 by chance; nan for one sample
+)->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
     ...
 def skce_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     bandwidth=None,           # as in `skce`
     *, block:int|None=None,
     level:float=.95,
@@ -262,10 +262,10 @@ def skce_ci(
 )->tuple[float, float]:       # lower and upper end, not below 0
     ...
 def skce_test(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     bandwidth=None,           # as in `skce`
     *, block:int|None=None,
-    draws:int=500,            # resamples, for the estimate over all pairs
+    draws:int=500,            # resamples, for the estimate from all pairs
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -284,11 +284,11 @@ from .ood import ood_measures as ood_measures
 from .certainty import bootstrap_ci as bootstrap_ci
 from .certainty import ece_ci as ece_ci
 def debiased_ece_ci(
-    probs, target,              # (N, K) and (N,) class ids, or (N,) of class 1 and (N,); multilabel (N, K) and (N, K)
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
-    level:float=.95,       # of the interval, in (0, 1)
+    level:float=.95,       # confidence level, in (0, 1)
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
 )->tuple[float, float]:    # lower and upper end

@@ -39,7 +39,7 @@ def bin_ids(
 )->Tensor:               # int32 in 0..n_bins-1, the shape of conf
     "Return the equal-width bin of each confidence."
     check_closed(closed)
-    if conf.dtype == torch.float64 and not conf.is_cpu: return _ids_by_edges(conf, n_bins, closed)  # no synchronising
+    if conf.dtype == torch.float64 and not conf.is_cpu: return _ids_by_edges(conf, n_bins, closed)  # without syncing
     scaled = conf.to(torch.float64, copy=True).mul_(n_bins)
     distance = (scaled - scaled.round()).abs_() if conf.dtype == torch.float64 else None  # to the nearest edge
     below = scaled.ceil_().sub_(1) if closed == 'right' else scaled.floor_()
@@ -179,7 +179,7 @@ def equal_mass_starts(
 def interpolated_edges(
     conf:Tensor,  # (N,)
     n_bins:int,   # M
-)->Tensor:        # (M + 1,) float64, rising
+)->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
     rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # as [Mukhoti 2020] rounds

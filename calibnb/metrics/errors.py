@@ -134,7 +134,7 @@ def _probability(rows, top):
 def ece_from_logits(
     logits,                     # (N, K) or (N, K, d1, ...); or (N,) or (N, 1), the log-odds of class 1
     target,                     # (N,) or (N, d1, ...) class ids
-    n_bins=15,                  # as in `ece`, like the options
+    n_bins=15,                  # this and the options as in `ece`
     *, norm:str='l1',
     closed:str='right',
     task:str|None=None,         # None, or 'multilabel'

@@ -63,7 +63,7 @@ def percentiles(
     return lower.item(), upper.item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5be100fb
-_N_DRAWS = 2**13  # the most units; the relative error of a standard error is then 1/sqrt(2*2**13) < 1 %
+_N_DRAWS = 2**13  # largest number of units; a standard error has then a relative error of 1/sqrt(2*2**13)
 
 class Resamples:
     """Bootstrap resamples of a set, shared by all metrics; row 0 of each result is the set itself [Efron 1993].

@@ -28,7 +28,7 @@ class Measure(BaseModel):
 
     @property
     def within_floor(self)->bool:
-        "True if a test at the 5 % level cannot tell this error from the error of a calibrated model."
+        "True if the error is at most `floor_high`, so a calibrated model could have this error."
         return self.value <= self.floor_high
 
     @property

@@ -24,7 +24,7 @@ def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
 
 @renamed_option('kind', 'task')
 def mean_confidence(
-    probs,                      # as in `error_rate`, like the options
+    probs,                      # this and the options as in `error_rate`
     *, task:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
@@ -88,7 +88,7 @@ def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; bin
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
 @renamed_option('kind', 'task')
 def entropy(
-    probs,                      # as in `error_rate`, like the options
+    probs,                      # this and the options as in `error_rate`
     target=None,                # needed only for `on` and `ignore_index`
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     task:str|None=None,         # None, or 'multilabel'

@@ -138,7 +138,7 @@ def risk_coverage(
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
 @renamed_option('kind', 'task')
 def aurc(
-    probs, target,              # as in `risk_coverage`, like the options
+    probs, target,              # these and the options as in `risk_coverage`
     *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
     task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
@@ -151,7 +151,7 @@ def aurc(
 
 @renamed_option('kind', 'task')
 def augrc(
-    probs, target,              # as in `aurc`, like the options
+    probs, target,              # these and the options as in `aurc`
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,
@@ -170,7 +170,7 @@ def _excess(curve):
 
 @renamed_option('kind', 'task')
 def e_aurc(
-    probs, target,              # as in `aurc`, like the options
+    probs, target,              # these and the options as in `aurc`
     *, score:str='max',
     task:str|None=None,
     ignore_index:int|None=None,
@@ -189,7 +189,7 @@ def _auroc(curve):
 
 @renamed_option('kind', 'task')
 def failure_auroc(
-    probs, target,              # as in `aurc`, like the options
+    probs, target,              # these and the options as in `aurc`
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,

@@ -172,7 +172,7 @@ def one_sided_ci(
 @sample_metric()
 def top_k_ece_ci(
     samples,
-    k:int=2,                    # as in `top_k_ece`, like the options
+    k:int=2,                    # this and the options as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
     closed:str='right',
