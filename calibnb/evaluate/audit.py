@@ -31,10 +31,10 @@ from .ranking import as_good_as_best
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
 class CrossFits:
-    """Fits of calibrators on all samples they may see, and on the rest of each fold of cross-fitting.
+    """Fits of calibrators on all available samples and, for cross-fitting, on all but each fold.
 
-    Attributes: the `source` to fit on; `pairs` of samples to fit on and to judge, in the `order` of the folds (None
-    without cross-fitting); the fits `made` for each row; the progress `bar`."""
+    Attributes: the `source`, all samples to fit on; `pairs` of samples to fit on and to judge; the random `order` of
+    the samples (None without cross-fitting); the fits `made` for each row; the progress `bar`."""
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
         self.order, self.pairs = None, [(val, preds)]
@@ -44,15 +44,15 @@ class CrossFits:
 
     @property
     def sources(self):
-        "The sets to fit on: all samples, then the rest of each fold."
+        "The sets to fit on: all samples, then all but each fold."
         return [self.source, *(rest for rest, _ in self.pairs if self.order is not None)]
 
     def expect(self, n_calibrators):
-        "Announce further calibrators to the progress bar."
+        "Add further calibrators to the total of the progress bar."
         self.bar.total = (self.bar.total or 0) + n_calibrators*len(self.sources)
 
     def fit(self, name, calibrator, on=None):
-        "Fit a calibrator, perhaps `on` top of the fits of another row; return the fit to use, and the scored set."
+        "Fit a calibrator, optionally `on` top of another row's fits; return the calibrator for use and the scored set."
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
         else: fits = (clone(calibrator).fit(source.logits, source.target) for source in self.sources)
         self.bar.set_postfix_str(name, refresh=False)
@@ -64,7 +64,7 @@ class CrossFits:
         return self.made[name][0], Scored.joined(parts, self.order)
 
     def _fit_pipeline(self, first, then):
-        "Yield pipelines: each of the fits `first`, followed by a calibrator called `then`."
+        "Yield a pipeline for each fit in `first`: this fit, followed by the calibrator named `then`."
         source = self.source
         if self.order is None:
             held_out = held_out_logits(first[0], source.logits, source.target)
@@ -77,7 +77,7 @@ class CrossFits:
             yield Composed.on(fitted, then, *map(torch.cat, zip(*rest)))
 
     def judging(self, name):
-        "Pair each fold with the calibrator of the row that has not seen it."
+        "Pair each fold with the calibrator of the row that was not fitted on this fold."
         fits = self.made[name] if self.order is None else self.made[name][1:]
         return [(judged, fitted) for (_, judged), fitted in zip(self.pairs, fits)]
 
@@ -88,7 +88,7 @@ class CrossFits:
         return concatenate(parts, self.order)
 
 def _folds(preds, folds, seed):
-    "Return the random order of the samples, and for each fold the other samples and its own."
+    "Return the random order of the samples and, for each fold, the samples outside and inside the fold."
     N, draw = len(preds), torch.Generator().manual_seed(seed)
     order = torch.randperm(N, generator=draw, device='cpu')
     twice = preds[torch.cat([order, order])]
@@ -97,7 +97,7 @@ def _folds(preds, folds, seed):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9cc2267f
 def _source_notes(source, judged):
-    "Describe what a reader must know about the samples that calibrators are fitted and judged on."
+    "Return notes on the samples that calibrators are fitted and judged on."
     notes = []
     if len(source.target.unique()) == 1:
         notes.append('All labels are of one class: a calibrator learns that and nothing else.')
@@ -112,7 +112,7 @@ def _source_notes(source, judged):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #fff4904b
 class _Comparison:
-    "The rows of a table while it is made; the first row is uncalibrated."
+    "The rows of a table under construction; the first row is uncalibrated."
     def __init__(self, preds, fits, measured, notes):
         self.fits, self.measured = fits, measured
         self.one_class = len(fits.source.target.unique()) == 1
@@ -122,14 +122,14 @@ class _Comparison:
         self.fitted, self.doubtful = {}, []
 
     def add(self, calibrators, on_top=False):
-        "Fit, score and measure calibrators: row -> calibrator; `on_top` of the row that their name begins with."
+        "Fit, score and measure {row: calibrator}; with `on_top`, on top of the row before the + of the name."
         self.fits.expect(len(calibrators))
         for name, calibrator in calibrators.items():
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter('always', UserWarning)
                 on = name.partition('+')[0] if on_top else None
                 try: self.fitted[name], self.scored[name] = self.fits.fit(name, calibrator, on)
-                except (ValueError, NotImplementedError) as e:  # an incomplete calibrator of a user
+                except (ValueError, NotImplementedError) as e:  # NotImplementedError: a user's incomplete calibrator
                     self.notes.append(f'{name} could not be fitted: {e}')
                     continue
             said = warning_texts(caught, name)
@@ -144,20 +144,20 @@ def warning_texts(caught, name):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #7bbd32ae
 def _on_top(found):
-    """Choose Platt scaling and isotonic regression of the confidence on top of the best calibrators in NLL.
+    """Return Platt scaling and isotonic regression on top of the best calibrators in NLL.
 
-    Only those whose ECE a calibrated model would hardly show."""
+    Calibrators whose ECE a calibrated model could show are left out."""
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
     nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
     best = [row for row, value in nll.items() if value <= min(nll.values()) + SAME_NLL]
-    # one row for each NLL: matrix scaling and Dirichlet calibration are the same where logits are log-probabilities
+    # one row for each NLL: matrix scaling and Dirichlet calibration are equal if the logits are log-probabilities
     distinct = {nll[row]: row for row in reversed(best)}.values()
     wanting = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
     return {name: make_calibrator(name) for row in wanting for name in (f'{row}+platt', f'{row}+isotonic')}
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9db9baa4
 def check_sets(preds, val=None, folds=2, n_bins=(15,)):
-    "ValueError or TypeError unless `evaluate` can judge these predictions; `folds` None: nothing is to be fitted."
+    "Raise ValueError or TypeError if `evaluate` cannot judge these predictions; `folds` None: nothing is fitted."
     for name, given in ('preds', preds), ('val', val):
         if given is not None and not isinstance(given, Predictions):
             raise TypeError(f'{name}: a {type(given).__name__}, want Predictions(logits, target), '
@@ -168,18 +168,18 @@ def check_sets(preds, val=None, folds=2, n_bins=(15,)):
         preds.check_comparable(val, 'val')
         if shared := preds.shared_samples(val):
             those = 'the same samples as preds' if shared == len(val) else f'{shared:,} of its samples are in preds too'
-            raise ValueError(f'val: {those}, so every calibrator would be judged on what it was fitted on; '
+            raise ValueError(f'val: {those}, so calibrators would be judged on samples they were fitted on; '
                              'leave val out to cross-fit')
     elif folds is not None:
         if len(preds) < 4:  # two folds of two samples
-            raise ValueError(f'preds: {len(preds)} samples, too few to fit calibrators on a part of them; give val, '
+            raise ValueError(f'preds: {len(preds)} samples, too few to cross-fit calibrators; give val, '
                              'or calibrators=()')
         if not 2 <= folds <= len(preds)//2:
-            raise ValueError(f'folds: {folds}, want 2 or more parts of at least 2 samples; there are {len(preds)}')
+            raise ValueError(f'folds: {folds}, want 2 or more folds of at least 2 of the {len(preds)} samples')
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #19eef558
 def _chosen(calibrators, K, n_fit):
-    "Return row -> calibrator, from simple to complex, and notes on calibrators that are left out."
+    "Return {row: calibrator}, from simple to complex, and notes on omitted calibrators."
     if isinstance(calibrators, dict):
         if UNCALIBRATED in calibrators:
             raise ValueError(f'calibrators: {UNCALIBRATED!r} is the row of the network itself')
@@ -189,7 +189,7 @@ def _chosen(calibrators, K, n_fit):
     return {name: make_calibrator(name) for name in names}, notes
 
 def _sort_by_complexity(names):
-    "Sort calibrators from simple to complex, and pipelines last."
+    "Sort names of calibrators from simple to complex; pipelines come last."
     wrong = [name for name in names if not isinstance(name, str)]
     if wrong: raise TypeError(f'calibrators: {wrong[0]!r}, want names, or a dictionary {{"row": calibrator}}')
     order = list_calibrators()
@@ -197,16 +197,16 @@ def _sort_by_complexity(names):
     return [*sorted(single, key=order.index), *(name for name in names if name not in single)]
 
 def _default_calibrators(K, n_fit):
-    "Return the names of the usual calibrators with fewer parameters than samples, and a note on the others."
+    "Return the default calibrators with no more parameters than samples, and a note on omitted calibrators."
     parameters, tried = K*K + K, [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
     if parameters <= n_fit: return tried, []
     names = [name for name in tried if name not in ('matrix', 'dirichlet')]
     return names, [f'matrix and dirichlet are left out: they have {parameters:,} parameters for {n_fit:,} samples. '
-                   'To see them, audit with --full, or name all that are to be tried in `calibrators` (--calibrator).']
+                   'To include them, audit with --full, or name the calibrators in `calibrators` (--calibrator).']
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
 def check_metrics(names):
-    "ValueError unless these are names of registered metrics."
+    "Raise ValueError unless all names are names of registered metrics."
     if isinstance(names, str): raise ValueError(f'metrics: {names!r}, want a list of names')
     for name in names:
         if name in _columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
@@ -219,10 +219,10 @@ def _registered_measures(names, preds, probs, seed):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #0eb58725
 def evaluate(
-    preds:Predictions,          # of the set to be judged
+    preds:Predictions,          # of the set to judge
     val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
-    calibrators=None,           # names, or {row: calibrator}; None: those with fewer parameters than samples; (): none
-    *, folds:int|None=None,     # of cross-fitting; None: 5, or 2 for fewer than ten samples
+    calibrators=None,           # names, or {row: calibrator}; None: the default, see below; (): none
+    *, folds:int|None=None,     # number of folds of cross-fitting; None: 5, or 2 for fewer than ten samples
     n_bins:int=15,
     more_bins=(10, 50),
     n_boot:int=400,
@@ -233,16 +233,16 @@ def evaluate(
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors, and recommend one.
 
-    `calibrators=None` leaves out those with more parameters than samples, and tries two more on top of the best
-    where that leaves a calibration error. For binary predictions, calibrators and errors are of P(y = 1), and
-    `top_label_ece` is of the predictions, see `measure_all`. Samples have no weights, since intervals count them."""
+    By default, calibrators with more parameters than samples are left out, and two more are tried on top of the best
+    calibrators if these leave a calibration error. For binary predictions, calibrators and errors refer to P(y = 1);
+    only `top_label_ece` refers to the predictions. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
-    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # may fail, so it is first
+    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first: it may fail
     resamples, more_bins = Resamples(len(preds), n_boot, seed, 'multinomial'), [M for M in more_bins if M != n_bins]
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
@@ -251,7 +251,7 @@ def evaluate(
         found.add(chosen)
         if calibrators is None: found.add(_on_top(found), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'
-    elif val is None: how = f'calibrators cross-fitted in {folds} parts'
+    elif val is None: how = f'calibrators cross-fitted in {folds} folds'
     else: how = f'calibrators fitted on {n_fit:,} other samples'
     best = as_good_as_best(found.rows, found.scored) | {name: [] for name in metrics}
     for row, measures in found.rows.items():

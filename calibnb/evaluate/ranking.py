@@ -30,7 +30,7 @@ def _covariance(values):
     "Return the (R, R) covariance of the means of R tensors of N numbers each."
     N = len(values[0])
     total, products = 0., 0.
-    for start in range(0, N, 2**16):  # so that few rows are copied at a time
+    for start in range(0, N, 2**16):  # to copy few rows at a time
         piece = torch.stack([v[start:start + 2**16] for v in values])
         total, products = total + piece.sum(1), products + piece @ piece.T
     mean = total/N
@@ -44,9 +44,9 @@ def _two_sided_p(value, variance):
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #fb2e72b0
 def _not_significantly_worse(
     values,      # row -> number, the smallest first
-    covariance,  # (R, R) of these, in the same order
+    covariance,  # (R, R) of the values, in the same order
 )->list[str]:
-    "Return the rows that no smaller row beats at 5 %, corrected for all pairs."
+    "Return the rows that are not significantly larger than any other row at 5 %, with Holm's correction."
     pairs = list(combinations(range(len(values)), 2))
     number = list(values.values())
     def variance(i, j): return (covariance[i, i] + covariance[j, j] - 2*covariance[i, j]).clamp_min(0).item()
@@ -58,12 +58,12 @@ def as_good_as_best(
     rows:dict,    # row -> metric -> Measure
     scored:dict,  # row -> Scored, of the same samples
 )->dict[str, list[str]]:
-    "Return the rows of each metric that are not significantly worse than any other, the smallest first."
+    "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
         values = {row: v for row, v in sorted(values.items(), key=lambda item: item[1] or 0) if v is not None}
-        if not values:  # every row has an infinite number
+        if not values:  # every row is infinite
             found[metric] = []
             continue
         if metric == 'classwise_ece': covariance = _interval_variances([rows[row][metric] for row in values])

@@ -24,13 +24,13 @@ from ..meta.trainer import MetaRecipe
 from .folder import failure, path_beside, run_path
 
 # %% ../../nbs/70_runs/02_config.ipynb #f79e820c
-_OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # each part has `<part>_args`
+_OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # options: `<part>_args`
 
 def _complete_args(part, name, args):
-    "Return all options of a part, in the form in which a JSON file returns them."
+    "Return all options of a part, including defaults, as a JSON file would return them."
     if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
     complete = _OPTIONS_OF[part](name, **args)
-    if part == 'loss':  # `weight` and `ignore_index` are newer than old runs: left out if unset, so that names stay
+    if part == 'loss':  # unset `weight` and `ignore_index` are left out, as in the names of older runs
         complete = {k: v for k, v in complete.items() if v is not None or k not in _SAMPLE_OPTIONS}
     return _as_json(f'{part}_args', complete)
 
@@ -45,45 +45,45 @@ def _as_json(name, args):
 # %% ../../nbs/70_runs/02_config.ipynb #862d020f
 def _refuse_misplaced(
     given,  # settings of a RunConfig
-    names,  # part -> its name, given or by default
+    names,  # part -> name, given or default
     known,  # names of the fields of a RunConfig
 ):
-    "Raise ValueError for an option of the recipe, or of a part, that was given outside of it."
+    "Raise ValueError for an option of the recipe or of a part that was given as a setting of the configuration."
     for name in given.keys() & Recipe.model_fields.keys():
         raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
                          f'in a sweep it is recipe.{name}')
     for name in given.keys() - known:
         for part, part_name in names.items():
             try: options = _OPTIONS_OF[part](part_name)
-            except ValueError: continue  # the part itself is wrong; its own check reports that
+            except ValueError: continue  # the name of the part is wrong; a later check reports it
             if name in options:
                 here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
                 raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):
-    "Raise ValueError for values that the loss refuses, for a loss without reduction, and for a loss beside `meta`."
+    "Raise ValueError for values that the loss refuses, for a loss without reduction, and for a loss with `meta`."
     try: loss = make_loss(name, **args)
     except ValueError: raise
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
-        raise ValueError(f'loss: {name!r} beside meta, which brings the loss that learns; leave loss out')
+        raise ValueError(f'loss: {name!r} beside meta, which has its own loss; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
-        raise ValueError(f'loss_args: {args} beside meta, which brings the loss that learns; leave them out '
+        raise ValueError(f'loss_args: {args} beside meta, which has its own loss; leave loss_args out '
                          '(for a sum, Recipe(scale_by_batch=True))')
     if getattr(loss, 'options', {}).get('reduction') == 'none':
         raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
 
 # %% ../../nbs/70_runs/02_config.ipynb #79ba40d3
 def _key(kind, name):
-    "Return the key of a name in `code`, e.g. 'loss mine'; data sets lose their path and the prefix 'corrupted:'."
+    "Return the key of a name in `code`, e.g. 'loss mine'; for data sets without the path and the prefix 'corrupted:'."
     if kind != 'data': return f'{kind} {name}'
     data, colon, _ = str(name).removeprefix('corrupted:').partition(':')
     return f'data {data}:/path' if colon else f'data {data}'
 
 def _codes(named, stated):
-    "Return the code of each registered (kind, name): as stated, else as registered; ValueError for unknown names."
+    "Return the code of each registered (kind, name), stated or current; raise ValueError for unknown names."
     found = {}
     for kind, name in named:
         key = _key(kind, name)
@@ -92,8 +92,8 @@ def _codes(named, stated):
         origin = user_registered(kind).get(key.removeprefix(f'{kind} '))
         if origin is None or key in found: continue
         if origin.code is None:
-            raise ValueError(f'{kind}: {name!r} was registered where its text cannot be read, and a run is named by '
-                             'it; put it into a file that CALIBNB_PLUGINS or --plugin names')
+            raise ValueError(f'{kind}: {name!r} was registered where its source code cannot be read, but the name '
+                             'of a run needs it; put it into a file that CALIBNB_PLUGINS or --plugin names')
         found[key] = origin.code
     if unnamed := sorted(stated.keys() - found.keys()):
         raise ValueError(f'code: {unnamed[0]!r} is not a name of this configuration; leave code out')
@@ -101,9 +101,9 @@ def _codes(named, stated):
 
 def check_code(
     code:dict[str, str],  # of a RunConfig
-    elsewhere:bool=False, # other processes train, and they do not see this notebook
+    elsewhere:bool=False, # other processes train and do not see this notebook
 ):
-    "Raise ValueError unless all names are registered here with the same text."
+    "Raise ValueError unless all names are registered in this process with the same source code."
     if code: load_plugins()
     for key, text in code.items():
         kind, name = key.split(' ', 1)
@@ -111,19 +111,19 @@ def check_code(
         if origin is None: raise ValueError(f'{kind}: {name!r} is not known to this process{HINT}')
         if origin.code != text:
             raise ValueError(f'{kind}: the text of {name!r} in {origin.where} has changed since the configuration was '
-                             f'made (then {text}, now {origin.code}); leave `code` out of it to train with the new one')
+                             f'made (then {text}, now {origin.code}); leave `code` out to train with the new text')
         if elsewhere and origin.where == 'a notebook':
             raise ValueError(f'{kind}: {name!r} is defined in a notebook, where other processes do not see it; put it '
                              'into a file that CALIBNB_PLUGINS names')
 
 # %% ../../nbs/70_runs/02_config.ipynb #2272ad76
 class RunConfig(Settings):
-    "The settings of a training: validated, complete, and the name of its folder."
+    "The settings of a training, validated and complete; they name its folder."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs
     data: str = 'digits'
     data_args: dict = {}
-    data_seed: int|None = Field(None, ge=0, lt=2**63)  # of the split; None: the seed of the recipe
+    data_seed: int|None = Field(None, ge=0, lt=2**63)  # seed of the split; None: the seed of the recipe
     model: str = 'mlp'
     model_args: dict = {}
     loss: str = 'ce'
@@ -136,16 +136,16 @@ class RunConfig(Settings):
     @model_validator(mode='before')
     @classmethod
     def _complete_options(cls, given):
-        "Fill in the options of all parts; ValueError for settings that no training can have."
+        "Fill in the options of all parts; raise ValueError for invalid settings."
         given = dict(given)
         names = {part: given.get(part, cls.model_fields[part].default) for part in _OPTIONS_OF}
         recorders = given.get('recorders')
-        if not isinstance(recorders, (list, tuple)): recorders = ()  # refused with its type later
+        if not isinstance(recorders, (list, tuple)): recorders = ()  # the type check refuses it later
         named = [*names.items(), *(('recorder', name) for name in recorders if isinstance(name, str))]
         stated = given.get('code') or {}
         _refuse_misplaced(given, names, cls.model_fields.keys())
         for part, name in names.items():
-            if _key(part, name) in stated: continue  # completed and checked when `code` was filled in
+            if _key(part, name) in stated: continue  # was completed and checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
         if _key('loss', names['loss']) not in stated: _check_loss(names['loss'], given['loss_args'], given.get('meta'))
         given['code'] = _codes(named, stated)
@@ -153,7 +153,7 @@ class RunConfig(Settings):
 
     @model_validator(mode='after')
     def _check_meta(self):
-        "Raise ValueError if a learned loss does not fit the recipe, or if the data set aside no samples for it."
+        "Raise ValueError if a learned loss does not fit the recipe, or if the data hold out no samples for it."
         if not self.meta: return self
         self.meta.check_recipe(self.recipe)
         for name, example in dict(n_meta=100, meta_val=.1).items():
@@ -170,38 +170,38 @@ class RunConfig(Settings):
 
     @property
     def loss_name(self):
-        "The loss; for a learned loss the learned part and the objective: 'gamma-sece'."
+        "The name of the loss; for a learned loss the learned part and the objective, e.g. 'gamma-sece'."
         return f'{self.meta.learn}-{self.meta.outer}' if self.meta else self.loss
 
     @property
     def settings(self)->dict:
-        "The settings that name the folder: all but the experiment, with the seed beside the recipe."
+        "The settings that name the folder: all except the experiment; the seed is moved out of the recipe."
         settings = self.model_dump(mode='json', exclude={'experiment'})
         return dict(settings, seed=settings['recipe'].pop('seed'))
 
     def content(self)->str|None:
-        "Return the fingerprint of the data files; None if there are none here, or if the data set is unknown."
+        "Return the fingerprint of the data files; None if there are no files, or if the data set is unknown."
         try: return data_fingerprint(self.data, **self.data_args)
         except UnknownName: return None
 
     def path(self, root=None)->Path:
-        "Return the folder of the run below `root` (None: `runs_root()`), for the data files as they are now."
+        "Return the folder of the run below `root` (None: `runs_root()`) for the current data files."
         content = self.content()
         if content is None and ':' not in self.data: return run_path(self.experiment, self.settings, root)
         def is_same(info):
-            if info.get('data_print'): return False  # written by older versions, which compared names and times
+            if info.get('data_print'): return False  # older versions compared names and times of the files
             return content is None or info.get('content') in (None, content)
         return path_beside(self.experiment, self.settings, root, dict(content=content), is_same)
 
 # %% ../../nbs/70_runs/02_config.ipynb #b2a3c575
 def missing_data(
     named,       # (name, options) of data sets
-)->list[str]:    # for each missing data set, how to get it
-    "List data sets that are not on this machine, without reading any; MissingData for a missing file or folder."
+)->list[str]:    # for each missing data set, instructions to get it
+    "List data sets missing on this machine, without reading data; raise MissingData for a missing file or folder."
     lines = {}
     for name, options in named:
         try: check_data(name, **options)
-        except UnknownName: pass  # a data set of a plugin that is not loaded here
+        except UnknownName: pass  # a data set of a plugin that is not loaded
         except MissingData as e:
             if ':' in name: raise
             lines[str(e)] = None

@@ -33,14 +33,14 @@ from .config import RunConfig
 
 # %% ../../nbs/70_runs/03_training.ipynb #6cc99198
 def _measures(preds:Predictions, bins=15)->dict:
-    "Return every measure of one split with its 95 % interval; the MCE is too unstable to have one."
+    "Return all measures of one split with 95 % intervals; the MCE has no interval, because it is too unstable."
     scored = Scored.of(preds, n_bins=bins)
     mce = Measure.of(scored.ece(bins, 'max'), len(preds), bins=bins)
     return measure_all(scored, resamples=_resamples(len(preds))) | {'mce': mce}
 
 @lru_cache(maxsize=1)
 def _resamples(n):
-    "Return bootstrap resamples, shared by all runs of this process on sets of one size."
+    "Return bootstrap resamples, shared by the runs of this process with the same number of samples."
     return Resamples(n, n_boot=200, draw='multinomial')
 
 def _write_tensors(path, tensors, metadata=None):
@@ -61,12 +61,12 @@ def _write_output(folder, history, recorders, preds, model, splits):
 # %% ../../nbs/70_runs/03_training.ipynb #a2d8c43b
 def train(
     config:RunConfig,
-    folder:RunFolder,   # of the configuration; process 0 has its lock
+    folder:RunFolder,   # of the configuration; process 0 must hold its lock
     device='auto',
-    progress=False,     # a bar, or a function of the epochs done since the last call
+    progress=False,     # True: show a bar; or a function of the number of epochs since its last call
     tensorboard:bool=False, # write TensorBoard's event files into the folder
 ):
-    "Train a configuration into its folder, which is done or failed afterwards."
+    "Train a configuration into its folder; the state of the folder is `done` or `failed` afterwards."
     with ExitStack() as stack:
         if rank() == 0:
             about = dict(device=str(pick_device(device)), processes=world_size(), content=config.content(),
@@ -79,8 +79,8 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
     seed = config.seed if config.data_seed is None else config.data_seed
     splits = load_data(config.data, seed=seed, **config.data_args)
     if config.path(folder.path.parents[1]) != folder.path:
-        raise ValueError(f'data: got other files behind {config.data} after reading than before, expected the same; '
-                         'start the training again when they are written')
+        raise ValueError(f'data: the files of {config.data} changed after the training had begun; '
+                         'start the training again when they are complete')
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
     if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, recorders = _make_trainer(config, model, device), _make_recorders(config)
@@ -105,7 +105,7 @@ def _make_recorders(config):
     return {name: make_recorder(name) for name in dict.fromkeys(names)}
 
 def _write_split(folder, splits):
-    "Write which rows of the data set each split has, and log whether the training resumes."
+    "Write the rows of the data set in each split, and log if the training resumes from a checkpoint."
     rows = {name: split.rows for name, split in splits.parts.items() if split.rows is not None}
     _write_tensors(folder/'splits.safetensors', rows)
     if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')

@@ -103,7 +103,7 @@ def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
         everything = make_calibrator(name).fit(preds.logits, preds.target)
         repeated = table.fitted[name].transform(preds.logits)
         assert torch.equal(repeated, everything.transform(preds.logits))  # bits: the same fit twice
-    assert "cross-fitted in 2 parts" in table.caption()
+    assert "cross-fitted in 2 folds" in table.caption()
 
 
 def test_recommendation_and_marks(found):

@@ -77,7 +77,7 @@ def test_what_cannot_be_refitted_is_a_note(sets):
     found = evaluate(here, calibrators={"both": make_calibrator("temperature+platt")}, n_boot=5, draws=3)
     shifted = evaluate_shifted(found, here, there)
     assert shifted.rows["both"].nll_refitted is None and shifted.rows["both"].gain is not None
-    assert shifted.notes == ("both: both is not there to be refitted",) and "–" in shifted.text()
+    assert shifted.notes == ("both: both has no row to refit on",) and "–" in shifted.text()
 
 
 def test_at_the_command_line(tmp_path, capsys, monkeypatch, sets):

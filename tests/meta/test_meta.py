@@ -695,7 +695,7 @@ def test_a_run_with_a_loss_that_learns(tmp_path):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(loss_args=dict(reduction="sum")), "beside meta, which brings the loss that learns; leave them out"),
+    (dict(loss_args=dict(reduction="sum")), "beside meta, which has its own loss; leave loss_args out"),
     (dict(recipe=Recipe(mixup=.2)), "mixup is 0.2, which bilevel"),
     (dict(loss="focal"), "loss: 'focal' beside meta"),
 ])

@@ -165,7 +165,7 @@ def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
     named.write_text(MINE.replace("power: float = 3.", "exponent: float = 3.").replace("last", "first"))
     again = get_run(Run(run.path).config, tmp_path/"runs", progress=False)
     assert again.config == config and again.metrics == run.metrics
-    with pytest.raises(ValueError, match="model: line as it is now does not take .*model.safetensors"):
+    with pytest.raises(ValueError, match="model: line does not fit the weights in .*model.safetensors"):
         again.model()
     with pytest.raises(ValueError, match="the text of 'rings' in .*mine.py has changed since"):
         train_file(tmp_path/"old.json", tmp_path/"elsewhere")
