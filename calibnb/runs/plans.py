@@ -26,13 +26,13 @@ from .config import RunConfig
 
 # %% ../../nbs/70_runs/05_plans.ipynb #565c89b7
 def _network(model, args, shape, num_classes, device):
-    "Return a network with random weights, or without weights on 'meta'; `args` are its options as JSON."
+    "Return a network with random weights, or without weights on device 'meta'; `args` are its options as JSON."
     options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
     with torch.device(device): return make_model(model, num_classes, shape, **options)
 
 @cache
 def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
-    "Time a forward and backward pass, and return the better of two times; `args` are the options of the model as JSON."
+    "Return the lesser of two timings of a forward and backward pass, per sample; `args` as in `_network`."
     net = _network(model, args, shape, num_classes, 'cpu').to(device)
     def seconds(n):
         x = torch.rand(n, *shape, dtype=torch.float32, device=device)
@@ -44,12 +44,12 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
     n_small = min(batch_size, 8)
     seconds(min(n_small, 2))  # warm-up
     first = seconds(n_small)
-    n_timed = round(.2*n_small/first)  # samples in 0.2 s; a sample of a larger batch takes as long
+    n_timed = round(.2*n_small/first)  # samples in 0.2 s; in a larger batch, the time per sample is the same
     n = batch_size if device.type == 'cuda' else min(batch_size, max(n_small, n_timed))
     return min(seconds(n), first if n == n_small else seconds(n))/n
 
 # %% ../../nbs/70_runs/05_plans.ipynb #8a12000a
-_META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
+_META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training / time of ordinary training
 
 def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
     "Estimate the time of a training on this machine, without evaluation; None for `sst` and for missing data."
@@ -61,7 +61,7 @@ def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
     return _meta_cost(config)*n*recipe.epochs*sample
 
 def _size(config):
-    "Return input shape, classes and training samples; None for `sst` and for missing data."
+    "Return input shape, number of classes and of training samples; None for `sst` and for missing data."
     if config.data == 'sst': return None
     try: shape, num_classes, n = data_size(config.data, **config.data_args)
     except FileNotFoundError: return None
@@ -71,10 +71,10 @@ def _meta_cost(config): return _META_COST[config.meta.scope if config.meta else 
 
 # %% ../../nbs/70_runs/05_plans.ipynb #f4706055
 GPU_FLOPS = 20e12 # per second; 4 % of an H100's rate for TF32
-GPU_CALL_S = 1e-5 # seconds, the least time of an operation
+GPU_CALL_S = 1e-5 # seconds, minimum time of an operation
 
 class CallRecorder(TorchDispatchMode):
-    "A counter of the operations that torch calls in a block."
+    "A context manager that counts the operations that torch calls."
     count = 0
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += 1
@@ -101,9 +101,9 @@ def estimate_gpu_seconds(config:RunConfig)->float|None:
 # %% ../../nbs/70_runs/05_plans.ipynb #fe3913f2
 def plan_table(
     configs,               # RunConfigs
-    estimate:bool=False,   # add columns with the hours of each run, on this machine and on one H100-class GPU
+    estimate:bool=False,   # add the hours of each run on this machine and on one H100-class GPU
     *, root=None, device:str='auto',
-):                         # pandas DataFrame, a row a run
+):                         # pandas DataFrame, one row per run
     "List the runs of configurations: settings, state and, on request, estimated time."
     import pandas as pd
     configs = list(configs)
@@ -136,13 +136,13 @@ def _hours(config, state, device):
 def sum_text(
     plan, # from `plan_table`, with hours
 )->str:
-    "Sum up a plan: '80 runs, 75 still to run: 1,200 hours on this machine, 31 hours on one H100-class GPU'."
+    "Summarise a plan: '80 runs, 75 still to run: 1,200 hours on this machine, 31 hours on one H100-class GPU'."
     todo = plan[plan.state != 'done']
     def hours_text(column):
         known = todo[column].dropna()
         unknown = len(todo) - len(known)
         missing = f' plus {unknown} of unknown length' if unknown else ''
-        if unknown and not len(known): return 'hours that are not known'
+        if unknown and not len(known): return 'unknown hours'
         hours = 'less than 0.1' if 0 < known.sum() < .1 else f'{known.sum():,.1f}'
         return f'{hours} hours{missing}'
     return (f'{len(plan)} runs, {len(todo)} still to run: {hours_text("hours")} on this machine, '

@@ -10,8 +10,8 @@ from .folder import find_runs
 
 # %% ../../nbs/70_runs/06_tables.ipynb #bd046672
 def collect(
-    root=None,                # of all runs; None: `runs_root()`
-    experiment:str|None=None, # only this one
+    root=None,                # folder of all runs; None: `runs_root()`
+    experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each training
     "Return settings, state and results of every training under `root`."
     import pandas as pd
@@ -30,14 +30,14 @@ def _training_row(folder):
     row |= _setting_columns(info.get('settings'))
     if info.get('content'): row['content'] = info['content']
     row |= {f'files.{name}': content for name, content in info.get('files', {}).items()}
-    result = folder.result if state == 'done' else None  # None of a done run: begun again by another process
+    result = folder.result if state == 'done' else None  # None of a `done` run: just restarted
     if result is None: return row
     for split, measures in result.metrics.items():
         row |= {f'{split}.{name}': measure.number for name, measure in measures.items()}
     return row
 
 def _setting_columns(settings):
-    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss is named as by RunConfig."
+    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss has its name in RunConfig."
     if not isinstance(settings, dict): return {}
     columns = {}
     for key, value in settings.items():
@@ -49,8 +49,8 @@ def _setting_columns(settings):
 
 # %% ../../nbs/70_runs/06_tables.ipynb #00279a82
 def list_runs(
-    root=None,                # of all runs; None: `runs_root()`
-    experiment:str|None=None, # only this one
+    root=None,                # folder of all runs; None: `runs_root()`
+    experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each run
     "List every run under `root`: notebooks before trainings, the latest first."
     import pandas as pd
@@ -74,26 +74,26 @@ def _index_row(folder):
     figures = {path.stem for path in (folder/'figures').glob('*')}
     started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
     executed = folder/'notebook.ipynb'
-    shown = executed.exists() and not settings.get('dry_run')  # made by hand, or a plan: nothing to open
+    shown = executed.exists() and not settings.get('dry_run')  # a plan has nothing to show
     return dict(experiment=folder.path.parent.name, kind='training' if info.get('kind') == 'train' else 'notebook',
                 run=folder.path.name, setting=settings, seed=seed, state=state, started=started, ended=ended,
                 figures=len(figures), notebook=str(executed) if shown else '',
                 result=_result_text(folder.result) if state == 'done' else status.get('reason') or '')
 
 def _result_text(result):
-    "Return error and ECE of a training, or the number of each verdict of a notebook."
-    if result is None: return ''  # begun again by another process
+    "Return error and ECE of a training, or the counts of the verdicts of a notebook."
+    if result is None: return ''  # another process has just restarted the run
     test = result.metrics.get('test', {})
     if {'error', 'ece'} <= test.keys(): return f'error {test["error"].number:.2%}, ECE {test["ece"].number:.2%}'
     verdicts = [finding.verdict for finding in result.findings]
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
-_ALWAYS = 'data', 'model', 'loss'  # of a training, even if all trainings have the same
+_ALWAYS = 'data', 'model', 'loss'  # settings of a training that are always shown, even if all trainings share them
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
-    "Describe each of several runs by the settings in which they differ; trainings also by data, model and loss."
+    "Describe each run by the settings in which the runs differ; for trainings also by data, model and loss."
     names = dict.fromkeys(name for each in settings for name in each)
     differing = [name for name in names if name in _ALWAYS or len({repr(each.get(name)) for each in settings}) > 1]
     def text(each, name): return str(each[name]) if name in _ALWAYS else f'{name}={each[name]}'
