@@ -18,7 +18,7 @@ _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrato
               metrics='metric', corruptions='corruption')
 
 def _names(kind):
-    "Return the names that calibnb knows, then the names of plugins with their files."
+    "Return the names of calibnb's components, then the names registered by plugins with their files."
     always = [f'{name} (always)' for name in NAMES.get(f'{kind} of every table', [])]
     added = (f'{name} ({origin.where})' for name, origin in user_registered(kind).items())
     return [*always, *NAMES.get(kind, []), *added]
@@ -77,7 +77,7 @@ def _papers(args):
         print('\n'.join(_paper_lines(paper, [row for row in rows if row['paper'] == paper])), end='\n\n')
 
 def _paper_lines(paper, rows):
-    "Return the lines of a paper: a line each row, then the commands with their trainings and hours."
+    "Return the lines of a paper: one line per row, then the commands with their trainings and hours."
     from calibnb.notebooks.papers import commands_of, plan_text
     commands = commands_of(rows)
     letter = dict(zip(commands, ascii_lowercase))
