@@ -39,7 +39,7 @@ def ece_text(
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9b72853e
 class BinnedConfidences:
-    "Calibration by bins, for classes with `pairs` of confidences and hits, both (N,), with `binary` and a length."
+    "A base class for binned calibration errors; subclasses have `pairs` (confidences and hits), `binary` and a length."
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "Return the count, accuracy and mean confidence of `n_bins` equal-width bins."
         return width_bins(*self.pairs, n_bins)
@@ -122,13 +122,13 @@ class Scored(BinnedConfidences):
         return self.one is not None
     @property
     def pairs(self):
-        "(N,) confidences and (N,) bool hits: of the top label, or P(y = 1) and y for binary predictions."
+        "(N,) confidences and (N,) bool hits of the top label; for binary predictions P(y = 1) and y == 1."
         return (self.one, self.target == 1) if self.binary else (self.conf, self.hit)
     @property
     def num_classes(self): return self.classes.shape[1]
     @property
     def n_bins(self):
-        "M, the number of bins of each class."
+        "The number M of bins of each class."
         return self.classes.shape[2]
     def classwise_ece(self)->float:
         "Return the classwise ECE: the mean over classes k of the ECE of column k against `target == k`."

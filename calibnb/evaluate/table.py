@@ -151,7 +151,7 @@ class Evaluation:
         binary = _BINARY_CAPTION if self.scored[UNCALIBRATED].binary else ''
         return (f'{self.rows[UNCALIBRATED]["error"].n:,} samples; {self.how}. {binary}'
                 'The floor is the error that a perfectly calibrated model would show on average. '
-                'A star marks a row that is better than every other row by more than chance.')
+                'A star marks a row that is significantly better than every other row.')
 
     def advice(self)->str:
         "Return sentences: which calibrator to use, and why."
@@ -341,7 +341,7 @@ def _residual_miscalibration(found, row):
     "State the error that the recommended row leaves, and the calibrator that would remove it."
     if found.fits(row): return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
-    left = f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above what a calibrated model would show.'
+    left = f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above its noise floor.'
     fitting = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
     if better is None: return [left, *_bounds_reached(found), 'None of the calibrators tried removes it.']
