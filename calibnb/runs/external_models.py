@@ -129,7 +129,7 @@ def labelled_images(
 def _of_folder(folder, split, size, scale):
     "Load a split of a folder of images, or all images if it has no splits; return it with the number of classes."
     if scale is None:
-        raise ValueError(f'mean, std: missing, but the images in {folder} must be normalised as in the training '
+        raise ValueError(f'mean, std: not given, but the images in {folder} must be normalised as in the training '
                          'of the network; for ImageNet give .485 .456 .406 and .229 .224 .225')
     pixel_scale(*scale, 3)
     arrays = read_folder(folder, size)

@@ -65,7 +65,7 @@ def test_every_row_is_what_the_metrics_say(make):
         assert measures["ece"].bins == 15 and measures["ece_50"].bins == 50
         assert all(m.interval[0] <= m.value <= m.interval[1] for m in measures.values() if m.interval)
         assert all((m.floor is not None) == ("ece" in name) for name, m in measures.items())
-    assert preds.binary == ("ECE, adaptive and smooth ECE are of P(y = 1)" in table.text())
+    assert preds.binary == ("ECE, adaptive ECE and smooth ECE compare P(y = 1)" in table.text())
 
 
 @pytest.fixture(scope="module")
