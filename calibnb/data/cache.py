@@ -23,19 +23,19 @@ from ..core.content import content_hash
 _HOME = '~/.cache/calibnb'
 
 class MissingData(FileNotFoundError, ValueError):
-    "A data set is not on this machine; the message names the places searched and how to get it."
+    "Raised if a data set is not on this machine; the message says where it was looked for and how to get it."
 
 def data_root()->Path:
     "Return the folder of data sets: `CALIBNB_DATA`, else `~/.cache/calibnb`."
     return Path(os.environ.get('CALIBNB_DATA') or _HOME).expanduser().resolve()
 
 def find_data(
-    name:str,     # of the data set, for the message
-    places,       # paths under the root that may hold it
+    name:str,     # name of the data set, for the message
+    places,       # paths under the root where the data set may be
     root=None,    # None: `data_root()`
-    hint:str='',  # how to get it
+    hint:str='',  # how to get the data set
 )->Path:
-    "Return the first place that exists; MissingData if there is none."
+    "Return the first of `places` that exists; raise MissingData if none does."
     root = Path(root) if root else data_root()
     for place in places:
         if (root/place).exists(): return root/place
@@ -56,7 +56,7 @@ def decoded_root()->Path:
 # %% ../../nbs/50_data/01_cache.ipynb #b1b8994f
 def fingerprint(
     files,    # paths of the source files
-    *options, # values that determine the arrays made of them
+    *options, # values that determine the arrays
 )->str:       # 12 hex digits
     "Return a hash of the names and contents of source files, and of options."
     paths = list(map(Path, files))
@@ -64,7 +64,7 @@ def fingerprint(
     return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
-    "Return the SHA-256 of an array's bytes, copied only if they are not contiguous."
+    "Return the SHA-256 of an array's bytes; the array is copied only if it is not contiguous."
     if not array.size: return sha256(b'').hexdigest()
     return sha256(memoryview(np.ascontiguousarray(array)).cast('B')).hexdigest()
 
@@ -98,13 +98,13 @@ def _open_arrays(folder):
 
 # %% ../../nbs/50_data/01_cache.ipynb #5e48ae64
 def cached(
-    name:str,    # of the data set
+    name:str,    # name of the data set
     files,       # paths of the source files
-    make,        # `new(name, shape, dtype)`, which returns an array on disk to fill -> dict of arrays
+    make,        # function of `new` -> dict of arrays; `new(name, shape, dtype)` returns an array on disk to fill
     *options,    # values that determine the arrays
     root=None,   # None: `decoded_root()`
 )->dict:         # name -> memory-mapped array, read-only
-    "Make the arrays of `make` once, for all processes, and open them."
+    "Open the arrays of a data set; the first call, in any process, makes them with `make`."
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{folder}.lock'):

@@ -21,10 +21,10 @@ from .cache import MissingData, cached, data_root, find_data
 PARTS = 'train', 'val', 'test'
 
 def list_images(
-    folder,        # with one folder a class
-    classes=None,  # names in order; None: the names of the folders, sorted
+    folder,        # with one folder per class
+    classes=None,  # class names in order; None: the names of the folders, sorted
 ):                 # (paths, (N,) class ids, class names)
-    "List the images of a folder by class and name, 2.png before 10.png."
+    "List the images of a folder by class and file name, 2.png before 10.png."
     folders = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
     classes = folders if classes is None else list(classes)
     if unknown := sorted(set(folders) - set(classes)):
@@ -36,7 +36,8 @@ def list_images(
         paths += images
         labels += [label]*len(images)
     if not paths:
-        raise ValueError(f'{folder}: no images in it, want one folder a class with {", ".join(_extensions()[:4])}, ...')
+        some = ', '.join(_extensions()[:4])
+        raise ValueError(f'{folder}: no images in it, want one folder per class with {some}, ...')
     return paths, np.array(labels, dtype=np.int64), classes
 
 def _images_below(folder):
@@ -56,7 +57,7 @@ def load_image(
     path,
     size:int|None=None,  # resize the shorter side, then crop the middle; None: unchanged
 )->np.ndarray:           # (3, H, W) uint8
-    "Read an image in RGB; ValueError names a file that cannot be read."
+    "Read an image in RGB; raise ValueError with the file name if the file cannot be read."
     from PIL import Image
     from torchvision.transforms.functional import center_crop, resize
     try:
@@ -76,10 +77,10 @@ def _check_size(size):
 def decode_images(
     paths,
     new,                # (name, shape, dtype) -> array to fill, from `cached`
-    name:str,           # of the array
+    name:str,           # name of the array
     size:int|None=None, # as in `load_image`
 )->np.ndarray:          # (N, 3, H, W) uint8
-    "Decode images of one shape; ValueError names the first of another shape."
+    "Decode images of equal shape; raise ValueError with the name of the first image of another shape."
     shape = load_image(paths[0], size).shape
     out = new(name, (len(paths), *shape))
     def decode(start):
@@ -96,11 +97,11 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with one folder a class, or with train/ and perhaps val/ and test/ with one folder a class
+    path,               # with one folder per class, or with train/, perhaps val/ and test/, of one folder per class
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist
-    "Read a folder of images, decoded once."
+    "Read a folder of images, which are decoded once."
     _check_size(size)
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
@@ -121,8 +122,8 @@ def read_folder(
 
 # %% ../../nbs/50_data/02_images.ipynb #bed4e48c
 def _original_order(labels, root):
-    "Return each image's row in the original test set; both list the images of a class in the same order."
-    hint = 'it has the labels in the original order, which match the images of a folder with CIFAR-10H'
+    "Return each image's row in the original test set; the images of a class keep their order."
+    hint = 'save the labels in the original order there; they match the images of a folder with CIFAR-10H'
     file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
     original = np.load(file, allow_pickle=False)
     if not np.array_equal(np.bincount(original), np.bincount(labels)):
@@ -138,7 +139,7 @@ _CIFAR = {'cifar10': ('CIFAR10', 'cifar-10-batches-py'), 'cifar100': ('CIFAR100'
 def read_cifar(
     name:str='cifar10',       # or 'cifar100'
     human_labels:bool=False,  # add test_posterior (10000, 10): CIFAR-10H
-    root=None,                # of all data; None: `data_root()`
+    root=None,                # folder of data sets; None: `data_root()`
 )->dict:
     "Read CIFAR from torchvision's files, or CIFAR-10 from a folder of images."
     root = Path(root) if root else data_root()
@@ -172,7 +173,7 @@ def _human_posterior(order, root):
 
 # %% ../../nbs/50_data/02_images.ipynb #e59f5605
 def read_svhn(root=None)->dict:
-    "Read SVHN, cropped digits, 73,257 for training and 26,032 for test, from torchvision's files."
+    "Read the cropped digits of SVHN, 73,257 for training and 26,032 for test, from torchvision's files."
     import torchvision
     root = Path(root) if root else data_root()
     files = {part: find_data('svhn', [f'{part}_32x32.mat'], root) for part in ('train', 'test')}
@@ -185,7 +186,7 @@ def read_svhn(root=None)->dict:
     return cached('svhn', files.values(), make)
 
 def read_tiny_imagenet(root=None)->dict:
-    "Read Tiny ImageNet, 200 classes of 64x64 pixels; its validation images are the test set, as in the papers."
+    "Read Tiny ImageNet, 200 classes, 64x64 pixels; the validation images are the test set, as in the papers."
     folder = find_data('tiny_imagenet', ['tiny-imagenet-200'], root)
     train, train_y, classes = list_images(folder/'train')
     notes = folder/'val'/'val_annotations.txt'  # each line: file, class, and a bounding box
@@ -209,7 +210,7 @@ def _inputs(x, name):
     return np.ascontiguousarray(x, dtype=np.float32)
 
 def _channels_first(x, name):
-    "Return images, perhaps grey or with channels last, as (N, C, H, W)."
+    "Return images as (N, C, H, W); the input may be grey, or have channels last."
     if x.ndim == 3: return x[:, None]
     if x.ndim != 4:
         raise ValueError(f'{name}: shape {x.shape}, want images (N, H, W), (N, H, W, C) or (N, C, H, W) '
@@ -218,7 +219,7 @@ def _channels_first(x, name):
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
 
 def _labels(y, n, name):
-    "Return labels as checked (n,) int64 class ids."
+    "Check labels and return them as (n,) int64 class ids."
     valid = y.size == n and y.dtype.kind in 'iu' and not (y < 0).any()
     if not valid: raise ValueError(f'{name}: {y.dtype} of shape {y.shape}, want {n} class ids, integers from 0')
     return y.reshape(-1).astype(np.int64)
@@ -227,7 +228,7 @@ def _labels(y, n, name):
 def read_npz(
     path,
 )->dict:  # train_x, train_y, and val_* and test_* if the file has them
-    "Read the arrays of an .npz file; pickles are refused."
+    "Read the arrays of an .npz file; raise ValueError if the file contains pickled objects."
     path = Path(path).expanduser()
     if not path.is_file(): raise MissingData(f'data: {path} is not there')
     given, arrays = _load_npz(path), {}
@@ -252,7 +253,7 @@ def _load_npz(path):
                          'np.savez(path, x=..., y=...) writes one') from None
 
 def _npz_names(part):
-    "Return the possible pairs of names of a part's inputs and labels."
+    "Return the pairs of array names that may hold the inputs and labels of a split."
     pairs = [(f'x_{part}', f'y_{part}'), (f'{part}_x', f'{part}_y')]
     return [*pairs, ('x', 'y')] if part == 'train' else pairs
 

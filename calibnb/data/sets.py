@@ -25,7 +25,7 @@ from .corruptions import check_corruption, corrupt_split
 
 # %% ../../nbs/50_data/08_sets.ipynb #80939e51
 def _read_and_split(name, read, seed, scale=None, **options):
-    "Split a set on disk; options that `read` declares go to it, the rest to `split_arrays`."
+    "Read and split a set on disk; pass `read` the options that it declares, and `split_arrays` the other options."
     declared = inspect.signature(read).parameters
     reading = {k: v for k, v in options.items() if k in declared}
     splitting = {k: v for k, v in options.items() if k not in declared}
@@ -39,9 +39,9 @@ def cifar10(
     val:float=.1,
     meta_val:float=0.,
     n_train:int|None=None,
-    human_labels:bool=False,  # give the test split the posterior of CIFAR-10H
+    human_labels:bool=False,  # use the human labels of CIFAR-10H as posterior of the test split
 )->Splits:
-    "Split CIFAR-10; `human_labels` gives the test split the posterior of CIFAR-10H."
+    "Split CIFAR-10."
     options = dict(val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
     return _read_and_split('cifar10', read_cifar, seed, CIFAR_SCALE, **options)
 
@@ -51,11 +51,11 @@ def cifar100(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->
     return _read_and_split('cifar100', read, seed, CIFAR_SCALE, val=val, meta_val=meta_val, n_train=n_train)
 
 def svhn(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
-    "Split SVHN, street view house numbers, without the extra set."
+    "Split SVHN (street view house numbers), without the extra training images."
     return _read_and_split('svhn', read_svhn, seed, val=val, meta_val=meta_val, n_train=n_train)
 
 def tiny_imagenet(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
-    "Split Tiny ImageNet; the official validation images are test, and 50 of each class's 500 images are val."
+    "Split Tiny ImageNet; test is the official validation set, and val is held out of the 500 images per class."
     return _read_and_split('tiny_imagenet', read_tiny_imagenet, seed, val=val, meta_val=meta_val, n_train=n_train)
 
 # %% ../../nbs/50_data/08_sets.ipynb #424723d5
@@ -64,8 +64,8 @@ def newsgroups(
     val:float=.1,
     meta_val:float=0.,
     n_train:int|None=None,
-    length:int=1000,        # tokens of a message
-    vocabulary:int=20_000,  # upper bound of token ids
+    length:int=1000,        # tokens per message
+    vocabulary:int=20_000,  # number of token ids
 )->Splits:
     "Split 20 Newsgroups, as rows of token ids."
     options = dict(val=val, meta_val=meta_val, n_train=n_train, length=length, vocabulary=vocabulary)
@@ -75,8 +75,8 @@ def sst(
     seed:int,
     meta_val:float=0.,
     n_train:int|None=None,
-    fine:bool=False,        # five classes; else negative and positive
-    phrases:bool=True,      # also labels of phrases, not only of sentences
+    fine:bool=False,        # True: five classes; False: negative and positive
+    phrases:bool=True,      # True: labels of phrases and sentences; False: of sentences only
     vocabulary:int=20_000,
     vectors:str|None=None,  # word vectors in the data root, e.g. 'glove.840B.300d' for glove.840B.300d.txt
 )->Splits:
@@ -90,33 +90,33 @@ def imagefolder(
     seed:int,
     path:str,               # as in `images.read_folder`
     size:int|None=None,     # resize the shorter side, then crop the middle; None: unchanged
-    mean:list|None=None,    # of each channel, from 0 to 1; None: of the training images
-    std:list|None=None,     # as `mean`
+    mean:list|None=None,    # mean of each channel, from 0 to 1; None: computed from the training images
+    std:list|None=None,     # standard deviation of each channel, like `mean`
     val:float=.1,
     meta_val:float=0.,
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Split folders of images, one a class; val or test without a folder is held out of train."
+    "Split images with one folder per class; val and test are held out of train if they have no folder."
     scale = pixel_scale(mean, std, 3)
     options = dict(path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'imagefolder:{path}', read_folder, seed, scale, **options)
 
 def npz(
     seed:int,
-    path:str,               # of the file
+    path:str,               # path of the .npz file
     val:float=.1,
     meta_val:float=0.,
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Split the arrays of an .npz file; val or test that it lacks is held out of train."
+    "Split the arrays of an .npz file; val and test are held out of train if the file lacks them."
     options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
 # %% ../../nbs/50_data/08_sets.ipynb #cae848b2
 def _corrupting(make):
-    "Return the function of a data set whose test images are corrupted, with the options of both."
+    "Return a data set function that corrupts the test images of `make`; it adds its options to the options of `make`."
     def corrupted(
         seed,
         *, kind:str='gaussian_noise',  # one of `list_corruptions()`
@@ -134,7 +134,7 @@ def _corrupting(make):
 
 # %% ../../nbs/50_data/08_sets.ipynb #afaac96d
 def _as_set(name, made):
-    "Return a registered function if its first parameter is `seed`; else a ValueError."
+    "Return a registered function; raise ValueError unless its first parameter is `seed`."
     takes = list(inspect.signature(made).parameters)
     if takes[:1] == ['seed']: return made
     raise ValueError(f'data: {name} takes ({", ".join(takes)}), want (seed, options with defaults)')
@@ -148,14 +148,15 @@ data_sets = Registry('data', skip=('seed', 'path'), adapt=_as_set, made={
 })
 
 def _resolve(name):
-    "Return the function of a data set, and the path in its name as an option."
+    "Return the function of a data set, and a dictionary with the path from the name."
     kind, colon, path = str(name).partition(':')
     if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
     if colon and kind == 'corrupted':
         make, inner = _resolve(path)
         taken = [p for p in inspect.signature(make).parameters if p in ('kind', 'severity', 'constants')]
         if taken:
-            raise ValueError(f'data: {name} has two options called {taken[0]}; want a set without, once corrupted')
+            raise ValueError(f'data: {name} has two options called {taken[0]}; '
+                             'want a set without it; use corrupted: only once')
         return _corrupting(make), inner
     with_path = f'{kind}:/path'
     if colon and (with_path in data_sets or with_path in data_sets.names()):
@@ -173,7 +174,7 @@ _HUMAN = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # also read by `human_
 def data_paths(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
-)->list[Path]:  # empty for a set that is computed, and if its files are missing
+)->list[Path]:  # empty if the set is computed or its files are missing
     "Return the files and folders of a data set."
     kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: wanted = [Path(path).expanduser()]
@@ -191,7 +192,7 @@ def check_data(
     name:str, /, # one of `list_data()`
     **options,   # of the data set
 ):
-    "Raise MissingData, with a way to get it, if a file of a data set is not on this machine; nothing is read."
+    "Raise MissingData, which says how to get the files, if a data set is not on this machine; no data are read."
     kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
     elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
@@ -206,7 +207,7 @@ def _check_path(kind, path):
 def data_fingerprint(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
-)->str|None:    # 16 hex digits; None for a set that is computed, and if its files are missing
+)->str|None:    # 16 hex digits; None if the set is computed or its files are missing
     "Return a hash of the files of a data set."
     paths = data_paths(name, **options)
     return content_hash(*paths) if paths else None
@@ -215,26 +216,26 @@ def note_data(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 ):
-    "Record the content of a data set's files as an input of the running notebook."
+    "Record the hash of a data set's files as an input of the running notebook."
     reads = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}
     note_input('data', str(name), reads, content=data_fingerprint(name, **reads))
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:
-    "Return the names that `load_data` knows."
+    "Return the names of all data sets."
     return data_sets.names()
 
 def data_options(
     name:str, /, # one of `list_data()`
     **options,   # options to set
 )->dict:         # every option of the data set
-    "Return all options of a data set, defaults filled in; an unknown name or option is a ValueError."
+    "Return all options of a data set, with defaults; raise ValueError for an unknown name or option."
     make, _ = _resolve(name)
     return bind_options(f'data {name}', make, options, data_sets.skip)
 
 def load_data(
     name:str,       # one of `list_data()`
-    *, seed:int=0,  # of the split and of all random numbers
+    *, seed:int=0,  # seed of the split and of all random numbers
     **options,      # of the data set, as `data_options` lists them
 )->Splits:
     "Load a data set by name; the same name, seed and options give the same splits."
@@ -243,13 +244,13 @@ def load_data(
     note_data(name, **options)
     splits = make(seed, **path, **options)
     if isinstance(splits, Splits): return splits
-    raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; split_arrays makes them from arrays')
+    raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; make them with split_arrays')
 
 # %% ../../nbs/50_data/08_sets.ipynb #726f6b54
 def register_data(
-    name:str,  # by which users ask for it; 'mine:/path' for a set that takes a path, `mine:/home/me/x`
+    name:str,  # name for `load_data`; 'mine:/path' if the set takes a path, as in `mine:/home/me/x`
 ):             # a decorator
-    "Register a function (seed, options with defaults) -> Splits; a name of calibnb is a ValueError."
+    "Register a function (seed, options with defaults) -> Splits; raise ValueError for a name of calibnb."
     return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81
@@ -258,7 +259,7 @@ def true_posterior(
     *, seed:int=0,  # as in `load_data`
     **options,      # as in `load_data`
 ):                  # (N, K) float64 tensor; None if unknown
-    "Return the posterior of the test samples; for CIFAR-10 the human labels, MissingData without CIFAR-10H."
+    "Return the posterior of the test samples; for CIFAR-10 the human labels, or MissingData if CIFAR-10H is missing."
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
 
@@ -275,7 +276,7 @@ def data_size(
     name:str,   # one of `list_data()`
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
-    "Return the size of a set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
+    "Return the size of a data set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
     options, known = data_options(name, **options), str(name).removeprefix('corrupted:')
     if known not in _SIZES:
         splits = load_data(name, **options)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 # %% ../../nbs/50_data/06_splits.ipynb #ece0759d
 class Rows:
-    "Some rows of an array on disk; an index reads only these rows."
+    "Some rows of an array on disk; indexing reads only the selected rows."
     def __init__(self, array, rows): self.array, self.rows = array, rows
     def __len__(self): return len(self.rows)
     def __getitem__(self, index):
@@ -42,8 +42,8 @@ class Split:
                                # for memory
     y:Tensor                   # (N,) int64
     posterior:Tensor|None=None # (N, K) float64
-    scale:tuple|None=None      # (mean, std) of each channel, from 0 to 1: `ready` normalises uint8 images by it;
-                               # float images are normalised
+    scale:tuple|None=None      # (mean, std) of each channel, from 0 to 1: `ready` normalises uint8 images with them;
+                               # float images are already normalised with them
     rows:Tensor|None=None      # (N,) int64, row of each sample in the source data set
 
     def __len__(self): return len(self.y)
@@ -57,9 +57,9 @@ class Split:
         known = '' if self.posterior is None else ', with posterior'
         return f'Split({len(self)} samples, inputs {tuple(self.x.shape[1:])} {dtype}{known})'
     def ready(self,
-        x:Tensor,              # some of the inputs, on any device
+        x:Tensor,              # a batch of inputs, on any device
     )->Tensor:
-        "Normalise uint8 images to float32; other inputs stay."
+        "Normalise uint8 images to float32; return other inputs unchanged."
         if x.dtype != torch.uint8: return x
         if self.scale is None:
             raise ValueError('scale: None, but the inputs are uint8 images; give Split(..., scale=(mean, std)) '
@@ -83,7 +83,7 @@ class Splits:
     val:Split
     test:Split
     meta_val:Split|None=None
-    vectors:Tensor|None=None  # (V, D) float32 vectors of word ids, nan for a word without one; of texts with vectors
+    vectors:Tensor|None=None  # (V, D) float32, row i for word id i, nan for a word without a vector; only for texts
 
     @property
     def in_shape(self):
@@ -106,8 +106,8 @@ def hold_out(
     y,             # (N,) class ids
     sizes,         # numbers of samples to hold out, one for each part
     seed:int,
-)->list:           # of (n,) row numbers: the rest, then each part
-    "Hold out parts with the same share of every class; ValueError if a part is too small for that."
+)->list:           # (n,) row numbers of the rest, then of each part
+    "Hold out parts with the same share of every class; raise ValueError if a part or a class is too small."
     from sklearn.model_selection import train_test_split
     rest, parts = np.arange(len(y)), []
     for i, n in enumerate(sizes):
@@ -120,18 +120,20 @@ def hold_out(
 
 # %% ../../nbs/50_data/06_splits.ipynb #f8b64844
 def pixel_scale(
-    mean, std,     # a number for each channel, or one for all, on a scale from 0 to 1; or None and None
-    channels=None, # of the images, if known
+    mean, std,     # a number for each channel or one for all, on a scale from 0 to 1; or both None
+    channels=None, # number of channels of the images, if known
 )->tuple|None:     # (mean, std), each a tuple
-    "Return the scale of images; ValueError for numbers that are impossible for pixels from 0 to 1."
+    "Return the scale of images; raise ValueError for numbers that are impossible for pixels from 0 to 1."
     if (mean is None) != (std is None):
         raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
     if mean is None: return None
     mean, std = tuple(mean), tuple(std)
     for value in mean:
-        if not 0 <= value <= 1: raise ValueError(f'mean: {value:g}, want a number from 0 to 1; of pixels to 255, /255')
+        if not 0 <= value <= 1:
+            raise ValueError(f'mean: {value:g}, want a number from 0 to 1; divide by 255 for pixels from 0 to 255')
     for value in std:
-        if not 0 < value <= 1: raise ValueError(f'std: {value:g}, want a number above 0 to 1; of pixels to 255, /255')
+        if not 0 < value <= 1:
+            raise ValueError(f'std: {value:g}, want a number above 0 to 1; divide by 255 for pixels from 0 to 255')
     if not mean or len(mean) != len(std) or channels and len(mean) not in (1, channels):
         want = 'as many of each' if channels is None else f'{channels} of each, or 1'
         raise ValueError(f'mean, std: {len(mean)} and {len(std)} numbers, want {want}')
@@ -142,7 +144,7 @@ def channel_scale(
 )->tuple:       # (mean, std), each a tuple of C numbers on a scale from 0 to 1
     "Return the mean and standard deviation of each channel, over at most about 10,000 images."
     x = x[::max(1, len(x)//10_000)]
-    chunks = np.array_split(x, max(1, len(x)//500))  # limits the memory of squares
+    chunks = np.array_split(x, max(1, len(x)//500))  # limits the memory for the squares
     chunks = [c.reshape(len(c), c.shape[1], -1).astype(np.float64)/255 for c in chunks]
     mean = np.mean([c.mean((0, 2)) for c in chunks], 0)
     mean_square = np.mean([(c**2).mean((0, 2)) for c in chunks], 0)
@@ -153,16 +155,16 @@ def channel_scale(
 # %% ../../nbs/50_data/06_splits.ipynb #fb77bac7
 def split_arrays(
     name:str,
-    arrays:dict,                # train_x, train_y, and perhaps val_*, test_*
-    seed:int,                   # of the samples to hold out
+    arrays:dict,                # train_x, train_y, and optionally val_*, test_*
+    seed:int,                   # random choice of the samples to hold out
     *, val:float=.1,            # share of the training set to hold out, unless the set has a val split
     meta_val:float=0.,          # share of the training set to hold out for bilevel training
     n_train:int|None=None,      # training samples; None: all that remain
     test:float=.2,              # share of the training set to hold out, unless the set has a test split
-    scale=None,                 # (mean, std) of uint8 images; None: of the training images
-    in_memory:int=4 << 30,      # bytes; the inputs of a larger part stay on disk
+    scale=None,                 # (mean, std) of uint8 images; None: computed from the training images
+    in_memory:int=4 << 30,      # bytes; the inputs of a larger split stay on disk
 )->Splits:
-    "Split a set on disk."
+    "Make the splits of a data set from its arrays, in memory or on disk."
     y, n = np.asarray(arrays['train_y']), len(arrays['train_y'])
     _check_sizes(n_train, val=val, meta_val=meta_val, test=test)
     own_val, own_test = 'val_x' in arrays, 'test_x' in arrays
@@ -201,7 +203,7 @@ def _split_rows(name, y, sizes, n_train, seed):
     return train, *held_out
 
 def _split_of(arrays, part, rows, scale, in_memory):
-    "Return some rows of a part, or if None all of them."
+    "Return a Split of some rows of a part; rows=None: all rows."
     x, y = _on_disk(arrays[f'{part}_x']), _on_disk(arrays[f'{part}_y'])
     rows = torch.arange(len(y), device='cpu') if rows is None else rows
     inputs = Rows(x, rows)

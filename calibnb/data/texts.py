@@ -15,23 +15,23 @@ from .cache import cached, data_root, find_data
 from .trees import LABEL, WORD, parse_tree, tree_tables
 
 # %% ../../nbs/50_data/04_texts.ipynb #aeef1bc2
-PADDING, UNKNOWN = 0, 1  # token ids that stand for no word
+PADDING, UNKNOWN = 0, 1  # token ids that are not words
 
 def number_words(
     texts,           # iterables of words: the training texts
-    vocabulary:int,  # upper bound of ids
+    vocabulary:int,  # number of ids, with padding and unknown
 )->dict:             # word -> id
-    "Number the most frequent words from 2."
+    "Number the most frequent words, from 2 on."
     counts = Counter(word for words in texts for word in words)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
 
 # %% ../../nbs/50_data/04_texts.ipynb #cf505840
 def read_vectors(
-    file,        # of GloVe's form: a word and its numbers on each line
+    file,        # in GloVe's format: a word and its numbers on each line
     words:dict,  # word -> id
-)->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, for padding and the unknown word
-    "Read vectors of words; ValueError for a file of another form, or with none of the words."
+)->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, padding and the unknown word
+    "Read vectors of words; raise ValueError for another format, or if the file has none of the words."
     vectors = None
     with open(file, encoding='utf-8', newline='\n') as lines:
         for line_number, line in enumerate(lines, 1):
@@ -54,12 +54,12 @@ def _as_vector(numbers, dim, place):
 _FIVE, _TWO = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment from 0 to 4; -1: neutral, no class
 
 def read_sst(
-    fine:bool=False,         # five classes, nothing dropped; else negative and positive
-    phrases:bool=True,       # also labels of phrases, not only of sentences
+    fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
+    phrases:bool=True,       # True: labels of phrases and sentences; False: of sentences only
     vocabulary:int=20_000,
-    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; words of all parts then have ids
-    root=None,               # of all data; None: `data_root()`
-)->dict:                     # train_x (N, T, 5) int16, train_y (N,), also of val and test; vectors (V, D) if asked for
+    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; words of all splits then have ids
+    root=None,               # folder of data sets; None: `data_root()`
+)->dict:                     # train_x (N, T, 5) int16, train_y (N,), also val and test; vectors (V, D) if requested
     "Read the Stanford Sentiment Treebank, from sst/ or trees/ with train.txt, dev.txt and test.txt."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
@@ -76,7 +76,7 @@ def read_sst(
 
 def find_vectors(
     name:str,   # e.g. 'glove.840B.300d'
-    root=None,  # of all data; None: `data_root()`
+    root=None,  # folder of data sets; None: `data_root()`
 )->Path:
     "Find a file of word vectors, `<name>.txt` in the root or in its folder glove/; else raise MissingData."
     hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), set the '
@@ -85,12 +85,12 @@ def find_vectors(
 
 # %% ../../nbs/50_data/04_texts.ipynb #d207f39a
 def _words_of(trees, vocabulary):
-    "Number the words of the leaves of all parts."
+    "Number the words in the leaves of `trees`, a dictionary of splits."
     leaves = ([node[WORD].lower() for node in tree if node[WORD]] for part in trees.values() for tree in part)
     return number_words(leaves, vocabulary)
 
 def _tree_arrays(trees, words, classes, phrases):
-    "Return tables and labels of each part; the largest tree gives the rows of every table."
+    "Return tables and labels of each split; every table has as many rows as the largest tree has nodes."
     def word_id(word): return words.get(word.lower(), UNKNOWN)
     size = max(len(tree) for part in trees.values() for tree in part)
     arrays = {f'{part}_x': tree_tables(ts, word_id, classes, size, phrases) for part, ts in trees.items()}
@@ -99,16 +99,16 @@ def _tree_arrays(trees, words, classes, phrases):
     return arrays
 
 def _read_trees(file, classes):
-    "Read the trees of a file, one a line, whose sentences have a class."
+    "Read the trees of a file, one per line; drop sentences without a class."
     lines = file.read_text(encoding='utf-8').split('\n')
     trees = [parse_tree(line) for line in lines if line.strip()]
     return [tree for tree in trees if classes[tree[-1][LABEL]] != -1]
 
 # %% ../../nbs/50_data/04_texts.ipynb #ff3bb834
 def read_newsgroups(
-    length:int=1000,        # tokens of a message; longer ones are cut, shorter ones padded
+    length:int=1000,        # tokens per message; longer messages are cut, shorter messages padded
     vocabulary:int=20_000,
-    root=None,              # of all data; None: `data_root()`
+    root=None,              # folder of data sets; None: `data_root()`
 )->dict:                    # train_x (11314, length) int32, train_y, test_x (7532, length), test_y
     "Read 20 Newsgroups, split by date, from scikit-learn's file."
     from sklearn.datasets import fetch_20newsgroups

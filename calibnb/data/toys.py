@@ -15,27 +15,27 @@ from .synth import GaussianMixture, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_SAMPLE_SEED = 2**31  # added to the seed for samples; the seed itself draws centres or splits
+_SAMPLE_SEED = 2**31  # added to the seed for samples; the seed itself draws means or splits
 
 def gaussian_problem(
-    seed:int,             # of the centres
+    seed:int,             # random means
     num_classes:int=5,
     dim:int=2,
-    span:float=10.,       # centres are uniform in [-span, span]^dim
+    span:float=10.,       # means are uniform in [-span, span]^dim
 )->GaussianMixture:
     "Return the mixture of the data set `gaussians`."
     return GaussianMixture.random(num_classes, dim, span, torch.Generator().manual_seed(seed))
 
 def gaussians(
-    seed:int,                 # of the centres and the samples
+    seed:int,                 # random means and samples
     num_classes:int=5,
     dim:int=2,
     span:float=10.,
-    train_per_class:int=2000, # the paper has 10000
+    train_per_class:int=2000, # training samples per class; 10000 in the paper
     val_per_class:int=200,
     test_per_class:int=1000,
 )->Splits:
-    "Draw points of a Gaussian mixture, with balanced classes and their posterior."
+    "Draw points from a Gaussian mixture with balanced classes; each point has its posterior."
     problem = gaussian_problem(seed, num_classes, dim, span)
     generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
     def part(per_class):
@@ -56,7 +56,7 @@ _SCALE = (.3,), (.3,)  # about the mean and the standard deviation of the pixels
 def _pool_and_scale(x, pool):
     "Average blocks of pixels, then scale by `_SCALE`."
     if pool not in (1, 2, 4, 8):
-        raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of a block of the 8x8 pixels')
+        raise ValueError(f'pool: {pool}, want 1, 2, 4 or 8: the side of the averaged blocks, in pixels')
     if pool > 1: x = F.avg_pool2d(x, pool)
     (mean,), (std,) = _SCALE
     return (x - mean).div_(std)
@@ -64,7 +64,7 @@ def _pool_and_scale(x, pool):
 _FOR_TRAINING = 700  # images reserved for training, so that a smaller n_train changes no other split
 
 def _three_parts(n, n_train, n_val, seed):
-    "Split a random permutation of n rows into train, of which the first n_train are used, val and test."
+    "Split a random permutation of n rows into train, val and test; train may have more than n_train rows."
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
         raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
                          f'want positive numbers that leave some of {n} images for test')
@@ -78,10 +78,10 @@ def _check_meta(n_meta, n_val):
 
 # %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
-    seed:int,          # of the split
+    seed:int,          # random split
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
-    n_train:int=700,   # fewer change neither validation nor test
-    n_val:int=400,     # the rest is test: 697
+    n_train:int=700,   # a smaller number changes neither val nor test
+    n_val:int=400,     # the rest is test: 697 samples
     n_meta:int=0,      # validation samples to use as meta_val
 )->Splits:
     "Split scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
@@ -94,15 +94,15 @@ def digits(
 
 # %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
-    seed:int,           # of the split and of all noise
+    seed:int,           # random split and noise
     flip:float=.05,     # probability that a label is replaced by another
-    noise:float=.05,    # standard deviation of the pixel noise, the image's range being 1
-    variants:int=1,     # of each base image for training
-    more_variants:int=15, # of each base image for validation and test
+    noise:float=.05,    # standard deviation of the pixel noise, in units of the image's range
+    variants:int=1,     # variants of each base image for training
+    more_variants:int=15, # variants of each base image for validation and test
     pool:int=1,         # side of averaged blocks
-    n_train:int=700,    # base images; fewer change neither validation nor test
-    n_val:int=400,      # base images; the rest is test: 697
-    n_meta:int=0,       # validation samples to use as meta_val
+    n_train:int=700,    # base images; a smaller number changes neither val nor test
+    n_val:int=400,      # base images; the rest is test: 697 base images
+    n_meta:int=0,       # base images of validation to use as meta_val
 )->Splits:
     "Split digits, then rotate, shift and scale them and add pixel and label noise."
     images, labels = _digit_images()
@@ -112,7 +112,7 @@ def noisy_digits(
     def part(rows, variants):
         varied = vary_images(images[rows], labels[rows], variants=variants, noise=noise, flip=flip, generator=generator)
         return Split(_pool_and_scale(varied.x, pool), varied.y, varied.posterior, _SCALE, rows[varied.base])
-    used = part(train, variants)[:n_train*variants]  # all are varied, so that val and test do not depend on n_train
+    used = part(train, variants)[:n_train*variants]  # vary all rows, so that val and test do not depend on n_train
     parts = [used, *(part(rows, more_variants) for rows in (val[n_meta:], test))]
     meta_val = part(val[:n_meta], more_variants) if n_meta else None
     return Splits('noisy_digits', 10, *parts, meta_val)

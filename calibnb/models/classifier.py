@@ -11,8 +11,8 @@ from torch import nn, Tensor
 
 # %% ../../nbs/55_models/01_classifier.ipynb #991e0262
 class Classifier(nn.Module):
-    """A network in two parts. A subclass sets `head`, its last linear layer, and defines `features`, the inputs of
-    this layer. If parts of a sample have labels too, it also defines `supervised`."""
+    """A network with features and a linear head. A subclass sets `head`, the last linear layer, and defines
+    `features`, the inputs of the head. If parts of a sample also have labels, the subclass overrides `supervised`."""
     head:nn.Linear  # (d, K)
 
     def features(self, x:Tensor)->Tensor: # (B, d)
@@ -23,29 +23,29 @@ class Classifier(nn.Module):
         return self.head(self.features(x))
 
     def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]:
-        "Return logits and labels for training, of the samples and of their labelled parts."
+        "Return logits and labels for training, of the samples and of labelled parts of the samples."
         return self(x), y
 
 # %% ../../nbs/55_models/01_classifier.ipynb #87b3c116
 def _check_image(name, in_shape, least=8):
-    "Raise ValueError unless inputs of this shape are images of at least `least` pixels each way."
+    "Raise ValueError unless inputs of this shape are images with height and width of at least `least` pixels."
     if len(in_shape) != 3 or min(in_shape[1:]) < least:
         raise ValueError(f'in_shape: {tuple(in_shape)}, want (channels, height, width) with at least '
                          f'{least}x{least} pixels; a {name} needs images')
 
 def _conv(c_in, c_out, size, stride=1):
-    "Make a convolution that changes the size of the image by its stride only."
+    "Make a padded convolution; only the stride changes the size of the image."
     return nn.Conv2d(c_in, c_out, size, stride, padding=size//2, bias=False)
 
 def _conv_bn(c_in, c_out, size, stride=1):
-    "Make a convolution without bias and its batch norm."
+    "Make a convolution without bias, and a batch norm."
     return [_conv(c_in, c_out, size, stride), nn.BatchNorm2d(c_out)]
 
 class MLP(Classifier):
     "Fully connected network with ReLU."
     def __init__(self,
         num_classes:int,       # K
-        in_shape,              # shape of one input, flattened
+        in_shape,              # shape of one input, which is flattened
         hidden:tuple=(256, 256), # width of each hidden layer
     ):
         super().__init__()
@@ -61,7 +61,7 @@ class SmallCNN(Classifier):
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) of one image, at least 4x4
-        width:int=32,     # channels of the first convolution; doubled at each next one
+        width:int=32,     # channels of the first convolution; each further convolution doubles the number
     ):
         super().__init__()
         _check_image('small_cnn', in_shape, 4)

@@ -18,8 +18,8 @@ from ..core.checks import as_tensor, at_least_float32, check_logits
 from .classifier import Classifier
 
 # %% ../../nbs/55_models/05_clipping.ipynb #a86e1037
-_STEPS = 100          # thresholds of the first search
-_SEARCH_ROWS = 4096   # rows, at least, of the first search
+_STEPS = 100          # thresholds in the first search
+_SEARCH_ROWS = 4096   # smallest number of rows in the first search of a larger set
 
 def _clipped_nll(head, features, target, threshold):
     "Return the mean NLL with clipped features, summed in float64."
@@ -29,10 +29,10 @@ def _clipped_nll(head, features, target, threshold):
 @torch.no_grad()
 def clip_threshold(
     head:nn.Module,  # (N, d) features -> (N, K) logits, the last layer
-    features,        # (N, d) inputs of the head, of validation samples
+    features,        # (N, d) inputs of the head for validation samples
     target,          # (N,) class ids
 )->float:            # inf if clipping does not help
-    "Fit the threshold c >= 0 of min(x, c) with the least NLL on validation samples [Tao 2025]."
+    "Fit the threshold c >= 0 of min(x, c) that minimises the NLL on validation samples [Tao 2025]."
     from scipy.optimize import minimize_scalar
     features, target = _check_features(head, features, target)
     every, step = max(1, len(target)//_SEARCH_ROWS), max(features.max().item(), 0.)/_STEPS
@@ -49,7 +49,7 @@ def _check_features(head, features, target):
     good = features.ndim == 2 and features.is_floating_point() and len(features) > 0
     if not good: raise ValueError(f'features: {str(features.dtype)[6:]}, shape {tuple(features.shape)}, want (N, d)')
     if target.shape != features.shape[:1]:
-        raise ValueError(f'target: shape {tuple(target.shape)}, want ({len(features)},), one a row of features')
+        raise ValueError(f'target: shape {tuple(target.shape)}, want ({len(features)},), one per row of features')
     if not features.isfinite().all(): raise ValueError('features: nan or inf, want finite numbers')
     try: logits = head(features)
     except RuntimeError as error:
@@ -61,8 +61,8 @@ def _check_features(head, features, target):
 class ClippedFeatures(Classifier):
     "A trained network with clipped features: `ClippedFeatures(model, clip_threshold(model.head, features, y))`."
     def __init__(self,
-        model:nn.Module,  # with `features` and `head`, as a Classifier
-        threshold:float,  # upper bound of features, at least 0; inf changes nothing
+        model:nn.Module,  # with `features` and `head`, like a Classifier
+        threshold:float,  # upper bound of features, at least 0; inf: no clipping
     ):
         super().__init__()
         missing = [name for name in ('features', 'head') if not hasattr(model, name)]

@@ -15,14 +15,14 @@ from .classifier import Classifier, _check_image, _conv, _conv_bn
 
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
 class _PadShortcut(nn.Module):
-    "A shortcut without parameters: every second pixel, and channels of zeros."
+    "A shortcut without parameters: every second pixel, with added channels of zeros."
     def __init__(self, more):
         super().__init__()
         self.pad = (0, 0, 0, 0, more//2, more - more//2)
     def forward(self, x): return F.pad(x[:, :, ::2, ::2], self.pad)
 
 class _Residual(nn.Module):
-    "A body and a shortcut around it."
+    "A residual block: the ReLU of a body plus a shortcut."
     def __init__(self, body, c_in, c_out, stride, shortcut):
         super().__init__()
         self.body = body
@@ -37,7 +37,7 @@ def _basic(c_in, width, stride, shortcut):
     return _Residual(body, c_in, width, stride, shortcut), width
 
 def _bottleneck(c_in, width, stride, shortcut):
-    "Make a block whose 3x3 convolution has a quarter of the channels, and return its number of output channels."
+    "Make a block with a 3x3 convolution on a quarter of the channels, and return its number of output channels."
     c_out = 4*width
     body = nn.Sequential(*_conv_bn(c_in, width, 1), nn.ReLU(), *_conv_bn(width, width, 3, stride), nn.ReLU(),
                          *_conv_bn(width, c_out, 1))
@@ -49,10 +49,10 @@ class ResNet(Classifier):
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
-        blocks=(2, 2, 2, 2), # in each stage; the first stage keeps the size of the image, each next one halves it
-        width:int=64,     # channels of the first stage; doubled at each next one
+        blocks=(2, 2, 2, 2), # blocks in each stage; every stage after the first halves the image
+        width:int=64,     # channels of the first stage; each further stage doubles the number
         bottleneck:bool=False,
-        shortcut:str='conv', # where the size changes: 'conv' (1x1 convolution) or 'pad' (zeros)
+        shortcut:str='conv', # shortcut where the shape changes: 'conv' (1x1 convolution) or 'pad' (zeros)
     ):
         super().__init__()
         _check_image('resnet', in_shape)
@@ -70,11 +70,11 @@ class ResNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #784a1225
 class SmallResNet(Classifier):
-    "Two residual blocks and a hidden layer, for many trainings on a CPU."
+    "Two residual blocks and a hidden layer, for many training runs on a CPU."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
-        width:int=32,     # channels of the stem; doubled by each block
+        width:int=32,     # channels of the stem; each block doubles the number
         hidden:int=256,   # units of the layer before the head
     ):
         super().__init__()
@@ -100,12 +100,12 @@ class _PreActivation(nn.Module):
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "Wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so that WRN-26-10 has four blocks a stage."
+    "Wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so that WRN-26-10 has four blocks per stage."
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)
         depth:int=26,      # 6n + 2
-        width:int=10,      # factor of the channels 16, 32, 64
+        width:int=10,      # factor of the numbers of channels 16, 32, 64
         dropout:float=0.,  # between the convolutions of a block
     ):
         super().__init__()
@@ -158,7 +158,7 @@ class DenseNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bf53f76e
 class VGG(Classifier):
-    "Thirteen convolutions with batch norm, pooled five times, and one linear layer [Simonyan 2015, configuration D]."
+    "Thirteen convolutions with batch norm, five pooling layers and a linear layer [Simonyan 2015, configuration D]."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) with at least 32x32 pixels

@@ -20,13 +20,13 @@ def _conv_relu(c_in, c_out):
     return [nn.Conv1d(c_in, c_out, 5, padding=2), nn.ReLU()]
 
 class TextCNN(Classifier):
-    "Convolutions over token ids with pooling, and the maximum of each channel [Wang 2021]."
+    "A convolutional network for token ids, with max pooling over the text [Wang 2021]."
     def __init__(self,
         num_classes:int,       # K
-        in_shape,              # (length,) of a text in tokens, at least 16
-        vocabulary:int=20_000, # upper bound of token ids; 0 is padding
-        dim:int=100,           # of the embedding
-        width:int=128,         # channels
+        in_shape,              # (length,): tokens of a text, at least 16
+        vocabulary:int=20_000, # number of token ids; 0 is padding
+        dim:int=100,           # dimension of the embedding
+        width:int=128,         # channels of each convolution
     ):
         super().__init__()
         if len(in_shape) != 1 or in_shape[0] < 16:
@@ -46,21 +46,21 @@ class TextCNN(Classifier):
 
 # %% ../../nbs/55_models/03_sequences.ipynb #1d628e12
 class _Levels(NamedTuple):
-    "Nodes of a batch of trees, level by level; a row is a row of the flattened batch."
+    "The nodes of a batch of trees, sorted by level; row numbers refer to the flattened batch."
     nodes: Tensor   # (B*T, 5) concatenated tables
-    offset: Tensor  # (B*T,) row of the first node of the same tree
+    offset: Tensor  # (B*T,) row of the first node of the node's tree
     order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
-    rank: Tensor    # (B*T,) position of each node sorted by the parent's height, then by height
+    rank: Tensor    # (B*T,) rank of each node by the parent's height, then by height
     count: Tensor   # (T, T) nodes of each height (rows) and parent's height (columns; 0: a root), on the CPU
 
 def _inverse(rows, n):
-    "Return (n,) positions of row numbers in `rows`; undefined for missing ones."
+    "Return the position in `rows` of each row number below n; undefined for missing row numbers."
     position = torch.arange(len(rows), device=rows.device)
     return torch.empty(n, dtype=torch.long, device=rows.device).scatter_(0, rows, position)
 
 def _levels(x):
-    "Return the order in which the states of a batch (B, T, 5) are computed."
-    B, T = x.shape[:2]                                         # T is more than any height
+    "Sort the nodes of a batch (B, T, 5) into the order in which their states are computed."
+    B, T = x.shape[:2]                                         # every height is less than T
     nodes = x.long().flatten(0, 1)
     offset = torch.arange(B, device=x.device).repeat_interleave(T)*T
     height, inner = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
@@ -75,14 +75,14 @@ def _levels(x):
     return _Levels(nodes, offset, order[padding:], _inverse(by_parent, B*T) - padding, count)
 
 def _roots(x):
-    "Return the rows of the roots, each the last node of its tree."
+    "Return the rows of the roots; a root is the last node of its tree."
     return (x[:, :, HEIGHT] >= 0).sum(1) - 1 + torch.arange(len(x), device=x.device)*x.shape[1]
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a37ab8b7
 def _node_states(net, x):
-    "Return h of every node, (M, d), and its row in the flattened batch (B, T, 5)."
+    "Return h of every node, (M, d), and the row of every node in the flattened batch (B, T, 5)."
     nodes, offset, order, rank, count = _levels(x)
-    states, for_parents = [], defaultdict(list)                # the latter by the parents' height
+    states, for_parents = [], defaultdict(list)                # for_parents: by the parents' height
     start, used = 0, count[:, 0].sum().item()                  # roots have no parents and come first in rank
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]
@@ -104,11 +104,11 @@ class TreeLSTM(Classifier):
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # (T, 5), from `trees.tree_tables`
-        vocabulary:int=20_000, # upper bound of word ids
-        dim:int=150,           # of the state
-        dropout:float=.5,      # of embeddings, and of the features
-        embedding:int|None=None, # numbers of a word; None: `dim`; 300 for vectors such as glove.840B.300d
-        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: as the other parameters
+        vocabulary:int=20_000, # number of word ids
+        dim:int=150,           # dimension of the state
+        dropout:float=.5,      # dropout of embeddings and features
+        embedding:int|None=None, # dimension of word vectors; None: `dim`; 300 for glove.840B.300d
+        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: train it like the rest
     ):
         if len(in_shape) != 2 or in_shape[1] != 5:
             raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, '
@@ -140,7 +140,7 @@ class TreeLSTM(Classifier):
         return self.dropout(h[row[_roots(x)]])
 
     def supervised(self, x, y):
-        "Return logits and labels of every labelled node; the labels of roots are y."
+        "Return logits and labels of every labelled node; y are the labels of the roots."
         h, order = _node_states(self, x)
         label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]
         known = (label >= 0).nonzero()[:, 0]
@@ -150,15 +150,15 @@ class TreeLSTM(Classifier):
 @torch.no_grad()
 def set_vectors(
     model,           # with an `embedding`
-    vectors:Tensor,  # (V, D) of word ids, nan for a word without one
+    vectors:Tensor,  # (V, D), row i for word id i; nan for a word without a vector
 ):
-    "Initialise an embedding with word vectors; ValueError if they do not fit."
+    "Initialise an embedding with word vectors; raise ValueError if the shapes do not match."
     if not hasattr(model, 'embedding'):
-        raise ValueError(f'vectors: for words, but {type(model).__name__} has no embedding; leave the option out')
+        raise ValueError(f'vectors: {type(model).__name__} has no embedding for them; leave the option vectors out')
     weight = model.embedding.weight
     (n, dim), (vocabulary, width) = vectors.shape, weight.shape
     if dim != width:
-        raise ValueError(f'embedding: {width} numbers a word, but the vectors have {dim}; '
+        raise ValueError(f'embedding: {width} numbers per word, but the vectors have {dim}; '
                          f'give the model the option embedding={dim}')
-    if n > vocabulary: raise ValueError(f'vocabulary: {vocabulary} of the model, want at least {n}, one a vector')
+    if n > vocabulary: raise ValueError(f'vocabulary: {vocabulary} ids in the model, want at least {n}, one per vector')
     weight[:n] = torch.where(vectors.isnan(), weight[:n], vectors.to(weight))

@@ -97,7 +97,7 @@ def test_a_clipped_network_predicts_and_its_nll_on_validation_is_no_worse():
 BAD = [((torch.zeros(3), torch.zeros(3).long()), r"features: float32, shape .3,., want .N, d."),
        ((torch.zeros(3, 2).long(), torch.zeros(3).long()), "features: int64"),
        ((torch.zeros(0, 2), torch.zeros(0).long()), "features: float32, shape .0, 2."),
-       ((torch.zeros(3, 2), torch.zeros(2).long()), r"target: shape .2,., want .3,., one a row"),
+       ((torch.zeros(3, 2), torch.zeros(2).long()), r"target: shape .2,., want .3,., one per row"),
        ((torch.full((3, 2), float("nan")), torch.zeros(3).long()), "features: nan or inf"),
        ((torch.zeros(3, 2), torch.tensor([0, -100, 1])), "target: label -100 at row 1, want 0..1"),
        ((torch.zeros(3, 2), torch.tensor([0, 1, 4])), "target: label 4 at row 2, want 0..1"),
