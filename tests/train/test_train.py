@@ -473,7 +473,7 @@ def test_a_checkpoint_that_is_not_finite_is_refused_at_once(tmp_path):
     state = torch.load(path, weights_only=True)
     state["model"]["head.weight"].fill_(math.nan)
     torch.save(state, path)
-    with pytest.raises(ValueError, match=r"c.pt holds a training that cannot go on \(weights are not .*; remove it"):
+    with pytest.raises(ValueError, match=r"c.pt holds a state that is not finite \(weights are not .*; remove it"):
         fit()
 
 
@@ -810,7 +810,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     assert process.exitcode == 143
     folder = RunFolder(path)
     assert folder.state == "failed"
-    assert "SIGTERM; the state is saved, run it again to go on" in folder.status["reason"]
+    assert "SIGTERM; the state is saved, start the run again to continue" in folder.status["reason"]
     state = saved_state(path)
     assert 1 <= len(state["history"]) < 3000
     splits = load_data("digits")
