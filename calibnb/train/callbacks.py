@@ -18,9 +18,9 @@ from ..metrics.scores import brier_score, error_rate, nll
 def calibration_measures(
     logits,           # (N, K)
     target,           # (N,) class ids
-    prefix:str='',    # of the names
+    prefix:str='',    # prefix of the names
 )->dict[str, float]:
-    "Return error, nll, brier, ece (15 bins) and smooth_ece of a set, as numbers for any logger."
+    "Return error, nll, brier, ece (15 bins) and smooth_ece, as numbers for any logger."
     logits, target = check_logits(logits, target)
     probs = logits.detach().cpu().double().softmax(1)
     fns = dict(error=error_rate, nll=nll, brier=brier_score, ece=ece, smooth_ece=smooth_ece)
@@ -28,24 +28,24 @@ def calibration_measures(
 
 # %% ../../nbs/60_train/09_callbacks.ipynb #998997f1
 def hf_measures(
-    evaluated,        # with `predictions`, logits (..., K) or a tuple that begins with them, and `label_ids`, (...)
+    evaluated,        # with `predictions`, logits (..., K) or a tuple that begins with logits, and `label_ids`, (...)
 )->dict[str, float]:
-    """Return calibration measures, as `compute_metrics` of Hugging Face's `Trainer`; labels of -100 are ignored.
+    """Return calibration measures, for `compute_metrics` of Hugging Face's `Trainer`; labels of -100 are ignored.
 
-    A token's label stands at the position of the token. A model that predicts the next token has its labels one
-    position later, so give `logits[:, :-1]` and `label_ids[:, 1:]`.
+    The label of a token is expected at the token's position. For a model that predicts the next token, pass
+    `logits[:, :-1]` and `label_ids[:, 1:]`.
     """
     logits = evaluated.predictions
     if isinstance(logits, (tuple, list)): logits = logits[0]
     logits, target = as_tensor(logits, 'predictions').float(), as_tensor(evaluated.label_ids, 'label_ids')
-    if logits.ndim > 2: logits, target = logits.flatten(0, -2), target.flatten()  # of tokens; classes come last
+    if logits.ndim > 2: logits, target = logits.flatten(0, -2), target.flatten()  # one row per token
     counts = target != -100
     if target.shape == logits.shape[:1]: logits, target = logits[counts], target[counts]
     return calibration_measures(logits, target)
 
 # %% ../../nbs/60_train/09_callbacks.ipynb #35237329
 class _GatherLogits:
-    "Logits and labels of a validation set, gathered batch by batch: a mixin for Lightning's Callback."
+    "A mixin for Lightning's Callback that gathers logits and labels of a validation set."
     prefix = 'val_'
     def on_validation_epoch_start(self, trainer, pl_module): self.gathered = []
 
@@ -60,9 +60,9 @@ class _GatherLogits:
         pl_module.log_dict(calibration_measures(logits.float(), target, self.prefix))
 
 def lightning_callback(
-    prefix:str='val_',  # of the names
+    prefix:str='val_',  # prefix of the names
 ):
-    "Return a Lightning Callback that logs the calibration of the validation set; each process logs its own part."
+    "Return a Lightning Callback that logs calibration measures of the validation set, separately in each process."
     for package in 'lightning.pytorch', 'pytorch_lightning':
         try: base = import_module(package).Callback
         except ImportError: continue

@@ -33,7 +33,7 @@ from .device import training_context
 
 # %% ../../nbs/60_train/08_trainer.ipynb #0bbca04a
 def _loss_of_model(loss, recipe, device):
-    "Return the forward pass, a function to compile: (loss, loss with the mixup labels or None, number of labels)."
+    "Return a forward pass that returns the loss, the loss with mixup labels or None, and the number of labels."
     def forward(model, x, y, y_partner):
         with autocast(device, recipe.precision):
             logits, target = model.supervised(x, y) if hasattr(model, 'supervised') else (model(x), y)
@@ -42,7 +42,7 @@ def _loss_of_model(loss, recipe, device):
     return forward
 
 class _NetworkWithLoss(nn.Module):
-    "A network and its forward pass as one module, as DistributedDataParallel needs."
+    "A network and its forward pass as one module, for DistributedDataParallel."
     def __init__(self, model, forward_pass):
         super().__init__()
         self.model, self.forward_pass = model, forward_pass
@@ -50,7 +50,7 @@ class _NetworkWithLoss(nn.Module):
     def forward(self, x, y, y_partner): return self.forward_pass(self.model, x, y, y_partner)
 
 def _micro_batches(batch, k):
-    "Split (x, y, y_partner) into k equal parts, or fewer: each has at least two samples, for batch norm."
+    "Split (x, y, y_partner) into at most k equal parts of at least two samples, for batch norm."
     k = max(1, min(k, len(batch.y)//2))
     tensors = batch.x, batch.y, batch.y_partner
     if k == 1: return [tensors]
@@ -59,13 +59,13 @@ def _micro_batches(batch, k):
 # %% ../../nbs/60_train/08_trainer.ipynb #070ff764
 @dataclass(frozen=True)
 class GradientScale:
-    "The factor of a micro-batch's loss for which the gradients add up to the gradient of the whole batch."
+    "The factor of a micro-batch's loss, so that the gradients add up to the gradient of the whole batch."
     n:int                 # samples of the whole batch
     processes:int = 1     # W
     copies:int = 1        # processes that compute the same samples
     reduction:str = 'mean'
-    by_batch:bool = False # multiply a mean by its samples, as a sum would
-    single_piece:bool = False # one process and one micro-batch: no factor is needed
+    by_batch:bool = False # multiply a mean by the number of samples, like a sum
+    single_piece:bool = False # one process and one micro-batch: the factor is 1
 
     def __call__(self, m:int)->float:
         "Return the factor for a loss over `m` samples."
@@ -76,21 +76,21 @@ class GradientScale:
 
     @property
     def is_share(self)->bool:
-        "True if the factor is a share of the samples."
+        "True if the factor contains m/n, the share of the samples."
         return not (self.single_piece or self.by_batch or self.reduction == 'sum')
 
 # %% ../../nbs/60_train/08_trainer.ipynb #a335efa4
 class Stepper:
     """One training step: forward, backward, update.
 
-    `weights`, `optimizer` and `scaler` (loss scaling for fp16) belong to the network; `net` is the network with its
-    loss, compiled and wrapped for several processes as needed; `inner` is a loss that learns, None here.
+    `weights` are the parameters of the network, which `optimizer` and `scaler` (loss scaling for fp16) update; `net` is
+    the network with its loss, compiled and wrapped for several processes as needed; `inner` is a learned loss or None.
     """
     def __init__(self, model, loss, recipe, device):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model, self.loss, self.recipe, self.device, self.inner = model, loss, recipe, device, None
         self.reduction, self.makes_labels = loss_reduction(loss), makes_own_labels(model)
-        self.weights = list(model.parameters())  # listed once, since that is slow for small networks
+        self.weights = list(model.parameters())  # listed once, since listing is slow for small networks
         self.optimizer = recipe.make_optimizer(self.weights)
         self.scaler = torch.amp.GradScaler(device.type, enabled=recipe.precision == 'fp16')
         forward = _loss_of_model(loss, recipe, device)
@@ -98,7 +98,7 @@ class Stepper:
         if world_size() > 1: self.net = DistributedDataParallel(self.net, [device] if device.type == 'cuda' else None)
 
     def __call__(self, batch, lr:float)->tuple:  # sum of the losses, number of labels
-        "Take one step; sum and number count the samples of this process."
+        "Take one step; return the sum of losses and the number of labels of this process."
         self._start(lr)
         parts = _micro_batches(batch, self.recipe.accumulate)
         is_whole = world_size() == 1 and len(parts) == 1
@@ -106,7 +106,7 @@ class Stepper:
         losses, labels = [], 0
         for i, (x, y, y_partner) in enumerate(parts):
             is_last = world_size() == 1 or i + 1 == len(parts)
-            with nullcontext() if is_last else self.net.no_sync():  # processes average after the last micro-batch
+            with nullcontext() if is_last else self.net.no_sync():  # average over processes after the last micro-batch
                 loss, loss_of_partners, m = self.net(to_memory_format(x, self.recipe), y, y_partner)
                 if y_partner is not None: loss = batch.lam*loss + (1 - batch.lam)*loss_of_partners
                 factor = scale(m)
@@ -118,13 +118,13 @@ class Stepper:
         return reduce(add, losses), labels
 
     def _start(self, lr):
-        "Set the learning rate and drop the gradients of the step before."
+        "Set the learning rate and delete the gradients of the previous step."
         if isinstance(self.recipe.compile, str): torch.compiler.cudagraph_mark_step_begin()
         for group in self.optimizer.param_groups: group['lr'] = lr
         for w in self.weights: w.grad = None
 
     def _update(self):
-        "Clip the gradients and move the weights."
+        "Clip the gradients and update the weights."
         if self.recipe.clip:
             self.scaler.unscale_(self.optimizer)
             clip_gradients(self.weights, self.recipe.clip)
@@ -132,12 +132,12 @@ class Stepper:
         self.scaler.update()
 
     def _rescale_to_labels(self, samples, labels):
-        "Divide the gradients by the number of labels instead of the number of samples, counted over all processes."
+        "Divide the gradients by the number of labels in all processes instead of the number of samples."
         if world_size() > 1: labels = all_reduce(torch.tensor(labels, dtype=torch.float32, device=self.device))
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/labels)
 
     def largest_weight(self)->Tensor: # 0-d, on the device
-        "Return the largest magnitude of all trained weights, nan or inf if one of them is, without synchronising."
+        "Return the largest magnitude of all trained weights, or nan or inf, without synchronisation."
         learned = () if self.inner is None else self.inner.parameters()
         weights = [w for w in (*self.weights, *learned) if w.requires_grad and w.numel()]
         return largest_magnitude(weights, self.device)
@@ -150,14 +150,14 @@ class Stepper:
 # %% ../../nbs/60_train/08_trainer.ipynb #814fe1b9
 @dataclass
 class Progress:
-    "The position of a training: finished epochs, finished batches of this epoch, their losses."
+    "The position of a training run: finished epochs, and finished batches of this epoch with their losses."
     generator:torch.Generator                # draws the plan of each epoch
-    best:BestEpoch                           # so far
-    history:History                          # of the finished epochs
+    best:BestEpoch                           # best epoch so far
+    history:History                          # finished epochs
     epoch_start:Tensor = field(init=False)   # state of `generator` when this epoch began
     step:int = field(init=False)             # finished batches of this epoch
-    losses:Tensor|None = field(init=False)   # (batches,) sum over the samples of each, of this process
-    counts:list = field(init=False)          # samples of each finished batch, of this process
+    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch, in this process
+    counts:list = field(init=False)          # samples of each finished batch, in this process
 
     def __post_init__(self): self.begin_epoch()
 
@@ -172,14 +172,14 @@ class Progress:
         self.step += 1
 
     def state_dict(self)->dict:
-        "Return the state that is the same on all processes."
+        "Return the state that is equal in all processes."
         return dict(history=self.history.rows, order=self.epoch_start, step=self.step, kept=vars(self.best))
     def process_state(self)->dict:
         "Return the state of this process alone."
         return dict(losses=None if self.losses is None else self.losses.cpu(), counts=self.counts)
 
     def load_state_dict(self, state:dict, processes:list, device):
-        "Restore `state_dict` and the saved `process_state` of the processes whose batches this one accounts for."
+        "Restore `state_dict`, and the saved `process_state` of the processes whose losses this process reports."
         self.history.rows[:] = state['history']
         vars(self.best).update(state['kept'])
         self.generator.set_state(state['order'].cpu())  # to replay the plan of this epoch
@@ -190,18 +190,18 @@ class Progress:
         self.losses = sum((process['losses'] for process in processes), torch.zeros_like(template)).to(device)
 
 def mean_loss(
-    losses:Tensor,  # (batches,) sum over the samples of each, of this process
-    counts:list,    # samples of each, of this process
+    losses:Tensor,  # (batches,) sum of losses of each batch, in this process
+    counts:list,    # samples of each batch, in this process
     recipe:Recipe,
     epoch:int,
-    largest:Tensor|None=None, # largest magnitude of the weights, 0-d, on the device; None: the weights are not checked
+    largest:Tensor|None=None, # 0-d, largest magnitude of the weights, on the device; None: no check of weights
 )->float:
-    "Return the mean loss of an epoch over all processes; FloatingPointError names the first batch that is not finite."
+    "Return an epoch's mean loss over all processes; raise FloatingPointError with the first batch that is not finite."
     sums, n = _finite_sums(losses, counts, recipe, epoch, largest, len(losses))
     return math.fsum(sums)/n
 
 def _finite_sums(losses, counts, recipe, epoch, largest, done):
-    "Return each batch's loss and the number of samples, of all processes; FloatingPointError if one is not finite."
+    "Return batch losses and number of samples of all processes; raise FloatingPointError if a loss is not finite."
     scalars = [losses.new_tensor([sum(counts)]), *([] if largest is None else [largest[None]])]
     values = all_reduce(torch.cat([v.double() for v in (losses, *scalars)])).tolist()  # the only synchronisation
     sums, (n, *weights) = values[:len(losses)], values[len(losses):]
@@ -219,14 +219,14 @@ def _advice(recipe, epoch):
 
 # %% ../../nbs/60_train/08_trainer.ipynb #70dee4c4
 class Trainer:
-    """A network, a loss and a recipe: `fit` trains, `predict` gives `Predictions`.
+    """Trains a network with a loss and a recipe: `fit` trains, `predict` returns `Predictions`.
 
-    `fit` sets `recorders`; `task`, the description that a checkpoint must match; `stepper`, which holds the optimiser;
-    and `progress`, with the `history` and the `best` epoch.
+    `fit` sets `recorders`; `task`, the description that a checkpoint must match; `stepper`, with the optimiser; and
+    `progress`, with the `history` and the `best` epoch.
     """
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
-        loss,                 # (logits, target) -> 0-d tensor: a mean, or a sum where its `reduction` says so
+        loss,                 # (logits, target) -> 0-d tensor: a mean, or a sum if its `reduction` is 'sum'
         recipe:Recipe=Recipe.quick(),
         device:str='auto',    # where to train
     ):
@@ -242,14 +242,14 @@ class Trainer:
     def best(self)->BestEpoch: return self.progress.best
 
     def fit(self,
-        splits:Splits,        # `train` fits the weights; recorders may look at the others
-        recorders=(),         # or their names; called with an EpochView at the end of each epoch, each returns columns
-        checkpoint=None,      # file to save to and, if it exists, to continue from
-        progress=False,       # show a bar, or a function called with 1 after each epoch
-        every_s:float=10.,    # seconds between checkpoints, more where saving is slow; 0: after every batch
-        tensorboard=None,     # folder to write TensorBoard's event files to
+        splits:Splits,        # the weights are trained on `train`; recorders may use the other splits
+        recorders=(),         # recorders or their names; called with an EpochView at the end of each epoch
+        checkpoint=None,      # file for the state; if the file exists, training resumes from it
+        progress=False,       # True: show a progress bar; or a function, called with 1 after each epoch
+        every_s:float=10.,    # seconds between checkpoints, or more if saving is slow; 0: after every batch
+        tensorboard=None,     # folder for TensorBoard's event files
     )->History:
-        "Train for `recipe.epochs` epochs; FloatingPointError if the loss is not finite, ValueError if data do not fit."
+        "Train `recipe.epochs` epochs; raise FloatingPointError for a nan or inf loss, ValueError for unsuitable data."
         recipe, events = self.recipe, tensorboard if rank() == 0 else None
         splits = self._begin(splits, recorders, checkpoint)
         with (training_context(self.model, recipe, self.device),
@@ -266,12 +266,12 @@ class Trainer:
                 self.progress.begin_epoch()
                 saver.after_batch(last=epoch + 1 == recipe.epochs)
                 report(row)
-        self.best.restore(self.model, self.stepper.inner)  # after the last checkpoint, which holds the last weights
-        self.stepper.net = None  # drop DistributedDataParallel before its process group is closed
+        self.best.restore(self.model, self.stepper.inner)  # not in the last checkpoint
+        self.stepper.net = None  # free DistributedDataParallel before its process group is closed
         return self.history
 
     def _begin(self, splits, recorders=(), checkpoint=None)->Splits:
-        "Check the task and start its state; return the splits with label noise, on the device."
+        "Check the task and initialise the state; return the splits with label noise, on the device."
         recipe = self.recipe
         check_task(splits, self.model, recipe)
         self.recorders = make_recorders(recorders, self)
@@ -291,9 +291,9 @@ class Trainer:
         return Stepper(self.model, self.loss, self.recipe, self.device)
 
     def _epoch(self, train, epoch, saver)->float:
-        "Train on one pass over the training split, from the batch where it stopped; return the mean loss."
+        "Train one epoch, from the first batch that is not finished; return the mean loss."
         recipe, progress = self.recipe, self.progress
-        padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers name no number
+        padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers do not report it
         plan = EpochPlan(len(train), recipe.batch_size, progress.generator, recipe.augment, recipe.mixup, padding)
         self.model.train()
         for batch in batches(train, plan, self.device, progress.step, rank(), world_size()):  # already on the device
@@ -305,7 +305,7 @@ class Trainer:
         return mean_loss(progress.losses, progress.counts, recipe, epoch, self.stepper.largest_weight())
 
     def _record(self, view)->dict:
-        "Return the columns of all recorders and the score of the epoch; update a loss that changes between epochs."
+        "Return the columns of all recorders and the epoch's score; update a loss that changes between epochs."
         columns = {}
         for record in (*self.recorders, self.best): columns.update(record(view) or {})
         if hasattr(self.loss, 'after_epoch'): self.loss.after_epoch(view)
@@ -313,17 +313,17 @@ class Trainer:
 
     def predict(self,
         split:Split,
-        batch_size:int|None=None,  # None: 2048, fewer for large inputs
+        batch_size:int|None=None,  # None: 2048, or fewer for large inputs
     )->Predictions:                # on the CPU, float32
-        "Return the logits and labels of a split, in its order, with the network in evaluation mode."
+        "Return the logits and labels of a split, in the order of the split, with the network in evaluation mode."
         return self.evaluator.predict(split, batch_size)
 
     def features(self, split:Split, batch_size:int|None=None)->Tensor:  # (N, d) on the CPU, float32
-        "Return the features of a split, the input of the head."
+        "Return the features of a split, which are the inputs of the head."
         return self.evaluator.features(split, batch_size)
 
     def state_dict(self)->dict:
-        "Return the state of a training that all processes share."
+        "Return the state of training that is equal in all processes."
         arrays = {str(i): r.arrays for i, r in enumerate(self.recorders) if hasattr(r, 'arrays')}
         weights = dict(model=self.model.state_dict(), stepper=self.stepper.state_dict())
         changing = {k: getattr(self.loss, k) for k in getattr(self.loss, 'changing', ())}
@@ -331,7 +331,7 @@ class Trainer:
         return weights | dict(arrays=arrays) | self.progress.state_dict()
 
     def load_state_dict(self, state:dict, processes:list):
-        "Restore `state_dict`; `processes`: the saved states of the processes whose batches this one accounts for."
+        "Restore `state_dict`; `processes`: saved states of the processes whose losses this process reports."
         self.model.load_state_dict(state['model'])
         self.stepper.load_state_dict(state['stepper'])
         for name, value in state.get('loss', {}).items(): getattr(self.loss, name).copy_(value)
@@ -340,7 +340,7 @@ class Trainer:
         self.progress.load_state_dict(state, processes, self.device)
 
     def check_finite(self):
-        "Raise FloatingPointError unless this epoch's losses and the weights are finite; synchronises the device."
+        "Raise FloatingPointError unless the losses of this epoch and the weights are finite; synchronises the device."
         progress, largest = self.progress, self.stepper.largest_weight()
         losses = largest.new_zeros(0) if progress.losses is None else progress.losses
         _finite_sums(losses, progress.counts, self.recipe, len(self.history), largest, progress.step)

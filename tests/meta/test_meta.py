@@ -609,10 +609,10 @@ REFUSED = {
     "float labels": (with_data(train=Split(squares(64).x, squares(64).y.float())), "train: labels are torch.float"),
     "gamma before training": (lambda: MetaTrainer(small_mlp()).gamma(problem().test), "nothing is trained yet"),
     "gamma of a tensor": (lambda: trained(small_mlp(), problem()).gamma(problem().test.x), "want a Split"),
-    "gradient norms": (lambda: fitted("gradient_norms"), "a loss that learns has no gradient of its own"),
-    "gamma of an l2": (lambda: fitted("gamma_stats"), "l2 is learned, which has no gamma"),
+    "gradient norms": (lambda: fitted("gradient_norms"), "the learned loss of a MetaTrainer is not a function"),
+    "gamma of an l2": (lambda: fitted("gamma_stats"), "the learned loss is l2, which has no gamma"),
     "no loss that learns": (lambda: Trainer(small_mlp(), F.cross_entropy, Recipe(epochs=1), "cpu")
-                            .fit(problem(), ["meta_progress"]), "Trainer has no loss that learns"),
+                            .fit(problem(), ["meta_progress"]), "Trainer has no learned loss"),
 }
 
 
