@@ -42,33 +42,33 @@ def _check_finite_options(name, options):
         if value == 'inf' or is_infinite: raise ValueError(f'{name}: {key} is {value}, want a finite number')
 
 class MetaRecipe(Settings):
-    "The inner loss to learn, the outer loss to learn it by, and how."
+    "The settings of bilevel training: the learned inner loss, the outer loss, and their steps."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
-    learn: str = 'gamma'                       # gamma (γ-Net), smoothing, l2
-    learn_args: dict = {}                      # of GammaNet (tau, gamma0, init, heads, ...) or LearnedSmoothing (kind)
-    outer: str = 'sece'                        # sece, dece; ce: no calibration error, a baseline
-    outer_args: dict = {}                      # of the outer loss: bandwidth, n_bins, ...
-    ce_weight: float = Field(0., ge=0)         # of cross-entropy in the outer loss
-    cal_weight: float = Field(1., ge=0)        # of the calibration error
+    learn: str = 'gamma'                       # inner loss: gamma (γ-Net), smoothing, l2
+    learn_args: dict = {}                      # options of the inner loss: tau, gamma0, init, heads, ...; or kind
+    outer: str = 'sece'                        # calibration error: sece, dece; or ce, a baseline without one
+    outer_args: dict = {}                      # options of the outer loss: bandwidth, n_bins, ...
+    ce_weight: float = Field(0., ge=0)         # weight of cross-entropy in the outer loss
+    cal_weight: float = Field(1., ge=0)        # weight of the calibration error
     scope: str = 'head'                        # weights that the virtual step moves: head, full
-    jvp_by: str = 'forward'                    # for full: forward mode, or difference
-    lr: float = Field(1e-4, gt=0)              # of Adam, for the inner loss
-    batch_size: int|None = Field(None, ge=2)   # of meta_val; None: the batch size of the recipe
-    with_leak: bool = False                    # let meta_val train the network too, as in a published code
+    jvp_by: str = 'forward'                    # derivative for full: forward mode, or difference
+    lr: float = Field(1e-4, gt=0)              # learning rate of Adam for the inner loss
+    batch_size: int|None = Field(None, ge=2)   # for meta_val; None: the batch size of the recipe
+    with_leak: bool = False                    # let meta_val train the network too, as in published code
 
     @classmethod
     def meta_regularization(cls, **changes):
-        "FLγ-SECE: γ-Net against SECE alone [Meta-regularization, Eq. 2]."
+        "FLγ-SECE: γ-Net with SECE as the outer loss [Meta-regularization, Eq. 2]."
         return cls(**changes)
 
     @classmethod
     def bohdal(cls, **changes):
-        "CE-DECE: learned L2 against CE + .5 DECE, Adam at .001 [Bohdal 2021]; without the leak of its code."
+        "CE-DECE: learned L2 with outer loss CE + .5 DECE, Adam at .001 [Bohdal 2021]; without the leak in the code."
         return cls(**dict(learn='l2', outer='dece', ce_weight=1., cal_weight=.5, lr=1e-3) | changes)
 
     @classmethod
     def bohdal_with_leak(cls, **changes):
-        "`bohdal` closer to its code, whose outer loss trains the network too [Bohdal 2021, code]."
+        "`bohdal` as in the published code, where the outer loss also trains the network [Bohdal 2021, code]."
         as_published = dict(learn_args=dict(nonnegative=False), outer_args=dict(row_norm='reference'))
         return cls.bohdal(**dict(with_leak=True, **as_published) | changes)
 
@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, and try both losses."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # else: one a class
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # else: one per class
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
@@ -93,7 +93,7 @@ class MetaRecipe(Settings):
         logits = torch.zeros(3, 2, **like)
         OUTER[self.outer](logits, logits[:, 0].long(), **self.outer_args)
         if self.ce_weight or self.cal_weight: return self
-        raise ValueError('cal_weight: 0 beside ce_weight 0 leaves no outer loss to learn from')
+        raise ValueError('cal_weight: 0 with ce_weight 0 leaves no outer loss to learn from')
 
     def outer_loss(self, logits:Tensor, target:Tensor)->Tensor:
         "Return the outer loss of a batch."
@@ -116,21 +116,21 @@ class MetaRecipe(Settings):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #f9ec0ce9
 class InnerLoss:
-    "A placeholder for the loss, which identifies the inner loss in checkpoints; `MetaStepper` computes it."
+    "A placeholder that identifies the inner loss in checkpoints; `MetaStepper` computes the inner loss."
     reduction = 'mean'
     def __init__(self, meta:MetaRecipe): self.meta = meta.model_dump_json()
     def __call__(self, logits, target):
         raise TypeError('the loss of a MetaTrainer needs its stepper; train with MetaTrainer.fit')
 
 class EndlessBatches:
-    "Batches of a split in random order, pass after pass."
+    "Batches of a split in random order, without end."
     def __init__(self, split:Split, size:int, seed:int):
         self.split, self.size = split, min(size, len(split))
         self.generator = torch.Generator().manual_seed(seed)
         self.queue = torch.zeros(0, dtype=torch.long, device='cpu')  # remaining rows of this pass
 
     def next(self, device)->tuple:  # (x, y)
-        "Return the next batch; a remainder too small for a batch is dropped, and a new pass begins."
+        "Return the next batch; if too few rows remain for a batch, drop these rows and start a new pass."
         if len(self.queue) < self.size:
             self.queue = torch.randperm(len(self.split), generator=self.generator, device='cpu')
         rows, self.queue = self.queue[:self.size], self.queue[self.size:]
@@ -146,21 +146,21 @@ class EndlessBatches:
 # %% ../../nbs/65_meta/03_trainer.ipynb #ce0e1cca
 @dataclass(frozen=True)
 class InnerStep:
-    "The forward and backward pass of one training batch, as the step of the inner loss needs it."
+    "The results of the passes on a training batch that the step of the inner loss needs."
     x:Tensor               # (B, ...)
     y:Tensor               # (B,)
     logits:Tensor          # (B, K), detached
     features:Tensor        # (B, d), detached
-    logit_gradient:Tensor  # (B, K), a function of the inner loss's parameters
+    logit_gradient:Tensor  # (B, K), as a function of the inner loss's parameters
     losses:Tensor          # (B,), without the penalty
-    penalty:tuple|None     # gradient of the head's weight and bias, a function of the inner loss's parameters
+    penalty:tuple|None     # gradient of the penalty: (weight, bias), as a function of the same parameters
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #f60e1be6
 class MetaStepper(Stepper):
-    """A bilevel step: `inner` learns from a batch of `meta_val`, the network from its own batch.
+    """A bilevel step: `inner` is trained on a batch of `meta_val`, the network on a training batch.
 
-    `meta_batches` and `meta_optimizer` train `inner`; `is_scaled` says whether gamma has its starting value; `totals`
-    are sums over the steps: of the hypergradient's norm, of the outer loss, and of 1.
+    `meta_batches` and `meta_optimizer` train `inner`; `is_scaled` is False until gamma is scaled to its initial value;
+    `totals` are sums over the steps: the norm of the hypergradient, the outer loss, and the number of steps.
     """
     def __init__(self, model, loss, recipe, device, meta:MetaRecipe, meta_val:Split):
         super().__init__(model, loss, recipe, device)
@@ -173,7 +173,7 @@ class MetaStepper(Stepper):
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
 
     def __call__(self, batch, lr:float)->tuple:  # sum of the losses, number of labels
-        "Forward and backward; a step of the inner loss on other data; a step of the network."
+        "Take a step of the inner loss on meta_val and a step of the network; return the sum of losses and the labels."
         self._start(lr)
         x_meta, y_meta = self.meta_batches.next(self.device)
         meta_batch = to_memory_format(x_meta, self.recipe), y_meta
@@ -203,7 +203,7 @@ class MetaStepper(Stepper):
 
     @torch.no_grad()
     def _loss(self, step):
-        "Return the sum of the samples' losses and of the penalty, to be reported."
+        "Return the sum of the samples' losses and the penalty, for the history."
         total = step.losses.sum()
         if self.meta.learn != 'l2': return total
         return total + self.inner(self.head)*(1 if self.inner_reduction == 'sum' else len(step.y))
@@ -221,13 +221,13 @@ class MetaStepper(Stepper):
 
     @torch.no_grad()
     def _meta_features(self, x):
-        "Return features normalised by their own batch; channels last on a CPU, where batch norm is faster that way."
+        "Return features, with batch norm by this batch; in channels last on a CPU, where batch norm is then faster."
         if x.ndim == 4 and not x.is_cuda: x = x.contiguous(memory_format=torch.channels_last)
         with frozen_batchnorm_stats(self.model), autocast(self.device, self.recipe.precision):
             return self.model.features(x).float()
 
     def _learn(self, direction, step, lr):
-        "Move the inner loss by a step of its optimiser along the hypergradient."
+        "Take a step of the inner loss's optimiser with the hypergradient."
         parameters = list(self.inner.parameters())
         gradients = meta_gradient(direction, step.logit_gradient, parameters, lr, self.inner_reduction, step.penalty)
         for p, g in zip(parameters, gradients): p.grad = g
@@ -237,7 +237,7 @@ class MetaStepper(Stepper):
         self.totals += torch.stack([norm.double(), direction.outer.double(), norm.new_ones((), dtype=torch.float64)])
 
     def _leak(self, step, meta_batch, lr):
-        "Add the outer loss's gradient to the network's, as a published code does [Bohdal 2021, code]."
+        "Add the gradient of the outer loss to the network's gradient, as in published code [Bohdal 2021, code]."
         leaked = leaked_gradients(self.model, self.inner, (step.x, step.y), meta_batch, self.meta.outer_loss, lr,
                                   scope=self.meta.scope, reduction=self.inner_reduction)
         for name, p in self.model.named_parameters():
@@ -257,7 +257,7 @@ class MetaStepper(Stepper):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #d0c02a27
 def _check_network(model):
-    "Raise ValueError unless the network is features and a linear head with a bias, trained on one label per sample."
+    "Raise ValueError unless the network has features, a linear head with a bias, and one label per sample."
     name, head = type(model).__name__, getattr(model, 'head', None)
     if not (hasattr(model, 'features') and isinstance(head, nn.Linear)):
         raise ValueError(f'model: {name} has no `features` and linear `head`, which bilevel training needs')
@@ -273,13 +273,13 @@ def _check_forward(model, x):
     if h.ndim != 2 or h.shape[1] != width:
         shape = tuple(h.shape)
         raise ValueError(f'model: features of {name} have shape {shape}, want (N, {width}), the input of its head')
-    same = torch.allclose(model.head(h), model(x), rtol=1e-2, atol=1e-4)  # bf16 kernels may differ by that much
+    same = torch.allclose(model.head(h), model(x), rtol=1e-2, atol=1e-4)  # tolerance for bf16 kernels
     model.train(was_training)
     if not same: raise ValueError(f'model: {name}(x) is not head(features(x)), which bilevel training needs')
 
 def _check_meta_val(splits):
     if splits.meta_val is None:
-        raise ValueError(f'splits: {splits.name} has no meta_val, the data that the loss learns on; '
+        raise ValueError(f'splits: {splits.name} has no meta_val, on which the loss is learned; '
                          'load it with n_meta=100 (digits) or meta_val=.1')
     if len(splits.meta_val) < 2:
         raise ValueError(f'splits: meta_val of {splits.name} has {len(splits.meta_val)} samples, '
@@ -288,7 +288,7 @@ def _check_meta_val(splits):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #e4bec88d
 class MetaTrainer(Trainer):
-    "Trains a network on a loss that is learned at the same time; `meta` says how."
+    "Trains a network with a loss that is learned at the same time, by the settings `meta`."
     def __init__(self,
         model:nn.Module,      # with `features` and `head`
         meta:MetaRecipe=MetaRecipe(),
@@ -318,8 +318,8 @@ class MetaTrainer(Trainer):
 
     @torch.no_grad()
     def gamma(self, split:Split)->Tensor:  # (N,)
-        "Return the exponent that γ-Net gives each sample of a split."
-        if self.meta.learn != 'gamma': raise ValueError(f'gamma: {self.meta.learn} is learned, which has none')
+        "Return the exponent from γ-Net for each sample of a split."
+        if self.meta.learn != 'gamma': raise ValueError(f'gamma: the learned loss {self.meta.learn} has none')
         if self.stepper is None: raise ValueError('gamma: nothing is trained yet, call fit first')
         if not isinstance(split, Split):
             raise ValueError(f'split: {type(split).__name__}, want a Split, e.g. splits.test')

@@ -266,7 +266,7 @@ class Trainer:
                 self.progress.begin_epoch()
                 saver.after_batch(last=epoch + 1 == recipe.epochs)
                 report(row)
-        self.best.restore(self.model, self.stepper.inner)  # not in the last checkpoint
+        self.best.restore(self.model, self.stepper.inner)  # after the last checkpoint, which holds the last weights
         self.stepper.net = None  # free DistributedDataParallel before its process group is closed
         return self.history
 
