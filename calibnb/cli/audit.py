@@ -116,7 +116,7 @@ def _audit_settings(args):
     eps = -1. if args.eps is None else args.eps
     options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
     words = dict(title=_title(args), pos_label=args.pos_label or '')
-    # the paths first: a name that cannot be stored is told of the file, not of the title that is taken from it
+    # the paths come first: an error then names the file, not the title that is taken from its name
     return dict(kind=_kind(args), quick=not args.full, **paths, **words, **options)
 
 def _title(args): return args.title or Path(args.file).name
