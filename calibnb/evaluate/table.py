@@ -248,10 +248,10 @@ def miscalibration_p(
     ece:Measure,
     scored:Scored,
 )->float:
-    """Return the p-value of the hypothesis that the model is calibrated: the smallest p times the number of tests.
+    """Return the p value of the hypothesis that the model is calibrated: the smallest p times the number of tests.
 
-    Consistency resampling of the ECE detects gaps of any shape. A z-test of the mean confidence has more power, but
-    detects only over- and underconfidence. For binary predictions a third test is the z-test of the mean P(y = 1)."""
+    Consistency resampling of the ECE detects gaps of any shape. A z test of the mean confidence has more power, but
+    detects only over- and underconfidence. For binary predictions a third test is the z test of the mean P(y = 1)."""
     p = [ece.p, *(spiegelhalter_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 

@@ -222,7 +222,7 @@ def marginal_ce_ci(
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
-)->tuple[float, float]:         # lower and upper end; nan if more than a tenth of the samples are alone in bins
+)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in bins
     ...
 def canonical_ce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)

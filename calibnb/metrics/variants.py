@@ -257,7 +257,7 @@ def marginal_ce_ci(
     level:float=.95,
     draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
     seed:int=0,
-)->tuple[float, float]:         # lower and upper end; nan if more than a tenth of the samples are alone in bins
+)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in bins
     "Return an interval of the debiased `marginal_ce`; it begins at 0 unless calibrated models have smaller errors."
     check_bins(n_bins)
     check_level(level)
