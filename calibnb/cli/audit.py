@@ -47,8 +47,8 @@ def _add_audit(commands):
     audit.add_argument('--val-target', dest='val_target_file', metavar='FILE',
                        help='separate file of the labels of --val')
     audit.add_argument('--bins', type=int, default=15, help='number of bins of the ECE (default: 15)')
-    audit.add_argument('--eps', type=float, metavar='RATIO',
-                       help='replace each probability of 0 by RATIO times the smallest positive one of its row, for '
+    audit.add_argument('--eps', type=float, metavar='WEIGHT',
+                       help='weight of the uniform distribution that replaces probabilities of 0, for '
                        'calibrators only; in [0, 1) (default: fitted on the validation labels, if there is a 0)')
     audit.add_argument('--full', action='store_true',
                        help='2000 resamples instead of 400, and every calibrator if none is named')
@@ -82,7 +82,7 @@ def _check_audit(args):
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
-        if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a ratio in [0, 1)')
+        if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:

@@ -8,8 +8,6 @@ __all__ = []
 # %% ../../nbs/00_core/00_core.ipynb #661c7ae5
 import lazy_loader
 
-from .. import _renamed
-
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'atomic': ['atomic_write'],
     'options': ['pick', 'bind_options'],
@@ -19,9 +17,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     ],
     'runtime': ['seed_everything', 'seeded', 'deterministic', 'pick_device', 'precisions', 'autocast'],
     'predictions': [
-        'class_logits', 'class_probs', 'log_probs', 'zero_ratio', 'first_argmax', 'exp_', 'top_probability',
+        'class_logits', 'class_probs', 'log_probs', 'uniform_weight', 'first_argmax', 'exp_', 'top_probability',
         'Predictions'
     ],
     'plugins': ['Registry', 'load_plugins', 'PluginError'],
 })
-__getattr__ = _renamed(__getattr__, __name__, uniform_weight='zero_ratio')

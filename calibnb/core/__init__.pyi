@@ -24,7 +24,7 @@ from .runtime import autocast as autocast
 from .predictions import class_logits as class_logits
 from .predictions import class_probs as class_probs
 from .predictions import log_probs as log_probs
-from .predictions import zero_ratio as zero_ratio
+from .predictions import uniform_weight as uniform_weight
 from .predictions import first_argmax as first_argmax
 from .predictions import exp_ as exp_
 from .predictions import top_probability as top_probability

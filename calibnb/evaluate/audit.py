@@ -106,7 +106,7 @@ def _source_notes(source, judged):
         nll = F.cross_entropy(judged.class_logits.double(), judged.target).item()
         notes.append(
             f'In {rows:,} of {len(judged):,} rows some probabilities are exactly 0. Calibrators see each 0 as '
-            f'{source.eps:.3g} times the smallest positive probability of its row, and all other rows as they are; '
+            f'its share of a uniform distribution of weight {source.eps:.3g}, and all other rows as they are; '
             f'that alone gives an NLL of {nll:.4f}. The row "{UNCALIBRATED}" is measured with the zeros.')
     return notes
 

@@ -29,7 +29,7 @@ from ..core.options import pick
 from ..core.reading import brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
 from ..core.content import content_hash, note_input
 from ..core.checks import _ABOVE_ONE, _OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
-from ..core.predictions import Predictions, class_order, log_probs, quote_names, zero_ratio
+from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
 kinds = 'logits', 'probs'
@@ -415,7 +415,7 @@ def read_sets(
     val, val_source = _read_labelled(val_path, kind, val_target_path, pos_label), val_target_path or val_path
     if kind == 'probs' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
-        with naming(val_source): eps = zero_ratio(*val[:2]) if zeros else 0.
+        with naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.
     preds = _predictions(test, kind, eps, test_source)
     return preds, in_order(_predictions(val, kind, eps, val_source), preds, val_path)
 
@@ -438,7 +438,7 @@ class ReadColumns(NamedTuple):
 def read_columns(
     path,      # a file as above
     kind:str,  # what it holds: 'logits' or 'probs'
-    eps:float|list[float]=0., # ratio that replaces zeros, see `core.log_probs`; a list has a ratio for each
+    eps:float|list[float]=0., # weight that replaces zeros, see `core.log_probs`; a list has a weight for each
                               # of several multilabel columns
     names=(),  # of the classes, from the fit; for a single column the second is the label that it is about
 )->ReadColumns:
@@ -453,12 +453,12 @@ def read_columns(
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words)
 
 def _to_logits(scores, kind, eps):
-    "Return logits; a list of eps says that the columns are multilabel, and has a ratio for each."
+    "Return logits; a list of eps says that the columns are multilabel, and has a weight for each."
     if kind == 'logits': return _check_not_probs(scores)
     if isinstance(eps, float): return log_probs(scores, eps)
     columns = check_multilabel(scores if scores.ndim > 1 else scores[:, None], None)[0].split(1, 1)
     if len(columns) != len(eps): raise ValueError(f'probs: got {len(columns)} columns, expected {len(eps)}')
-    return torch.cat([log_probs(column, ratio) for column, ratio in zip(columns, eps)], 1)
+    return torch.cat([log_probs(column, weight) for column, weight in zip(columns, eps)], 1)
 
 def _optional_labels(labels, name, classes, pos_label=None):
     "Return labels that were not asked for; None for words that name no column."

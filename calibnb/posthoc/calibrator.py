@@ -120,7 +120,7 @@ class Calibrator(BaseEstimator):
     - `input_`, 'logits' or 'probs', the kind of input that the calibrator was fitted on and that `transform` takes.
       After loading a file of an older version `input_` is None: `transform` takes logits, `transform_probs` takes
       probabilities;
-    - `eps_`, the ratio that replaces probabilities of 0, see `log_probs`;
+    - `eps_`, the weight of the uniform distribution that replaces probabilities of 0, see `log_probs`;
     - `class_names_`, if the `Predictions` of the fit had class names;
     - `columns_`, the binary calibrators of a multilabel fit.
 
@@ -181,7 +181,7 @@ class Calibrator(BaseEstimator):
     def fit_probs(self,
         probs,   # (N, K) or (N, K, d1, ...), rows that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
         target, sample_weight=None, # as for `fit`
-        *, eps:float|None=None,     # ratio that replaces zeros, see `log_probs`; None: fit the ratio to the labels
+        *, eps:float|None=None,     # weight that replaces zeros, see `log_probs`; None: fit it to the labels
         kind:str|None=None,         # as for `fit`
     ):
         "Fit to probabilities and return the calibrator; raises ValueError for bad input or options."
@@ -381,7 +381,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'smallest'  # rule that replaces zeros, see `log_probs`, stored as 'mixed'; older files: 'zeros' or no entry
+_ZEROS = 'bounded'  # rule that replaces zeros, see `log_probs`, stored as 'mixed'; older files: 'zeros' or no entry
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
@@ -396,7 +396,9 @@ def _check_readable(calibrator, head, tensors):
     kind = type(calibrator).__name__
     way_out = f'add the attributes that _fit sets to {kind}.fitted, and the options to __init__'
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
-    except Exception as e: raise ValueError(f'{kind}: its file could not be read back ({e}); {way_out}') from None
+    except Exception as e:
+        reason = f'{type(e).__name__}: {e}'
+        raise ValueError(f'{kind}: its file could not be read back ({reason}); {way_out}') from None
     if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
         raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {way_out}')
 
@@ -426,7 +428,7 @@ def _rebuild(head, tensors):
     if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
         raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
     rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
-    if calibrator.eps_ and rule != _ZEROS:
+    if rule != _ZEROS and any(c.eps_ for c in (calibrator, *calibrator.columns_)):
         warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '
                       'fit it again', stacklevel=4)
     calibrator._check_fitted()

@@ -151,7 +151,7 @@ def test_probabilities_with_zeros():
         preds = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]))
     assert torch.allclose(preds.probs, probs.double(), atol=1e-7)
     assert Scored.of(preds).nll[3] == math.inf  # as given; calibrators see a small probability
-    assert close(preds.logits.softmax(1)[3, 0], preds.eps/2, terms=2) and 1/8 <= preds.eps < 1
+    assert close(preds.logits.softmax(1)[3, 0], preds.eps/(2 + preds.eps), terms=2) and 1/8 <= preds.eps < 1
     with pytest.warns(UserWarning, match="calibrators count each as 87.3 nats"):
         plain = Predictions.from_probs(probs, torch.tensor([0, 1, 0, 0]), eps=0.)
     assert Scored.of(plain).nll[3] == math.inf and plain.eps == 0  # as given, whatever calibrators see
@@ -308,7 +308,7 @@ def test_a_forest_is_not_judged_by_its_zeros():
     nll = {row: m["nll"].value for row, m in table.rows.items() if m["nll"].value is not None}
     assert nll[table.recommended] <= min(nll.values()) + .005
     assert all(table.rows[row]["nll"].value is not None for row in table.fitted)
-    assert any("times the smallest positive probability of its row" in note for note in table.notes)
+    assert any("its share of a uniform distribution of weight" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("K", [2, 10])
@@ -329,6 +329,20 @@ def test_a_few_zeros_do_not_do_the_work_of_a_temperature(K):
     note, = [note for note in table.notes if "Calibrators see each 0 as" in note]
     assert "In 4 of 1,000 rows" in note and f"that alone gives an NLL of {alone:.4f}" in note
     assert "partly by the replacement of zeros" in table.advice()
+
+
+@pytest.mark.filterwarnings("ignore:.*have probability 0")
+def test_rows_of_a_one_stay_as_sure_as_they_are_right():
+    "Beside rows with many rounded zeros, the likeliest weight must not take the confidence of one-hot rows."
+    draw = torch.Generator().manual_seed(0)
+    z = 6*torch.randn(2000, 100, generator=draw, dtype=torch.float64)
+    target = torch.multinomial((z/1.5).softmax(1), 1, generator=draw)[:, 0]
+    probs = (z.softmax(1)*1000).round()
+    probs /= probs.sum(1, keepdim=True)
+    sure = probs.amax(1) == 1
+    preds = Predictions.from_probs(probs, target)
+    right, conf = preds.hit[sure].double().mean(), preds.logits.softmax(1).amax(1)[sure].mean()
+    assert sure.sum() > 20 and abs(right - conf) < .05
 
 
 @pytest.mark.filterwarnings("ignore:.*have probability 0")

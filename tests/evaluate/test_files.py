@@ -344,13 +344,14 @@ def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeyp
     target = torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0]
     np.savez("p.npz", probs=probs.numpy(), target=target.numpy())
     assert cli.main(["audit", "p.npz", "--probs", "--eps", ".01", "--to", "a"]) == 0
-    assert "Calibrators see each 0 as 0.01 times the smallest positive" in capsys.readouterr().out
+    assert "a uniform distribution of weight 0.01" in capsys.readouterr().out
     calibrator = Calibrator.load("a/calibrator.safetensors")
     assert calibrator.eps_ == .01
     assert cli.main(["apply", "a/calibrator.safetensors", "p.npz", "--probs", "--out", "o.npz"]) == 0
     zero = probs == 0
     smallest = torch.where(zero, 1., probs).amin(1, keepdim=True)
-    filled = torch.where(zero, .01*smallest, probs)/(1 + .01*smallest*zero.sum(1, keepdim=True))
+    filled = torch.where(zero, (smallest/2).clamp_max(.01/3), probs)
+    filled /= filled.sum(1, keepdim=True)
     assert 0 < zero.any(1).sum() < 400
     want = calibrator._calibrated(filled.log())
     for got in torch.from_numpy(np.load("o.npz")["probs"]), calibrator.transform(probs):
@@ -358,10 +359,10 @@ def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("eps, kind, message", [
-    ("1", "--probs", "--eps: 1, want a ratio in"),
+    ("1", "--probs", "--eps: 1, want a weight in"),
     (".1", "--logits", "it is for --probs"),
 ])
-def test_wrong_ratios_for_zeros(eps, kind, message, tmp_path, capsys):
+def test_wrong_weights_for_zeros(eps, kind, message, tmp_path, capsys):
     path = write(tmp_path/"p.npz", PROBS, name="probs")
     assert cli.main(["audit", str(path), kind, "--eps", eps]) == 2
     assert message in capsys.readouterr().err

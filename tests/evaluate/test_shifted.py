@@ -120,7 +120,7 @@ def test_a_label_with_probability_zero_there_is_infinite(tmp_path, capsys, monke
 
 
 def test_predictions_of_another_form_are_refused():
-    "One column against the two of the same classes; zeros replaced with another ratio."
+    "One column against the two of the same classes; zeros replaced with another weight."
     two = sampled(100, 2., K=2)
     one = sampled(100, 2., K=2, seed=1)
     with pytest.raises(ValueError, match="shifted: one column, P.y = 1., but preds: 2 classes; want the same"):

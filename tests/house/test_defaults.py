@@ -340,7 +340,7 @@ TABLE |= {
     "temperature.ensemble_temperature": lambda: temperature.ensemble_temperature(*ROUGH),
     "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
         LOGITS.double(), 2., LOG_WEIGHTS),
-    "core.zero_ratio": lambda: core.zero_ratio(ROUGH[0].softmax(1), ROUGH[1]),
+    "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
     "posthoc.held_out_scores": lambda: [posthoc.held_out_scores(*ROUGH, score=score) for score in ("nll", "brier")],
     "posthoc.score_decomposition": lambda: posthoc.score_decomposition(*ROUGH, "vector", n_boot=5),
     "posthoc.oracle_ece": lambda: [posthoc.oracle_ece(*ROUGH, 5, search) for search in ("pool", "grid")],

@@ -301,7 +301,6 @@ def test_a_door_hands_out_what_its_stub_shows():
 @pytest.mark.parametrize("old, new", [
     ("names", "core.names"), ("evaluate.AS_GIVEN", "evaluate.UNCALIBRATED"),
     ("evaluate.Worth", "evaluate.ShiftResult"), ("train.KeptEpoch", "train.BestEpoch"),
-    ("core.uniform_weight", "core.zero_ratio"),
 ])
 def test_an_old_name_is_the_new_one_and_warns(old, new):
     def look_up(name):

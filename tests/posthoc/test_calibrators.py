@@ -637,7 +637,7 @@ DAMAGE = [  # calibrator, change of its file, reason; None: it is as good as bef
     ("ets", entry("weights_", lambda t: t[:1]), r"weights_: got shape \(1,\), expected \(3,\)"),
     ("svs", entry("weight_", put(math.inf)), "weight_: got inf"),
     ("histogram", table("values", put(math.nan, 1)), "values: got nan"),
-    ("histogram", table("values", put(1.5, 1)), "values: got numbers beyond"),
+    ("histogram", table("values", put(1.5, 1)), "values: got numbers outside"),
     ("histogram", table("edges", put(.9, 1)), "edges: got numbers that do not rise"),
     ("bbq", table("values", lambda t: t[:-1]), "values: got shape"),
     ("isotonic", table("y", put(1e308, 1)), "y: got 1e.308"),
