@@ -508,7 +508,7 @@ def write_npz(path, **arrays):
 def _write_npy(path, probs, **_):
     content = BytesIO()  # into a file NumPy writes by C's stdio, and does not notice that the disk is full at its end
     np.save(content, probs)
-    with content.getbuffer() as npy: Path(path).write_bytes(npy)
+    Path(path).write_bytes(content.getvalue())
 
 def _write_pt(path, **arrays): torch.save({k: torch.from_numpy(v) for k, v in arrays.items()}, path)
 

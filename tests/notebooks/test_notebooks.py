@@ -56,14 +56,14 @@ def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, mon
 def test_the_line_of_the_users_file_and_the_traceback_are_recorded(forked_kernels, tmp_path, monkeypatch, capfd):
     "As of a training that a sweep makes."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path / "runs"))
-    (tmp_path / "mine.py").write_text("def loss(logits, target):\n    return {}['k']\n")
-    fails = f"sys.path.append({str(tmp_path)!r})\nimport mine\nmine.loss(0, 1)"
+    (tmp_path / "fails_later.py").write_text("def loss(logits, target):\n    return {}['k']\n")
+    fails = f"sys.path.append({str(tmp_path)!r})\nimport fails_later\nfails_later.loss(0, 1)"
     path = notebook(tmp_path / "theirs.ipynb", OPEN, fails)
     assert cli.main(["run", str(path)]) == 1
-    reason = "KeyError: 'k' (mine.py, line 2, in loss) (in cell 4)"
+    reason = "KeyError: 'k' (fails_later.py, line 2, in loss) (in cell 4)"
     assert capfd.readouterr().err.startswith(f"calibnb: theirs: {reason}; see ")
     (folder,) = find_runs(tmp_path / "runs")
-    assert folder.status["reason"] == reason and folder.status["where"] == f"{tmp_path / 'mine.py'}:2"
+    assert folder.status["reason"] == reason and folder.status["where"] == f"{tmp_path / 'fails_later.py'}:2"
     log = (folder / "log.txt").read_text()
     assert log.count("Traceback (most recent call last)") == 1 and "in loss\n    return {}['k']" in log
 

@@ -280,7 +280,7 @@ def test_an_audit_has_calibrators_and_metrics_of_the_file(mine, predictions, tmp
 WRONG = {  # body of a calibrator -> message
     "def _fit(self, z, y): self.t = float('nan')\ndef _logits(self, z): return z/self.t":
         "gives (nan, nan, nan) for sample 0",
-    "def _logits(self, z): return z": "define _fit(logits, target) that sets",
+    "def _logits(self, z): return z": "define _fit(logits, target) to set the names",
     "def _fit(self, z, y): pass": "define _logits(z), or both _probs(z) and _log_probs(z)",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return -z": "changes the predicted class of sample 0, but has",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return z.nothing": "fails with AttributeError: 'Tensor' object",
