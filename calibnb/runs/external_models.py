@@ -63,7 +63,8 @@ def _weights(path):
         found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
     for key in 'state_dict', 'model':
         if isinstance(found, dict) and isinstance(found.get(key), dict): found = found[key]
-    if not isinstance(found, dict) or not found or not all(isinstance(v, Tensor) for v in found.values()):
+    named = isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
+    if not named or not found:
         raise ValueError(f'model: {path} holds no state dictionary; torch.save(network.state_dict(), path) writes one')
     with naming(path, 'model'): weights = {name: _dense_tensor(name, value) for name, value in found.items()}
     return _remove_prefixes(weights)

@@ -65,6 +65,13 @@ def test_code_in_a_file_of_weights_is_not_run(home):
     assert not (home/"hit").exists()
 
 
+@pytest.mark.parametrize("saved", [{1: torch.ones(2)}, {}, [torch.ones(2)], {"weight": 1}])
+def test_what_is_no_state_dictionary_is_refused(home, saved):
+    torch.save(saved, "weights.pt")
+    with pytest.raises(ValueError, match="weights.pt holds no state dictionary"):
+        load_network("weights.pt", 10, (1, 4, 4), "mlp")
+
+
 @pytest.mark.parametrize("n", [None, 40])
 def test_a_damaged_program_is_one_line(home, n):
     with zipfile.ZipFile("program.pt", "w") as archive:
