@@ -75,13 +75,13 @@ def uniform_weight(
     K, zero = probs.shape[1], probs == 0
     rows = zero.any(1)
     impossible = zero.gather(1, target[:, None])[rows, 0]  # does the label have probability 0?
-    m, most = zero[rows].sum(1), _most_for_zeros(probs[rows])[:, 0]
+    m, bound = zero[rows].sum(1), _most_for_zeros(probs[rows])[:, 0]
     def nll(eps):
-        u = most.clamp_max(eps/K)
+        u = bound.clamp_max(eps/K)
         return ((m*u).log1p().sum() - u[impossible].log().sum()).item()
     weights = np.geomspace(1/(2*len(target)), 1 - 1e-6, 64)  # `log_probs` needs a weight below 1
     best = int(np.argmin([nll(eps) for eps in weights]))
-    if best in (0, 63): return float(weights[best])
+    if best in (0, len(weights) - 1): return float(weights[best])
     found = minimize_scalar(nll, bounds=weights[[best - 1, best + 1]], method='bounded', options=dict(xatol=1e-9))
     return float(found.x)
 

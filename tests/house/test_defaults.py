@@ -742,14 +742,21 @@ def bfloat16_on_meta():
 
 
 @contextmanager
-def deterministic_on_two_threads():
-    before = torch.get_num_threads()
+def deterministic():
     torch.use_deterministic_algorithms(True)
-    torch.set_num_threads(2)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def threads(n):
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
         torch.set_num_threads(before)
 
 
@@ -774,14 +781,14 @@ def unused_dtype(dtype):
 
 DEFAULTS = {"bfloat16 on another device": bfloat16_on_meta,
             "float16, which is watched": partial(unused_dtype, torch.float16),
-            "inference": torch.inference_mode, "deterministic on two threads": deterministic_on_two_threads}
+            "inference": torch.inference_mode, "deterministic": deterministic, "two threads": partial(threads, 2)}
 
 
 SUMMED = N*N*K  # numbers in a sum, at most
 SOLVED = 1/torch.finfo(torch.float32).eps  # a minimum is known to the square root of the rounding of its value
 MINIMA = "posthoc.MatrixScaling", "posthoc.Dirichlet"
 # under these other kernels may run, which add up in another order, and most is computed in float32
-OTHER_KERNELS = "deterministic on two threads", "float16, which is watched"
+OTHER_KERNELS = "two threads", "deterministic", "float16, which is watched"
 
 
 def leaves(x):
@@ -832,7 +839,7 @@ def usual(name):
 def left_out(name, default):
     "Inference mode has no gradients, torchmetrics makes a tensor of its own, and threads share convolutions."
     where = {"inference": tuple(TRAINS), "float16, which is watched": ("streaming.",),
-             "deterministic on two threads": ("models.make_model",)}
+             "two threads": ("models.make_model",)}
     return name.startswith(where.get(default, ()))
 
 
