@@ -3422,8 +3422,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                               'calibnb/train/checkpoint.py'),
                                           'calibnb.train.checkpoint.Saver.__init__': ( '60_train/checkpoint.html#saver.__init__',
                                                                                        'calibnb/train/checkpoint.py'),
-                                          'calibnb.train.checkpoint.Saver._agree': ( '60_train/checkpoint.html#saver._agree',
-                                                                                     'calibnb/train/checkpoint.py'),
                                           'calibnb.train.checkpoint.Saver._pause_is_over': ( '60_train/checkpoint.html#saver._pause_is_over',
                                                                                              'calibnb/train/checkpoint.py'),
                                           'calibnb.train.checkpoint.Saver._save': ( '60_train/checkpoint.html#saver._save',

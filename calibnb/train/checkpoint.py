@@ -162,19 +162,16 @@ class Saver:
         "Save if a checkpoint is due, after a signal, or at the end of training; raise Stopped after a signal."
         if not self.path: return
         if world_size() > 1 and self.trainer.progress.step % _AGREE_EVERY and not last: return
-        due = last or bool(self.signals) or self._pause_is_over()
-        if world_size() > 1: self.signals[:], due = self._agree(due)
+        stop = bool(self.signals)
+        due = last or stop or self._pause_is_over()
+        # the list is never overwritten: a signal may arrive while the processes exchange these two values
+        if world_size() > 1: stop, due = map(any, zip(*gathered((stop, due))))
         if due: self._save()
-        if due and self.signals: raise Stopped
+        if stop: raise Stopped
 
     def _pause_is_over(self):
         pause_s = max(self.every_s, _SAVING_SHARE*self.took_s) if self.every_s else 0.
         return time.monotonic() - self.saved_at >= pause_s
-
-    def _agree(self, due):
-        "Return the signals that any process received, and True if a checkpoint is due in any process."
-        signals, due = zip(*gathered((list(self.signals), due)))
-        return next((s for s in signals if s), []), any(due)
 
     def _save(self):
         start = time.monotonic()

@@ -31,7 +31,7 @@ from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.run import main, train_file
 from calibnb.train import ConfidenceHistogram, Evaluator, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
-from calibnb.train.checkpoint import Saver, describe, load_checkpoint
+from calibnb.train.checkpoint import Saver, Stopped, describe, load_checkpoint
 from calibnb.train.evaluator import check_micro_batches, loss_reduction
 
 SMALL = dict(model_args=dict(hidden=[32]))
@@ -924,6 +924,23 @@ def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
     assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
     state = saved_state(folder)
     assert len(state["own"]) == 2 and (state["step"] or state["history"])
+
+
+def test_a_signal_during_the_exchange_of_several_processes_is_kept(monkeypatch):
+    "Most of a small batch is the exchange, so this is where a signal usually arrives."
+    signals, states = [], []
+
+    def gathered(value):
+        if not states: signals.append("SIGTERM")
+        states.append(value)
+        return [value, (False, False)]
+    monkeypatch.setattr("calibnb.train.checkpoint.gathered", gathered)
+    monkeypatch.setattr("calibnb.train.checkpoint.world_size", lambda: 2)
+    saver = Saver(SimpleNamespace(progress=SimpleNamespace(step=0)), "checkpoint.pt", 1e9, signals)
+    monkeypatch.setattr(saver, "_save", lambda: states.append("saved"))
+    saver.after_batch()
+    with pytest.raises(Stopped): saver.after_batch()
+    assert states == [(False, False), (True, True), "saved"]
 
 
 def test_a_failure_on_two_processes_has_its_reason(tmp_path):
