@@ -25,7 +25,7 @@ def _check_margin(margin):
     raise ValueError(f'margin: {margin}, want a finite number >= 0 (the unit is a logit)')
 
 def _largest(logits):
-    "Return the (N, 1) largest logit of each row; if several are largest, only the first gets a gradient."
+    "Return the (N, 1) largest logit of each row; if several logits tie, only the first gets a gradient."
     return logits.gather(1, first_argmax(logits.detach())[:, None])
 
 def mbls_loss(
