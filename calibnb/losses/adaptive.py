@@ -93,7 +93,7 @@ def first_adafocal_loss(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return AdaFocal loss with one exponent for all ranges, as in the first epoch; `AdaFocalLoss` updates [Ghosh 2022]."
+    "Return the AdaFocal loss of the first epoch, with one exponent; `AdaFocalLoss` updates the exponents [Ghosh 2022]."
     check_bins(n_bins)
     check_positive(rate=rate, switch=switch)
     good = all(isinstance(g, Real) and math.isfinite(g) for g in (gamma, gamma_min, gamma_max))

@@ -41,7 +41,7 @@ def _largest_ce(like):
     return torch.finfo(like.dtype).max/2**10
 
 def _parts(logits, label):
-    "Return the `_Parts` of a batch; on a CPU in place, with one exponential per logit."
+    "Return the `_Parts` of a batch; on a CPU, compute in place with one exponential per logit."
     if not logits.is_cpu: return _parts_by_kernels(logits, label)
     top = logits.amax(1, keepdim=True)
     e = exp_(logits - top)
@@ -167,7 +167,7 @@ class _LossSlope(NamedTuple):
     by_gamma: Tensor|None = None # (N, 1)
 
 def _loss_slope(parts, base, u, values, exponent, wants_gamma):
-    steep, scale = values/base.w, exponent  # their product is the derivative of -s u with respect to w
+    steep, scale = values/base.w, exponent  # steep*scale is the derivative of -s u with respect to w
     if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
     a, b, k, c, times = base.slope()
     along = _over_total(torch.addcmul(u, steep, a, value=scale*times), parts.total)

@@ -31,7 +31,7 @@ def _largest(logits):
 def mbls_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
-    margin:float=10.,       # m: a logit may lie this far below the largest
+    margin:float=10.,       # m: difference from the largest logit without penalty
     alpha:float=.1,         # weight of the penalty
     *, weight=None,         # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore

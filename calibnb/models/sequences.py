@@ -120,7 +120,7 @@ class TreeLSTM(Classifier):
         self.leaf, self.compose = nn.Linear(embedding or dim, 2*dim), nn.Linear(2*dim, 5*dim)
         self.head = nn.Linear(dim, num_classes)
         nn.init.normal_(self.embedding.weight, std=.1)
-        if embedding_lr is not None: self.embedding.weight.sgd_lr = embedding_lr  # `Recipe.make_optimizer` reads it
+        if embedding_lr is not None: self.embedding.weight.sgd_lr = embedding_lr  # for `make_optimizer`
 
     def _leaves(self, words):
         "Return (n, 2d) states of words."

@@ -129,7 +129,7 @@ class OptimalECE(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #94a78ac4
 class LearnedEpoch(Recorder):
-    "The last epoch in which each training sample was misclassified, and its largest logit now [Wang 2021, Fig. 5]."
+    "Last epoch in which each training sample was misclassified, and the sample's largest logit [Wang 2021, Fig. 5]."
     def __init__(self): self.arrays = {}
 
     def __call__(self, view:EpochView)->dict:
