@@ -41,7 +41,7 @@ def _numbers(name, values):
     if isinstance(values, (list, tuple)): values = torch.tensor(values, dtype=torch.float64, device='cpu')
     else: values = as_tensor(values, name)
     good = values.ndim == 1 and bool(values.isfinite().all())
-    if not good: raise ValueError(f'{name}: {values.tolist()}, want a 1-d sequence of finite numbers')
+    if not good: raise ValueError(f'{name}: {values.tolist()}, want finite numbers in a 1-d sequence')
     return values
 
 # %% ../../nbs/20_losses/05b_adaptive.ipynb #16da9235
