@@ -37,11 +37,11 @@ def adafocal_loss(
                                   reduction=reduction)
 
 def _numbers(name, values):
-    if isinstance(values, Tensor): return values  # the buffers of a module, checked already
+    if isinstance(values, Tensor): return values  # buffers of a module, already checked
     if isinstance(values, (list, tuple)): values = torch.tensor(values, dtype=torch.float64, device='cpu')
     else: values = as_tensor(values, name)
     good = values.ndim == 1 and bool(values.isfinite().all())
-    if not good: raise ValueError(f'{name}: {values.tolist()}, want finite numbers in a row')
+    if not good: raise ValueError(f'{name}: {values.tolist()}, want finite numbers in a 1-d sequence')
     return values
 
 # %% ../../nbs/20_losses/05b_adaptive.ipynb #16da9235
@@ -93,7 +93,7 @@ def first_adafocal_loss(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return AdaFocal of the first epoch, with one exponent for all ranges; `AdaFocalLoss` has the updates [Ghosh 2022]."
+    "Return the AdaFocal loss of the first epoch, with one exponent; `AdaFocalLoss` updates the exponents [Ghosh 2022]."
     check_bins(n_bins)
     check_positive(rate=rate, switch=switch)
     good = all(isinstance(g, Real) and math.isfinite(g) for g in (gamma, gamma_min, gamma_max))

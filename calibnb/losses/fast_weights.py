@@ -37,11 +37,11 @@ def _over_total(short, total):
     return short if total is None else short.div_(total)
 
 def _largest_ce(like):
-    "Return the cap on logit differences: neither the cross-entropy nor its product with gamma <= 500 overflows."
+    "Return a cap on logit differences that keeps the cross-entropy, even times gamma <= 500, from overflowing."
     return torch.finfo(like.dtype).max/2**10
 
 def _parts(logits, label):
-    "Return the `_Parts` of a batch; on a CPU in place, with one exponential per logit."
+    "Return the `_Parts` of a batch; on a CPU, compute in place with one exponential per logit."
     if not logits.is_cpu: return _parts_by_kernels(logits, label)
     top = logits.amax(1, keepdim=True)
     e = exp_(logits - top)
@@ -54,7 +54,7 @@ def _parts(logits, label):
     return _Parts(logits, label, ce, e_y.div_(total), _above_zero(rest.div_(total)), e, total)
 
 def _parts_by_kernels(logits, label):
-    "Return `_parts` with nine kernels, three of them fused; faster on a GPU."
+    "Return the `_Parts` of a batch with nine kernels, three of them fused; faster on a GPU."
     ce = F.cross_entropy(logits, label[:, 0], reduction='none')[:, None]
     p = logits.softmax(1)
     p_y = p.gather(1, label)
@@ -74,7 +74,7 @@ class _Base(NamedTuple):
     "A weight u = w**(power*gamma)."
     w: Tensor          # (N, 1)
     gamma: object      # number, or tensor that broadcasts with w
-    slope: object      # function () -> _BaseSlope; called only for a derivative
+    slope: object      # function () -> _BaseSlope; called only if a derivative is needed
     power: float = 1.
 
 def _focal(parts, gamma=3.0):
@@ -101,7 +101,7 @@ def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
     return _Base(parts.d + p_j, gamma, slope)
 
 def _runner_up(parts, second):
-    "Return p_j (N, 1), 0 if there is no such class, and the id (N, 1) of its class."
+    "Return p_j and the id of its class, each (N, 1); p_j is 0 if there is no such class."
     if parts.total is not None:
         nearest, distance = _second(parts.logits, parts.label, second)
         return (-parts.ce - distance).exp(), nearest
@@ -112,7 +112,7 @@ def _runner_up(parts, second):
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #4a1ea295
 def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
     if beta == 2: return _brier(parts, gamma)
-    factor = 2 if beta == 1 else 1  # d is the largest gap (beta = inf) and half the sum of gaps (beta = 1)
+    factor = 2 if beta == 1 else 1  # d is the largest |gap| (beta = inf) and half the sum of |gap| (beta = 1)
     return _Base(parts.d*factor, gamma, lambda: _BaseSlope(parts.p_y*factor))
 
 def _brier(parts, gamma):
@@ -126,7 +126,7 @@ _closed = {
 }
 
 def _closed_form(weight):
-    "Return the analytic form of a function of `weights` or of its `partial` with named options; None if there is none."
+    "Return the analytic form of a function in `weights` or of its keyword `partial`; None if it has no analytic form."
     fn, options = getattr(weight, 'func', weight), getattr(weight, 'keywords', {})
     if getattr(weight, 'args', ()) or fn not in _closed: return None
     if fn is bsce_weight:
@@ -138,7 +138,7 @@ def _closed_form(weight):
 def weighted_ce(
     logits:Tensor,        # (N, K) floating point
     target:Tensor,        # (N,) int64
-    weight,               # function LogProbs -> (N,); fast for functions of `weights` and partials with named options
+    weight,               # function LogProbs -> (N,); fast for functions in `weights` and their keyword partials
     detach:bool=False,    # no gradient through the weight
     reduction:str='none', # or 'mean', 'sum'
 )->Tensor:                # (N,) or 0-d, in float32 or better
@@ -159,7 +159,7 @@ def _plain(logits, target, weight, detach):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "The derivative of -s u by the logits, along G + square G² + sum_i extra_i e_(k_i) with G = total g, and by gamma."
+    "Derivatives of -s u: `by_gamma`, and by the logits along G + square G² + sum_i extra_i e_(k_i), where G = total g."
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids
@@ -167,7 +167,7 @@ class _LossSlope(NamedTuple):
     by_gamma: Tensor|None = None # (N, 1)
 
 def _loss_slope(parts, base, u, values, exponent, wants_gamma):
-    steep, scale = values/base.w, exponent  # their product is the derivative of -s u with respect to w
+    steep, scale = values/base.w, exponent  # steep*scale is the derivative of -s u with respect to w
     if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
     a, b, k, c, times = base.slope()
     along = _over_total(torch.addcmul(u, steep, a, value=scale*times), parts.total)
@@ -178,7 +178,7 @@ def _loss_slope(parts, base, u, values, exponent, wants_gamma):
     return _LossSlope(along, square, k, None if k is None else steep*c, by_gamma)
 
 def _logit_gradient(gap, slope, grad):
-    "Return the gradient of the logits, times the incoming (N, 1) or 0-d `grad`; overwrites `gap`."
+    "Return the gradient with respect to the logits, times the incoming (N, 1) or 0-d `grad`; overwrites `gap`."
     if slope.square is not None and not gap.is_cpu: return _with_square(gap, slope)*grad
     factor = slope.along*grad
     if slope.square is not None: factor = (gap*(slope.square*grad)).add_(factor)
@@ -188,7 +188,7 @@ def _logit_gradient(gap, slope, grad):
     return out
 
 def _with_square(gap, slope):
-    "Return the gradient of the logits with three kernels, for a slope with a square."
+    "Return the gradient with respect to the logits in three kernels; `slope.square` must not be None."
     return gap.mul_(torch.addcmul(slope.along, gap, slope.square)).scatter_add_(1, slope.k, slope.extra)
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #7646fc73
@@ -224,7 +224,7 @@ class _PowerCE(torch.autograd.Function):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #47e4085d
 def _derivative_as_graph(ctx, grad, logits, target, gamma):
-    "Return the result of `backward` by autograd, so that it can be differentiated again."
+    "Compute the gradients of `backward` by autograd, so that these gradients can be differentiated again."
     weight, detach, reduction = ctx.options
     if gamma is not None: weight = partial(weight, gamma=gamma)
     inputs = logits, None, gamma, None, None, None, None

@@ -41,7 +41,7 @@ def _option_signature(fn, fixed):
     return inspect.Signature([p for p in inspect.signature(fn).parameters.values() if p.name not in skip])
 
 def _bind(cls, args, options):
-    "Return all options of a module class by name, defaults filled in."
+    "Return all options of a module class by name, with defaults filled in."
     try: bound = cls.__signature__.bind(*args, **options)
     except TypeError as e:
         known = ', '.join(cls.__signature__.parameters)
@@ -50,7 +50,7 @@ def _bind(cls, args, options):
     return bound.arguments
 
 def _try_options(loss):
-    "Compute the loss of two samples, without a change of torch's random state."
+    "Compute the loss of two samples without changing torch's random state."
     K = len(loss.weight) if 'weight' in loss.tensors else 2
     with torch.random.fork_rng(devices=[]):
         logits = torch.zeros(2, K, dtype=torch.float32, device='cpu')
@@ -73,7 +73,7 @@ def _own_forward(cls):
 
 # %% ../../nbs/20_losses/06_modules.ipynb #4e1c4056
 class LossModule(nn.Module):
-    """A loss function as a module with options; to define one, write `class MyLoss(LossModule, fn=my_loss)`.
+    """A loss function as a module with options; to define a subclass, write `class MyLoss(LossModule, fn=my_loss)`.
 
     The arguments of `fn(logits, target, ..., *, reduction)` after the data become the options of the module, except
     options that the class fixes: `class MyGRALoss(LossModule, fn=my_loss, detach_weight=True)`."""
@@ -94,7 +94,7 @@ class LossModule(nn.Module):
         bound = _plain_options(_bind(type(self), args, options))
         tensors = {k: v for k, v in bound.items() if isinstance(v, Tensor)}
         self.options, self.tensors = {k: v for k, v in bound.items() if k not in tensors}, tuple(tensors)
-        for name, value in tensors.items():  # a learnable gamma is a parameter of the module, and moves with it
+        for name, value in tensors.items():  # a learnable gamma is registered, so that it moves with the module
             if isinstance(value, nn.Parameter): self.register_parameter(name, value)
             else: self.register_buffer(name, value)
         per_sample = any(v.ndim for k, v in tensors.items() if k != 'weight')  # checked against each batch
@@ -155,7 +155,7 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
     """AdaFocal: focal or inverse focal loss with an exponent for each range of probability [Ghosh 2022].
 
     `gammas` (M,) and `edges` (M-1,) are the state, which `update` computes from validation samples. A Trainer calls
-    `update` after each epoch. Any other training loop must also call `update`, or every exponent stays at `gamma`."""
+    `update` after each epoch. Any other training loop must call `update`; otherwise every exponent stays at `gamma`."""
     changing = 'gammas', 'edges'  # state that a Trainer saves
 
     def __init__(self, *args, **options):
@@ -198,13 +198,13 @@ def _options_after_data(name, fn):
     raise ValueError(f'loss: {name} takes {inspect.signature(fn)}, want (logits, target, options with defaults)')
 
 def _reduced(name, values, n, reduction, shape):
-    "Reduce the result of a function; ValueError if it is neither one value for each sample nor a mean."
+    "Reduce the result of a function; raise ValueError unless the result is one value per sample or a mean."
     if not isinstance(values, Tensor) or values.shape not in ((), (n,)):
         found = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
         raise ValueError(f'loss: {name} gives {found} for {n} samples, want a tensor ({n},) or one number')
     if values.ndim: return reduce(values, reduction, shape)
     if reduction == 'mean': return values
-    raise ValueError(f'reduction: {reduction!r}, but {name} gives one number for a batch, which is taken for its mean')
+    raise ValueError(f'reduction: {reduction!r}, but {name} gives one number for a batch, which counts as the mean')
 
 def _with_reduction(name, fn):
     "Wrap `fn` as a function of checked (N, K) logits and (N,) labels with the option `reduction`."
@@ -225,7 +225,7 @@ def _as_loss(
     name:str,  # for messages
     thing,     # a function, or a module class
 )->type:       # a module class
-    "Return the module class of a registered loss; ValueError unless it is a function or a module class."
+    "Return the module class of a registered loss; raise ValueError unless `thing` is a function or a module class."
     if isinstance(thing, type) and issubclass(thing, nn.Module): return thing
     if isinstance(thing, type) or not callable(thing):
         raise ValueError(f'loss: {name} is {thing!r}, want a function (logits, target, ...) or a class of nn.Module')
@@ -257,7 +257,7 @@ def loss_options(
     name:str, /, # one of `list_losses()`
     **options,  # options to set
 )->dict:        # every option of the loss
-    "Return all options of a loss, defaults filled in; an unknown name or option is a ValueError."
+    "Return all options of a loss, with defaults filled in; raise ValueError for an unknown name or option."
     return losses.options(name, options)
 
 def make_loss(
@@ -271,5 +271,5 @@ def make_loss(
 def register_loss(
     name:str,  # name of the loss for `make_loss`
 ):             # a decorator
-    "Register a function (logits, target, options with defaults) or a module class; ValueError if calibnb has the name."
+    "Register a function (logits, target, options with defaults) or a module class; ValueError for a name of calibnb."
     return registers(losses, name)

@@ -25,13 +25,13 @@ def _check_margin(margin):
     raise ValueError(f'margin: {margin}, want a finite number >= 0 (the unit is a logit)')
 
 def _largest(logits):
-    "Return the (N, 1) largest logit of each row; if several are largest, only the first gets a gradient."
+    "Return the (N, 1) largest logit of each row; if several logits tie, only the first gets a gradient."
     return logits.gather(1, first_argmax(logits.detach())[:, None])
 
 def mbls_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
-    margin:float=10.,       # m: a logit may lie this far below the largest
+    margin:float=10.,       # m: difference from the largest logit without penalty
     alpha:float=.1,         # weight of the penalty
     *, weight=None,         # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore

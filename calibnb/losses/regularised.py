@@ -31,8 +31,8 @@ def label_smoothing_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
     eps:float=.05,          # probability taken from the label, in [0, 1)
-    mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over the others [Mukhoti 2020]
-    *, weight=None,         # (K,) weight of each class, also for the probability moved to it
+    mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over other classes [Mukhoti 2020]
+    *, weight=None,         # (K,) weights of the classes, also for the smoothed probability
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
@@ -59,13 +59,13 @@ def lp_norm_loss(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy plus alpha times the p-norm of the logits, not divided by K [Wang 2021]; gradient 0 at 0."
+    "Return cross-entropy + alpha · |logits|_p, not divided by K [Wang 2021]; the norm of zero logits has gradient 0."
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
     _check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
     logits = batch.logits
     tiny = torch.finfo(logits.dtype).tiny
-    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # divides logits, whose powers may overflow
+    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # a divisor, so that no power overflows
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
     return _with_penalty(batch, alpha*norm, reduction)
 
@@ -137,7 +137,7 @@ def _with_surrogate(batch, lam, error, reduction, each=None):
     return _with_penalty(batch, lam*error, reduction, each)
 
 def _valid_rows(batch):
-    "Return logits and labels of the valid samples; if all are ignored, of the first sample, whose weight is 0."
+    "Return logits and labels of the valid samples; if there are none, return the first sample, which has weight 0."
     if batch.valid is None: return batch.logits, batch.labels
     rows = batch.valid.nonzero()[:, 0] if batch.valid.any() else slice(1)
     return batch.logits[rows], batch.labels[rows]

@@ -24,7 +24,7 @@ def _batch(logits, target):
     return at_least_float32(logits), target
 
 def _confidence(probs):
-    "Return the largest probability and its class; if several are largest, only the first gets a gradient."
+    "Return the largest probability and its class; if several classes tie, only the first gets a gradient."
     top = first_argmax(probs.detach())
     return _at_label(probs, top), top
 
@@ -68,10 +68,10 @@ def _kernel_sums(c, e, width):
     return total, smaller, larger
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #1bdc4b56
-_ROWS = 1024  # rows of the matrix of all pairs in a chunk
+_ROWS = 1024  # rows per chunk of the matrix of all pairs
 
 def _by_order(conf, hit, share, width):
-    "Return the sum over pairs and its (N,) derivative by the confidences, in one pass over sorted confidences."
+    "Return the sum over pairs and its (N,) derivative with respect to `conf`, in one pass over sorted confidences."
     c, order = conf.sort()
     s = share.index_select(0, order)
     e = s*(hit.index_select(0, order) - c)
@@ -80,7 +80,7 @@ def _by_order(conf, hit, share, width):
     return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
 
 def _by_matrix(conf, hit, share, width):
-    "Return the same from the matrix of all pairs: 15 kernels instead of 37, so faster for a small batch on a GPU."
+    "Return what `_by_order` returns, from the matrix of all pairs; 15 kernels, not 37: faster for small GPU batches."
     e = share*(hit - conf)
     difference = conf[:, None] - conf
     kernel = difference.abs().mul_(-1/width).exp_()

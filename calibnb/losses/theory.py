@@ -30,10 +30,10 @@ def focal_gradient_factor(
 def gamma_from_p0(
     p0:float,  # in (0, 1/2)
 )->float:
-    "Return the exponent with which the gradient factor of focal loss is 1 at p0 < 1/2 [Mukhoti 2020]."
+    "Return the exponent for which the gradient factor of focal loss is 1 at p0 < 1/2 [Mukhoti 2020]."
     from scipy.optimize import brentq
     if not 0 < p0 < .5:
-        raise ValueError(f'p0: {p0}, want a probability in (0, 1/2): from there on no gamma > 0 has g(p0, gamma) = 1')
+        raise ValueError(f'p0: {p0}, want a probability in (0, 1/2); for p0 >= 1/2 no gamma > 0 has g = 1')
     log_d, ratio = math.log1p(-p0), p0*math.log(p0)/(1 - p0)
     def excess(gamma): return log_d + math.log1p(-gamma*ratio)/gamma  # log g(p0, gamma)/gamma, without the root at 0
     high = 1.
@@ -42,7 +42,7 @@ def gamma_from_p0(
 
 # %% ../../nbs/20_losses/07_theory.ipynb #895157e3
 def _focal_pull(t, share, gamma):
-    "Return share (1-x) g(x, gamma) at x = sigmoid(t): minus the derivative of one class's expected loss by t."
+    "Return share (1-x) g(x, gamma) at x = sigmoid(t): the negative t-derivative of one class's expected loss."
     log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
     return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
 

@@ -58,7 +58,7 @@ def cross_entropy_loss(
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #bdb501b0
 def _check_gamma(gamma, target=None, name='gamma'):
-    "Return gamma as a number or a flattened tensor; ValueError unless it is >= 0, checked on the CPU only."
+    "Return gamma as a number or a flattened tensor; raise ValueError if gamma < 0. GPU values are not checked."
     if isinstance(gamma, (np.ndarray, list, tuple)): gamma = as_tensor(gamma, name)
     if not isinstance(gamma, Tensor):
         _check_exponent(gamma, name)
@@ -98,7 +98,7 @@ def flsd_loss(
     logits,                      # (N, K) or (N, K, d1, ...)
     target,                      # (N,) or (N, d1, ...) class ids
     thresholds=(.2,),            # increasing thresholds on p_y
-    gammas=(5., 3.),             # one more than thresholds: gamma below the first, between, above the last
+    gammas=(5., 3.),             # one gamma per interval, so one more than thresholds
     *, detach_weight:bool=False, # True: FLSD-GRA
     weight=None,                 # (K,) weights of the classes
     ignore_index:int|None=None,  # label of samples to ignore
@@ -145,7 +145,7 @@ def dual_focal_loss(
     target,                      # (N,) or (N, d1, ...) class ids
     gamma=5.0,                   # >= 0: a number, or a tensor like `target`
     second:str='below',          # p_j: 'below', largest p_k < p_y, or 'runner_up', largest p_k of another class
-    *, detach_weight=False,      # True: DFL-GRA; 'pj_only': no gradient through p_j alone, as in the reference code
+    *, detach_weight=False,      # True: DFL-GRA; 'pj_only': only p_j is detached, as in the reference code
     weight=None,                 # (K,) weights of the classes
     ignore_index:int|None=None,  # label of samples to ignore
     reduction:str='mean',        # 'mean', 'sum' or 'none'
@@ -174,7 +174,7 @@ def bsce_loss(
     ignore_index:int|None=None,  # label of samples to ignore
     reduction:str='mean',        # 'mean', 'sum' or 'none'
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return cross-entropy weighted by the generalised Brier score; detached it is BSCE-GRA [Lin 2025, Eq. 11]."
+    "Return cross-entropy weighted by the generalised Brier score; BSCE-GRA if u is detached [Lin 2025, Eq. 11]."
     gamma = _check_gamma(gamma, target)
     if not beta >= 1: raise ValueError(f'beta: {beta}, want the order of a norm, in [1, inf]')
     if form not in ('norm', 'sum'): raise ValueError(f'form: {form!r}, want "norm" or "sum"')
@@ -187,7 +187,7 @@ def bsce_loss(
 def consistency_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
-    gamma:float=3.0,        # exponent of the weight; 1 for "1 - consistency"
+    gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - share
     scale:float=1.0,        # size of the noise, in units of the logits
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])

@@ -23,7 +23,7 @@ def _at_label(
     rows:Tensor,    # (N, K)
     target:Tensor,  # (N,) int64
 )->Tensor:          # (N,)
-    "Return each row's entry at its label; in compiled code, nan for a label out of range."
+    "Return each row's entry in the column of its label; compiled code returns nan for a label out of range."
     label, K = target[:, None], rows.shape[1]
     if not torch.compiler.is_compiling(): return rows.gather(1, label)[:, 0]
     entry = torch.where(_is_column(label, rows), rows, 0.).sum(1)
@@ -34,7 +34,7 @@ def _with_label(
     label:Tensor,   # (N, 1) int64
     value,          # a number, or (N, 1)
 )->Tensor:          # (N, K)
-    "Replace each row's entry at its label."
+    "Replace each row's entry in the column of its label by `value`."
     if torch.compiler.is_compiling(): return torch.where(_is_column(label, rows), value, rows)
     return rows.scatter(1, label, value)
 
@@ -51,8 +51,8 @@ class LogProbs:
     """The predictions of a batch; an uncertainty weight maps a `LogProbs` to (N,) numbers.
 
     Attributes, for p = softmax(logits) and the one-hot label e_y: `log_p_y`, `p_y`, `d_y` = 1 - p_y, `log_1m_p_y` and
-    `brier`, each (N,), and `gap` = p - e_y, (N, K). All are differentiable. None loses digits where p_y rounds to 1,
-    because 1 - p_y is computed as the sum of the other probabilities."""
+    `brier`, each (N,), and `gap` = p - e_y, (N, K). All are differentiable. No attribute loses digits where p_y
+    rounds to 1, because 1 - p_y is computed as the sum of the other probabilities."""
     def __init__(self,
         logits:Tensor,  # (N, K) floating point
         target:Tensor,  # (N,) int64
@@ -63,7 +63,7 @@ class LogProbs:
         self.log_p_y = _at_label(self.logits.log_softmax(1), target)
 
     def _sum_of_others(self):
-        "(N, 1) 1 - p_y."
+        "Return 1 - p_y as an (N, 1) tensor."
         return self._others.sum(1, keepdim=True)
 
     @property
@@ -154,7 +154,7 @@ def dual_focal_weight(
     return (lp.d_y + p_j).pow(gamma)
 
 def _second(logits, label, second):
-    "Return the (N, 1) class j of p_j, and the (N, 1) logit difference z_y - z_j, inf if there is no such class."
+    "Return the class j of p_j, and z_y - z_j, which is inf if no such class exists; both are (N, 1)."
     behind = logits.gather(1, label) - logits
     if second == 'below': behind = F.threshold_(behind, 0., math.inf)
     else: behind = _with_label(behind, label, math.inf)
@@ -176,7 +176,7 @@ def bsce_weight(
     if beta == 1: return (2*lp.d_y).pow(gamma)
     if beta == math.inf: return lp.d_y.pow(gamma)  # the label has the largest |p-e|
     if beta == 2: return _above_zero(lp.brier).pow(gamma/2)
-    largest = lp.d_y  # divides the gaps, so that no power underflows
+    largest = lp.d_y  # the gaps are divided by `largest`, so that no power underflows
     relative = _above_zero(lp.gap.abs()/largest[:, None])
     return largest.pow(gamma)*relative.pow(beta).sum(1).pow(gamma/beta)
 
@@ -190,7 +190,7 @@ def check_class_weight(
     weight,         # list, array or tensor
     logits:Tensor,  # (N, K)
 )->Tensor:          # (K,), detached, with the dtype and device of the logits
-    "Return class weights; ValueError unless each class has a finite number >= 0. Values are checked on the CPU only."
+    "Return class weights; raise ValueError unless all K are finite and >= 0. Values on a GPU are not checked."
     weight, K = as_tensor(weight, 'weight').detach(), logits.shape[1]
     if weight.shape != (K,):
         raise ValueError(f'weight: shape {tuple(weight.shape)}, want ({K},), a number for each class of the logits')
@@ -222,7 +222,7 @@ def check_batch(
     weight=None,        # (K,) numbers >= 0, the weight of each class
     ignore_index=None,  # label of samples to ignore
 )->LossBatch:
-    "Check a batch; a ValueError names the argument, the value and what to do."
+    "Check a batch; raise a ValueError that names the argument, the value and the remedy."
     rows, labels = check_logits(logits, target, ignore_index=_check_ignored(ignore_index))
     rows, shape = at_least_float32(rows), as_tensor(target).shape
     if weight is not None: weight = check_class_weight(weight, rows)

@@ -23,7 +23,7 @@ class Classifier(nn.Module):
         return self.head(self.features(x))
 
     def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]:
-        "Return logits and labels for training, of the samples and of labelled parts of the samples."
+        "Return the training logits and labels of the samples and of their labelled parts."
         return self(x), y
 
 # %% ../../nbs/55_models/01_classifier.ipynb #87b3c116

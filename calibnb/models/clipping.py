@@ -19,7 +19,7 @@ from .classifier import Classifier
 
 # %% ../../nbs/55_models/05_clipping.ipynb #a86e1037
 _STEPS = 100          # thresholds in the first search
-_SEARCH_ROWS = 4096   # smallest number of rows in the first search of a larger set
+_SEARCH_ROWS = 4096   # from a larger set, the first search takes at least this many rows
 
 def _clipped_nll(head, features, target, threshold):
     "Return the mean NLL with clipped features, summed in float64."

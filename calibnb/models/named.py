@@ -44,7 +44,7 @@ class Torchvision(Classifier):
         _check_image(f'torchvision {net}', in_shape, 32 if resize is None else 1)
         seen = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)
         if net == 'vit_b_16' and seen[1:] != (224, 224):
-            raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 wants 224x224; resize=224 enlarges them')
+            raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 needs 224x224; resize=224 enlarges them')
         self.resize, self.values_each = resize, torch.Size(seen).numel()  # values of a resized sample
         self.body = torchvision.models.get_model(net, weights=None)
         if weights is not None: self._load(weights)

@@ -51,7 +51,7 @@ class _Levels(NamedTuple):
     offset: Tensor  # (B*T,) row of the first node of the node's tree
     order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
     rank: Tensor    # (B*T,) rank of each node by the parent's height, then by height
-    count: Tensor   # (T, T) nodes of each height (rows) and parent's height (columns; 0: a root), on the CPU
+    count: Tensor   # (T, T) number of nodes by height (rows) and parent's height (columns; 0: a root), on the CPU
 
 def _inverse(rows, n):
     "Return the position in `rows` of each row number below n; undefined for missing row numbers."
@@ -108,19 +108,19 @@ class TreeLSTM(Classifier):
         dim:int=150,           # dimension of the state
         dropout:float=.5,      # dropout of embeddings and features
         embedding:int|None=None, # dimension of word vectors; None: `dim`; 300 for glove.840B.300d
-        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: train it like the rest
+        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: trained like other weights
     ):
         if len(in_shape) != 2 or in_shape[1] != 5:
             raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, '
                              'as in the data set sst')
         if embedding_lr is not None and not embedding_lr >= 0:
-            raise ValueError(f'embedding_lr: {embedding_lr}, want a learning rate from 0, or None')
+            raise ValueError(f'embedding_lr: {embedding_lr}, want a learning rate >= 0, or None')
         super().__init__()
         self.embedding, self.dropout = nn.Embedding(vocabulary, embedding or dim, padding_idx=0), nn.Dropout(dropout)
         self.leaf, self.compose = nn.Linear(embedding or dim, 2*dim), nn.Linear(2*dim, 5*dim)
         self.head = nn.Linear(dim, num_classes)
         nn.init.normal_(self.embedding.weight, std=.1)
-        if embedding_lr is not None: self.embedding.weight.sgd_lr = embedding_lr  # `Recipe.make_optimizer` reads it
+        if embedding_lr is not None: self.embedding.weight.sgd_lr = embedding_lr  # for `make_optimizer`
 
     def _leaves(self, words):
         "Return (n, 2d) states of words."
@@ -154,7 +154,7 @@ def set_vectors(
 ):
     "Initialise an embedding with word vectors; raise ValueError if the shapes do not match."
     if not hasattr(model, 'embedding'):
-        raise ValueError(f'vectors: {type(model).__name__} has no embedding for them; leave the option vectors out')
+        raise ValueError(f'vectors: {type(model).__name__} has no embedding; omit the option vectors')
     weight = model.embedding.weight
     (n, dim), (vocabulary, width) = vectors.shape, weight.shape
     if dim != width:

@@ -20,7 +20,7 @@ from .recipe import AUGMENTATIONS
 
 # %% ../../nbs/60_train/02_batches.ipynb #4acc0c8e
 def _spans(n, batch_size):
-    "Return the start and end of each batch; a last batch of one sample joins the previous batch, for batch norm."
+    "Return the start and end of each batch; a single last sample joins the previous batch, because of batch norm."
     edges = [*range(0, n, batch_size), n]
     rest = edges[-1] - edges[-2]
     if rest == 1 and batch_size > 1 and len(edges) > 2: del edges[-2]
@@ -115,7 +115,7 @@ def _share(span, rank, size):
     return slice(first + rank, last, size), 1
 
 # %% ../../nbs/60_train/02_batches.ipynb #5a9d3c21
-_REORDERED_AT_ONCE = 2**24  # bytes; smaller inputs are reordered once per epoch, which is faster than by batch
+_REORDERED_AT_ONCE = 2**24  # bytes; smaller inputs are reordered once per epoch, not batch by batch
 
 class _Loader:
     "Loads rows of a split in the order of a plan, and augments them on the device."
@@ -133,7 +133,7 @@ class _Loader:
         rows = self.plan.rows[positions]
         parts = self.split.x[rows], self.split.y[rows.to(self.split.y.device)]
         if not self.pinned: return parts
-        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a new thread is on device 0
+        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a new thread uses device 0
 
     def ready(self, x, y, where):
         "Move a batch to the device, augment it by the plan at these positions, and convert it to network inputs."

@@ -67,4 +67,4 @@ def lightning_callback(
         try: base = import_module(package).Callback
         except ImportError: continue
         return type('CalibrationMeasures', (_GatherLogits, base), dict(prefix=prefix))()
-    raise ImportError('lightning_callback: wants lightning, which is not installed; pip install lightning')
+    raise ImportError('lightning_callback: needs lightning, which is not installed; pip install lightning')

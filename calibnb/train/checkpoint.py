@@ -22,12 +22,12 @@ from ..processes.distributed import gathered, rank, world_size
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #81d93654
 def _code_fingerprint(code):
-    "Return a hash of a function's bytecode and constants, without nested code objects, whose text has addresses."
+    "Hash a function's bytecode and constants, except nested code objects, whose text contains memory addresses."
     constants = repr([c for c in code.co_consts if not hasattr(c, 'co_code')])
     return sha256(code.co_code + constants.encode()).hexdigest()[:8]
 
 def _plain(value):
-    "Convert a setting to a value with the same text in every process; other objects to the name of their class."
+    "Return a setting with the same text in every process; for other objects, return the name of the class."
     if isinstance(value, torch.Tensor): return value.tolist()
     is_plain = isinstance(value, (bool, int, float, str, tuple, list, dict, type(None)))
     return value if is_plain else type(value).__qualname__
@@ -57,7 +57,7 @@ def _fingerprint(split):
     return f'{len(split)} samples, {content.hexdigest()[:16]}'
 
 def describe_task(trainer, splits)->dict:
-    "Describe network, loss, recipe and data as text; a checkpoint belongs to training runs of equal description."
+    "Describe network, loss, recipe and data as text; a checkpoint fits only a training run with equal text."
     shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
     task = dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss))
     task['model'] = f'{trainer.model!r} {shapes}'
@@ -81,7 +81,7 @@ def save_checkpoint(
     trainer,  # during `fit`
     path,
 ):
-    "Write the state of training, completely or not at all. All processes call this function; the first one writes."
+    "Write the state of training, completely or not at all. All processes call this function; the first process writes."
     of_processes = gathered(_rng_states(trainer.device) | trainer.progress.process_state())
     if rank(): return
     state = dict(task=trainer.task, own=of_processes, **trainer.state_dict())
@@ -111,13 +111,13 @@ def _for_this_process(saved):
     "Return the generators' states for this process, and the saved states whose losses this process reports."
     if len(saved) == world_size(): return saved[rank()], [saved[rank()]]
     generators = saved[min(rank(), len(saved) - 1)]  # dropout masks depend on the number of processes
-    return generators, saved if rank() == 0 else []  # the first process reports the losses of all
+    return generators, saved if rank() == 0 else []  # the first process reports all losses
 
 def load_checkpoint(
     trainer,  # before the first epoch of `fit`
     path,
 ):
-    "Restore the state that `save_checkpoint` wrote; raise ValueError if the file belongs to another training."
+    "Restore the state that `save_checkpoint` wrote; raise ValueError for the file of another training run."
     state = _read(path, trainer.device)
     for part, current in trainer.task.items():
         saved = state['task'].get(part)
@@ -149,7 +149,7 @@ def catch_sigterm():
     finally: signal.signal(signal.SIGTERM, before)
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #79af024c
-_AGREE_EVERY = 20   # batches between two agreements of several processes
+_AGREE_EVERY = 20   # batches between two joint decisions of several processes
 _SAVING_SHARE = 20  # saving takes at most 1/_SAVING_SHARE of the time
 
 class Saver:

@@ -114,7 +114,7 @@ def _check_labels(splits, model):
                          f'make the model with num_classes={splits.num_classes}, or correct the labels')
 
 def makes_own_labels(model:nn.Module)->bool:
-    "Return True if the network makes its own training labels: a Tree-LSTM has a label per phrase."
+    "Return True if the network makes its own training labels, as a Tree-LSTM does for phrases."
     supervised = getattr(model, 'supervised', None)
     return supervised is not None and getattr(supervised, '__func__', supervised) is not Classifier.supervised
 
@@ -151,7 +151,7 @@ def _check_rows(values, n, width):
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #04390edd
 class Evaluator:
-    "A network on a device in evaluation mode: `predict` returns `Predictions`, `features` the inputs of the head."
+    "A network in evaluation mode: `predict` returns `Predictions`, and `features` returns the inputs of the head."
     def __init__(self,
         model:nn.Module,               # (B, ...) -> (B, K) logits
         recipe:Recipe=Recipe.quick(),  # for precision, memory format and kernels

@@ -76,7 +76,7 @@ class FusedSGD:
         weights, gradients, momenta = zip(*used)
         options, momenta = self.param_groups[0], [m for m in momenta if m is not None]
         torch._fused_sgd_(weights, gradients, momenta, **options, dampening=0., nesterov=False, maximize=False,
-                          is_first_step=False)  # a first step sets the momenta to the gradients, as momenta of 0 do
+                          is_first_step=False)  # True would set the momenta to the gradients; momenta of 0 do too
 
     def state_dict(self)->dict: return dict(state={i: dict(momentum_buffer=m) for i, m in enumerate(self.momenta)})
     def load_state_dict(self, state:dict):
@@ -85,7 +85,7 @@ class FusedSGD:
 
 # %% ../../nbs/60_train/01_recipe.ipynb #aa0bd8d5
 class _WithPlainSGD:
-    "An optimiser, and plain SGD for weights with a learning rate `sgd_lr`: no momentum, decay or schedule."
+    "An optimiser, and plain SGD (no momentum, decay or schedule) for weights with a learning rate `sgd_lr`."
     def __init__(self, optimizer, weights): self.optimizer, self.weights = optimizer, weights
     @property
     def param_groups(self): return self.optimizer.param_groups
@@ -153,13 +153,13 @@ class Recipe(Settings):
     keep: str = 'last'                        # weights to use: last epoch, or lowest val_error, val_nll, refinement
     seed: int = Field(0, ge=0, lt=2**63)      # initial weights, order of the data, augmentation, dropout
 
-    quick = _preset('quick', 'Small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, clipped at 2.')
+    quick = _preset('quick', 'Small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradient clip 2.')
     cifar = _preset('cifar', 'CIFAR and SVHN [Mukhoti 2020]: batch 128, drops after epochs 150 and 250 of 350.')
     reference_training = _preset('reference_training', "CIFAR by the reference repositories: summed losses, clip 2.")
     wang2021 = _preset('wang2021', 'CIFAR by the code of [Wang 2021]: batch 512, drops after epochs 100 and 150.')
     tiny_imagenet = _preset('tiny_imagenet', 'Tiny ImageNet: drops after epochs 40 and 60 of 100 '
                                              '[Mukhoti 2020; Meta-regularization; Lin 2025].')
-    sst = _preset('sst', 'Tree-LSTM on SST: AdaGrad, least validation error [Mukhoti 2020], batch 25 [Tai 2015].')
+    sst = _preset('sst', 'Tree-LSTM on SST: AdaGrad, lowest validation error [Mukhoti 2020], batch 25 [Tai 2015].')
     newsgroups = _preset('newsgroups', '1-D CNN on 20 Newsgroups, drop after epoch 50 [Wang 2021]; '
                                        'the paper names neither optimiser nor length: we use Adam, 100 epochs.')
     fine_tune = _preset('fine_tune', 'ViT-B/16 for 50 epochs [Lin 2025]; the paper names no optimiser: we use AdamW.')
@@ -209,7 +209,7 @@ class Recipe(Settings):
 
     @model_serializer(mode='wrap')
     def _without_unset(self, dump):
-        "Leave `deterministic` out if it is False: this text names runs, and older runs have no such field."
+        "Omit `deterministic` if it is False, because the saved text names runs, and older runs have no such field."
         return {k: v for k, v in dump(self).items() if k != 'deterministic' or v}
 
     def lr_at(self, epoch:float)->float:

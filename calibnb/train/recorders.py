@@ -43,7 +43,7 @@ class EpochView:
 class Recorder:
     """Base class of recorders: a subclass defines `__call__`. A plain function of an `EpochView` works too.
 
-    A recorder may have `arrays`, a dictionary of tensors that is saved with the training.
+    A recorder may have `arrays`, a dictionary of tensors that is saved with the training run.
     """
     def check(self, trainer):
         "Raise ValueError, before the first epoch, if this trainer lacks the quantity to record."
@@ -129,7 +129,7 @@ class OptimalECE(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #94a78ac4
 class LearnedEpoch(Recorder):
-    "The last epoch in which each training sample was misclassified, and its largest logit [Wang 2021, Fig. 5]."
+    "Last epoch in which each training sample was misclassified, and the sample's largest logit [Wang 2021, Fig. 5]."
     def __init__(self): self.arrays = {}
 
     def __call__(self, view:EpochView)->dict:
@@ -146,7 +146,7 @@ _SHARES = 1/7, 3/7, 5/7, 1.  # epochs of snapshots, as fractions of all epochs
 def _label_probability(preds): return preds.probs.gather(1, preds.target[:, None])[:, 0]
 
 class Snapshots(Recorder):
-    "Arrays with a row for each of a few epochs; a subclass defines `arrays_of(view)`: name -> (width,) tensor."
+    "Arrays with one row per snapshot epoch; a subclass defines `arrays_of`, which returns name -> (width,) tensor."
     def __init__(self,
         split:str='test',
         shares=_SHARES,  # epochs of snapshots, as fractions of all epochs
@@ -267,7 +267,7 @@ class BestEpoch:
         self.state, self.learned = {}, {}    # weights of the network, and of a learned loss
 
     def __call__(self, view:EpochView)->dict:
-        "Score this epoch on `val`, and copy its weights if it is the best; return the score as a column."
+        "Score this epoch on `val`, and copy the weights if the epoch is the best so far; return the score as a column."
         if self.keep == 'last': return {}
         score = self._score(view.predictions('val'))
         if score < self.score:

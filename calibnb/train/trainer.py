@@ -83,8 +83,8 @@ class GradientScale:
 class Stepper:
     """One training step: forward, backward, update.
 
-    `weights` are the parameters of the network, which `optimizer` and `scaler` (loss scaling for fp16) update; `net` is
-    the network with its loss, compiled and wrapped for several processes as needed; `inner` is a learned loss or None.
+    `optimizer` and `scaler` (loss scaling for fp16) update `weights`, the parameters of the network. `net` is the
+    network with its loss, compiled and wrapped for several processes as needed. `inner` is a learned loss or None.
     """
     def __init__(self, model, loss, recipe, device):
         if world_size() > 1 and device.type == 'cuda': nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -196,7 +196,7 @@ def mean_loss(
     epoch:int,
     largest:Tensor|None=None, # 0-d, largest magnitude of the weights, on the device; None: no check of weights
 )->float:
-    "Return an epoch's mean loss over all processes; raise FloatingPointError with the first batch that is not finite."
+    "Return an epoch's mean loss over all processes; raise FloatingPointError that names the first non-finite batch."
     sums, n = _finite_sums(losses, counts, recipe, epoch, largest, len(losses))
     return math.fsum(sums)/n
 
@@ -221,8 +221,8 @@ def _advice(recipe, epoch):
 class Trainer:
     """Trains a network with a loss and a recipe: `fit` trains, `predict` returns `Predictions`.
 
-    `fit` sets `recorders`; `task`, the description that a checkpoint must match; `stepper`, with the optimiser; and
-    `progress`, with the `history` and the `best` epoch.
+    `fit` sets the attributes `recorders`, `task` (the description that a checkpoint must match), `stepper` (with the
+    optimiser) and `progress` (with the `history` and the `best` epoch).
     """
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
@@ -293,7 +293,7 @@ class Trainer:
     def _epoch(self, train, epoch, saver)->float:
         "Train one epoch, from the first batch that is not finished; return the mean loss."
         recipe, progress = self.recipe, self.progress
-        padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers do not report it
+        padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers report no padding
         plan = EpochPlan(len(train), recipe.batch_size, progress.generator, recipe.augment, recipe.mixup, padding)
         self.model.train()
         for batch in batches(train, plan, self.device, progress.step, rank(), world_size()):  # already on the device

@@ -147,7 +147,7 @@ def test_update_takes_tensors_and_arrays():
 
 @pytest.mark.parametrize("options, message", [
     (dict(gammas=[1., 2.]), "edges: 0 given, want 1"), (dict(gammas=[float("nan")]), "gammas: .nan., want finite"),
-    (dict(gammas=[1., 1.], edges=[[.5]]), "edges: ..0.5.., want finite numbers in a row")], ids=str)
+    (dict(gammas=[1., 1.], edges=[[.5]]), "edges: ..0.5.., want finite numbers in a 1-d sequence")], ids=str)
 def test_bad_exponents(options, message):
     with pytest.raises(ValueError, match=message):
         losses.adafocal_loss(*batch(), **options)
