@@ -22,7 +22,7 @@ NAMES = {  # kind -> names; `make sync` writes this cell
     ],
     'model': [
         'mlp', 'small_cnn', 'small_resnet', 'resnet18', 'resnet50', 'resnet32', 'resnet110', 'wide_resnet',
-        'densenet121', 'vgg16', 'text_cnn', 'tree_lstm', 'torchvision_resnet50', 'vit_b_16'
+        'densenet121', 'vgg16', 'text_cnn', 'tree_lstm', 'torchvision_resnet50', 'vit_b_16', 'timm'
     ],
     'loss': [
         'ce', 'label_smoothing', 'brier', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'consistency',

@@ -1,5 +1,7 @@
 "Networks: as many parameters as published, in two parts, the same from the same seed."
 import random
+from importlib.util import find_spec
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ PUBLISHED = {"resnet18": 11.17, "resnet50": 23.52, "resnet32": .46, "resnet110":
              "densenet121": 6.96, "vgg16": 14.7}
 EXACT = {"resnet18": 11_173_962, "resnet50": 23_520_842, "resnet32": 464_154, "resnet110": 1_727_962,
          "densenet121": 6_956_298}
-NOT_FOR_SMALL_IMAGES = "mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50"
+NOT_FOR_SMALL_IMAGES = "mlp", "text_cnn", "tree_lstm", "vit_b_16", "torchvision_resnet50", "timm"
 SMALL = {  # options that make the larger networks quick to try
     "wide_resnet": dict(depth=8, width=1),
     "densenet121": dict(blocks=[2, 2], growth=4),
@@ -69,9 +71,44 @@ def test_networks_of_torchvision(tmp_path):
     ours = make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"r18.pt"))
     assert torch.equal(ours.body.conv1.weight, peer.conv1.weight) and ours(torch.zeros(2, 3, 64, 64)).shape == (2, 5)
     assert ours.features(torch.zeros(2, 3, 64, 64)).shape == (2, 512)
-    for path in tmp_path/"r18.pt", tmp_path/"absent.pt":
-        with pytest.raises(ValueError, match="does not hold the weights of this network"):
-            make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(path))
+    with pytest.raises(ValueError, match="does not hold the weights of this network"):
+        make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(tmp_path/"r18.pt"))
+
+
+def test_published_weights_are_downloaded_once_and_checked(tmp_path, monkeypatch):
+    import torchvision
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path/"hub"))
+    peer = torchvision.models.resnet18(weights=None)
+    options = dict(net="resnet18", weights="IMAGENET1K_V1")
+
+    def offline(*args, **kwargs): raise URLError("no network")
+    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 cannot be downloaded .*no network.* copy the file"):
+        make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
+
+    def download(url, path, hash_prefix, progress):
+        assert url.endswith("resnet18-f37072fd.pth") and hash_prefix == "f37072fd"
+        torch.save(peer.state_dict(), path)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    for _ in "online", "offline":
+        ours = make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
+        assert torch.equal(ours.body.conv1.weight, peer.conv1.weight)
+        monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
+    with pytest.raises(ValueError, match="'absent.pt' is neither a file nor one of 'IMAGENET1K_V1'"):
+        make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights="absent.pt")
+
+
+def test_networks_of_timm():
+    if find_spec("timm") is None:
+        with pytest.raises(ValueError, match="timm is not installed"): make_model("timm", 5, (3, 32, 32))
+        return
+    net = make_model("timm", 5, (1, 32, 32), net="resnet18")
+    assert net(torch.zeros(2, 1, 32, 32)).shape == (2, 5) and net.features(torch.zeros(2, 1, 32, 32)).shape == (2, 512)
+    assert make_model("timm", 5, (3, 32, 32), net="vit_tiny_patch16_224", resize=224).head.in_features == 192
+    with pytest.raises(ValueError, match="needs 224x224; resize=224"):
+        make_model("timm", 5, (3, 32, 32), net="vit_tiny_patch16_224")
+    with pytest.raises(ValueError, match="'resnet_18' is not a network of timm"):
+        make_model("timm", 5, (3, 32, 32), net="resnet_18")
 
 
 def test_small_images_are_enlarged():
