@@ -233,10 +233,10 @@ def evaluate(
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors, and recommend one.
 
-    By default, calibrators with more parameters than samples are left out. If the best calibrators leave a calibration
-    error, Platt scaling and isotonic regression are also tried on top of these calibrators. For binary predictions,
-    calibrators and errors refer to P(y = 1); only `top_label_ece` refers to the predictions. There are no sample
-    weights, because intervals count samples."""
+    The default leaves out calibrators with more parameters than samples. If the best calibrators leave a calibration
+    error, the default also tries Platt scaling and isotonic regression on top of these calibrators. For binary
+    predictions, calibrators and errors refer to P(y = 1); only `top_label_ece` refers to the predictions. There are no
+    sample weights, because intervals count samples."""
     check_metrics(metrics)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0

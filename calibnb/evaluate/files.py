@@ -254,14 +254,14 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
 def _positive_text(pos_label, known, name, classes):
     "Return `pos_label` as text; raise ValueError if `pos_label` is no label, or contradicts the column name."
     if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} columns of classes; '
-                                          'pos_label is the label of a single column')
+                                          'pos_label is for a single column')
     text = _distinct_labels(np.array([pos_label]))[0][0]
     if text not in known:
         way = '; write the words there too' if set(known) <= {'0', '1'} else ''
         raise ValueError(f'pos_label: {text!r} is no label in column {name!r}: {quote_names(known)}{way}')
     if classes[0] in known and classes[0] != text:
         raise ValueError(f'pos_label: {text!r}, but the column is named by the other label, {classes[0]!r}: leave '
-                         f'pos_label out to read the column as P({classes[0]}), or name P({text}) p')
+                         f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     return text
 
 def _unknown_word(known, index, name, classes, place):
@@ -453,7 +453,7 @@ def read_columns(
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words)
 
 def _to_logits(scores, kind, eps):
-    "Return logits; a list of eps has a weight for each column, and then the columns are multilabel."
+    "Return logits; a list of eps has a weight for each column and marks the columns as multilabel."
     if kind == 'logits': return _check_not_probs(scores)
     if isinstance(eps, float): return log_probs(scores, eps)
     columns = check_multilabel(scores if scores.ndim > 1 else scores[:, None], None)[0].split(1, 1)
@@ -506,7 +506,7 @@ def write_npz(path, **arrays):
     with open(path, 'wb') as f: np.savez(f, **arrays)
 
 def _write_npy(path, probs, **_):
-    content = BytesIO()  # to a file NumPy writes by C's stdio, and does not notice a full disk at the end
+    content = BytesIO()  # NumPy would write a file by C's stdio and not notice a full disk at the end
     np.save(content, probs)
     Path(path).write_bytes(content.getvalue())
 

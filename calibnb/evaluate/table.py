@@ -82,7 +82,7 @@ def _record(row, name, m, is_best):
 DOUBT = .2  # level of the test: a calibrator passes if p is at least this large
 
 def shows_no_error(row:str, ece:Measure)->bool:
-    "Return True if a calibrated model could show this ECE; test at 5 % uncalibrated, else at level `DOUBT`."
+    "Return True if a calibrated model could show this ECE; test the uncalibrated row at 5 %, other rows at `DOUBT`."
     return ece.within_floor if row == UNCALIBRATED else (ece.p or 0.) >= DOUBT
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
