@@ -31,7 +31,7 @@ def _codes(
     return steps.to(torch.int16)
 
 def _likelihood(nll):
-    "Return the (N,) probabilities of the labels; they are 0 only where the NLL is infinite."
+    "Return the (N,) probabilities of the labels, 0 only if the NLL is infinite."
     return (-nll.double()).exp().clamp_min(1e-300).where(nll.isfinite(), 0.)
 
 def _decoded(codes):
@@ -81,7 +81,7 @@ def _joined(planes):
 def pack_sets(
     sets:list[Compact],   # of the same samples, at least one
 )->dict[str, np.ndarray]:
-    "Return arrays for `write_rows` that compress well; they do not contain the labels."
+    "Return arrays for `write_rows` that compress well; the arrays do not contain the labels."
     target, K = sets[0].target, sets[0].num_classes
     if not all(one.num_classes == K and torch.equal(one.target, target) for one in sets):
         raise ValueError('sets: samples differ, want the same labels in the same order')

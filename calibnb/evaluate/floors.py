@@ -31,7 +31,8 @@ def _cell_sums(conf, starts):
 class ConfidenceHistogram:
     """A fine histogram of confidences; each bin of several calibration errors consists of whole cells.
 
-    Attributes: `n` samples, `count` and mean `conf` of each cell, and the `first_cells` of the bins of each error."""
+    Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, and the `first_cells` of the
+    bins of each error."""
     def __init__(self,
         conf:Tensor,         # (N,) float64 in [0, 1]
         n_bins:dict,         # name -> number of equal-width bins
@@ -52,7 +53,7 @@ class ConfidenceHistogram:
     def errors(self,
         draws:int,
         seed:int,
-    )->dict[str, Tensor]: # name -> (draws,), and 'smooth'
+    )->dict[str, Tensor]: # name -> (draws,), also for 'smooth'
         "Simulate calibration errors of a calibrated model: draw hits with the confidences as probabilities."
         count, share = self.count[:, None], self.conf.numpy()[:, None]
         error = np.random.default_rng(seed).binomial(count, share, (len(share), draws)) - count*share

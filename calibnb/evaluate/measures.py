@@ -67,8 +67,8 @@ class Scored(BinnedConfidences):
     pred:Tensor    # (N,) int64 predicted class
     target:Tensor  # (N,) int64
     conf:Tensor    # (N,) float64 probability of the prediction
-    nll:Tensor     # (N,) float64, inf where the label has probability 0
-    brier:Tensor   # (N,) float64 squared distance to the one-hot label; binary: of P(y = 1) to the label
+    nll:Tensor     # (N,) float64, inf if the label has probability 0
+    brier:Tensor   # (N,) float64 squared distance to the one-hot label; binary: (P(y = 1) - y)²
     classes:Tensor # (4, K, M) float64 from `class_sums`
     one:Tensor|None=None # (N,) float64 P(y = 1) of binary predictions
 
@@ -147,7 +147,7 @@ def _probs_of(preds, calibrator):
     return probs, pred, target, nll
 
 def concatenate(
-    parts,  # tensors, or None each
+    parts,  # tensors, or only None
     order,  # (N,) row of each element in the result; None: in order
 ):
     "Concatenate tensors and reorder the rows."
@@ -208,7 +208,7 @@ def _top_label(scored, draws, seed):
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(
     scored:Scored,
-    *, more_bins=(),      # further numbers of bins for the ECE: ece_10, ...
+    *, more_bins=(),      # further numbers of bins for the ECE, e.g. for ece_10
     n_boot:int=400,       # resamples, for the intervals of means
     draws:int=50,         # simulated label sets, for the noise floors
     seed:int=0,
@@ -228,7 +228,7 @@ def measure_all(
 # %% ../../nbs/40_evaluate/04_measures.ipynb #12c3aea2
 def resampled_measures(
     scored:Scored,
-    resamples:Resamples,        # with `clusters`, as `Resamples(clusters)` makes them
+    resamples:Resamples,        # from `Resamples(clusters)`, which resamples clusters
     posterior:Tensor|None=None, # (N, K) true class probabilities, where they are known
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling

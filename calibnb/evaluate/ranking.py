@@ -30,7 +30,7 @@ def _covariance(values):
     "Return the (R, R) covariance of the means of R tensors of N numbers each."
     N = len(values[0])
     total, products = 0., 0.
-    for start in range(0, N, 2**16):  # to copy few rows at a time
+    for start in range(0, N, 2**16):  # in chunks, to save memory
         piece = torch.stack([v[start:start + 2**16] for v in values])
         total, products = total + piece.sum(1), products + piece @ piece.T
     mean = total/N
@@ -63,7 +63,7 @@ def as_good_as_best(
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
         values = {row: v for row, v in sorted(values.items(), key=lambda item: item[1] or 0) if v is not None}
-        if not values:  # every row is infinite
+        if not values:  # the value of every row is infinite
             found[metric] = []
             continue
         if metric == 'classwise_ece': covariance = _interval_variances([rows[row][metric] for row in values])

@@ -29,7 +29,7 @@ class ShiftResult:
     nll_refitted:float|None=None  # there, cross-fitted; None if the calibrator could not be fitted
     ece_refitted:float|None=None
     gain:float|None=None          # there: uncalibrated NLL minus calibrated NLL, in nats
-    interval:tuple|None=None      # of the gain, 95 %
+    interval:tuple|None=None      # 95 % interval of the gain
     gain_refitted:float|None=None
 
     @classmethod
@@ -83,7 +83,7 @@ class Shifted:
         gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {_number(row.gain)}'
         sentence = f'{self.advised} fitted here{gain}: {_verdict(row.interval)}.'
         if row.gain_refitted is None or math.isnan(row.gain_refitted): return sentence
-        return f'{sentence} Fitted there it would lower the NLL by {_number(row.gain_refitted)}.'
+        return f'{sentence} A refit there would lower the NLL by {_number(row.gain_refitted)}.'
 
     def frame(self):
         "Return a DataFrame with the fields of `ShiftResult`, and the ends of the interval as `lo` and `hi`."

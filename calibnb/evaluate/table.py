@@ -56,7 +56,7 @@ def _cell(name, m, star):
     return '\n'.join(parts)
 
 def _texts(rows, best):
-    "Return row -> title of the column -> cell; a star marks a row that is better than all others."
+    "Return row -> title of the column -> cell; a star marks a row that is better than all other rows."
     def wins(row, name): return best[name] == [row] and len(rows) > 1
     return {row: {_column(name, m.bins)[0]: _cell(name, m, wins(row, name)) for name, m in measures.items()}
             for row, measures in rows.items()}
@@ -82,7 +82,7 @@ def _record(row, name, m, is_best):
 DOUBT = .2  # level of the test: a calibrator passes if p is at least this large
 
 def shows_no_error(row:str, ece:Measure)->bool:
-    "Return True if a calibrated model could show this ECE, tested at 5 % uncalibrated, at level `DOUBT` calibrated."
+    "Return True if a calibrated model could show this ECE; test the uncalibrated row at 5 %, other rows at `DOUBT`."
     return ece.within_floor if row == UNCALIBRATED else (ece.p or 0.) >= DOUBT
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
@@ -121,7 +121,7 @@ class Evaluation:
         return self.rows[row]['ece'].within_floor
 
     def deciding_samples(self, row:str, other:str)->int|None:
-        "Count the samples without which `row` has no lower NLL than `other`; None: no lower NLL, or an infinite NLL."
+        "Count the samples without which `row` has no lower NLL than `other`; None if its NLL is infinite or not lower."
         gain = (self.scored[other].nll - self.scored[row].nll).sort(descending=True)[0]
         if not gain.isfinite().all() or gain.sum() <= 0: return None
         lost = (gain.sum() - gain.cumsum(0) <= 0).nonzero()
@@ -140,7 +140,7 @@ class Evaluation:
         return _styled(_texts(self.rows, self.best), tinted)
 
     def text(self)->str:
-        "Return values and advice as plain text; `frame` has the intervals too."
+        "Return values and advice as plain text; `frame` also has the intervals."
         import pandas as pd
         values = {row: {title: cell.split('\n')[0] for title, cell in cells.items()}
                   for row, cells in _texts(self.rows, self.best).items()}
@@ -176,7 +176,7 @@ class Evaluation:
         "Write to a folder; raise ValueError for a calibrator without a name."
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder/_FILE).unlink(missing_ok=True)  # written last: a folder with this file is complete
+        (folder/_FILE).unlink(missing_ok=True)  # written last, so a folder with this file is complete
         for i, calibrator in enumerate(self.fitted.values()): calibrator.save(folder/f'calibrator-{i}.safetensors')
         samples = {f'{i}.{name}': value.contiguous() for i, scored in enumerate(self.scored.values())
                    for name, value in vars(scored).items() if name != 'target' and value is not None}
@@ -269,10 +269,10 @@ def _diagnosis(found):
     ece, given = found.rows[UNCALIBRATED]['ece'], found.scored[UNCALIBRATED]
     start, p = _uncalibrated_ece(found), miscalibration_p(ece, given)
     if p >= .05:
-        return (f'{start} That is no evidence of miscalibration ({_p_words(p)}), but on {ece.n:,} samples a true error '
-                f'of {100*ece.interval[1]:.1f} % could look like this.')
+        return (f'{start} This ECE is no evidence of miscalibration ({_p_words(p)}), but on {ece.n:,} samples a true '
+                f'error of {100*ece.interval[1]:.1f} % could give the same ECE.')
     sentences = _bias_direction(given)
-    if not sentences: return f'{start} That is more than chance ({_p_words(p)}).'
+    if not sentences: return f'{start} This ECE is more than chance ({_p_words(p)}).'
     return f'{start} {" and ".join([sentences[0], *map(_uncapitalised, sentences[1:])])} ({_p_words(p)}).'
 
 def _uncapitalised(sentence): return sentence[0].lower() + sentence[1:]
@@ -315,7 +315,8 @@ def _changes(found, row):
     changed = (found.scored[row].pred != found.scored[UNCALIBRATED].pred).double().mean().item()
     if not changed: return []
     before, after = (100*found.rows[name]['error'].value for name in (UNCALIBRATED, row))
-    return [f'It changes {100*changed:.1f} % of the predictions; the error goes from {before:.2f} % to {after:.2f} %.']
+    return [f'The calibrator changes {100*changed:.1f} % of the predictions; '
+            f'the error goes from {before:.2f} % to {after:.2f} %.']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #c35e0c5c
 _FEW_SAMPLES = .01  # share of the samples; the advice mentions a choice that depends on at most this share
@@ -341,10 +342,10 @@ def _residual_miscalibration(found, row):
     "State the error that the recommended row leaves, and the calibrator that would remove it."
     if found.fits(row): return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
-    left = f'That leaves an ECE {100*(ece.value - ece.floor):.1f} points above its noise floor.'
+    left = f'The remaining ECE is {100*(ece.value - ece.floor):.1f} points above its noise floor.'
     fitting = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
-    if better is None: return [left, *_bounds_reached(found), 'None of the calibrators tried removes it.']
+    if better is None: return [left, *_bounds_reached(found), 'No calibrator in the table removes this error.']
     instead = f'With {_name(better)} the ECE would be {_ece_words(found.rows[better]["ece"])}'
     if nll.value is None: return [left, f'{instead}.']
     cost = fitting[better] - nll.value

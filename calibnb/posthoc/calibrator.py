@@ -99,10 +99,10 @@ def _named(name, cls):
     cls._name = name
     return cls
 
-CALIBRATORS = Registry('calibrator', adapt=_named)  # '+' is the name of a pipeline of two
+CALIBRATORS = Registry('calibrator', adapt=_named)  # '+' is the name of a pipeline
 
 def _register_class(name, cls, frame):
-    "Register a class; a class that a notebook cell redefines keeps its origin, calibnb or a user."
+    "Register a class; a class redefined in a notebook cell keeps its origin, calibnb or a user."
     again = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
     if again or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
     else: add_user(CALIBRATORS, name, cls, frame)
@@ -113,13 +113,12 @@ _EXPECTED_INPUT = {  # kind of the given input -> kind of the fit, and advice
     'probs': 'logits; give it the logits of the network, or fit it on probabilities with fit_probs'}
 
 class Calibrator(BaseEstimator):
-    """Fit on validation logits, transform test logits to probabilities; `save` and `load` without pickle.
+    """A calibrator, fitted on validation logits, that transforms test logits to probabilities; files use no pickle.
 
     Attributes after a fit:
     - `n_classes_`, 1 for a binary problem, and the attributes named in `fitted`;
-    - `input_`, 'logits' or 'probs', the kind of input that the calibrator was fitted on and that `transform` takes.
-      After loading a file of an older version `input_` is None: `transform` takes logits, `transform_probs` takes
-      probabilities;
+    - `input_`, 'logits' or 'probs', the kind of input that `fit` got and `transform` takes. After loading a file of
+      an older version `input_` is None; `transform` then takes logits, and `transform_probs` takes probabilities;
     - `eps_`, the weight of the uniform distribution that replaces probabilities of 0, see `log_probs`;
     - `class_names_`, if the `Predictions` of the fit had class names;
     - `columns_`, the binary calibrators of a multilabel fit.
@@ -141,7 +140,7 @@ class Calibrator(BaseEstimator):
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
-        cls._name = name  # the same if a notebook cell redefines the class
+        cls._name = name  # set again if a notebook cell redefines the class
         if name: _register_class(name, cls, sys._getframe(1))
 
     def _fit(self, logits, target):
@@ -212,7 +211,7 @@ class Calibrator(BaseEstimator):
         return self._record(kind)
 
     def _record(self, kind, eps=0., names=()):
-        "Set the kind of input, the ratio that replaces zeros, and the class names; return the calibrator."
+        "Set the kind of input, the weight that replaces zeros, and the class names; return the calibrator."
         self.input_, self.eps_, self.class_names_ = kind, float(eps), tuple(names)
         return self
 
@@ -365,7 +364,7 @@ class Calibrator(BaseEstimator):
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))
 
     def _as_fitted(self, flat):
-        "Convert between one column of log-odds and the logits of two classes, to the form of the fit."
+        "Convert logits to the form of the fit, one column of log-odds or the logits of two classes."
         if self.n_classes_ == 2 and not self.columns_: flat = class_logits(flat)
         if self.n_classes_ == 1 and not self.columns_ and flat.shape[1] == 2: flat = flat[:, 1:] - flat[:, :1]
         self._check_width(flat)
@@ -381,7 +380,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'bounded'  # rule that replaces zeros, see `log_probs`, stored as 'mixed'; older files: 'zeros' or no entry
+_ZEROS = 'bounded'  # rule for zeros, see `log_probs`; the entry 'mixed' of a file; older files: 'zeros' or no entry
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
@@ -436,7 +435,7 @@ def _rebuild(head, tensors):
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e7c15eef
 def name_of(calibrator):
-    "Return the registered name of a calibrator; raises ValueError if its class has none."
+    "Return the registered name of a calibrator; raises ValueError if its class has no name."
     if calibrator._name: return calibrator._name
     name = type(calibrator).__name__
     raise ValueError(f'calibrator: {name} is not registered, so a file of it could not be read; '

@@ -36,7 +36,7 @@ def log_odds(z, k=None):
         return z.gather(1, k[:, None])[:, 0] - top - rest.sub_(top[:, None]).exp_().sum(1).log()
     log_p, top = z.log_softmax(1), first_argmax(z)[:, None]
     rest = log_p.scatter(1, top, -math.inf).logsumexp(1, keepdim=True)
-    odds = log_p - torch.log1p(-log_p.exp().clamp_max(1 - 1e-16))  # the clamp is for top, replaced below
+    odds = log_p - torch.log1p(-log_p.exp().clamp_max(1 - 1e-16))  # the clamp is for `top`, replaced below
     return odds.scatter(1, top, log_p.gather(1, top) - rest)
 
 _JUST_BELOW = math.log1p(-2**-20)  # log(cap/confidence), more than a rounding error of float32
@@ -50,7 +50,7 @@ def capped(log_p, log_value):
     if not len(rows): return log_p
     share, cap = log_p[rows], cap[rows, None]
     share = torch.where(share.isneginf(), share, share.clamp_min(_LEAST_LOG))
-    ordered = share.sort(1, descending=True).values[:, :-1]  # m of the shares are capped, the others share the rest
+    ordered = share.sort(1, descending=True).values[:, :-1]  # the m largest shares are capped, the other shares scaled
     after = ordered.flip(1).logcumsumexp(1).flip(1)
     m = torch.arange(K - 1, dtype=share.dtype, device=share.device)
     factor = (after[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - after
@@ -64,12 +64,12 @@ def normalised(log_p):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #9285892d
 class ConfidenceMap(Calibrator):
-    """Functions of a score, in `maps_`: one function of the confidence, or with `mode='each'` one for each class.
+    """Functions of a score, in `maps_`: one function of the confidence, or one for each class with `mode='each'`.
 
-    A subclass defines `_fit_map(score, hit)`, which returns the function as a dictionary of tensors, `_apply(map,
-    score)`, which returns the values of the function, and an `__init__` that stores `mode`. With `on_log_odds`, scores
-    and values are log-odds, else probabilities. `sizes` and `shares` are the arguments of `check_table` for
-    dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
+    A subclass defines three methods. `_fit_map(score, hit)` returns the function as a dictionary of tensors,
+    `_apply(map, score)` returns the values of the function, and `__init__` stores `mode`. Scores and values are
+    log-odds with `on_log_odds`, and probabilities otherwise. `sizes` and `shares` are the arguments of `check_table`
+    for dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
     keeps_prediction = False  # if the confidence is below 1/K, another class has a larger probability
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()

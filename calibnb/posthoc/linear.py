@@ -90,10 +90,10 @@ _DENSE = 128            # the Hessian matrix is computed up to this number of pa
 class LinearObjective:
     """The penalised mean NLL of softmax((I + D) x~) as a function of D, for `minimise`.
 
-    `kind` is `FullMap` or `DiagonalMap`; X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
-    `total` is the sum of w; `dtype` is the precision of an evaluation; `hessian_samples` is the maximum number of
-    samples of the Hessian; `subsample` and `preconditioner` are computed by the first step that needs them; `latest`
-    holds the latest D and its probabilities, if all samples fit in one chunk."""
+    `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas.
+    `total` is the sum of w. `dtype` is the precision of an evaluation. `hessian_samples` is the maximum number of
+    samples of the Hessian. The first step that needs `subsample` and `preconditioner` computes them. `latest` holds
+    the latest D and its probabilities, if all samples fit in one chunk."""
 
     def __init__(self, kind, X, y, S, w=None, dtype=None):
         self.kind, self.X, self.y, self.S, self.w = kind, X, y, S, w
@@ -141,7 +141,7 @@ class LinearObjective:
         return value/self.total + ((penalty*D).sum() - labels).item(), sums/self.total - self.Y + 2*penalty
 
     def more_hessian_samples(self):
-        "Use four times as many samples for the Hessian; return False if it already uses all samples."
+        "Use four times as many samples for the Hessian; return False if the Hessian already uses all samples."
         if self.hessian_samples >= len(self.y): return False
         self.hessian_samples, self.subsample, self.preconditioner = 4*self.hessian_samples, None, None
         return True
@@ -225,8 +225,8 @@ def tempered_logits(
     logits:Tensor, # (N, K)
     target:Tensor, # (N,)
     weight:Tensor|None=None, # (N,) frequencies above 0
-)->tuple[Tensor, float]: # logits, wide enough that no difference overflows; temperature
-    "Return logits for the fit and their temperature; if it is at a bound, scale the bounds to the size of the logits."
+)->tuple[Tensor, float]: # logits in a dtype without overflow of differences; temperature
+    "Return logits and temperature for the fit; scale the bounds to the size of the logits if the temperature hits one."
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T
@@ -287,7 +287,7 @@ class LinearScaling(Calibrator):
         strengths = self._strengths(*z.shape, T)
         D = fit_linear_map(self.kind, (self._inputs(z)/T).T, target, strengths, name=type(self).__name__)
         weight, bias = self.kind.weight_and_bias(D)
-        # rounding leaves means other than 0; remove them, which changes no probability
+        # rounding leaves means other than 0; subtracting the means changes no probability
         if weight.ndim == 2: weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)
         bias -= bias.mean()
         self.weight_, self.bias_ = weight/T, bias

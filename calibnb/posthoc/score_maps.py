@@ -22,7 +22,7 @@ from ..metrics.bins import bin_ids, bin_sums, check_bins
 def step_map(
     m:dict,        # `edges` (M + 1,) and `values` (M,)
     score:Tensor,  # (N,) float64 in [0, 1]
-)->Tensor:         # (N,); the score itself if the value of its bin is nan; nan for a score of nan
+)->Tensor:         # (N,); the score itself if its bin has the value nan or the score is nan
     "Return the value of the bin of each score."
     inner = m['edges'].to(score)[1:-1]
     value = m['values'].to(score)[torch.bucketize(score.contiguous(), inner)]
@@ -76,7 +76,7 @@ def mass_edges(score, n_bins):
     return torch.from_numpy(np.unique([0., *inner, 1.]))
 
 def _empty_values(edges, empty):
-    "Return the value that each bin has if no sample is in the bin; nan stands for the score itself."
+    "Return the value of each bin for the case that the bin is empty; nan stands for the score itself."
     midpoint = (edges[1:] + edges[:-1])/2
     options = dict(midpoint=midpoint, identity=torch.full_like(midpoint, math.nan), zero=torch.zeros_like(midpoint))
     return options[pick('empty', empty, tuple(options))]
@@ -116,7 +116,7 @@ def affine_map(m:dict, score:Tensor)->Tensor:
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #85ba317b
 def _sum_of_steps(lower, jumps):
-    "Return edges and values of the step function with the given jumps at the edges `lower`, in any order."
+    "Return edges and values of the step function with the given jumps at the unsorted edges `lower`."
     edges, i = map(torch.from_numpy, np.unique(lower.numpy(), return_inverse=True))  # torch.unique is slower
     values = torch.zeros_like(edges).index_add_(0, i, jumps).cumsum(0)
     values = values.clamp_max(1 - 2**-53)  # rounding could raise a mean of shares below 1 to 1
@@ -124,12 +124,12 @@ def _sum_of_steps(lower, jumps):
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #b36aea19
 def _bbq_numbers(N):
-    "Return the numbers of bins, as a range, that the paper uses for N samples."
+    "Return the range of the numbers of bins that the paper uses for N samples."
     root = N**(1/3)
     return range(max(1, round(root/10)), max(1, min(N, round(10*root))) + 1)
 
 def _bbq_edges(s, numbers):
-    "Return the lower edges of all histograms, concatenated, as in `mass_edges`, and the mask of first bins."
+    "Return the concatenated lower edges of all histograms, as in `mass_edges`, and the mask of first bins."
     bins = numbers.clamp_max(len(s))
     begin = bins.cumsum(0) - bins
     bins, begin = (v.repeat_interleave(bins) for v in (bins, begin))

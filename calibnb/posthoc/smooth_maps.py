@@ -33,7 +33,7 @@ def soft_labels(
     return torch.full_like(weight, t_miss).masked_fill_(hit, t_hit), weight
 
 def _start(X):
-    "Return initial coefficients (m,): the first scales its feature to a mean absolute value of 2, the others are 0."
+    "Return coefficients (m,): the first scales its feature to mean absolute value 2, the other coefficients are 0."
     size = X[:, 0].abs().mean().item()
     return X.new_tensor([2/size if size > 1e-9 else 0.] + [0.]*(X.shape[1] - 1))
 
@@ -47,7 +47,7 @@ def platt_map(
     check_finite('odds', odds)
     t, weight = soft_labels(hit, targets, weight)
     s = odds.double().cpu()
-    scale = s.abs().mean().clamp_min(1e-12)  # all may be 0
+    scale = s.abs().mean().clamp_min(1e-12)  # all log-odds may be 0
     X = torch.stack([s/scale, torch.ones_like(s)], 1)
     slope, intercept = logistic_regression(X, t, weight, start=_start(X))
     return dict(slope=slope/scale, intercept=intercept.clone())
@@ -65,7 +65,8 @@ def _beta_features(odds):
     "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# maps of free parameters to (farther, nearer - farther, intercept): no coefficient 0; nearer 0; farther 0; both 0
+# matrices from free parameters to (farther, nearer - farther, intercept), where `nearer` is the coefficient of the
+# feature nearer 0; the four cases: no coefficient is 0; nearer is 0; farther is 0; both coefficients are 0
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 
@@ -112,7 +113,7 @@ def banded_matrix(x):
     return Q, R
 
 def second_derivatives(x):
-    "Return the matrix (m, m) that maps values at the knots x to second derivatives there; the two end rows are 0."
+    "Return the matrix (m, m) from values at the knots x to second derivatives at the knots; the two end rows are 0."
     Q, R = banded_matrix(x)
     inner = np.linalg.solve(R, Q.T) if len(x) > 2 else np.zeros((0, len(x)))
     return np.pad(inner, ((1, 1), (0, 0)))
@@ -170,7 +171,7 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     X, t, hit, w_in, w_out, R = map(torch.from_numpy, arrays)
     beta, nll = None, []
     for smoothing in _SMOOTHINGS:
-        beta = logistic_regression(X, t, w_in, smoothing*R, beta)  # of all folds at once
+        beta = logistic_regression(X, t, w_in, smoothing*R, beta)  # all folds at once
         a = beta @ X.T
         nll.append(((F.softplus(a) - hit*a)*w_out).sum().item())
     return _SMOOTHINGS[np.argmin(nll)]
@@ -180,8 +181,8 @@ def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
     n_knots:int=20,      # maximum number of knots, which are weighted quantiles of the log-odds
-    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation over
-                     # rows: copies of a row fall into several folds, a weighted row into one fold
+    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation;
+                     # copies of a row fall into several folds, but a weighted row falls into one fold
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
@@ -206,13 +207,13 @@ def spline_map(
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
-    "Return weighted quantiles, each the least value with its share of the weight at or below it."
+    "Return weighted quantiles: for each share, the least v such that the values up to v have this share of the weight."
     order = np.argsort(values, kind='stable')
     below = np.cumsum(weight[order])  # `np.quantile` takes weights only from NumPy 2 on
     return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # tolerates the rounding of the sum
 
 def _separated(knots):
-    "Drop each knot that nearly equals the knot before; return at least two knots."
+    "Drop each knot that nearly equals the previous knot; return at least two knots."
     separated = [knots[0]]
     for x in knots[1:]:
         if x - separated[-1] >= 1e-6*np.ptp(knots): separated.append(x)

@@ -20,7 +20,7 @@ def _above(W, S, i, j, k):
 def _slope(W, S, a, b): return (S[b] + 1 - S[a])/(W[b] + 1 - W[a])
 
 def tangent_point(W, S, hull, following, place, b):
-    "Return the points where the common tangent touches the left and the right hull; start at `place` and b."
+    "Return where the common tangent touches the left and the right hull; start at hull index `place` and point b."
     last, top = len(W) - 1, len(hull) - 1
     slope = _slope(W, S, hull[place], b)
     while True:
@@ -63,9 +63,9 @@ def _folds(N, folds):
     return np.array_split(order, min(folds, N))
 
 def _gaps_around(scores, at, side):
-    """Return indices of gaps between `scores`, alternately for each gap and each score of `at`, (2n + 1,).
+    """Return indices (2n + 1,) of gaps between `scores`, alternately for each gap and each of the n scores of `at`.
 
-    If a score of `at` is one of `scores`, its gap is the gap on the given side, 'left' or 'right'."""
+    If `scores` contains a score of `at`, the index is the index of the gap on the given side, 'left' or 'right'."""
     at_score = np.searchsorted(scores, at, side)
     in_gap = np.searchsorted(scores, at, 'right')
     return np.concatenate([[0], np.stack([at_score, in_gap], 1).reshape(-1)])
@@ -84,7 +84,7 @@ def venn_abers_map(
     folds:int|None=None, # folds of a cross predictor; None: an inductive predictor, one fit on all samples
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:           # scores (n,), odds (2n + 1,), low and high (2n + 1,): for `venn_abers`
-    "Return p0 and p1, the values with a new sample as a miss and as a hit, for each score and gap [Vovk 2015]."
+    "Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015]."
     check_finite('score', score)
     u = np.unique(score.double().cpu().numpy())
     miss, hits = [], []

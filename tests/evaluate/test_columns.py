@@ -121,7 +121,7 @@ def test_one_column_of_the_other_class_is_refused(capsys):
     preds = read_predictions("yes.csv", "probs")
     evaluate(preds, calibrators=["platt"], draws=5, n_boot=20).fitted["platt"].save("c.safetensors")
     err = refused(capsys, "apply", "c.safetensors", "no.csv", "--probs", "--out", "out.csv")
-    assert "column 'no' is the only one, want 'yes', which it was fitted on" in err
+    assert "column 'no' is the only one, want 'yes', the class of the fit" in err
     assert cli.main(["apply", "c.safetensors", "yes.csv", "--probs", "--out", "out.csv"]) == 0
     assert list(pd.read_csv("out.csv")) == ["yes", "prediction", "target"]
     assert set(pd.read_csv("out.csv").target) == {"no", "yes"}
@@ -168,7 +168,7 @@ def test_a_missing_label_is_told_as_missing(labels, capsys):
     labels[[3, 7]] = np.nan
     write("a.csv", target=labels)
     err = refused(capsys, "audit", "a.csv", "--logits")
-    assert "column 'y' has no label in line 5, and 2 such lines; give each sample one" in err
+    assert "column 'y' has no label in line 5, and 2 such lines; give each sample a label" in err
 
 
 def test_labels_in_a_file_of_their_own_are_held_against_the_label_asked_for(capsys):

@@ -252,7 +252,7 @@ def test_what_is_doubtful_is_not_recommended():
     same_class = Predictions(preds.logits, torch.zeros_like(preds.target))
     one = evaluate(same_class, calibrators=["vector"], n_boot=20, draws=2)
     assert one.recommended == UNCALIBRATED
-    assert "All labels are of one class: a calibrator learns that and nothing else." in one.notes
+    assert "All labels belong to one class, so a calibrator learns only this class." in one.notes
 
 
 def test_calibrators_of_ones_own():
@@ -277,7 +277,7 @@ def test_changed_predictions_are_told():
     shifted = Predictions(preds.logits + torch.tensor([4., 0., 0., 0.]), preds.target)
     table = evaluate(shifted, calibrators=["temperature", "vector"], n_boot=50, draws=2)
     assert table.recommended == "vector"
-    assert "It changes " in table.advice() and "of the predictions; the error goes from" in table.advice()
+    assert "The calibrator changes " in table.advice() and "of the predictions; the error goes from" in table.advice()
 
 
 def test_the_same_seed_gives_the_same_table():
@@ -327,7 +327,7 @@ def test_a_few_zeros_do_not_do_the_work_of_a_temperature(K):
     assert table.fitted["temperature"].temperature_ == pytest.approx(T, abs=.05)
     alone = torch.nn.functional.cross_entropy(preds.logits, target).item()
     note, = [note for note in table.notes if "Calibrators see each 0 as" in note]
-    assert "In 4 of 1,000 rows" in note and f"that alone gives an NLL of {alone:.4f}" in note
+    assert "In 4 of 1,000 rows" in note and f"this replacement alone gives an NLL of {alone:.4f}" in note
     assert "partly by the replacement of zeros" in table.advice()
 
 
@@ -399,11 +399,11 @@ def bent(N=4000, seed=0):
 def test_advice_says_what_is_left_and_what_mends_it():
     alone = evaluate(bent(), calibrators=["temperature"], n_boot=50, draws=20)
     assert not alone.fits(alone.recommended)
-    assert "That leaves an ECE" in alone.advice()
-    assert alone.advice().endswith("None of the calibrators tried removes it.")
+    assert "The remaining ECE is" in alone.advice()
+    assert alone.advice().endswith("No calibrator in the table removes this error.")
     offered = evaluate(bent(), n_boot=50, draws=20)
     assert any("+" in row for row in offered.rows) and offered.fits(offered.recommended)
-    assert "That leaves" not in offered.advice()
+    assert "The remaining ECE" not in offered.advice()
     priced = evaluate(bent(), calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
     assert priced.recommended == "temperature+isotonic"
     assert "Use temperature scaling followed by isotonic regression: the NLL goes from" in priced.advice()
@@ -610,7 +610,7 @@ def test_the_advice_says_that_a_temperature_is_at_its_bound():
     "All predictions are right, so T ends at .01; the ECE that is left is no fault of the other calibrators."
     z = torch.tensor([[1e-4, 0.], [0., 1e-4]]).repeat(40, 1)
     table = evaluate(Predictions(z, z.argmax(1)), calibrators=["temperature"], n_boot=20, draws=2)
-    assert "temperature" in table.doubtful and "None of the calibrators tried removes it." in table.advice()
+    assert "temperature" in table.doubtful and "No calibrator in the table removes this error." in table.advice()
     assert "Temperature scaling with T = 0.010 stopped at the bound of its range." in table.advice()
 
 

@@ -530,7 +530,7 @@ def test_columns_and_labels_that_count_from_one(tmp_path, capsys):
         assert not labels or (found["target"] == TARGET.numpy() + 1).all()
     inner = (TARGET > 0) & (TARGET < LOGITS.shape[1] - 1)
     write_table(path, LOGITS[inner], names, y=TARGET[inner].numpy())
-    with pytest.raises(ValueError, match="has no label 0 and none 4, so nothing says if they count from 0"):
+    with pytest.raises(ValueError, match="has no label 0 and no label 4, so the labels may count from 0"):
         read_predictions(path, "logits")
 
 
