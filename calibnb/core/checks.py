@@ -104,7 +104,7 @@ def _explain(name, scores, target, least):
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return advice for labels with K columns: about multilabel if a row of zeros and ones has not one 1, else `one_hot`."
+    "Return the multilabel advice for 0/1 labels in which a row has no 1 or several ones; else return `one_hot`."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not several: return one_hot
@@ -144,7 +144,7 @@ _LARGEST_LOGIT = 1e300  # so that differences divided by the smallest temperatur
 
 def _check_finite(logits):
     "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; if a value is nan, `aminmax` returns nan."
-    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # true for all finite float32 values
+    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # true for finite float32
     finite = logits.isfinite()
     if not finite.all():
         row = (~finite).any(1).nonzero()[0, 0].item()
