@@ -289,7 +289,7 @@ class Predictions:
         return Predictions(logits, target, given, self.eps, tuple(classes), self.kind)
 
     def check_comparable(self, other, name):
-        "Raise ValueError unless a calibrator fitted on this set accepts `other`; `name` stands for `other` in the message."
+        "Raise ValueError unless a calibrator fitted on this set accepts `other`; the message calls it `name`."
         if other.kind != self.kind:
             words = dict(logits='logits', probs='probabilities')
             raise ValueError(f'{name}: got {words[other.kind]}, but preds: {words[self.kind]}; give both as the same')
