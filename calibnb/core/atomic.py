@@ -17,14 +17,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 # %% ../../nbs/00_core/01_atomic.ipynb #c36a0002
-_REFUSED = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # the system takes no more bytes: full disk, quota, ulimit -f
+_REFUSED = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # the disk is full, or a quota or `ulimit -f` is exceeded
 
 @contextmanager
 def naming_target(
     path,         # the file or folder to write
-    written=None, # the temporary file or folder that is written in its place
+    written=None, # the temporary file or folder that is written instead of `path`
 ):
-    "Turn an error of the block that leaves a file incomplete into an OSError that names the file under `path`."
+    "Turn the error of a failed write into an OSError that names the file under `path`."
     try: yield
     except Exception as e:
         names = [str(name) for name in (getattr(e, 'filename2', None), getattr(e, 'filename', None)) if name]
@@ -33,14 +33,14 @@ def naming_target(
         raise OSError(number, os.strerror(number), f'{path}{place.removeprefix(str(written))}') from e
 
 def _write_errno(error, written)->int|None:
-    "Return the errno of an error that leaves a file incomplete; None for other errors."
+    "Return the errno of a failed write; None for other errors."
     if isinstance(error, OSError) and error.errno: return error.errno if error.errno in _REFUSED else None
-    if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # of safetensors
-    no_reason = isinstance(error, (OSError, RuntimeError))  # of NumPy and torch
+    if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # in an error of safetensors
+    no_reason = isinstance(error, (OSError, RuntimeError))  # in errors of NumPy and torch
     return _append_errno(written) if no_reason and written and os.path.isfile(written) else None
 
 def _append_errno(path)->int|None:
-    "Return the errno with which the system refuses more bytes for a file; None if it takes them."
+    "Append bytes to a file and return the errno; None if the write succeeds."
     try:
         with open(path, 'ab') as f: f.write(bytes(2**16))
     except OSError as e: return e.errno
@@ -50,9 +50,9 @@ def _append_errno(path)->int|None:
 # %% ../../nbs/00_core/01_atomic.ipynb #b8c3de2a
 @contextmanager
 def atomic_write(
-    path,  # the file to appear, or to be replaced, all at once
+    path,  # the file to create or to replace atomically
 ):         # a temporary Path in the same folder, to write to
-    "Yield a temporary path to write; at the end it is flushed and renamed to `path`, or removed if the block raises."
+    "Yield a temporary path; the file there is flushed and renamed to `path`, or removed if the block raises."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp')
@@ -61,21 +61,21 @@ def atomic_write(
         with naming_target(path, name):
             yield Path(name)
             with open(name, 'rb+') as f: os.fsync(f.fileno())
-            os.chmod(name, 0o666 & ~_umask())  # like a new file; mkstemp makes private ones
+            os.chmod(name, 0o666 & ~_umask())  # the mode of any new file; mkstemp creates private files
             os.replace(name, path)
     finally: Path(name).unlink(missing_ok=True)
 
 def _umask():
-    "Return the umask of this process; it can only be read by setting it."
+    "Return the umask of this process; reading the umask requires setting the umask."
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 # %% ../../nbs/00_core/01_atomic.ipynb #5cbadf4b
-_OCCUPIED = errno.ENOTEMPTY, errno.EEXIST  # a folder with files in it is there
+_OCCUPIED = errno.ENOTEMPTY, errno.EEXIST  # the target is a folder with files
 
 def _exchange(a, b)->bool:
-    "Exchange two folders atomically; return False where the file system cannot, or one is absent."
+    "Exchange two folders atomically; return False if the system cannot do so or a folder is absent."
     if sys.platform != 'linux': return False
     rename = getattr(ctypes.CDLL(None), 'renameat2', None)
     here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
@@ -90,7 +90,7 @@ def _rename(new, path)->bool:
     return True
 
 def _move_aside(new, path)->bool:
-    "Rename `path` aside, then `new` to `path`; return False if another process was faster."
+    "Move `path` aside and rename `new` to `path`; return False if another process moved or replaced `path` first."
     old = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.old')
     try: os.rename(path, old)
     except FileNotFoundError:
@@ -98,14 +98,14 @@ def _move_aside(new, path)->bool:
         return False
     try: done = _rename(new, path)
     except BaseException:
-        os.rename(old, path)  # keep the old folder
+        os.rename(old, path)  # restore the old folder
         raise
     shutil.rmtree(old, ignore_errors=True)
     return done
 
 # %% ../../nbs/00_core/01_atomic.ipynb #e673d154
 def _replace_folder(new, path):
-    "Replace a folder by another; `new` is then the old folder, or absent."
+    "Replace the folder `path` by `new`; afterwards `new` is the old folder, or absent."
     while not (_rename(new, path) or _exchange(new, path) or _move_aside(new, path)): pass
 
 def _flush(folder):
@@ -117,9 +117,9 @@ def _flush(folder):
 
 @contextmanager
 def atomic_folder(
-    path,  # the folder to appear, or to be replaced, all at once
-):         # a temporary Path beside it, to fill
-    "Yield a temporary folder to fill; at the end it is flushed and replaces `path`, or is removed if the block raises."
+    path,  # the folder to create or to replace atomically
+):         # a temporary Path beside `path`, to fill
+    "Yield a temporary folder to fill; the folder is flushed and replaces `path`, or is removed if the block raises."
     path = Path(os.path.realpath(path))  # follow links
     path.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp'))

@@ -104,7 +104,7 @@ def _explain(name, scores, target, least):
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return the advice for labels with one column for each class: `one_hot`, unless a row has no 1 or several."
+    "Return the multilabel advice for 0/1 labels in which a row has no 1 or several ones; else return `one_hot`."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not several: return one_hot
@@ -144,7 +144,7 @@ _LARGEST_LOGIT = 1e300  # so that differences divided by the smallest temperatur
 
 def _check_finite(logits):
     "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; if a value is nan, `aminmax` returns nan."
-    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # all finite float32
+    if torch.stack(logits.detach().aminmax()).abs().amax().item() <= _LARGEST_LOGIT: return  # true for finite float32
     finite = logits.isfinite()
     if not finite.all():
         row = (~finite).any(1).nonzero()[0, 0].item()
@@ -159,7 +159,7 @@ def check_logits(
     target,             # (N,) or (N, d1, ...) integer class ids
     values:bool=False,  # also refuse nan and inf, and check labels on every device (one pass over the data)
     *, least:int=2,     # smallest number of columns; 1 allows log-odds, see `one_column`
-    ignore_index:int|None=None, # another label that is allowed
+    ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor]: # (N, K) logits and (N,) int64 target, flattened
     "Return checked `logits` and `target`; a ValueError names the argument, the value and what to do."
     check_target(target)
@@ -192,7 +192,7 @@ def check_probs(
     target=None,         # (N,) or (N, d1, ...) integer class ids, or None
     validate:bool=True,  # False skips the passes over the values, not the shape checks
     *, least:int=2,      # smallest number of columns; 1 allows P(y = 1), see `one_column`
-    ignore_index:int|None=None, # another label that is allowed
+    ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor|None]: # (N, K) probs and (N,) int64 target, flattened
     "Return checked `probs` and `target`; a ValueError names the argument, the value and what to do."
     probs, target = as_tensor(probs, 'probs'), None if target is None else as_tensor(target, 'target')
@@ -223,12 +223,12 @@ def _check_sums(probs):
                          'logits need .softmax(1) first, rounded rows p/p.sum(1)')
 
 # %% ../../nbs/00_core/03_checks.ipynb #450d8285
-ENOUGH_ROWS = 20  # this many log-odds hardly ever all lie in [0, 1]
+ENOUGH_ROWS = 20  # 20 log-odds are almost never all in [0, 1]
 
 def refuse_probs(
     logits,       # (N, K), or (N, 1) log-odds
-    advice='',    # advice in the message; '': take logarithms, or log-odds of one column
-    least_rows=1, # smaller sets are not checked
+    advice='',    # advice in the message; '': advise logarithms, or log-odds for one column
+    least_rows=1, # sets with fewer rows are not checked
 ):
     "Raise ValueError if the logits look like probabilities: rows in [0, 1] that sum to 1, or one column in [0, 1]."
     if len(logits) < least_rows or traced(): return
@@ -244,10 +244,10 @@ def refuse_probs(
 # %% ../../nbs/00_core/03_checks.ipynb #37d6e6b4
 def check_multilabel(
     scores,               # (N, K) or (N, K, d1, ...), multilabel
-    target,               # of the same shape: 0 and 1, integers or booleans; or None
+    target,               # integers 0 and 1, or booleans, of the shape of `scores`; or None
     validate:bool=True,   # False skips the passes over the values
     *, name:str='probs',  # or 'logits'
-    ignore_index:int|None=None, # a label that is allowed beside 0 and 1
+    ignore_index:int|None=None, # an additional valid label
 )->tuple[Tensor, Tensor|None]: # (N, K) scores and (N, K) int64 target, flattened
     "Return checked multilabel scores and target; a ValueError names the argument, the value and what to do."
     scores = as_tensor(scores, name)

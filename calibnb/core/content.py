@@ -130,7 +130,7 @@ def _texts(value):
         for item in value: yield from _texts(item)
 
 def _path_in(text):
-    "Return the path of the existing file that a text names, or of a folder after a colon; else None."
+    "Return the path of an existing file that a text names, or of a folder after a prefix; else None."
     places = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
     for start in [0, *places]:
         name = text[start:]

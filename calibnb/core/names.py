@@ -64,7 +64,7 @@ NAMES = {  # kind -> names; `make sync` writes this cell
 
 # %% ../../nbs/00_core/07_names.ipynb #5ed4ba95
 def check_names(
-    given:dict,  # settings of a training, of which `data`, `model` and `loss` are checked
+    given:dict,  # settings of a training; only `data`, `model` and `loss` are checked
 ):
     "Raise ValueError for a name that is in no registry; paths are not checked."
     for kind in 'data', 'model', 'loss':

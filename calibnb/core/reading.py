@@ -34,7 +34,7 @@ def brief(
     text:str,
     at_most:int=80,  # characters
 )->str:
-    "Return `text`, without its middle if it is longer than `at_most`."
+    "Return `text`, without its middle if the text is longer than `at_most`."
     if len(text) <= at_most: return text
     shown = (at_most - 5)//2  # characters on either side
     return f'{text[:shown]} ... {text[-shown:]}'
@@ -46,7 +46,7 @@ def naming(
     argument:str='file', # name of the argument that held the path
     failed:str='',       # text before the reason, e.g. 'cannot be read as npz'
 ):
-    "Turn every exception of the block into a ValueError that names the file; the message of a check stays."
+    "Turn every exception of the block into a ValueError that names the file; the message of a check is kept."
     try: yield
     except ValueError as e:
         if isinstance(e, UnicodeError) or failed: raise _failure(path, argument, failed, e) from None
@@ -77,7 +77,7 @@ def first_repeated(names):
     return next((name for name in names if name in seen or seen.add(name)), None)
 
 def check_archive(path):
-    "Raise ValueError for a zip archive with two entries of the same name, or one that is too large for the memory."
+    "Raise ValueError if a zip archive has two entries of the same name, or unpacks into more than the memory holds."
     with zipfile.ZipFile(path) as archive: entries = archive.infolist()
     twice = first_repeated(entry.filename.removesuffix('.npy') for entry in entries)
     if twice is not None: raise ValueError(f'holds two entries called {brief(twice)!r}, want one; save the file again')

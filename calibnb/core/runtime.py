@@ -43,7 +43,7 @@ _CUBLAS = 'CUBLAS_WORKSPACE_CONFIG'
 
 @contextmanager
 def deterministic(
-    wanted:bool=True,  # False: change nothing
+    wanted:bool=True,  # False: the block changes nothing
 ):
     "Use deterministic kernels inside the block; torch raises RuntimeError for operations without such a kernel."
     if not wanted:
@@ -88,7 +88,7 @@ def pick_device(
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
         raise ValueError(f'device: {device} is not there ({count} CUDA devices); use "auto" or "cpu"')
-    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # as in the device of a tensor
+    if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # tensors have this index too
     return device
 
 # %% ../../nbs/00_core/04_runtime.ipynb #a3e7daac

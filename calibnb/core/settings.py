@@ -22,9 +22,9 @@ def one_line(message:str)->str:
 
 def reasons(
     error:Exception,
-    model:type|None=None, # pydantic model, whose field names are suggested for a misspelt name
+    model:type|None=None, # pydantic model with the field names to suggest for a misspelt name
 )->str:
-    "Describe an error in one line; a pydantic error with the name of each field."
+    "Describe an error in one line; for a pydantic error, name each field."
     if isinstance(error, ValidationError): return '; '.join(_pydantic_reason(e, model) for e in error.errors())
     return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
 
@@ -43,10 +43,10 @@ def _pydantic_reason(error, model):
     return f'{name}: {message}' if message else name
 
 def _fields_at(path, model):
-    "Return the field names of the model that the last name of a path belongs to; () if the model is unknown."
+    "Return the field names of the model that contains the end of a path; () if the model is unknown."
     for name in path[:-1]:
         field = getattr(model, 'model_fields', {}).get(name)
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # a model, or a model or None
+        kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # Model, or Model|None
         model = next((kind for kind in kinds if hasattr(kind, 'model_fields')), None)
     return getattr(model, 'model_fields', ())
 

@@ -57,7 +57,7 @@ def escaped_style(
     precision:int=6, # decimals of floats
     na_rep=None,     # text for a missing value
 ):
-    "Return a pandas Styler with escaped cells and headings; line breaks stay."
+    "Return a pandas Styler with escaped cells and headings; line breaks are kept."
     from pandas.api.types import is_float
     def cell(value): return f'{value:.{precision}f}' if is_float(value) else _cell_html(value)
     def name(text): return text if text is None else html_text(text)

@@ -44,7 +44,7 @@ def _kernel_main(pipe):
     IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])  # ends with its parent
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #7a883021
-_prestarted = []   # (process, pipe) of kernels without an order
+_prestarted = []   # (process, pipe) of forked processes that still wait for an order
 
 def _kill_if_alive(process):
     if process.is_alive(): process.kill()
@@ -54,13 +54,13 @@ def _start_process(start):
     parent_end, child_end = start.Pipe()
     process = start.Process(target=_kernel_main, args=(child_end,))
     process.start()
-    Finalize(None, _kill_if_alive, args=(process,), exitpriority=10)  # at exit, kill it instead of waiting
+    Finalize(None, _kill_if_alive, args=(process,), exitpriority=10)  # at exit, kill the process instead of waiting
     child_end.close()
     return process, parent_end
 
 @contextmanager
 def prestarted_kernel():
-    "Fork the process of the next kernel now if the fork server created this process; kill it if it stays unused."
+    "If the fork server created this process, fork the process of the next kernel now; at the end, kill an unused copy."
     made_by_server = isinstance(multiprocessing.current_process(), getattr(context, 'ForkServerProcess', ()))
     if made_by_server: _prestarted.append(_start_process(multiprocessing.get_context('fork')))
     try: yield

@@ -93,7 +93,7 @@ def _send_bytes(pipe, message:bytes)->bool:
     return True
 
 def _run_job(function, args, send)->bytes:
-    "Run a job and return the pickled value or error; SystemExit is raised, because a stopped job has neither."
+    "Run a job and return the pickled value or error; raise SystemExit, because a stopped job has no answer."
     try:
         answer = pickle.dumps(('value', function(*args, send=send), ''))
         pickle.loads(answer)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #b5f401a4
 def brief_spins(env)->dict:
-    "Return the variable that makes idle threads release their core early; empty if `env` already sets spinning."
+    "Return the variable that makes idle threads release their core early; {} if `env` already sets spinning."
     decided = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
     return {} if decided else dict(GOMP_SPINCOUNT='1000')
 

@@ -117,7 +117,7 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
              f"{others[1]} identities are counted apart.")
     (holds, contradicted, alike, undecided), _ = counted([gallery/"cifar10"/"evidence.ipynb"])
     n = holds + contradicted + alike + undecided
-    images = (f"Verdicts on {n} claims of papers, asked of it and of data with a known truth: {holds} hold, "
+    images = (f"Verdicts on {n} claims of papers, on CIFAR-10 and on data with known probabilities: {holds} hold, "
               f"{contradicted} contradicted, {alike} no difference, {undecided} undecided")
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     assert small in readme, small
