@@ -219,7 +219,7 @@ def skce_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:       # lower and upper end, not below 0
-    "Return a normal interval of `skce`; its variance is estimated from blocks, or from rows and pairs."
+    "Return a normal interval of `skce`; the variance is estimated from blocks, or from rows and pairs."
     check_level(level)
     return _normal_interval(*_moments(*_kernel_inputs(samples, bandwidth, block, seed), seed), level)
 
