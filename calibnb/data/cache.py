@@ -64,7 +64,7 @@ def fingerprint(
     return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
-    "Return the SHA-256 of an array's bytes; the array is copied only if it is not contiguous."
+    "Return the SHA-256 of an array's bytes; copy the array only if the array is not contiguous."
     if not array.size: return sha256(b'').hexdigest()
     return sha256(memoryview(np.ascontiguousarray(array)).cast('B')).hexdigest()
 

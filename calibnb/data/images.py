@@ -101,7 +101,7 @@ def read_folder(
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist
-    "Read a folder of images, which are decoded once."
+    "Read a folder of images; decode the images only once."
     _check_size(size)
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')

@@ -25,7 +25,7 @@ from .corruptions import check_corruption, corrupt_split
 
 # %% ../../nbs/50_data/08_sets.ipynb #80939e51
 def _read_and_split(name, read, seed, scale=None, **options):
-    "Read and split a set on disk; pass `read` the options that it declares, and `split_arrays` the other options."
+    "Read and split a set on disk; pass `read` the options that `read` declares, and `split_arrays` the rest."
     declared = inspect.signature(read).parameters
     reading = {k: v for k, v in options.items() if k in declared}
     splitting = {k: v for k, v in options.items() if k not in declared}
@@ -116,7 +116,7 @@ def npz(
 
 # %% ../../nbs/50_data/08_sets.ipynb #cae848b2
 def _corrupting(make):
-    "Return a data set function that corrupts the test images of `make`; it adds its options to the options of `make`."
+    "Return a data set function that corrupts the test images of `make`; add the corruption options to its options."
     def corrupted(
         seed,
         *, kind:str='gaussian_noise',  # one of `list_corruptions()`
@@ -164,7 +164,7 @@ def _resolve(name):
     return data_sets.find(name), {}
 
 # %% ../../nbs/50_data/08_sets.ipynb #6a33b358
-_FILES = {  # set -> its possible files under the data root; the first that exist are read
+_FILES = {  # set -> lists of possible files under the data root; the first existing list is read
     'cifar10': [['cifar-10-batches-py'], ['cifar10'], ['train', 'val', 'test']], 'cifar100': [['cifar-100-python']],
     'svhn': [['train_32x32.mat', 'test_32x32.mat']], 'tiny_imagenet': [['tiny-imagenet-200']],
     '20newsgroups': [['20news-bydate_py3.pkz']], 'sst': [['sst'], ['trees']],

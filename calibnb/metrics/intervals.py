@@ -207,7 +207,7 @@ def gap_interval(
     return norm_interval(gap, noise, error, weight, len(gap), level, sign=sign)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #ae560189
-_NORMAL_VARIANCE = 9  # from this variance on, normal numbers replace binomial numbers, because they are drawn faster
+_NORMAL_VARIANCE = 9  # from this variance on, normal numbers replace binomial numbers for speed
 
 def _binomial_noise(number, expected, narrower, draws, seed):
     draw, mean, variance = np.random.default_rng(seed), number*expected, number*expected*(1 - expected)

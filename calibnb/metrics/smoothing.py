@@ -39,7 +39,7 @@ def cosine_means(
     return _cosine_means_on_grid(F.pad(left, (0, 1)) + F.pad(right, (1, 0)), n)
 
 def _cell_sums(cell, cells, *values):
-    "Sum values in each cell; avoid `bincount` on a GPU, because it synchronises."
+    "Sum values in each cell; on a GPU avoid `bincount`, because `bincount` synchronises."
     if not cell.is_cpu: return scatter_sums(cell, cells, values)
     return [torch.bincount(cell, weights=v, minlength=cells) for v in values]
 
@@ -74,7 +74,7 @@ def _absolute_integral(f):
     size, a, b = f.abs(), f[..., :-1], f[..., 1:]
     tiny = torch.finfo(f.dtype).tiny  # avoid 0/0 where both points are 0
     total = (size[..., :-1] + size[..., 1:]).clamp_min_(tiny)
-    excess = (-a*b).clamp_min_(0)/total  # area of a trapezoid less the area of the two triangles
+    excess = (-a*b).clamp_min_(0)/total  # area of a trapezoid minus the area of the two triangles
     return ((size.sum(-1) - (size[..., 0] + size[..., -1])/2) - excess.sum(-1))/a.shape[-1]
 
 def smooth_error_norm(

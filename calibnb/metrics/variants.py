@@ -26,7 +26,7 @@ from .smoothing import dirichlet_bandwidth, dirichlet_regression
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #f5fb07bd
 def _one_sided(table, sign, by_confidence=False):
-    "Return the weighted mean over bins of the gaps of one sign; with `by_confidence`, multiply each by the confidence."
+    "Return the weighted mean over bins of the gaps of one sign; with `by_confidence`, multiply gaps by confidences."
     gap = (sign*table.gap).nan_to_num(0.).clamp_min(0)
     if by_confidence: gap = gap*table.conf.nan_to_num(0.)
     return (table.weight*gap).sum()
