@@ -97,7 +97,7 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with one folder per class; or with train/ and optional val/ and test/, each with one folder per class
+    path,               # with one folder per class, or with such folders train/ and perhaps val/ and test/
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist

@@ -259,7 +259,7 @@ def true_posterior(
     *, seed:int=0,  # as in `load_data`
     **options,      # as in `load_data`
 ):                  # (N, K) float64 tensor; None if unknown
-    "Return the posterior of the test samples, for CIFAR-10 the human labels; raise MissingData if CIFAR-10H is missing."
+    "Return the posterior of the test samples, for CIFAR-10 the human labels; raise MissingData without CIFAR-10H."
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.options import pick
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #baac89d5
-_MAX_BINS = 2**20  # for at most 2**20 bins, conf*n_bins is rounded by less than 2**20 * 2**-53, far below _EDGE_TOLERANCE
+_MAX_BINS = 2**20  # at this limit conf*n_bins is rounded by less than 2**20 * 2**-53, far below _EDGE_TOLERANCE
 _EDGE_TOLERANCE = 1e-6   # in bin widths
 
 def check_bins(n_bins):
@@ -182,7 +182,7 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounded as in [Mukhoti 2020]
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounding of [Mukhoti 2020]
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)

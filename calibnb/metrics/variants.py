@@ -96,7 +96,7 @@ def cumulative_errors(
     k=None,         # as in `ks_error`
     ranks='within', # or 'at'
 )->tuple[Tensor, Tensor, Tensor]: # (N,) sorted confidences, (M,) sums, 0-d root
-    "Return sorted confidences, the sum of (hit - conf)/N up to each distinct confidence, and the root of summed squares."
+    "Return sorted confidences, sums of (hit - conf)/N up to each distinct confidence, and the root of summed squares."
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = samples.pairs if k is None else _ranked(samples, k, ranks)
     conf, order = conf.double().sort()
