@@ -33,7 +33,7 @@ def cosine_means(
         x, error = conf.double()*cells, error.double()
         floor = x.floor().clamp_(max=cells - 1)
         cell = floor.int()
-        upper, both = _cell_sums(cell, cells, x.sub_(floor).mul_(error), error)  # error at the upper point; at both points
+        upper, both = _cell_sums(cell, cells, x.sub_(floor).mul_(error), error)  # errors at the upper point; at both
         left, right = left + both - upper, right + upper
         n += len(conf)
     return _cosine_means_on_grid(F.pad(left, (0, 1)) + F.pad(right, (1, 0)), n)
