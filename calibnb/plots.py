@@ -136,13 +136,13 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
 def _fills(color, share, strength):
-    "Return pairs of a mask of bars and their fill, which depends on `strength` or on the share of samples in percent."
+    "Return pairs (mask of bars, fill style); the fill depends on `strength` or on the share of samples in percent."
     if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
     shades = color.to_rgba(share)
     return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
 
 def _bars(ax, lo, hi, acc, conf, count, share, color):
-    "Draw bars of accuracy, and the gap to the mean confidence: vermillion if accuracy is lower, else green."
+    "Draw bars of accuracy and the gaps to the mean confidence, vermillion for overconfident bins and green otherwise."
     strength = np.clip(count//2.5/4, .25, 1)  # bins with fewer than ten samples are pale, in four steps
     for some, fill_style in _fills(color, share, strength):
         _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)
@@ -244,7 +244,7 @@ def risk_coverage(
         x, y = (100*np.concatenate([values[:1]*scale, values.numpy()]) for values, scale in
                 ((curve.coverage, 0), (curve.risk, 1)))
         ax.step(x, y, where='pre', label=f'{label}: AURC {100*curve.aurc:.2f} %', **styles.get(label, {}))
-    ax.set(xlabel='coverage (%)', ylabel='selective risk (%)', xlim=(0, 100), title='Errors among answered samples')
+    ax.set(xlabel='coverage (%)', ylabel='selective risk (%)', xlim=(0, 100), title='Errors among accepted samples')
     ax.set_ylim(bottom=0)
     if curves: ax.legend(loc='upper left')
     return pd.concat({label: curve.frame() for label, curve in curves.items()}, names=['curve', 'point'])
@@ -291,7 +291,7 @@ def forest_plot(
     ax.xaxis.set_major_formatter('{x:g}')
     ax.set(yticks=range(len(tested)), ylim=(len(tested) - .5, -.5))
     ax.set_yticklabels([fill(f'{f.claim} [{f.kind}]', 62) for f in tested], fontsize=8.5)
-    ax.set_xlabel('margin in units of the smallest effect of interest; above 0 the claim is right')
+    ax.set_xlabel('margin in units of the smallest effect of interest; a positive margin supports the claim')
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'undecided') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]

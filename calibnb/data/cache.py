@@ -23,10 +23,10 @@ from ..core.content import content_hash
 _HOME = '~/.cache/calibnb'
 
 class MissingData(FileNotFoundError, ValueError):
-    "Raised if a data set is not on this machine; the message says where it was looked for and how to get it."
+    "Raised if a data set is not on this machine; the message names the searched paths and says how to get the files."
 
 def data_root()->Path:
-    "Return the folder of data sets: `CALIBNB_DATA`, else `~/.cache/calibnb`."
+    "Return the folder of data sets: `CALIBNB_DATA` if this variable is set, otherwise `~/.cache/calibnb`."
     return Path(os.environ.get('CALIBNB_DATA') or _HOME).expanduser().resolve()
 
 def find_data(
@@ -35,7 +35,7 @@ def find_data(
     root=None,    # None: `data_root()`
     hint:str='',  # how to get the data set
 )->Path:
-    "Return the first of `places` that exists; raise MissingData if none does."
+    "Return the first of `places` that exists; raise MissingData if no place exists."
     root = Path(root) if root else data_root()
     for place in places:
         if (root/place).exists(): return root/place
@@ -64,14 +64,14 @@ def fingerprint(
     return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
-    "Return the SHA-256 of an array's bytes; the array is copied only if it is not contiguous."
+    "Return the SHA-256 of an array's bytes; copy the array only if the array is not contiguous."
     if not array.size: return sha256(b'').hexdigest()
     return sha256(memoryview(np.ascontiguousarray(array)).cast('B')).hexdigest()
 
 # %% ../../nbs/50_data/01_cache.ipynb #f1a3852d
 def _write_arrays(folder, make):
     "Write the arrays that `make` returns, with their hashes; the folder appears complete or not at all."
-    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, as NumPy resolves the file names of its arrays
+    tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, because NumPy resolves the file names of its arrays
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir()
     def new(name, shape, dtype=np.uint8): return np.lib.format.open_memmap(tmp/f'{name}.npy', 'w+', dtype, shape)
@@ -87,7 +87,7 @@ def _write_arrays(folder, make):
     finally: shutil.rmtree(tmp, ignore_errors=True)
 
 def _open_arrays(folder):
-    "Open the arrays of a folder; None if one is missing or has changed."
+    "Open the arrays of a folder; return None if an array is missing or has changed."
     try:
         hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
         arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
@@ -104,7 +104,7 @@ def cached(
     *options,    # values that determine the arrays
     root=None,   # None: `decoded_root()`
 )->dict:         # name -> memory-mapped array, read-only
-    "Open the arrays of a data set; the first call, in any process, makes them with `make`."
+    "Open the arrays of a data set; the first call in any process makes the arrays with `make`."
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{folder}.lock'):

@@ -173,7 +173,7 @@ def _contrast(x, c, g):
 
 def _saturate(x, c, g):
     factor, shift = c
-    if x.shape[1] != 3: raise ValueError(f'kind: saturate wants images of 3 channels, these have {x.shape[1]}')
+    if x.shape[1] != 3: raise ValueError(f'kind: saturate needs images of 3 channels, got {x.shape[1]}')
     value = x.amax(1, keepdim=True)
     spread = value - x.amin(1, keepdim=True)
     red = torch.tensor([0., 1., 1.], dtype=torch.float32, device='cpu').view(3, 1, 1)
@@ -221,7 +221,7 @@ def _affine_maps(N, H, W, corners, g):
     return torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[..., :1])], -1), points.expand(N, 3, 2))
 
 def _sampled(x, at, mirror_pixels):
-    "Sample images at pixel positions (N, H*W or H, W, 2); mirror them at the edge or at the middle of the last pixel."
+    "Sample images at pixel positions (N, H*W or H, W, 2); mirror at the edge or at the middle of the last pixel."
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float32, device='cpu')
     grid = at.reshape(len(x), *x.shape[2:], 2)
     grid = (2*grid + 1)/size - 1 if mirror_pixels else 2*grid/(size - 1).clamp_min(1) - 1
@@ -273,11 +273,11 @@ _CONSTANTS = 'cifar10_c', 'imagenet_c'
 _CHUNK = 256  # images at a time
 
 def list_corruptions()->list[str]:
-    "Return the kinds that `corrupt` knows."
+    "Return the kinds of corruption that `corrupt` accepts."
     return list(_KINDS)
 
 def check_corruption(kind:str, severity:int, constants:str='cifar10_c'):
-    "Raise ValueError unless `corrupt` takes these options."
+    "Raise ValueError unless `corrupt` accepts these options."
     pick('kind', kind, list(_KINDS))
     pick('constants', constants, _CONSTANTS)
     if type(severity) is not int or not 0 <= severity <= 5:

@@ -66,7 +66,7 @@ def load_image(
     except Exception as e: raise ValueError(f'{path}: not a readable image ({reason(e)})') from None
     return np.asarray(image).transpose(2, 0, 1)
 
-_MAX_SIDE = 10_000  # pixels; such an image has 300 MB
+_MAX_SIDE = 10_000  # pixels; a square image with this side has 300 MB
 
 def _check_size(size):
     "Raise ValueError for an impossible size."
@@ -97,11 +97,11 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with one folder per class, or with train/, perhaps val/ and test/, of one folder per class
+    path,               # with one folder per class, or with such folders train/ and perhaps val/ and test/
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist
-    "Read a folder of images, which are decoded once."
+    "Read a folder of images; decode the images only once."
     _check_size(size)
     path = Path(path).expanduser()
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')

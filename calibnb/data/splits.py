@@ -42,8 +42,8 @@ class Split:
                                # for memory
     y:Tensor                   # (N,) int64
     posterior:Tensor|None=None # (N, K) float64
-    scale:tuple|None=None      # (mean, std) of each channel, from 0 to 1: `ready` normalises uint8 images with them;
-                               # float images are already normalised with them
+    scale:tuple|None=None      # (mean, std) of each channel, from 0 to 1: `ready` normalises uint8 images with this
+                               # scale; float images are already normalised
     rows:Tensor|None=None      # (N,) int64, row of each sample in the source data set
 
     def __len__(self): return len(self.y)
@@ -133,7 +133,7 @@ def pixel_scale(
             raise ValueError(f'mean: {value:g}, want a number from 0 to 1; divide by 255 for pixels from 0 to 255')
     for value in std:
         if not 0 < value <= 1:
-            raise ValueError(f'std: {value:g}, want a number above 0 to 1; divide by 255 for pixels from 0 to 255')
+            raise ValueError(f'std: {value:g}, want a number above 0, up to 1; divide by 255 for pixels from 0 to 255')
     if not mean or len(mean) != len(std) or channels and len(mean) not in (1, channels):
         want = 'as many of each' if channels is None else f'{channels} of each, or 1'
         raise ValueError(f'mean, std: {len(mean)} and {len(std)} numbers, want {want}')

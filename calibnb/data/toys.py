@@ -104,7 +104,7 @@ def noisy_digits(
     n_val:int=400,      # base images; the rest is test: 697 base images
     n_meta:int=0,       # base images of validation to use as meta_val
 )->Splits:
-    "Split digits, then rotate, shift and scale them and add pixel and label noise."
+    "Split digits, rotate, shift and scale the images, and add pixel and label noise."
     images, labels = _digit_images()
     generator = torch.Generator().manual_seed(seed + _SAMPLE_SEED)
     train, val, test = _three_parts(len(labels), n_train, n_val, seed)

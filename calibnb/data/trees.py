@@ -13,7 +13,7 @@ import numpy as np
 # %% ../../nbs/50_data/03_trees.ipynb #73f55e9a
 WORD, LEFT, RIGHT, HEIGHT, LABEL = range(5)  # columns of a node; the height of padding and a missing label are -1
 
-_token = re.compile(r'[()]|[^ \t\r()]+')  # a word may hold a no-break space
+_token = re.compile(r'[()]|[^ \t\r()]+')  # a word may contain a no-break space
 
 def parse_tree(
     line:str,  # '(3 (2 good) (1 film))'
@@ -53,7 +53,7 @@ def tree_tables(
     trees,            # results of `parse_tree`
     word_id,          # word -> id, not 0
     classes,          # class id of each label; -1 for a label without a class
-    size:int,         # rows of each table, at least the nodes of the largest tree
+    size:int,         # rows of each table, at least the number of nodes of the largest tree
     phrases:bool=True,# True: keep the labels of phrases; False: keep only the label of the root
 )->np.ndarray:        # (N, size, 5) int16
     "Convert trees to one padded array."

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..core.options import pick
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #baac89d5
-_MAX_BINS = 2**20  # up to here conf*n_bins is rounded by less than 2**20 * 2**-53, far below _EDGE_TOLERANCE
+_MAX_BINS = 2**20  # at this limit conf*n_bins is rounded by less than 2**20 * 2**-53, far below _EDGE_TOLERANCE
 _EDGE_TOLERANCE = 1e-6   # in bin widths
 
 def check_bins(n_bins):
@@ -50,7 +50,7 @@ def bin_ids(
     return ids
 
 def _ids_by_edges(conf, n_bins, closed):
-    "Return the bins by a comparison with the edges, which is slow and exact."
+    "Return the bins by comparison with all edges; slow but exact."
     inner = torch.arange(1, n_bins, dtype=torch.float64, device=conf.device)/n_bins
     return torch.bucketize(conf, inner, right=closed == 'left', out_int32=True)
 
@@ -100,7 +100,7 @@ def bin_sums(
     n_bins:int,   # M
     weight:Tensor|None=None, # (N,) sample weights; None: every weight is 1
 )->Tensor:        # (3, M) float64 on the device of the samples; with weights (4, M)
-    "Return samples, hits, sum of confidences and, with weights, sum of weights of each bin; add the sums of batches."
+    "Return the number of samples, hits, sum of confidences and, with weights, sum of weights of each bin."
     if not ids.is_cpu:
         each = [hit, conf] if weight is None else [weight*hit, weight*conf, weight]
         return scatter_sums(ids, n_bins, [torch.ones_like(ids), *each])
@@ -112,7 +112,7 @@ def bin_sums(
     confs = torch.bincount(ids, weights=conf.double(), minlength=n_bins)
     return torch.stack([misses + hits, hits, confs])
 
-_MIN_ADDRESSES = 2**12  # additions to one address wait for one another, so each bin is summed in several copies
+_MIN_ADDRESSES = 2**12  # additions to one address run one after another, so each bin has several copies
 
 def scatter_sums(ids, n_bins, values):
     "Sum V arrays of (N,) values in each bin, without synchronising: (V, M) float64 on the device of the values."
@@ -182,7 +182,7 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # as [Mukhoti 2020] rounds
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounding of [Mukhoti 2020]
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)
@@ -206,14 +206,14 @@ def chunks(
     scores:Tensor,   # (N, K)
     target:Tensor,   # (N,)
     size:int=2**20,  # numbers in a chunk
-):                   # an iterator over pairs of a chunk of rows and its labels
+):                   # an iterator over chunks, as pairs (rows, labels)
     "Split rows into chunks that fit into the CPU cache; on other devices return one chunk."
     rows = max(1, size//scores.shape[1]) if scores.is_cpu else len(scores)
     return zip(scores.split(rows), target.split(rows))
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #1a8a1f21
 def _hit_probs(p, y):
-    "Return the probabilities of the labels and their columns; leave out binary samples with the label 0."
+    "Return the probability and the column of each label; leave out binary samples with the label 0."
     if p.shape[1] > 1: return p.gather(1, y[:, None])[:, 0], y
     return p[y == 1, 0], y[y == 1] - 1
 
@@ -235,7 +235,7 @@ def class_sums(
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
-        above_first = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M in a row
+        above_first = p > 1/n_bins if closed == 'right' else p >= 1/n_bins  # at most M entries of a row
         index = above_first.reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)
@@ -283,14 +283,14 @@ def class_gaps(
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #883ba994
 def check_norm(norm):
-    "Raise ValueError unless `table_norm` knows `norm`."
+    "Raise ValueError unless `norm` is 'l1', 'l2' or 'max'."
     pick('norm', norm, ('l1', 'l2', 'max'))
 
 def table_norm(
     table:ReliabilityBins,
     norm:str='l1',  # 'l1': weighted mean; 'l2': root of the weighted mean square; 'max'
 )->Tensor:          # 0-d float64
-    "Return a norm of the gaps of a table; empty bins do not count."
+    "Return a norm of the gaps of a table; ignore empty bins."
     check_norm(norm)
     gap, weight = table.gap.abs().nan_to_num(0.), table.weight
     if norm == 'l1': return (weight*gap).sum()
@@ -300,6 +300,6 @@ def table_norm(
 def squared_gaps(
     table:ReliabilityBins,
 )->Tensor:          # 0-d float64
-    "Return the weighted mean squared gap less its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
+    "Return the weighted mean squared gap minus its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
     unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
     return (table.weight*unbiased).sum()

@@ -147,6 +147,6 @@ def debiased_ece_ci(
     closed:str='right',
     level:float=.95,       # confidence level, in (0, 1)
 )->tuple[float, float]:    # lower and upper end
-    "Return an analytic interval of `debiased_ece`; it needs bins with tens of samples, see `squared_interval`."
+    "Return an analytic interval of `debiased_ece`, valid for bins with tens of samples, see `squared_interval`."
     table = _table(samples, n_bins, scheme, closed)
     return squared_interval(table.gap, table.noise, table.count, level)

@@ -63,10 +63,10 @@ def percentiles(
     return lower.item(), upper.item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5be100fb
-_N_DRAWS = 2**13  # largest number of units; a standard error has then a relative error of 1/sqrt(2*2**13)
+_N_DRAWS = 2**13  # largest number of drawn units; the relative error of a standard error is then 1/sqrt(2*2**13)
 
 class Resamples:
-    """Bootstrap resamples of a set, shared by all metrics; row 0 of each result is the set itself [Efron 1993].
+    """Bootstrap resamples of a set, shared by all metrics; row 0 of each result belongs to the set itself [Efron 1993].
 
     Attributes: number of samples `n`, `group` of each sample, `weight` (1 + n_boot, groups) and `size` of resamples."""
     def __init__(self,
@@ -124,7 +124,7 @@ def _multinomial_counts(n, n_boot, seed):
     return block, counts
 
 def _poisson_counts(clusters, n_boot, seed):
-    "Draw each cluster a Poisson number of times; clusters beyond the first `_N_DRAWS` share draws at random."
+    "Draw each cluster a Poisson number of times; a cluster beyond the first `_N_DRAWS` copies a random cluster."
     if isinstance(clusters, int): clusters = range(clusters)
     clusters = torch.as_tensor(clusters, dtype=torch.int64, device='cpu')
     shared = np.random.default_rng(0).integers(_N_DRAWS, size=max(_N_DRAWS, int(clusters.max()) + 1))
@@ -207,7 +207,7 @@ def gap_interval(
     return norm_interval(gap, noise, error, weight, len(gap), level, sign=sign)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #ae560189
-_NORMAL_VARIANCE = 9  # from this variance on, a normal number replaces a binomial number, which is faster
+_NORMAL_VARIANCE = 9  # from this variance on, normal numbers replace binomial numbers for speed
 
 def _binomial_noise(number, expected, narrower, draws, seed):
     draw, mean, variance = np.random.default_rng(seed), number*expected, number*expected*(1 - expected)

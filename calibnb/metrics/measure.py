@@ -33,7 +33,7 @@ class Measure(BaseModel):
 
     @property
     def number(self)->float:
-        "The value as a float; if the value is None, nan if `undefined`, else inf."
+        "The value as a float; inf for an infinite value, nan for an undefined value."
         if self.value is not None: return self.value
         return math.nan if self.undefined else math.inf
 

@@ -41,7 +41,7 @@ _NAMED = {  # name -> (metric, function that returns its interval, or None for t
 _OF_TABLE = 'error', 'nll', 'brier', 'ece', 'ada_ece', 'smooth_ece', 'classwise_ece', 'top_label_ece'
 
 def _as_metric(name, fn):
-    "Return `fn` if it can be a column with this name; else raise ValueError."
+    "Return `fn` if `fn` can be a column with this name; else raise ValueError."
     if name in _OF_TABLE or name.startswith('ece_'):
         raise ValueError(f'metric: {name!r} is a column of every evaluation; take another name, e.g. "my_{name}"')
     if callable(fn): return fn

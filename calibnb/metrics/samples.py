@@ -66,7 +66,7 @@ class Samples:
         p = self.probs[:, 0].double()
         return torch.where(self.target == 1, p, (1 - p).clamp_min(0))  # p may exceed 1 by rounding
     def mean(self, values, where=None):
-        "Return the weighted mean of (N,) values, over the samples where `where`, bool (N,), is True."
+        "Return the weighted mean of (N,) values; with `where`, bool (N,), only over the samples marked True."
         weight = self.weight
         if where is not None: values, weight = values[where], None if weight is None else weight[where]
         return values.mean() if weight is None else (weight*values).sum()/weight.sum()

@@ -24,7 +24,7 @@ def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
 
 @renamed_option('kind', 'task')
 def mean_confidence(
-    probs,                      # this and the options as in `error_rate`
+    probs,                      # probs and the options are as in `error_rate`
     *, task:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
@@ -37,7 +37,7 @@ def mean_confidence(
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3a292bb8
 def _mean_on(samples, values, on):
-    "Average (N,) values over all, correct or misclassified samples, as `on` says."
+    "Average (N,) values over the samples that `on` selects: 'all', 'correct' or 'incorrect'."
     if on == 'all': return samples.mean(values)
     if on == 'correct': return samples.mean(values, samples.correct)
     if on == 'incorrect': return samples.mean(values, ~samples.correct)
@@ -75,20 +75,20 @@ def brier_of_samples(
     probs,   # (N, K), or (N, 1) for class 1
     target,  # (N,) class ids
 )->Tensor:   # (N,) in [0, 2]; binary in [0, 1]
-    "Return the squared distance of each prediction to the one-hot label, binary to the label; unchecked [Brier 1950]."
+    "Return each prediction's squared distance to the one-hot label, or to a binary label; check nothing [Brier 1950]."
     if probs.shape[1] == 1: return (probs[:, 0] - target).square()
     p_y = probs.gather(1, target[:, None])[:, 0]
     return probs.square().sum(1) - 2*p_y + 1
 
 @sample_metric('task', 'sample_weight')
 def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; binary in [0, 1]
-    "Return the mean squared distance of the prediction to the one-hot label, binary to the label [Brier 1950]."
+    "Return the mean squared distance of the prediction to the one-hot label, or to a binary label [Brier 1950]."
     return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
 @renamed_option('kind', 'task')
 def entropy(
-    probs,                      # this and the options as in `error_rate`
+    probs,                      # probs and the options are as in `error_rate`
     target=None,                # needed only for `on` and `ignore_index`
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     task:str|None=None,         # None, or 'multilabel'
@@ -109,7 +109,7 @@ def entropy(
 def learned_epoch(
     correct,  # (N, E) bool: True if sample i is classified correctly after epoch e
 )->Tensor:    # (N,) float64, epochs counted from 1; nan if the sample is misclassified after the last epoch
-    "Return for each sample the first epoch from which on it is classified correctly until the end [Wang 2021]."
+    "Return the first epoch of each sample's final, unbroken series of correct predictions [Wang 2021]."
     correct = as_tensor(correct, 'correct')
     if correct.ndim != 2: raise ValueError(f'correct: shape {tuple(correct.shape)}, want (samples, epochs)')
     E = correct.shape[1]

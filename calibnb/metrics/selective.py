@@ -138,7 +138,7 @@ def risk_coverage(
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
 @renamed_option('kind', 'task')
 def aurc(
-    probs, target,              # these and the options as in `risk_coverage`
+    probs, target,              # probs, target and the options are as in `risk_coverage`
     *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
     task:str|None=None,         # None, or 'multilabel'
     sample_weight=None,
@@ -151,7 +151,7 @@ def aurc(
 
 @renamed_option('kind', 'task')
 def augrc(
-    probs, target,              # these and the options as in `aurc`
+    probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,
@@ -170,13 +170,13 @@ def _excess(curve):
 
 @renamed_option('kind', 'task')
 def e_aurc(
-    probs, target,              # these and the options as in `aurc`
+    probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
     task:str|None=None,
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    """Return the excess AURC: `aurc` less the AURC of the best ranking of the same predictions [Geifman 2019].
+    """Return the excess AURC: `aurc` minus the AURC of the best ranking of the same predictions [Geifman 2019].
 
     The excess is 0 if every mistake has a lower score than every correct prediction and no two mistakes have the same
     score. Samples of equal score are accepted together, so a tie with a mistake makes the excess positive."""
@@ -189,7 +189,7 @@ def _auroc(curve):
 
 @renamed_option('kind', 'task')
 def failure_auroc(
-    probs, target,              # these and the options as in `aurc`
+    probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
     task:str|None=None,
     sample_weight=None,

@@ -184,7 +184,7 @@ def skce(
     samples,
     bandwidth=None,           # kernel width; None: the median distance between two predictions
     *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
-    seed:int=0,               # shuffles the samples before they are split into blocks
+    seed:int=0,               # seed of the shuffle before the split into blocks
 )->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
     """Return the unbiased estimate of the squared kernel calibration error of all classes [Widmann 2019].
 
@@ -219,7 +219,7 @@ def skce_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:       # lower and upper end, not below 0
-    "Return a normal interval of `skce`; its variance is estimated from blocks, or from rows and pairs."
+    "Return a normal interval of `skce`; the variance is estimated from blocks, or from rows and pairs."
     check_level(level)
     return _normal_interval(*_moments(*_kernel_inputs(samples, bandwidth, block, seed), seed), level)
 

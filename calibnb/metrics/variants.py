@@ -26,7 +26,7 @@ from .smoothing import dirichlet_bandwidth, dirichlet_regression
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #f5fb07bd
 def _one_sided(table, sign, by_confidence=False):
-    "Return the weighted mean over bins of the gaps of one sign; with `by_confidence`, multiply each by the confidence."
+    "Return the weighted mean over bins of the gaps of one sign; with `by_confidence`, multiply gaps by confidences."
     gap = (sign*table.gap).nan_to_num(0.).clamp_min(0)
     if by_confidence: gap = gap*table.conf.nan_to_num(0.)
     return (table.weight*gap).sum()
@@ -96,7 +96,7 @@ def cumulative_errors(
     k=None,         # as in `ks_error`
     ranks='within', # or 'at'
 )->tuple[Tensor, Tensor, Tensor]: # (N,) sorted confidences, (M,) sums, 0-d root
-    "Return confidences, sums of (hit - conf)/N up to each distinct one, and the root of the sum of squared terms."
+    "Return sorted confidences, sums of (hit - conf)/N up to each distinct confidence, and the root of summed squares."
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = samples.pairs if k is None else _ranked(samples, k, ranks)
     conf, order = conf.double().sort()
@@ -172,7 +172,7 @@ def one_sided_ci(
 @sample_metric()
 def top_k_ece_ci(
     samples,
-    k:int=2,                    # this and the options as in `top_k_ece`
+    k:int=2,                    # k and the options are as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
     closed:str='right',
@@ -189,7 +189,7 @@ def _class_tables(samples, n_bins, closed):
     return (hits - confs)/number, hits/number, number
 
 def _mean_power(gap, rate, number, p=2., debiased=True):
-    "Return the mean |gap|^p over classes and bins; if `debiased`, less its expected noise."
+    "Return the mean |gap|^p over classes and bins; if `debiased`, minus its expected noise."
     each = gap.abs().pow(p) - (hit_variance(rate, number)/number if debiased else 0.)
     return (number*each.nan_to_num(0.)).sum()/number.sum()
 
@@ -215,7 +215,7 @@ def marginal_ce(
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
 def _influence(samples, gap, n_bins, closed):
-    "Return the variance over samples of 2 gap (hit - p) - gap², averaged over classes: the sample's contribution."
+    "Return the variance over samples of a sample's contribution, the mean over classes of 2 gap (hit - p) - gap²."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
@@ -258,7 +258,7 @@ def marginal_ce_ci(
     draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in bins
-    "Return an interval of the debiased `marginal_ce`; it begins at 0 unless calibrated models have smaller errors."
+    "Return an interval of the debiased `marginal_ce`; its lower end is 0 unless calibrated models have smaller errors."
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
