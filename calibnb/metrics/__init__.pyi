@@ -38,7 +38,7 @@ def ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,         # equal-width bins; a list gives one error for each number
     *, norm:str='l1',  # 'l1' (ECE), 'l2' (root mean square) or 'max' (MCE)
-    closed:str='right',# (lo, hi] or, 'left', [lo, hi)
+    closed:str='right',# 'right': bins (lo, hi]; 'left': bins [lo, hi)
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
@@ -89,7 +89,7 @@ def smooth_ece(
     ...
 def sece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth:float=.01,    # of the Gaussian, in units of confidence
+    bandwidth:float=.01,    # width of the Gaussian, in units of confidence
     *, self_term:bool=True, # False: leave-one-out; nan for one sample
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
@@ -98,7 +98,7 @@ def sece(
     ...
 def kde_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo', for 'beta': by likelihood
+    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': 'beta' by likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
@@ -130,8 +130,8 @@ def classwise_ece(
 def ace(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,          # ranges of equal mass for each class
-    *, ties:str='mean',     # equal probabilities: 'mean' gives each the frequency of the label among all of them, so
-                            # the order of samples does not matter; 'split' them in sample order, as in the paper
+    *, ties:str='mean',     # 'mean': equal probabilities get their common label frequency, so the order of
+                            # samples does not matter; 'split' ties in sample order, as in the paper
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -183,7 +183,7 @@ def top_k_ece(
     ...
 def top_k_ece_ci(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    k:int=2,                    # this and the options as in `top_k_ece`
+    k:int=2,                    # k and the options are as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
     closed:str='right',
@@ -245,7 +245,7 @@ def skce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     bandwidth=None,           # kernel width; None: the median distance between two predictions
     *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
-    seed:int=0,               # shuffles the samples before they are split into blocks
+    seed:int=0,               # seed of the shuffle before the split into blocks
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
