@@ -44,7 +44,7 @@ class OutputTail:
     def __init__(self): self.messages, self.size, self.cut = deque(), 0, False
 
     def append(self, msg):
-        "Add a message; drop characters from the front that exceed the limit."
+        "Add a message; drop the oldest characters beyond the limit."
         self.messages.append(msg)
         self.size += _size(msg['content'])
         while self.size > MAX_TAIL_CHARS:

@@ -190,7 +190,7 @@ def run_notebook(
     timeout:int|None=None, # time limit of each cell, in seconds
     progress:bool=True,
     forked:bool=False, # use a kernel that has already imported torch (`05_processes/03_kernels`); saves time
-    then=lambda folder: None, # called with the finished run, before another process can start it again
+    then=lambda folder: None, # called with the finished run, before another process can start the run again
 )->RunFolder:        # folder of the finished run; `fresh` is True if this call executed the run
     "Plan a notebook and execute it into its run folder, unless that run is current; raise NotebookError on failure."
     check_timeout(timeout)
@@ -222,7 +222,7 @@ def _file_names(directory):
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
 def _shorter_path(path):
-    "Return a path relative to the current folder, or absolute if that is shorter."
+    "Return the path relative to the current folder, or the absolute path if it is shorter."
     from_here = os.path.relpath(path)
     return from_here if len(from_here) < len(str(path)) else str(path)
 

@@ -19,7 +19,7 @@ from .engines import engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
-    "Record the reason of a failure, if a run was killed or has recorded only that it was stopped."
+    "Record the reason of a failure, if a run was killed or has only recorded `Stopped`."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run

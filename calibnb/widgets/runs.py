@@ -31,7 +31,7 @@ def _finished(root):
     return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
 
 def _strength_of(config):
-    "Return the option that sets the strength of a run's loss; an empty dict if there is none or it is learned."
+    "Return the option that sets the strength of a run's loss; empty without a strength or with a learned exponent."
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
@@ -133,7 +133,7 @@ def run_explorer(
     root=None,  # folder of all runs; None: `runs_root()`
     column:str='train_loss', # initially shown column of the history
 )->Explorer:
-    "Explore histories of finished training runs, and reliability diagrams of up to four of them."
+    "Explore histories of finished training runs, and reliability diagrams of up to four runs."
     trainings = _Trainings(_finished(root))
     pick('column', column, trainings.columns)
     return _RunsView(trainings, column).explorer()
