@@ -74,20 +74,20 @@ def parser():
 
 # %% ../../nbs/90_cli/05_command.ipynb #b7dc9ced
 def _check_paths(args):
-    "Raise ValueError if the command would overwrite a file that it reads, plugins included."
+    "Raise ValueError if the command would overwrite one of its input files or plugins."
     if not hasattr(args, 'paths'): return
     reads, writes = args.paths(args)
     _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
 def _check_named(args):
-    "Raise ValueError for an empty file name, which an unset shell variable gives."
+    "Raise ValueError for an empty file name, e.g. from an unset shell variable."
     for name, shown in _PATHS.items():
         given = getattr(args, name, None)
         if given == '' or isinstance(given, list) and '' in given:
             raise ValueError(f"{shown}: '', want the name of a file")
 
 def _load_named_plugins(args):
-    "Import the plugins of the command line and the environment, so that a broken plugin is an error at once."
+    "Import the plugins of the command line and the environment, so that a broken plugin raises an error at once."
     add_plugins(getattr(args, 'plugin', []))
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
@@ -106,7 +106,7 @@ def _as_typed(message, flags):
     return f'{flags.get(name, name)}{colon}{rest}'
 
 def _check_current_folder():
-    "Exit with one line if the current folder was deleted: torch and pydantic cannot be imported there."
+    "Exit with one line if the current folder was deleted, because torch and pydantic cannot be imported there."
     try: os.getcwd()
     except FileNotFoundError:
         print('calibnb: the current folder was deleted; change to an existing folder (cd)', file=sys.stderr)
@@ -147,7 +147,7 @@ def _writable_settings():
 
 @contextmanager
 def _plain_output():
-    "Write control characters, and characters that the terminal lacks (LC_ALL=C), as escape codes inside the block."
+    "Inside the block, print escape codes for control characters and for characters outside the terminal's encoding."
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield

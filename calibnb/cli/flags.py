@@ -16,7 +16,7 @@ from ..core.names import NAMES
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
 def _check_folder(flag, path, shown=None):
-    "Raise ValueError unless a folder is writable, or can be created."
+    "Raise ValueError unless a folder is writable or can be created."
     wanted = Path(path).absolute()
     nearest = next(p for p in (wanted, *wanted.parents) if p.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK): return
@@ -46,7 +46,7 @@ def _pairs(flag, pairs):
 
 # %% ../../nbs/90_cli/01_flags.ipynb #3c8d6829
 def _existing(texts):
-    "Return existing files and folders that arguments name, with or without a prefix as in 'npz:x.npz'."
+    "Return the existing files and folders among arguments; an argument may have a prefix, as in 'npz:x.npz'."
     ends = [text.split(':', n)[-1] for text in texts for n in range(text.count(':') + 1)]
     return [end for end in ends if os.path.lexists(end)]
 
@@ -60,7 +60,7 @@ def _leads_into(path, folder):
     return os.path.islink(path) and Path(os.path.realpath(folder)) in Path(os.path.realpath(path)).parents
 
 def _check_overwriting(reads, writes):
-    "Raise ValueError if a write hits a file that is read, or two writes share a path; items are (flag, path) pairs."
+    "Raise ValueError if an output would overwrite an input or another output; items are (flag, path) pairs."
     for i, (flag, path) in enumerate(writes):
         for name, text in reads:
             for read in _existing([text]):
@@ -74,7 +74,7 @@ def _check_overwriting(reads, writes):
 
 # %% ../../nbs/90_cli/01_flags.ipynb #94820c8c
 def typed(add, line):
-    "Parse a command line with the parser of one command; for lessons."
+    "Parse a command line with the parser of one command; for tests."
     parser = argparse.ArgumentParser()
     add(parser.add_subparsers())
     return parser.parse_args(line.split())

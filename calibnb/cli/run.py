@@ -28,7 +28,7 @@ def _paths_of_run(args):
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
 def _print_run(folder, copy_to, start):
-    "Copy a finished notebook if `copy_to` is given, and print the paths of its run."
+    "Copy a finished notebook if `copy_to` is given, and print the paths of the run's files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
@@ -127,13 +127,13 @@ def _print_plan(table, configs):
     for line in missing + hours: print(line)
 
 def _hours_text(configs):
-    "Return a list with a line, the estimated hours of the trainings still to run; for notebooks an empty list."
+    "Return one line with the estimated hours of the remaining trainings, as a list; for notebooks an empty list."
     if any(isinstance(config, tuple) for config in configs): return []
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
 def _print_ends(table, seconds):
-    "Print the table of a sweep, then each different reason for a failure on one line."
+    "Print the table of a sweep, then each distinct reason for a failure on one line."
     wrong = table[table.reason != '']
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
     numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
@@ -182,7 +182,7 @@ def _collect(args):
 # %% ../../nbs/90_cli/02_run.ipynb #2335ceb7
 @contextmanager
 def _whole_file(path):
-    "Yield a path to write to, so that the file is complete or absent; write to pipes, devices and links directly."
+    "Yield a path to write to; a plain file appears only when complete; write to pipes, devices and links directly."
     plain = not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
     if not plain:
         with naming_target(path): yield path
@@ -190,7 +190,7 @@ def _whole_file(path):
         with atomic_write(path) as tmp: yield tmp
 
 def _write_csv(table, path):
-    "Write a CSV file, compressed if its name says so, as pandas does: table.csv.gz."
+    "Write a CSV file, compressed if the suffix is one that pandas knows, e.g. table.csv.gz."
     from pandas.io.common import infer_compression
     with _whole_file(path) as file: table.to_csv(file, index=False, compression=infer_compression(path, 'infer'))
 
@@ -205,7 +205,7 @@ def _write_parquet(table, path):
 
 def _no_runs(
     root,
-    experiment,              # experiment that the user named, or None
+    experiment,              # name that the user gave, or None
     found=(),                # table of the runs of all experiments
     kind='trainings',
     argument='--experiment', # argument that named the experiment

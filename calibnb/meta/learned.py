@@ -28,7 +28,7 @@ def _label_terms(logits, target):
 
 def _focal_losses(gamma, logp, label, log_p, log_rest, rest): return -(gamma*log_rest).exp()*log_p
 
-_SERIES_BELOW = 1e-4  # for 1 - p below this, three terms of the series have float64 precision; the quotient is 0/0 at 0
+_SERIES_BELOW = 1e-4  # below this 1 - p, three terms of the series are exact in float64; the quotient is 0/0 at 0
 
 def focal_logit_gradient(
     logits:Tensor,  # (N, K)
@@ -58,7 +58,7 @@ class LearnedLoss(nn.Module):
         raise NotImplementedError(f'{type(self).__name__}: losses takes logits, target, features; gives (N,)')
 
     def gradient_and_losses(self, logits:Tensor, target:Tensor, features:Tensor)->tuple:  # (N, K), (N,)
-        "Return `logit_gradient` and `losses`; a subclass may compute their common terms once."
+        "Return `logit_gradient` and `losses`; a subclass may compute common terms only once."
         return self.logit_gradient(logits, target, features), self.losses(logits, target, features)
 
     def head_gradient(self, head:nn.Linear):  # (weight, bias), or None
@@ -78,7 +78,7 @@ def _min_max(values):
     low, high = values.aminmax()
     return (values - low)/(high - low).clamp_min(torch.finfo(values.dtype).tiny)
 
-POSITIVITY = {  # name -> function of a batch, and its inverse, or None without an inverse
+POSITIVITY = {  # name -> (function of a batch, inverse function or None)
     'abs': (torch.abs, _identity), 'relu': (torch.relu, _identity), 'softplus': (F.softplus, _softplus_inverse),
     'sigmoid': (torch.sigmoid, _logit), 'min_max': (_min_max, None)}
 INITS = 'exact', 'scaled', 'random'
@@ -108,7 +108,7 @@ def _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #23fe9eca
 class GammaNet(LearnedLoss):
-    "γ-Net: the focal exponent of each sample, computed from its features [Meta-regularization, Eqs. 3-4]."
+    "γ-Net: computes the focal exponent of each sample from the sample's features [Meta-regularization, Eqs. 3-4]."
     def __init__(self,
         dim:int,               # d, dimension of the features
         heads:int,             # k; in the paper the number of classes
@@ -116,13 +116,13 @@ class GammaNet(LearnedLoss):
         gamma0:float=1.,       # initial gamma, unless init is random
         init:str='exact',      # 'exact': gamma0 for every input; 'scaled': mean gamma0 on a batch; 'random'
         positivity:str='abs',  # 'abs', 'relu', 'softplus', 'sigmoid' (below 1) or 'min_max' (0 to 1 in every batch)
-        gamma_max:float|None=None,  # larger values are clamped, and then have no gradient
+        gamma_max:float|None=None,  # a larger gamma is clamped, and has no gradient
     ):
         super().__init__()
         _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max)
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, init, gamma_max
         self.positive, inverse = POSITIVITY[positivity]
-        kind = dict(dtype=torch.float32, device='cpu')  # like the data, whatever torch's defaults
+        kind = dict(dtype=torch.float32, device='cpu')  # the dtype and device of new data, whatever torch's defaults are
         self.A = nn.Parameter(torch.randn(dim, heads, **kind)/math.sqrt(dim))
         W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
@@ -153,7 +153,7 @@ SMOOTHINGS = 'scalar', 'vector', 'non_uniform'
 def _zeros(*shape): return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
 
 class LearnedSmoothing(LearnedLoss):
-    "Label smoothing with one learned parameter, one per class, or also one per pair of classes [Bohdal 2021]."
+    "Label smoothing with a learned eps, one eps per class, or also one weight per pair of classes [Bohdal 2021]."
     def __init__(self,
         num_classes:int,       # K
         kind:str='scalar',     # 'scalar', 'vector' or 'non_uniform'
@@ -205,6 +205,6 @@ class LearnedL2(LearnedLoss):
 
     @torch.no_grad()
     def clamp(self):
-        "Clamp omega to 0 or more, so that it stays a decay."
+        "Clamp omega to 0 or more, so that omega stays a decay."
         if not self.nonnegative: return
         for p in self.parameters(): p.clamp_min_(0)

@@ -44,7 +44,7 @@ class OutputTail:
     def __init__(self): self.messages, self.size, self.cut = deque(), 0, False
 
     def append(self, msg):
-        "Add a message; drop characters from the front that exceed the limit."
+        "Add a message; drop the oldest characters beyond the limit."
         self.messages.append(msg)
         self.size += _size(msg['content'])
         while self.size > MAX_TAIL_CHARS:
@@ -64,7 +64,7 @@ def notebook_client():
 
     class NotebookClient(PapermillNotebookClient):
         "papermill's client with limited output and errors that name the cell."
-        size, idle, tail = 0, True, OutputTail()  # of the cell: characters so far, has it ended, rest
+        size, idle, tail = 0, True, OutputTail()  # characters of the cell so far, True if the cell has ended, last output
 
         def execute_cell(self, cell, index):
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
@@ -76,7 +76,7 @@ def notebook_client():
                 raise NotebookError(f'a cell took longer than {self.timeout} s (cell {self.code_cells_executed})'
                                     ) from None
             except CellExecutionError as e:
-                if not any(o.output_type == 'error' for o in cell.outputs):  # lost in too much output
+                if not any(o.output_type == 'error' for o in cell.outputs):  # the error message was lost in too much output
                     _add_output(cell, 'error', ename=e.ename, evalue=e.evalue, traceback=[e.traceback])
                 raise
 
@@ -123,7 +123,7 @@ def engine_name()->str:
                                      **options):
             manager.nb.metadata.papermill['input_path'] = str(source)
             limits = dict(timeout=execution_timeout, startup_timeout=start_timeout, iopub_timeout=IOPUB_TIMEOUT_S)
-            arguments = ['--IPKernelApp.log_level=CRITICAL']  # silent when the kernel is shut down
+            arguments = ['--IPKernelApp.log_level=CRITICAL']  # no log message when the kernel is shut down
             client = notebook_client()(manager, kernel_name=kernel_name, log=silent, raise_on_iopub_timeout=False,
                                        **limits, **kernels, extra_arguments=arguments)
             client.execute()

@@ -51,7 +51,7 @@ def find_notebook(
     return pick('experiment', name, known)
 
 def _is_own_experiment(path)->bool:
-    "Return True for a notebook that lies in nbs/experiments of the checkout that this package is installed from."
+    "Return True for a notebook in nbs/experiments of the checkout from which calibnb is installed."
     home = checkout()
     return home is not None and path.resolve().parent == (home/'nbs'/'experiments').resolve()
 
@@ -60,7 +60,7 @@ class Notebook:
     """An experiment notebook, read once when the object is created.
 
     path: file of the notebook; parameters: name -> (type, default); code_hash: 24 hex digits, 16 for the text of the
-    code and 8 for lengths of cells; checks: compiled cell tagged `checks`, None in notebooks from elsewhere."""
+    code and 8 for lengths of cells; checks: compiled cell tagged `checks`, None outside this checkout."""
     def __init__(self,
         notebook,  # name of an experiment, or path of a notebook
     ):
@@ -73,7 +73,7 @@ class Notebook:
         self.checks = compile('\n'.join(checks), f'the checks cell of {self.path.name}', 'exec') if checks else None
 
     def plan(self,
-        values:dict={},  # name -> value; text becomes the declared type; 'recipe.epochs' is an entry of `recipe`
+        values:dict={},  # name -> value; text is converted to the declared type; 'recipe.epochs': entry of `recipe`
     )->dict:             # the settings of a run: all parameters with their values
         "Check values and fill in the defaults; raise ValueError, KeyError or TypeError for a wrong value."
         typed = join_dotted(values.items(), self.parameters)
@@ -130,10 +130,10 @@ def _hash_of_code(notebook):
     return sha256(text.encode()).hexdigest()[:16] + sha256(ends.encode()).hexdigest()[:8]
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #2698a76b
-START_TIMEOUT_S = 600  # limit for the start of a kernel, which takes long on a busy machine
+START_TIMEOUT_S = 600  # time limit for the start of a kernel; a start takes long on a busy machine
 
 def _execute(content, path, folder, settings, timeout, progress, forked):
-    "Execute a notebook into the folder; a NotebookError says what went wrong, and in which cell."
+    "Execute a notebook and store it in the folder; raise NotebookError with the reason and the cell of a failure."
     import nbformat
     import papermill
     from calibnb.notebooks.experiment import FOLDER_VARIABLE  # imports torch
@@ -152,7 +152,7 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
         if incomplete: (folder/'notebook.ipynb').unlink(missing_ok=True)
         if not isinstance(e, papermill.PapermillExecutionError): raise
         reason = f'{e.ename}: {one_line(e.evalue) or "no message"}'
-        if folder.status.get('where'): reason = folder.status['reason']  # by `Experiment`, with the line of the file
+        if folder.status.get('where'): reason = folder.status['reason']  # written by `Experiment`, with the line of the file
         raise NotebookError(f'{reason} (in cell {e.exec_count})') from None
     _check_exists(folder)
     if not folder.result: raise NotebookError(f'{_how_it_ended(nb)}, so it left no valid result.json')
@@ -162,7 +162,7 @@ def _check_exists(folder):
     if not (folder/'run.json').exists(): raise NotebookError('the run folder was removed while the notebook ran')
 
 def _check_files(folder, settings):
-    "Raise NotebookError if a file that the settings name was overwritten while the notebook ran."
+    "Raise NotebookError if a file that is named in the settings was overwritten while the notebook ran."
     before, now = folder.info.get('files', {}), named_files(settings)
     for name in [name for name in before | now if before.get(name) != now.get(name)]:
         raise NotebookError(f'{name} changed while the notebook ran; run it again')
@@ -175,7 +175,7 @@ def _how_it_ended(nb):
 
 @contextmanager
 def _failures_located(path, folder):
-    "Turn an exception into a NotebookError that names the notebook and the file to look at."
+    "Turn an exception into a NotebookError that names the notebook and the file with the details."
     try: yield
     except Exception as e:
         where = 'notebook.ipynb' if (folder/'notebook.ipynb').exists() else 'log.txt'
@@ -187,10 +187,10 @@ def run_notebook(
     params:dict={},  # as in `Notebook.plan`
     *, root=None,      # folder of all runs; None: `runs_root()`
     again:bool=False,  # execute even if the run is current
-    timeout:int|None=None, # seconds a single cell may take
+    timeout:int|None=None, # time limit of each cell, in seconds
     progress:bool=True,
     forked:bool=False, # use a kernel that has already imported torch (`05_processes/03_kernels`); saves time
-    then=lambda folder: None, # called with the finished run, before another process can start it again
+    then=lambda folder: None, # called with the finished run, before another process can start the run again
 )->RunFolder:        # folder of the finished run; `fresh` is True if this call executed the run
     "Plan a notebook and execute it into its run folder, unless that run is current; raise NotebookError on failure."
     check_timeout(timeout)
@@ -215,14 +215,14 @@ def describe(
     return '\n'.join(lines)
 
 def _file_names(directory):
-    "List the files of a directory; for figures, list each name once, then each format once."
+    "Return the names of the files of a directory; for figures, each name once and then each format once."
     paths = sorted(directory.glob('*'))
     if directory.name != 'figures': return ', '.join(p.name for p in paths) or 'none'
     stems, formats = dict.fromkeys(p.stem for p in paths), sorted({p.suffix[1:] for p in paths})
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
 def _shorter_path(path):
-    "Return a path relative to the current folder, or absolute if that is shorter."
+    "Return the path relative to the current folder, or the absolute path if it is shorter."
     from_here = os.path.relpath(path)
     return from_here if len(from_here) < len(str(path)) else str(path)
 

@@ -62,7 +62,7 @@ def _reduce_colours(png):
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 def _page(title, body):
-    "Return a whole HTML page with this title and body."
+    "Return a complete HTML page with a title and a body."
     return _PAGE.format(policy=_POLICY, title=html_text(title), body=body)
 
 _PAGE = '''<!DOCTYPE html>

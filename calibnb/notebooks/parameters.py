@@ -136,7 +136,7 @@ def check_storable(
         raise ValueError(f'{name}: {value!r}, want finite numbers, text, or lists or dictionaries of these') from None
 
 def _check_type(name, value, kind):
-    "Return the value, with an int as a float if declared; raise TypeError for a wrong type, ValueError as above."
+    "Return the value, an int as a float if declared; raise TypeError for a wrong type, ValueError if not storable."
     from pydantic import TypeAdapter, ValidationError
     if _is_deep(value): check_storable(name, value)
     try: checked = TypeAdapter(kind).validate_python(value, strict=True)
@@ -270,7 +270,7 @@ def at_least(
             raise ValueError(', '.join([f'{name}: {settings[name]}', f'want at least {limit}', why]).removesuffix(', '))
 
 def positive(settings:dict, *names, why:str=''):
-    "Raise ValueError for a number that is not positive, and for a list that is empty or has such a number."
+    "Raise ValueError for a number that is not positive, or a list that is empty or contains such a number."
     for name in names:
         value = settings[name]
         wanted = 'positive numbers' if isinstance(value, list) else 'a positive number'

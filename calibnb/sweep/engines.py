@@ -29,7 +29,7 @@ class Engine(Protocol):
     """The interface of a function that runs the jobs of a sweep.
 
     The function returns a generator that yields an `Outcome` as each job ends, in any order, with the index of the job.
-    A failed job is an outcome with an error; if the error is a JobDied, the sweep tries the job again.
+    The outcome of a failed job has an error. A JobDied means that the process was lost, and the sweep retries the job.
     Closing the generator stops the running jobs. Unknown options raise ValueError."""
     def __call__(self,
         jobs:list,           # (config, root) of each job: a training or notebook, and the folder of all runs
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #73fed345
 _PRELOAD = (*KERNEL_MODULES, 'calibnb.sweep.engines', 'calibnb.runs.run', 'torch._dynamo', 'sklearn.datasets',
-            'papermill', 'nbclient', 'jupyter_client.provisioning')  # imported before a process is copied
+            'papermill', 'nbclient', 'jupyter_client.provisioning')  # imported before a process is forked
 
 def make_run(config, root, send):
     "Make one run; `in_processes` calls this function for each job. `send` is unused."
@@ -65,7 +65,7 @@ def gpu_slots(
     return [slots[i % len(slots)] for i in range(worker_count(workers))]
 
 def _visible_gpus():
-    "Return the ids of the visible GPUs as listed; as in CUDA, an invalid id ends the list."
+    "Return the ids of the visible GPUs; an invalid id ends the list, as in CUDA."
     listed = os.environ.get('CUDA_VISIBLE_DEVICES')
     if listed is None:
         import torch
@@ -88,11 +88,11 @@ class Cluster:
         raise NotImplementedError
 
     def ended(self, handles):
-        "Return the handles whose jobs have ended; if there are none, wait a moment before returning an empty list."
+        "Return the handles of ended jobs; if no job has ended, wait a moment and return an empty list."
         raise NotImplementedError
 
     def outcome(self, handle)->Outcome:
-        "Return the outcome of a job, with a JobDied if its machine was lost; the caller sets the index."
+        "Return the outcome of a job, with a JobDied if the job's machine was lost; the caller sets the index."
         raise NotImplementedError
 
     def stop(self, handles):
@@ -121,7 +121,7 @@ def _run_on_cluster(cluster, jobs, workers, timeout):
 
 def _calibnb_variables():
     "Return the environment variables of calibnb, for the other machines."
-    add_plugins([])  # makes the paths of plugins absolute, since other machines work in other folders
+    add_plugins([])  # makes the paths of plugins absolute: other machines use other current folders
     return {name: value for name, value in os.environ.items() if name.startswith('CALIBNB_')}
 
 def lost_job(error)->JobDied:
@@ -171,7 +171,7 @@ def run_on_ray(jobs, workers, per_gpu, timeout, options):
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #7e40e5c4
 _DAY_S = 24*3600   # Slurm's time limit of a run without a timeout
-_GRACE_MIN = 10    # minutes added to Slurm's limit, so that our timeout comes first and its reason is recorded
+_GRACE_MIN = 10    # minutes added to Slurm's limit, so that our timeout comes first and is recorded
 _POLL_S = dict(slurm=5., local=.1)  # seconds between two polls; a scheduler must not be polled often
 
 class SlurmCluster(Cluster):
@@ -205,7 +205,7 @@ def run_on_slurm(jobs, workers, per_gpu, timeout, options):
     try: executor.update_parameters(**limit | options)
     except (NameError, TypeError, ValueError) as e:
         raise ValueError(f'options: {options} ({one_line(str(e))})') from None
-    if executor.cluster != 'slurm': workers = worker_count(workers)  # Slurm queues any number of jobs; here we limit it
+    if executor.cluster != 'slurm': workers = worker_count(workers)  # only Slurm can queue any number of jobs
     yield from _run_on_cluster(SlurmCluster(executor), jobs, workers, timeout)
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #546995a7

@@ -19,14 +19,14 @@ from .engines import engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
-    "Record the reason in the folder of a run that was killed, or that recorded only that it was stopped."
+    "Record the reason of a failure, if a run was killed or has only recorded `Stopped`."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run
     state = folder.status.get('state')
     reason = folder.status.get('reason', '')
     only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run did not know the reason
-    unfinished = state in ('running', None)  # this process has the lock, so no other process runs it
+    unfinished = state in ('running', None)  # this process has the lock, so no other process makes the run
     if unfinished or only_stopped: folder.fail(failure(error), trace=trace)
     folder.release()
 
@@ -59,7 +59,7 @@ class _Row:
         if self.job.done(self.root): self.state = 'done before'
 
     def update(self, outcome:Outcome):
-        "Enter the outcome of a try; an error is ignored if the run was done before it was stopped."
+        "Enter the outcome of a try; ignore an error if the run finished before it was stopped."
         self.tries += 1
         self.folder = self.job.folder(self.root)  # another folder if the data have changed since the start
         self.seconds += outcome.seconds
@@ -68,7 +68,7 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'failed'
-            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may name the line
+            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may also name the line
 
     def cells(self)->list:
         "Return the values of `_COLUMNS`."
@@ -99,14 +99,14 @@ def check_limits(workers, per_gpu, timeout, retries):
 def sweep(
     jobs,                      # jobs from `expand`, RunConfigs, or a SweepSpec or its dict
     root=None,                 # folder of all runs; None: `runs_root()`
-    *, workers:int|str='auto', # parallel runs; 'auto': one per core or `per_gpu` per GPU, on a cluster all
+    *, workers:int|str='auto', # parallel runs; 'auto': one per core or `per_gpu` per GPU; on a cluster, all runs
     per_gpu:int=1,             # runs that share a GPU
     engine:str='processes',    # 'processes', 'ray' or 'slurm'
     options:dict={},           # options of a Ray task or of submitit's executor
-    timeout:float|None=None,   # longest time of a run, in seconds
-    retries:int=1,             # further tries of a run whose process died
+    timeout:float|None=None,   # time limit of a run, in seconds
+    retries:int=1,             # number of further tries of a run whose process died
     progress:bool=True,        # show a progress bar
-    dry_run:bool=False,        # True: only check all jobs, and report which are 'to do'
+    dry_run:bool=False,        # True: only check all jobs and report which jobs are 'to do'
 ):                             # pandas DataFrame, a row for each job: job, run, state, reason, seconds, tries
     "Make the missing runs in parallel; a failed run is reported and does not stop the others."
     import pandas as pd

@@ -25,7 +25,7 @@ from ..notebooks.parameters import read_value
 from ..core.names import NAMES, check_names_before_torch
 
 # %% ../../nbs/85_sweep/01_spec.ipynb #5590c372
-_MAX_RUNS = 100_000  # a larger grid is probably a typing error, and its list would fill the memory
+_MAX_RUNS = 100_000  # a larger grid is probably a typing error, and its list of jobs would fill the memory
 _RANGE = re.compile(r'\s*(-?\d+):(-?\d+)(?::(\d+))?\s*')  # start:stop or start:stop:step
 _COMMA = re.compile(r',(?![^\[{(]*[\]})])')               # a comma outside of brackets: '[1,2],[3]' has two parts
 
@@ -69,7 +69,7 @@ class SweepSpec(Settings):
             raise ValueError('preset: belongs to trainings, and this is a notebook; set its parameters instead')
         if not self.cases: raise ValueError('cases: the list is empty; leave `cases` out, or list at least one case')
         for axis, values in self.grid.items():
-            points = values if isinstance(values, list) else [None]  # a value may be a dict with more names
+            points = values if isinstance(values, list) else [None]  # a value may be a dict with nested settings
             names = {name for value in points for name in self._names({axis: value})}
             for part, given in ('base', [self.base]), ('cases', self.cases):
                 if any(names & self._names(settings) for settings in given):
@@ -136,7 +136,7 @@ class Job:
     notebook:Notebook|None = field(default=None, compare=False, repr=False) # the notebook at this path, if already read
 
     def folder(self, root=None)->RunFolder:
-        "Return the folder of the run below `root`, whether it exists or not."
+        "Return the folder of the run below `root`; the folder need not exist."
         if not isinstance(self.config, tuple): return RunFolder(self.config.path(root))
         return self._notebook().folder(self.config[1], root)
 
@@ -152,7 +152,7 @@ class Job:
 def expand(
     spec,  # SweepSpec, or a dict that makes one
 )->list[Job]:
-    "Return the jobs of a sweep; ValueError for the first invalid job."
+    "Return the jobs of a sweep; raise ValueError for the first invalid job."
     spec = spec if isinstance(spec, SweepSpec) else SweepSpec.model_validate(spec)
     wanted = [(distinguishing_parameters(spec, settings), settings) for settings in spec.settings()]
     if spec.notebook in (None, 'train'):

@@ -52,7 +52,7 @@ class _Stage:
             new = [child for child in ax.get_children() if child not in before or _text(child) != before[child]]
             for artist in sorted(new, key=lambda a: a.get_zorder()):
                 ax.draw_artist(artist)
-                if artist in before: artist.set_text(before[artist])  # a title
+                if artist in before: artist.set_text(before[artist])  # such as a title
                 else: artist.remove()
         return Image.fromarray(np.asarray(self.canvas.buffer_rgba())).convert('RGB'), text
 
@@ -98,7 +98,7 @@ def _range(control):
     return '{:g} to {:g}'.format(*ends)
 
 def _move(name, control, value):
-    "Set a control; ValueError if the control cannot take the value."
+    "Set a control; raise ValueError if the control cannot take the value."
     has_options = hasattr(control, 'options')
     if has_options: possible = [option[1] if isinstance(option, tuple) else option for option in control.options]
     else: possible = _range(control)
@@ -108,7 +108,7 @@ def _move(name, control, value):
     if control.value != value and (has_options or abs(control.value - value) > _TOLERANCE): raise refused
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #263289eb
-_LIVE_OUTPUTS = 4  # outputs that are updated
+_LIVE_OUTPUTS = 4  # displayed pictures that are replaced
 
 class Explorer:
     "A figure with controls above it, in the output of a cell; the `values` of the controls determine the picture."
@@ -117,11 +117,11 @@ class Explorer:
         stage,         # called with the values of the controls; returns a matplotlib Figure
         fill,          # called with the stage's Figure and the values; draws into its axes, returns a line of text
         staged=lambda **values: None, # values -> the hashable values that the stage depends on
-        shown=None,    # values -> names of the controls to show; None: all
+        shown=None,    # values -> names of the controls to show; None: show all controls
     ):
         self.controls, self.shown, self._pictures = controls, shown, _Pictures(stage, fill, staged)
         self.caption, self._handles = _ipywidgets().HTML(), []  # caption above the figure; display handles
-        self.seconds = math.nan  # duration of the last picture
+        self.seconds = math.nan  # time to draw the last picture
         for control in controls.values():
             control.style.description_width = '7.5em'
             control.layout.width = control.layout.width or '25em'
@@ -132,7 +132,7 @@ class Explorer:
     def values(self)->dict: return {name: control.value for name, control in self.controls.items()}
 
     def set(self, **values): # name of a control -> value
-        "Move controls; ValueError if a control cannot take its value."
+        "Move controls; raise ValueError if a control cannot take its value."
         for name, value in values.items(): _move(name, pick('control', name, self.controls), value)
 
     def _choose(self):

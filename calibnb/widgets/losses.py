@@ -19,7 +19,7 @@ from ..plots import grey, loss_label, loss_style
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #c3291922
 class _Strength(NamedTuple):
-    "The option of a loss that controls its distance from cross-entropy."
+    "The option of a loss that controls how far the loss differs from cross-entropy."
     option: str
     default: float
     largest: float  # upper end of the slider
@@ -50,7 +50,7 @@ def _loss_and_gradient(name, options, p, K):
     logits = torch.cat([p.log()[:, None], rest], 1).requires_grad_()
     target = torch.zeros(len(p), dtype=torch.long, device='cpu')
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # exponents that reverse the gradient are shown on purpose
+        warnings.simplefilter('ignore')  # warnings about exponents that reverse the gradient
         loss = make_loss(name, reduction='none', **options)(logits, target)
     return loss.detach(), torch.autograd.grad(loss.sum(), logits)[0][:, 0].clone()
 
@@ -107,7 +107,7 @@ class _LossView(View):
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #62bb2073
 def loss_explorer(
-    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # losses selected at first
+    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # losses selected initially
 )->Explorer:
     "Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths."
     losses = (losses,) if isinstance(losses, str) else tuple(losses)

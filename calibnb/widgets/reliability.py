@@ -21,7 +21,7 @@ from ..plots import fill_reliability_axes, reliability_axes
 _schemes = {f'equal {name}' if name in ('width', 'mass') else name: rule for name, rule in BIN_RULES.items()}
 
 class _Tempered:
-    "Predictions at any temperature: probabilities and hits of the predicted or of a fixed class, and their diagram."
+    "Probabilities, hits and reliability diagrams at any temperature, for the predicted class or a fixed class."
     def __init__(self, preds):
         logits = preds.class_logits.cpu().double()
         self.pred, self.target = preds.pred.cpu(), preds.target.cpu()
@@ -97,7 +97,7 @@ def _check_sets(preds, val, names):
 
 def reliability_explorer(
     preds:Predictions,          # predictions to show
-    val:Predictions|None=None,  # predictions that the initial temperature is fitted on; None: 1
+    val:Predictions|None=None,  # predictions to fit the initial temperature on; None: start at 1
     names=None,                 # names of the classes
     n_bins:int=15,
 )->Explorer:

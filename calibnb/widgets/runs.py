@@ -31,7 +31,7 @@ def _finished(root):
     return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
 
 def _strength_of(config):
-    "Return the option that distinguishes runs of one loss; empty if the exponent is learned."
+    "Return the option that sets the strength of a run's loss; empty without a strength or with a learned exponent."
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
@@ -81,7 +81,7 @@ class _Trainings:
         return [name for name in chosen if column in self.history(name)]
 
     def reading(self, name, column, epoch):
-        "Return the value of a run at an epoch, or at its last epoch if that comes first, as text."
+        "Return the value of a run at an epoch, or at the run's last epoch if the run ended earlier, as text."
         values = self.history(name)[column].to_numpy()
         last = len(values)
         text = f'{self.labels[name]}: {values[min(epoch, last) - 1]:.4g}'
@@ -131,9 +131,9 @@ class _RunsView(View):
 # %% ../../nbs/80_widgets/05_runs.ipynb #b4c4db0a
 def run_explorer(
     root=None,  # folder of all runs; None: `runs_root()`
-    column:str='train_loss', # column of the history that is shown at first
+    column:str='train_loss', # initially shown column of the history
 )->Explorer:
-    "Explore histories of finished training runs, and reliability diagrams of up to four of them."
+    "Explore histories of finished training runs, and reliability diagrams of up to four runs."
     trainings = _Trainings(_finished(root))
     pick('column', column, trainings.columns)
     return _RunsView(trainings, column).explorer()

@@ -21,7 +21,7 @@ from .explorer import _ipywidgets, _figure, Explorer, View
 from ..plots import grey, sequential
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #bcc838b8
-_SHIFT = 1e-9  # added to each entry before normalisation, so that none is 0
+_SHIFT = 1e-9  # added to each entry before normalisation, so that no entry is 0
 
 def simplex_points(
     steps:int,  # steps between two corners
@@ -36,7 +36,7 @@ def simplex_points(
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #2fcde026
 def _corner(turn):
-    "Return the lower corner at this angle around the vertical axis."
+    "Return the lower corner at an angle around the vertical axis."
     return [math.cos(turn)*8**.5/3, math.sin(turn)*8**.5/3, -1/3]
 
 _corners = np.array([[0, 0, 1], *map(_corner, (0, 2*math.pi/3, 4*math.pi/3))])  # the label's corner is at the top
