@@ -65,7 +65,7 @@ _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows'
 def _add_papers(commands):
     about = 'list the figures and tables of the papers, with our notebooks and commands'
     papers = commands.add_parser('papers', help=about)
-    papers.add_argument('paper', nargs='?', help='short name of a paper or the start of the name, e.g. lin2025 (default: all)')
+    papers.add_argument('paper', nargs='?', help='short name of a paper or its start, e.g. lin2025 (default: all)')
     papers.add_argument('--json', action='store_true', help='print the rows as JSON')
     return papers
 

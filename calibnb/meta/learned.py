@@ -122,7 +122,7 @@ class GammaNet(LearnedLoss):
         _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max)
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, init, gamma_max
         self.positive, inverse = POSITIVITY[positivity]
-        kind = dict(dtype=torch.float32, device='cpu')  # the dtype and device of new data, whatever torch's defaults are
+        kind = dict(dtype=torch.float32, device='cpu')  # the kind of the data, whatever torch's defaults are
         self.A = nn.Parameter(torch.randn(dim, heads, **kind)/math.sqrt(dim))
         W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()

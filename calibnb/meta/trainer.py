@@ -63,7 +63,7 @@ class MetaRecipe(Settings):
 
     @classmethod
     def bohdal(cls, **changes):
-        "CE-DECE: learned L2 with outer loss CE + .5 DECE, Adam at .001 [Bohdal 2021]; without the published code's leak."
+        "CE-DECE: learned L2 with outer loss CE + .5 DECE, Adam at .001 [Bohdal 2021], without the leak of the code."
         return cls(**dict(learn='l2', outer='dece', ce_weight=1., cal_weight=.5, lr=1e-3) | changes)
 
     @classmethod
@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # default: one per class
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # else: one per class
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))

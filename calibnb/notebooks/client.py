@@ -64,7 +64,7 @@ def notebook_client():
 
     class NotebookClient(PapermillNotebookClient):
         "papermill's client with limited output and errors that name the cell."
-        size, idle, tail = 0, True, OutputTail()  # characters of the cell so far, True if the cell has ended, last output
+        size, idle, tail = 0, True, OutputTail()  # characters of the cell so far, has the cell ended, last output
 
         def execute_cell(self, cell, index):
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
@@ -76,7 +76,7 @@ def notebook_client():
                 raise NotebookError(f'a cell took longer than {self.timeout} s (cell {self.code_cells_executed})'
                                     ) from None
             except CellExecutionError as e:
-                if not any(o.output_type == 'error' for o in cell.outputs):  # the error message was lost in too much output
+                if not any(o.output_type == 'error' for o in cell.outputs):  # the message was lost in too much output
                     _add_output(cell, 'error', ename=e.ename, evalue=e.evalue, traceback=[e.traceback])
                 raise
 

@@ -68,7 +68,7 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'failed'
-            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may also name the line
+            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may name a line
 
     def cells(self)->list:
         "Return the values of `_COLUMNS`."
