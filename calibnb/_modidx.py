@@ -2027,6 +2027,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'calibnb.models.named._Float32.__torch_function__': ( '55_models/named.html#_float32.__torch_function__',
                                                                                             'calibnb/models/named.py'),
                                       'calibnb.models.named._as_network': ('55_models/named.html#_as_network', 'calibnb/models/named.py'),
+                                      'calibnb.models.named._first_line': ('55_models/named.html#_first_line', 'calibnb/models/named.py'),
                                       'calibnb.models.named._published_file': ( '55_models/named.html#_published_file',
                                                                                 'calibnb/models/named.py'),
                                       'calibnb.models.named._resized': ('55_models/named.html#_resized', 'calibnb/models/named.py'),

@@ -13,7 +13,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'convnets': ['SmallResNet', 'ResNet', 'WideResNet', 'DenseNet', 'VGG'],
     'sequences': ['TextCNN', 'TreeLSTM'],
     'named': [
-        'Torchvision', 'models', 'list_models', 'model_options', 'make_model', 'register_model', 'head_gradient_norm'
+        'Torchvision', 'Timm', 'models', 'list_models', 'model_options', 'make_model', 'register_model',
+        'head_gradient_norm'
     ],
     'clipping': ['clip_threshold', 'ClippedFeatures'],
 })

@@ -10,6 +10,7 @@ from .convnets import VGG as VGG
 from .sequences import TextCNN as TextCNN
 from .sequences import TreeLSTM as TreeLSTM
 from .named import Torchvision as Torchvision
+from .named import Timm as Timm
 from .named import models as models
 from .named import list_models as list_models
 from .named import model_options as model_options

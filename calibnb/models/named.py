@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 from ..core.options import pick
 from ..core.checks import as_tensor, at_least_float32, check_bool, check_logits
 from ..core.runtime import seeded
-from ..core.settings import one_line
 from ..core.plugins import Registry, registers
 from .classifier import Classifier, _check_image, MLP, SmallCNN
 from .convnets import DenseNet, ResNet, SmallResNet, VGG, WideResNet
@@ -58,8 +57,9 @@ class Torchvision(Classifier):
     def _load(self, path):
         try: self.body.load_state_dict(torch.load(path, map_location='cpu', weights_only=True))
         except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:
-            reason = str(e).splitlines()[0]
-            raise ValueError(f'weights: {path} does not hold the weights of this network ({reason})') from None
+            raise ValueError(f'weights: {path} does not hold the weights of this network ({_first_line(e)})') from None
+
+def _first_line(error): return str(error).partition('\n')[0]
 
 def _published_file(net, name)->Path:
     "Return the file of torchvision's pretrained weights in torch's cache; download the file if it is missing."
@@ -75,7 +75,7 @@ def _published_file(net, name)->Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(path), hash_prefix=digits, progress=False)
     except (OSError, RuntimeError) as e:
-        raise ValueError(f'weights: {name} of {net} cannot be downloaded ({one_line(str(e))}); where there is a '
+        raise ValueError(f'weights: {name} of {net} cannot be downloaded ({_first_line(e)}); where there is a '
                          f'network, download {url}, then copy the file to {path} or name it as weights') from None
     return path
 
@@ -100,7 +100,7 @@ class Timm(Classifier):
         try: self.body = timm.create_model(net, pretrained=pretrained, num_classes=0, in_chans=in_shape[0])
         except Exception as e:  # timm and its hub raise errors of many classes
             if not pretrained: raise
-            raise ValueError(f'pretrained: the weights of {net} cannot be loaded ({one_line(str(e))})') from None
+            raise ValueError(f'pretrained: the weights of {net} cannot be loaded ({_first_line(e)})') from None
         needs = self.body.default_cfg['input_size'][1:]
         if self.body.default_cfg.get('fixed_input_size') and tuple(needs) != seen[1:]:
             raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, {net} needs {needs[0]}x{needs[1]}; '
