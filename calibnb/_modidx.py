@@ -2022,6 +2022,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                       'calibnb.models.named._Float32.__torch_function__': ( '55_models/named.html#_float32.__torch_function__',
                                                                                             'calibnb/models/named.py'),
                                       'calibnb.models.named._as_network': ('55_models/named.html#_as_network', 'calibnb/models/named.py'),
+                                      'calibnb.models.named._downloaded': ('55_models/named.html#_downloaded', 'calibnb/models/named.py'),
                                       'calibnb.models.named._resized': ('55_models/named.html#_resized', 'calibnb/models/named.py'),
                                       'calibnb.models.named.head_gradient_norm': ( '55_models/named.html#head_gradient_norm',
                                                                                    'calibnb/models/named.py'),

@@ -8,7 +8,10 @@ training). The plans of all commands of `nbs/places.csv` with `quick=False` are 
 """
 import argparse
 import csv
+import inspect
 import io
+import os
+import re
 import sys
 from pathlib import Path
 
@@ -51,7 +54,8 @@ REWORDED = {  # part of a note in the facts -> our words
     "column 'ACE'; the text names Adaptive ECE, its definition is in a missing appendix":
         "the column is named ACE, the text names adaptive ECE",
     "column 'ACE' = Adaptive ECE by the text": "the column is named ACE, the text names adaptive ECE",
-    "printed 'CE (TS)'; how T was fitted is not stated": "printed as CE (TS); the paper does not state how T was fitted",
+    "printed 'CE (TS)'; how T was fitted is not stated":
+        "printed as CE (TS); the paper does not state how T was fitted",
     "printed 'Focal', gamma 1": "printed as Focal; γ is 1",
     "printed 'FL_gamma'": "printed as FL_γ",
     "as printed, 1.085 above the ECE of the same row": "1.085 above the ECE of the same row",
@@ -90,8 +94,8 @@ REWORDED = {  # part of a note in the facts -> our words
     "header row; chosen by ECE on the test data": "chosen by test ECE",
     "header row; the same as in Table 1": "the same as in Table 1",
     "the filled/hollow distinction of the triangle (t-test at 0.05) is lost in the text; our t against CE from the "
-    "printed means and sds, n = 5 each:": "the text has lost whether the triangle is filled (t-test at .05); t from the "
-                                          "printed means and sds, 5 runs each:",
+    "printed means and sds, n = 5 each:":
+        "the text lost whether the triangle is filled (t-test at .05); t from the printed means and sds of 5 runs:",
 }
 
 
@@ -226,6 +230,190 @@ def differences_of_figures(root, folder):
                 yield f"places.csv: {name}: {column} is {row[column]!r}, facts: {want!r}"
 
 
+# ---- settings of training
+
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny_imagenet": "Tiny-ImageNet", "svhn": "SVHN", "sst": "SST",
+        "20newsgroups": "20 Newsgroups", "imagefolder:/data/imagenet": "ImageNet", "gaussians": "five 2-D Gaussians"}
+NETWORKS = {"resnet18": "ResNet-18", "resnet32": "ResNet-32", "resnet50": "ResNet-50", "resnet110": "ResNet-110",
+            "vgg16": "VGG16", "wide_resnet": "Wide-ResNet", "densenet121": "DenseNet", "vit_b_16": "ViT-B/16",
+            "torchvision_resnet50": "ResNet-50", "text_cnn": "1-D CNN", "tree_lstm": "Tree-LSTM",
+            "mlp": "two-layer CNN"}  # the inputs have two numbers, so our two layers are not convolutions
+
+# paper -> loss and option in our plans, and how the facts write its values; the values that `loss_coefficients` names
+# must be among those of the plans
+COEFFICIENTS = {
+    "Mukhoti 2020": [("focal", "gamma", "FL"), ("label_smoothing", "eps", "LS"), ("mmce", "lam", "MMCE weight")],
+    "Lin 2025": [("dual_focal", "gamma", "DFL gamma"), ("bsce_gra", "gamma", "exponent")],
+    "Wang 2021": [("label_smoothing", "eps", "LS"), ("lp_norm", "alpha", "L1"), ("focal", "gamma", "FL")],
+    "meta-regularization": [("focal", "gamma", "Focal gamma"), ("label_smoothing", "eps", "LS"),
+                            ("mixup", "", "mixup alpha"), ("sece", "bandwidth", "h"), ("γ-Net", "tau", "tau"),
+                            ("γ-Net", "gamma0", "gamma starts at")],
+}
+GRIDS = {  # loss -> option, and its values in the column `grid`
+    "label_smoothing": ("eps", r"(?:LS|eps) ([^;]*)"),
+    "lp_norm": ("alpha", r"(?:L1|alpha) ([^;(]*)"),
+    "focal": ("gamma", r"(?:focal|gamma) ([^;]*)"),
+}
+
+
+def network_name(name):
+    "Return the name without its depth in brackets: 'Wide-ResNet' for 'Wide-ResNet (26-10)' and 'Wide-ResNet-26-10'."
+    name = name.split(" (")[0].replace("ResNet18", "ResNet-18").replace("ResNet50", "ResNet-50")
+    known = [ours for ours in NETWORKS.values() if name.startswith(ours)]
+    return known[0] if known else name.replace("8-layer ", "")
+
+
+def numbers_of(text):
+    "Return the numbers of a list, '0.01, 0.02, ..., 0.1' as eleven of them."
+    parts = [part.strip() for part in text.split(",")]
+    if "..." in parts:
+        i = parts.index("...")
+        first, second, last = (float(parts[j]) for j in (0, i - 1, i + 1))
+        return {round(first + k*(second - first), 6) for k in range(round((last - first)/(second - first)) + 1)}
+    found = [re.match(r"[\d.]*\d", part) for part in parts]
+    return {float(m[0]) for m in found if m}
+
+
+def first_number(text):
+    found = re.match(r"[\d.]*\d", text)
+    return float(found[0]) if found else None
+
+
+def stated(setting):
+    "Return what a row of settings states of a recipe: field -> value."
+    found = {}
+    for field, name in dict(epochs="epochs", lr="lr", lr_factor="lr_factor", batch_size="batch",
+                            weight_decay="weight_decay", momentum="momentum").items():
+        if (number := first_number(setting[name])) is not None:
+            found[field] = number
+    if setting["optimiser"] in ("SGD", "Adam", "AdaGrad"):
+        found["optimizer"] = setting["optimiser"].lower()
+    if drops := {int(n) for n in re.findall(r"\b\d+\b", setting["milestones"].split("(")[0])}:
+        found["milestones"] = drops
+    if "crop" in setting["augmentation"]:
+        found["augment"] = {"crop", "flip"}
+    if "cosine" in setting["lr"]:
+        found["schedule"] = "cosine"
+    if "best validation" in setting["selection"]:
+        found["keep"] = "val_error"
+    return found
+
+
+def plan_commands(root):
+    "Return paper -> commands: those of nbs/places.csv, and the sweeps of a paper."
+    prefixes = dict(zip(("mukhoti", "loss_study", "wang", "lin", "meta"), PAPERS))
+    commands = {paper: dict.fromkeys(row["command"] for row in read(root/"nbs"/"places.csv")
+                                     if row["paper"] == paper and row["command"]) for paper in PAPERS}
+    for path in sorted((root/"sweeps").glob("*.yaml")):
+        paper = next((paper for prefix, paper in prefixes.items() if path.name.startswith(prefix)), None)
+        if paper and not path.stem.endswith("_quick"):
+            commands[paper][f"calibnb sweep sweeps/{path.name}"] = None
+    return commands
+
+
+def planned_trainings(root):
+    "Return (paper, experiment, data, network) -> RunConfigs, of all plans with `quick=False`."
+    import plans
+    os.chdir(root)
+    by_part, found = {}, {}  # cifar10_gpu is a study of our own, and a report trains nothing
+    for paper, commands in plan_commands(root).items():
+        for part in dict.fromkeys(part for command in commands for part in command.split(" && ")):
+            if part not in by_part:
+                by_part[part] = [config for job in plans.jobs(part) for config in plans.trainings(job)]
+            for config in by_part[part]:
+                if config.data in DATA and "run report" not in part and config.experiment != "cifar10_gpu":
+                    key = paper, config.experiment, DATA[config.data], NETWORKS[config.model]
+                    found.setdefault(key, {}).setdefault(config.model_dump_json(), config)
+    return {key: list(configs.values()) for key, configs in found.items()}
+
+
+def value_of(config, loss, option):
+    "Return the coefficient of a RunConfig, if it has this loss."
+    from calibnb.losses.modules import loss_options
+    from calibnb.meta.learned import GammaNet
+    if loss == "mixup":
+        return config.recipe.mixup or None
+    if loss == "sece":
+        given = config.meta and config.meta.outer == "sece"
+        return config.meta.outer_args.get("bandwidth", loss_options("sece")["bandwidth"]) if given else None
+    if loss == "γ-Net":
+        given = config.meta and config.meta.learn == "gamma"
+        default = inspect.signature(GammaNet).parameters[option].default
+        return config.meta.learn_args.get(option, default) if given else None
+    if config.loss != loss or config.meta is not None:
+        return None
+    return config.loss_args.get(option, loss_options(loss).get(option))
+
+
+def of_setting(setting, trainings):
+    "Return the plans that a row of settings is about: experiment -> RunConfigs."
+    networks = {network_name(name) for name in re.split(r"[;,/] ", setting["network"])}
+    data = {name.strip() for name in re.split(r"[,(]", setting["data"])}
+    return {key: configs for key, configs in trainings.items()
+            if key[0] == setting["paper"] and key[2] in data and key[3] in networks}
+
+
+def differences_of_recipes(setting, key, configs):
+    want, name = stated(setting), ", ".join(key) + f" ({setting['experiment']})"
+    for field, value in want.items():
+        for ours in {str(getattr(c.recipe, field)): getattr(c.recipe, field) for c in configs}.values():
+            same = set(ours) >= value if isinstance(value, set) else ours == value
+            if not same:
+                yield f"settings: {name}: {field} is {ours}, facts: {value}"
+    if "8:1:1" in setting["validation"] and any(
+            c.data_args.get("val") != .1 or c.data_args.get("meta_val") != .1 for c in configs):
+        yield f"settings: {name}: not split 8:1:1"
+    if setting["pretrained"].startswith("yes") and not all(c.model_args.get("weights") for c in configs):
+        yield f"settings: {name}: random weights, facts: pretrained"
+    seeds = re.match(r"(\d+) \(seeds ([\d, ]+);", setting["repetitions"])
+    if seeds and {c.recipe.seed for c in configs} < {int(n) for n in seeds[2].split(",")}:
+        yield f"settings: {name}: seeds {sorted({c.recipe.seed for c in configs})}, facts: {seeds[2]}"
+
+
+def differences_of_coefficients(setting, name, configs):
+    for loss, option, label in COEFFICIENTS.get(setting["paper"], []):
+        found = re.search(rf"\b{label} ([\d., ]*\d)", setting["loss_coefficients"])
+        ours = {value_of(c, loss, option) for c in configs} - {None}
+        if found and not numbers_of(found[1]) <= ours:
+            yield f"settings: {name}: {label} is {sorted(ours)}, facts: {sorted(numbers_of(found[1]))}"
+
+
+def differences_of_grids(setting, key, configs):
+    "Compare the grids of the coefficients that [Wang 2021] tries with those of our studies."
+    of_figure = key[1] == "loss_comparison" if "1(d)" in setting["experiment"] else key[1] == "calibratability"
+    short = key[2] in ("CIFAR-100", "20 Newsgroups") and "up to 0.01" in setting["grid"]
+    for loss, (option, pattern) in GRIDS.items():
+        found = re.search(pattern, setting["grid"])
+        ours = {value_of(c, loss, option) for c in configs} - {None}
+        if not found or not ours or not of_figure:
+            continue
+        facts = {n for n in numbers_of(found[1]) if not (short and loss == "lp_norm" and n > .01)}
+        if not facts:  # values that only the figure shows
+            continue
+        if ours != facts if key[1] == "calibratability" else not facts <= ours:
+            yield f"settings: {', '.join(key)} ({setting['experiment']}): grid of {loss} is {sorted(ours)}, " \
+                  f"facts: {sorted(facts)}"
+
+
+def differences_of_settings(root, folder):
+    trainings, settings = planned_trainings(root), read(folder/"settings.csv")
+    print(f"{sum(map(len, trainings.values())):,} trainings of {len(trainings)} plans, {len(settings)} settings")
+    for setting in settings:
+        plans = of_setting(setting, trainings)
+        silent = "not stated" in setting["data"] or setting["network"] in ("none", "not stated")
+        if not plans and not silent:
+            name = ", ".join(setting[c] for c in ("paper", "experiment", "data", "network"))
+            yield f"settings: no plan: {name}"
+        for key, configs in plans.items():
+            yield from differences_of_recipes(setting, key, configs)
+            if setting["paper"] == "Wang 2021":
+                yield from differences_of_grids(setting, key, configs)
+        for data, network in dict.fromkeys(key[2:] for key in plans):
+            every = [c for key, configs in plans.items() if key[2:] == (data, network) for c in configs]
+            name = f"{setting['paper']}, {setting['experiment']}, {data}, {network}"
+            yield from differences_of_coefficients(setting, name, every)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="facts about the papers: tables.csv, figures.csv, settings.csv")
@@ -239,7 +427,8 @@ def main():
         (nbs/"tables.csv").write_text(to_text(table_rows(numbers), TABLE_COLUMNS), encoding="utf-8")
         places = with_panels(read(nbs/"places.csv"), read(args.folder/"figures.csv"))
         (nbs/"places.csv").write_text(to_text(places, list(places[0])), encoding="utf-8")
-    found = [*differences_of_numbers(args.root, args.folder), *differences_of_figures(args.root, args.folder)]
+    parts = differences_of_numbers, differences_of_figures, differences_of_settings
+    found = [line for part in parts for line in part(args.root.resolve(), args.folder.resolve())]
     print(*found, f"{len(found)} differences", sep="\n")
     sys.exit(bool(found))
 

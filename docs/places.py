@@ -47,7 +47,8 @@ def of_paper(paper, rows, plans, tables):
         ours = f"`{row['notebook']}`" if row["notebook"] else "not drawn yet"
         name = f"*{row['name']}*" if row["kind"] == "section" else f"`{row['name']}`"
         where = name if row["notebook"] else "–"
-        cells = [row["place"], row["shows"], panel_text(row), ours, where, row["data"], letter[row["command"]], row["note"]]
+        printed = row["place"], row["shows"], panel_text(row)
+        cells = [*printed, ours, where, row["data"], letter[row["command"]], row["note"]]
         return [cell or "–" if i < 7 else cell for i, cell in enumerate(cells)]
     def cost(command):
         plan = plans.get(command, dict(runs="–", gpu_hours=""))

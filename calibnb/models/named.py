@@ -28,13 +28,20 @@ def _resized(x, size):
     "Resize images to (B, C, size, size), with antialiasing if they shrink."
     return F.interpolate(x, (size, size), mode='bilinear', antialias=size < max(x.shape[-2:]))
 
+def _downloaded(weights)->dict:
+    "Return the state dictionary of torchvision's weights, from its cache or from the internet."
+    try: return weights.get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as e:
+        raise ValueError(f'weights: {weights.name} is neither in the cache of torch.hub nor could it be downloaded '
+                         f'({e}); download {weights.url} elsewhere and give its path') from None
+
 class Torchvision(Classifier):
     "A torchvision network with a new head."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (3, height, width) of the images
         net:str='resnet50', # 'resnet18', 'resnet50' or 'vit_b_16', which needs 224x224 pixels
-        weights:str|None=None, # path of a state dictionary, e.g. torchvision's file for ImageNet; None: random
+        weights:str|None=None, # torchvision's name, 'IMAGENET1K_V1', or the path of a state dictionary; None: random
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
         super().__init__()
@@ -47,7 +54,9 @@ class Torchvision(Classifier):
             raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 wants 224x224; resize=224 enlarges them')
         self.resize, self.values_each = resize, torch.Size(seen).numel()  # values of a resized sample
         self.body = torchvision.models.get_model(net, weights=None)
-        if weights is not None: self._load(weights)
+        named = torchvision.models.get_model_weights(net).__members__
+        if weights in named: self.body.load_state_dict(_downloaded(named[weights]))
+        elif weights is not None: self._load(weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
         setattr(owner, name, nn.Identity())

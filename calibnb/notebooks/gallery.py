@@ -48,7 +48,7 @@ def _printed_numbers(paper, place)->list[str]:
     numbers = paper_numbers()
     numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
     if not len(numbers): return []  # the loss study prints no numbers
-    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # a table of 63 columns is wide
+    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # better long than wide
     table.index = [_row_name(key) for key in table.index]
     return [f'{_numbers_heading(numbers)}:', markdown_table(table.fillna('–'))]
 

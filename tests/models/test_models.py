@@ -1,5 +1,6 @@
 "Networks: as many parameters as published, in two parts, the same from the same seed."
 import random
+from urllib.error import URLError
 
 import pytest
 import torch
@@ -72,6 +73,24 @@ def test_networks_of_torchvision(tmp_path):
     for path in tmp_path/"r18.pt", tmp_path/"absent.pt":
         with pytest.raises(ValueError, match="does not hold the weights of this network"):
             make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(path))
+
+
+def test_weights_by_the_name_of_torchvision(monkeypatch):
+    "Downloaded once, for the network of the name; a clear word where nothing can be downloaded."
+    import torchvision
+    peer = torchvision.models.resnet18(weights=None)
+    asked = []
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url",
+                        lambda url, *_, **__: asked.append(url) or peer.state_dict())
+    options = dict(net="resnet18", weights="IMAGENET1K_V1")
+    ours = make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
+    assert torch.equal(ours.body.conv1.weight, peer.conv1.weight) and "resnet18" in asked[0] and len(asked) == 1
+
+    def offline(*_, **__):
+        raise URLError("no network")
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(ValueError, match="IMAGENET1K_V1 is neither in the cache.*no network.*give its path"):
+        make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
 
 
 def test_small_images_are_enlarged():
