@@ -100,9 +100,12 @@ def test_negative_coefficients(study):
 
 
 def test_numbers_of_the_paper(study):
-    "Of cross-entropy, on svhn, cifar10, cifar100 and 20newsgroups."
-    want = [3.03, .72, .68, 1.82, 6.43, .95, .74, 2.51, 19.53, 1.35, 1.27, 2.19, 20.82, 3.11, 2.52, 4.18]
-    assert [float(v) for v in table(study, "paper")[-4][1:]] == want
+    "Of cross-entropy, on svhn, cifar10, cifar100 and 20newsgroups: ECE, accuracy, ECE + TS, T, ECE + HB."
+    want = [[3.03, 95., .72, 1.82, .68], [6.43, 90.46, .95, 2.51, .74], [19.53, 64.64, 1.35, 2.19, 1.27],
+            [20.82, 72.85, 3.11, 4.18, 2.52]]
+    row, = [r for r in table(study, "paper") if r[0] == "CE"]
+    value, sd = ([cell.partition(" ± ")[i] for cell in row[1:]] for i in (0, 2))
+    assert [float(v) for v in value] == sum(want, []) and len([s for s in sd if s]) == 16, "T has none"
 
 
 WRONG = """def get_runs(configs, of=get_runs, **options):
