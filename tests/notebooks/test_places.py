@@ -52,7 +52,8 @@ def test_every_panel_of_a_figure_is_there():
     for line in LINES:
         facts = tuple(line[column] for column in PANELS)
         assert all(facts) or not any(facts), line["place"]
-        assert bool(facts[0]) == ("Fig." in line["place"] or line["place"].startswith(("Supp", "Appendix"))), line["place"]
+        drawn = "Fig." in line["place"] or line["place"].startswith(("Supplement", "Appendix"))
+        assert bool(facts[0]) == drawn, line["place"]
         if facts[0]:
             assert panels.setdefault((line["paper"], line["place"], line["panel"]), facts) == facts, line["place"]
     counts = {paper: sum(key[0] == paper for key in panels) for paper in dict.fromkeys(key[0] for key in panels)}
