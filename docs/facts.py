@@ -414,10 +414,14 @@ def differences_of_settings(root, folder):
             yield from differences_of_coefficients(setting, name, every)
 
 
+PARTS = dict(numbers=differences_of_numbers, figures=differences_of_figures, settings=differences_of_settings)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="facts about the papers: tables.csv, figures.csv, settings.csv")
     parser.add_argument("--write", action="store_true", help="write the CSV files instead of comparing them")
+    parser.add_argument("--only", choices=PARTS, help="compare one part; the plans of settings take a minute or two")
     parser.add_argument("--root", type=Path, default=ROOT, help="a clone of calibnb (default: this one)")
     args = parser.parse_args()
     nbs = args.root/"nbs"
@@ -427,8 +431,8 @@ def main():
         (nbs/"tables.csv").write_text(to_text(table_rows(numbers), TABLE_COLUMNS), encoding="utf-8")
         places = with_panels(read(nbs/"places.csv"), read(args.folder/"figures.csv"))
         (nbs/"places.csv").write_text(to_text(places, list(places[0])), encoding="utf-8")
-    parts = differences_of_numbers, differences_of_figures, differences_of_settings
-    found = [line for part in parts for line in part(args.root.resolve(), args.folder.resolve())]
+    parts = [args.only] if args.only else PARTS
+    found = [line for part in parts for line in PARTS[part](args.root.resolve(), args.folder.resolve())]
     print(*found, f"{len(found)} differences", sep="\n")
     sys.exit(bool(found))
 
