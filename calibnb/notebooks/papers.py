@@ -136,6 +136,7 @@ def panel_text(row)->str:
     titles = dict(methods='Methods', paper_data='Data', network='Network', epochs='Epochs')
     details = [f'{title}: {row[column]}' for column, title in titles.items() if row[column] not in ('', 'none')]
     axes = row['y'] if row['x'] == row['y'] else f'{row["y"]} against {row["x"]}'
+    if row['x'] == 'not stated': axes = f'{row["y"]}; the other axis is not stated'
     return '. '.join([axes, *details])
 
 def _plan(plan):
