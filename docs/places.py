@@ -8,8 +8,10 @@ import re
 import sys
 from pathlib import Path
 
+from calibnb.notebooks.papers import figure_index, panel_text
+
 BEGIN, END = "<!-- begin: made from nbs/places.csv by `make sync` -->", "<!-- end -->"
-HEAD = ("place", "what it shows", "notebook", "figure, table or section", "data", "as printed", "note")
+HEAD = ("place", "what it shows", "in the paper", "notebook", "figure, table or section", "data", "as printed", "note")
 
 
 def read(path):
@@ -30,7 +32,7 @@ def hours(text):
 
 
 def numbers(tables):
-    "What of the paper's tables is in `nbs/papers.csv`, as a list."
+    "Return a list with the number of entries of each table in `nbs/papers.csv`."
     def told(table):
         what = f"{table['numbers']} numbers" if int(table["numbers"]) else "no number"
         return f"- {table['place']}: {what}" + (f"; missing: {table['missing']}" if table["missing"] else ", all")
@@ -45,8 +47,9 @@ def of_paper(paper, rows, plans, tables):
         ours = f"`{row['notebook']}`" if row["notebook"] else "not drawn yet"
         name = f"*{row['name']}*" if row["kind"] == "section" else f"`{row['name']}`"
         where = name if row["notebook"] else "–"
-        cells = [row["place"], row["shows"], ours, where, row["data"], letter[row["command"]], row["note"]]
-        return [cell or "–" if i < 6 else cell for i, cell in enumerate(cells)]
+        printed = row["place"], row["shows"], panel_text(row)
+        cells = [*printed, ours, where, row["data"], letter[row["command"]], row["note"]]
+        return [cell or "–" if i < 7 else cell for i, cell in enumerate(cells)]
     def cost(command):
         plan = plans.get(command, dict(runs="–", gpu_hours=""))
         return [letter[command], f"`{command}`", plan["runs"], hours(plan["gpu_hours"])]
@@ -57,7 +60,7 @@ def of_paper(paper, rows, plans, tables):
 
 def page(root):
     "The lines between the marks."
-    rows = read(Path(root)/"nbs"/"places.csv")
+    rows = figure_index()
     plans = {row["command"]: row for row in read(Path(root)/"nbs"/"plans.csv")}
     tables = read(Path(root)/"nbs"/"tables.csv")
     def of(paper, kept):

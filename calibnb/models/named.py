@@ -29,6 +29,19 @@ def _resized(x, size):
     "Resize images to (B, C, size, size), with antialiasing if they shrink."
     return F.interpolate(x, (size, size), mode='bilinear', antialias=size < max(x.shape[-2:]))
 
+def _first_line(error): return str(error).partition('\n')[0]
+
+def _published(net, name)->dict:
+    "Return the state dictionary of torchvision's weights, from torch's cache or from the internet."
+    import torchvision
+    known = torchvision.models.get_model_weights(net).__members__
+    if name not in known:
+        raise ValueError(f'weights: {name!r} is neither a file nor one of {", ".join(map(repr, known))}')
+    try: return known[name].get_state_dict(progress=False, check_hash=True)
+    except (OSError, RuntimeError) as e:
+        raise ValueError(f'weights: {name} of {net} is not in the cache of torch.hub and cannot be downloaded '
+                         f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
+
 class Torchvision(Classifier):
     "A torchvision network with a new head."
     def __init__(self,
@@ -48,36 +61,19 @@ class Torchvision(Classifier):
             raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 needs 224x224; resize=224 enlarges them')
         self.resize, self.values_each = resize, torch.Size(seen).numel()  # values of a resized sample
         self.body = torchvision.models.get_model(net, weights=None)
-        if weights is not None: self._load(weights if Path(weights).exists() else _published_file(net, weights))
+        if weights is not None: self._load(net, weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
         setattr(owner, name, nn.Identity())
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
-    def _load(self, path):
-        try: self.body.load_state_dict(torch.load(path, map_location='cpu', weights_only=True))
+    def _load(self, net, weights):
+        if not Path(weights).exists():
+            self.body.load_state_dict(_published(net, weights))
+            return
+        try: self.body.load_state_dict(torch.load(weights, map_location='cpu', weights_only=True))
         except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:
-            raise ValueError(f'weights: {path} does not hold the weights of this network ({_first_line(e)})') from None
-
-def _first_line(error): return str(error).partition('\n')[0]
-
-def _published_file(net, name)->Path:
-    "Return the file of torchvision's pretrained weights in torch's cache; download the file if it is missing."
-    import torchvision
-    published = torchvision.models.get_model_weights(net).__members__
-    if name not in published:
-        raise ValueError(f'weights: {name!r} is neither a file nor one of {", ".join(map(repr, published))}')
-    url = published[name].url
-    path = Path(torch.hub.get_dir())/'checkpoints'/url.rsplit('/', 1)[1]
-    if path.exists(): return path
-    digits = path.stem.rpartition('-')[2]  # a file's name ends with the first digits of the file's SHA-256
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), hash_prefix=digits, progress=False)
-    except (OSError, RuntimeError) as e:
-        raise ValueError(f'weights: {name} of {net} cannot be downloaded ({_first_line(e)}); where there is a '
-                         f'network, download {url}, then copy the file to {path} or name it as weights') from None
-    return path
+            raise ValueError(f'weights: {weights} does not hold the weights of this network ({_first_line(e)})') from None
 
 # %% ../../nbs/55_models/04_named.ipynb #5d1e9a27
 class Timm(Classifier):

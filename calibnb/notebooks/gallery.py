@@ -13,7 +13,7 @@ from urllib.parse import quote
 from ..core.atomic import atomic_write
 from ..core.text import markdown_text
 from .pages import markdown_table, open_png, png_outputs
-from .papers import figure_index, paper_numbers, paper_table
+from .papers import figure_index, panel_text, paper_numbers, paper_table
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
 def named_outputs(notebook)->dict:
@@ -48,9 +48,9 @@ def _printed_numbers(paper, place)->list[str]:
     numbers = paper_numbers()
     numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
     if not len(numbers): return []  # the loss study prints no numbers
-    table = paper_table(paper, ('data', 'model', 'metric'), place=place).T  # long tables read better than wide tables
+    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # better long than wide
     table.index = [_row_name(key) for key in table.index]
-    return [f'{_numbers_heading(numbers)}:', markdown_table(table.map('{:g}'.format).replace('nan', '–'))]
+    return [f'{_numbers_heading(numbers)}:', markdown_table(table.fillna('–'))]
 
 def _numbers_heading(numbers)->str:
     "Return a heading with the test samples and trainings of the numbers, if the paper states one value for all."
@@ -85,8 +85,9 @@ def _sentence(text)->str:
 def _paragraphs(directory, row, outputs)->list[str]:
     "Return the paragraphs of a row, below the heading of its figure or table."
     notes = [_sentence(row['note'])] if row['note'] and row['notebook'] else []
+    printed = [_sentence(f'in the paper: {panel_text(row)}')] if panel_text(row) else []
     made = [f'As printed ({row["data"]}): `{row["command"]}`'] if row['command'] else []
-    return [_sentence(row['shows']), _our_output(directory, row, outputs), *notes, *made]
+    return [_sentence(row['shows']), *printed, _our_output(directory, row, outputs), *notes, *made]
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #2328f8c0
 def write_paper_pages(

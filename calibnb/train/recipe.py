@@ -155,14 +155,15 @@ class Recipe(Settings):
 
     quick = _preset('quick', 'Small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradient clip 2.')
     cifar = _preset('cifar', 'CIFAR and SVHN [Mukhoti 2020]: batch 128, drops after epochs 150 and 250 of 350.')
-    reference_training = _preset('reference_training', "CIFAR by the reference repositories: summed losses, clip 2.")
+    reference_training = _preset('reference_training', 'CIFAR, and Tiny ImageNet of [Meta-regularization], by the '
+                                                       'reference repositories: summed losses, clip 2.')
     wang2021 = _preset('wang2021', 'CIFAR by the code of [Wang 2021]: batch 512, drops after epochs 100 and 150.')
     tiny_imagenet = _preset('tiny_imagenet', 'Tiny ImageNet: drops after epochs 40 and 60 of 100 '
-                                             '[Mukhoti 2020; Meta-regularization; Lin 2025].')
+                                             '[Mukhoti 2020; Lin 2025].')
     sst = _preset('sst', 'Tree-LSTM on SST: AdaGrad, lowest validation error [Mukhoti 2020], batch 25 [Tai 2015].')
     newsgroups = _preset('newsgroups', '1-D CNN on 20 Newsgroups, drop after epoch 50 [Wang 2021]; '
                                        'the paper names neither optimiser nor length: we use Adam, 100 epochs.')
-    fine_tune = _preset('fine_tune', 'ViT-B/16 for 50 epochs [Lin 2025]; the paper names no optimiser: we use AdamW.')
+    fine_tune = _preset('fine_tune', 'Fine-tuning of ViT-B/16 for 50 epochs [Lin 2025]; no optimiser stated: AdamW.')
     imagenet = _preset('imagenet', 'ImageNet by Adam and a cosine for 90 epochs [Lin 2025]; the paper names '
                                    'neither learning rate nor batch size: we use 1e-3 and 256.')
     cifar_gpu = _preset('cifar_gpu', '`cifar`, faster on GPUs: bf16, channels last, compiled.')

@@ -75,25 +75,22 @@ def test_networks_of_torchvision(tmp_path):
         make_model("torchvision_resnet50", 5, (3, 64, 64), weights=str(tmp_path/"r18.pt"))
 
 
-def test_published_weights_are_downloaded_once_and_checked(tmp_path, monkeypatch):
+def test_weights_by_the_name_of_torchvision(monkeypatch):
+    "Downloaded once, for the network of the name; a clear message where nothing can be downloaded."
     import torchvision
-    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path/"hub"))
     peer = torchvision.models.resnet18(weights=None)
+    asked = []
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url",
+                        lambda url, *_, **__: asked.append(url) or peer.state_dict())
     options = dict(net="resnet18", weights="IMAGENET1K_V1")
+    ours = make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
+    assert torch.equal(ours.body.conv1.weight, peer.conv1.weight) and "resnet18" in asked[0] and len(asked) == 1
 
-    def offline(*args, **kwargs): raise URLError("no network")
-    monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
-    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 cannot be downloaded .*no network.* copy the file"):
+    def offline(*_, **__):
+        raise URLError("no network")
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
+    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 is not in the cache.*no network.*give its path"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
-
-    def download(url, path, hash_prefix, progress):
-        assert url.endswith("resnet18-f37072fd.pth") and hash_prefix == "f37072fd"
-        torch.save(peer.state_dict(), path)
-    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
-    for _ in "online", "offline":
-        ours = make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
-        assert torch.equal(ours.body.conv1.weight, peer.conv1.weight)
-        monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(ValueError, match="'absent.pt' is neither a file nor one of 'IMAGENET1K_V1'"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights="absent.pt")
 

@@ -146,7 +146,9 @@ WRONG = dict(  # experiment -> (values, message)
     calibratability=[
         (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=19), "epochs: 19"), (dict(resamples=1), "resamples: 1"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(least_ratio=0.0), "least_ratio: 0.0"),
-        (dict(data="mnist"), "data: 'mnist'"), (dict(data="svhn"), "set quick to False")],
+        (dict(data="mnist"), "data: 'mnist'"), (dict(data="svhn"), "set quick to False"),
+        (dict(model="resnet110"), "set quick to False"), (dict(quick=False, model="vgg16"), "model: 'vgg16'"),
+        (dict(quick=False, data="20newsgroups", model="resnet110"), "texts have a 1-D CNN; leave model out")],
     evidence=[
         (dict(n_boot=49), "n_boot: 49"), (dict(after="best"), "after: 'best'"),
         (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),

@@ -12,7 +12,7 @@ from conftest import ROOT, on_processes
 
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import Notebook, list_experiments
-from calibnb.notebooks.papers import figure_index, paper_numbers, paper_tables
+from calibnb.notebooks.papers import figure_index, paper_numbers, paper_tables, read_rows
 from calibnb.sweep.spec import expand
 from calibnb.sweep.typed import typed_spec
 
@@ -20,7 +20,9 @@ sys.path.insert(0, str(ROOT/"docs"))
 import places  # noqa: E402
 import plans  # noqa: E402
 
-COLUMNS = ["paper", "place", "shows", "kind", "notebook", "name", "data", "command", "note"]
+PANELS = ["x", "y", "methods", "paper_data", "network", "epochs"]
+COLUMNS = ["paper", "place", "panel", "shows", "kind", "notebook", "name", "data", *PANELS, "command", "note"]
+LINES = read_rows("places.csv")
 ROWS = figure_index()
 DRAWN = [row for row in ROWS if row["notebook"]]
 COMMANDS = {row["command"]: row for row in DRAWN}
@@ -40,22 +42,35 @@ def test_the_file_is_whole():
 def test_rows_of_a_paper_stand_together_and_none_is_there_twice():
     papers = [paper for paper, _ in groupby(row["paper"] for row in ROWS)]
     assert len(papers) == 5 and len(set(papers)) == 5
-    named = [(row["paper"], row["place"], row["notebook"], row["kind"], row["name"]) for row in DRAWN]
+    named = [(row["paper"], row["place"], row["panel"], row["notebook"], row["kind"], row["name"]) for row in LINES]
     assert len(named) == len(set(named))
 
 
-def tables_of(place):
-    "The numbers of the tables that a place speaks of: of 'Tables 1 to 5' 1, 2, 3, 4, 5."
-    found = re.fullmatch(r"Tables? (\d+)(?: (?:to|and) (\d+))?", place)
-    return set(range(int(found[1]), int(found[2] or found[1]) + 1)) if found else set()
+def test_every_panel_of_a_figure_is_there():
+    "Each panel has its axes, methods, data, network and epochs, the same in each row; a table has none."
+    panels = {}
+    for line in LINES:
+        facts = tuple(line[column] for column in PANELS)
+        assert all(facts) or not any(facts), line["place"]
+        drawn = "Fig." in line["place"] or line["place"].startswith(("Supplement", "Appendix"))
+        assert bool(facts[0]) == drawn, line["place"]
+        if facts[0]:
+            assert panels.setdefault((line["paper"], line["place"], line["panel"]), facts) == facts, line["place"]
+    counts = {paper: sum(key[0] == paper for key in panels) for paper in dict.fromkeys(key[0] for key in panels)}
+    assert counts == {"Mukhoti 2020": 9, "loss study": 1, "Wang 2021": 17, "Lin 2025": 31, "meta-regularization": 11}
+
+
+def test_what_is_not_known_is_said_only_where_the_paper_is_silent():
+    "A figure of a paper that we know has axes; a note never says that we do not know what the paper prints."
+    assert not [line["place"] for line in LINES if "not known" in line["note"]]
+    silent = {(line["paper"], line["place"]) for line in LINES if "not stated" in (line["x"], line["y"])}
+    assert silent == {("Lin 2025", "Fig. 3")}
 
 
 def test_places_of_numbers_are_there():
-    "Where a number was printed has a row, or is among the tables of one."
-    for paper, place in set(map(tuple, paper_numbers()[["paper", "place"]].to_numpy())):
-        of_paper = [row["place"] for row in ROWS if row["paper"] == paper]
-        tables = tables_of(place)
-        assert place in of_paper or any(tables and tables <= tables_of(other) for other in of_paper), (paper, place)
+    "The place of each number has a row."
+    places_of_rows = {(line["paper"], line["place"]) for line in LINES}
+    assert set(map(tuple, paper_numbers()[["paper", "place"]].to_numpy())) <= places_of_rows
 
 
 def test_every_table_says_how_much_of_it_is_there():
@@ -66,9 +81,29 @@ def test_every_table_says_how_much_of_it_is_there():
                for place, part in paper_numbers().groupby(["paper", "place"])}
     said = {(t.paper, t.place): (t.settings, t.measures, t.numbers) for t in paper_tables().itertuples(index=False)}
     assert {place: numbers for place, numbers in said.items() if numbers[-1]} == counted
+    assert len(said) == 23 and len(paper_numbers()) == 1363
     for table in paper_tables().itertuples(index=False):
-        full = table.numbers == table.settings*table.measures or table.place == "text"
-        assert table.missing or full, table
+        assert bool(table.missing) == (str(table.numbers) != table.printed), table
+        grid = table.numbers == table.settings*table.measures
+        assert grid or table.paper == "meta-regularization" and table.place in ("Table 1", "Table 3"), table
+
+
+def test_numbers_that_two_tables_print_are_equal():
+    "Of one paper, data set, network, method and measure; one table is rounded to two digits."
+    numbers = paper_numbers()
+    numbers = numbers[numbers.place.str.startswith("Table")]
+    for what, group in numbers.groupby(["paper", "data", "model", "method", "metric"]):
+        assert group.value.round(2).nunique() == 1, what
+        assert len(group) < 4, what
+
+
+def test_numbers_are_printed_numbers():
+    "A share is in per cent, and a mark and a coefficient belong to the tables that print them."
+    for row in read_rows("papers.csv"):
+        value = float(row["value"])
+        assert not row["metric"].partition(" +")[0].endswith("%") or 0 <= value <= 100, row
+        assert row["mark"] in ("", "underline", "▲", "▼") and (row["mark"] == "" or row["paper"] == "Wang 2021")
+        assert bool(row["coefficient"]) == (row["paper"] == "Wang 2021" and row["method"] != "CE"), row
 
 
 def test_how_sure_a_number_is():
@@ -76,14 +111,13 @@ def test_how_sure_a_number_is():
     numbers = paper_numbers()
     stated = {data: set(of_data.n_test.dropna()) for data, of_data in numbers.groupby("data")}
     ten_thousand = dict.fromkeys(["CIFAR-10", "CIFAR-100", "Tiny-ImageNet"], {10_000})
-    assert {data: n for data, n in stated.items() if n} == ten_thousand
+    assert {data: n for data, n in stated.items() if n} == ten_thousand | {"SST": {1_821}}
     tables = numbers[numbers.place.str.startswith("Table")]
     runs = {paper: set(of_paper.runs) for paper, of_paper in tables.dropna(subset="runs").groupby("paper")}
-    assert runs == {"Lin 2025": {3}, "meta-regularization": {5}}
-    assert not (numbers.sd <= 0).any()
-    lacking = {(t.paper, t.place) for t in paper_tables().itertuples() if "standard deviations" in t.missing}
-    of_those = numbers.set_index(["paper", "place"]).loc[sorted(lacking)]
-    assert of_those.sd.isna().any(), "say in nbs/tables.csv that they are there"
+    assert runs == {"Lin 2025": {3}, "meta-regularization": {5}, "Wang 2021": {5}}
+    assert not (numbers.sd < 0).any() and (numbers.sd.notna().groupby(numbers.paper).sum() > 0).to_dict() == {
+        "Lin 2025": False, "Mukhoti 2020": False, "Wang 2021": True, "meta-regularization": True}
+    assert numbers.sd.notna().sum() == 204 + 24 + 32 + 32
 
 
 def test_no_number_is_there_twice():

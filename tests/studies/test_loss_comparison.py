@@ -159,7 +159,8 @@ def ce(logits, target): return mine(logits, target)
 def test_the_settings_of_the_papers_can_be_planned(mine):
     "Other losses are planned beside those of the paper, a row each, unless they cannot have one."
     wang, study = (plan(STUDY, paper=paper, n_seeds=1) for paper in ("wang2021", "loss_study"))
-    assert len(wang) == 3*(1 + 5 + 5 + 5)
+    assert len(wang) == 3*(1 + 25 + (10 + 2) + 5), "Fig. 1 d has grids of its own, and .001 and .005 are in Fig. 1 b"
+    assert len(plan(STUDY, data="cifar100", n_seeds=1)) == 3*(1 + 5 + 3 + 5)
     assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in wang} == {("resnet32", 200, 512)}
     assert {c.loss_args["gamma"] for c in wang if c.loss == "focal"} == {1., 3., 5., 7., 9.}
     assert len(study) == 3*(1 + 3 + 2 + 3) and {c.model for c in study} == {"resnet18", "resnet50", "vgg16"}

@@ -159,4 +159,4 @@ def test_a_gallery_has_a_page(root, training, tmp_path):
 
 def test_numbers_of_the_papers_are_cited_right():
     assert paper_value("Lin 2025", place="Table 6", method="BSCE-GRA-4") == 1.13
-    assert paper_value("Mukhoti 2020", data="CIFAR-100", method="FL-3", metric="ECE % + TS") == 1.97
+    assert paper_value("Mukhoti 2020", data="CIFAR-100", model="ResNet-50", method="FL-3", metric="ECE % + TS") == 1.97

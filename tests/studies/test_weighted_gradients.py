@@ -127,7 +127,7 @@ def test_what_is_drawn_of_the_first_repetition(root, study):
     kept = first.recorded("confidence_histogram")
     assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [697*15]*4
     assert kept["wrong"][-1].sum() == (~first.predictions("test").hit).sum()
-    assert first.config.recorders == ("gradient_norms", "confidence_histogram")
+    assert first.config.recorders == ("gradient_norms", "confidence_histogram", "calibration_errors")
     assert second.config.recorders == ("gradient_norms",)
 
 
@@ -194,8 +194,13 @@ def test_what_the_paper_does_not_claim_is_not_held_against_it(study):
 
 
 def test_beside_the_paper(study):
-    row, = [r for r in table(study, "paper") if r[0] == "BSCE-GRA"]
-    assert [float(v) for v in row[1:8]] == [.74, .74, 1.59, 1.59, 4.57, 1.47, 94.69]
+    head, *lines = table(study, "paper")
+    printed = {tuple(line[:2]): dict(zip(head[2:], line[2:])) for line in lines}
+    assert len(printed) == 3*7, "three data sets; accuracy and three errors before and after temperature scaling"
+    measures = ["ECE %", "ECE % + TS", "accuracy %", "AdaECE %", "CW % + TS"]
+    assert [printed["CIFAR-10", m]["BSCE-GRA"] for m in measures] == ["0.74", "0.74", "94.69", "0.71", "0.38"]
+    assert printed["CIFAR-10", "ECE %"]["1-consistency"] == "0.98"
+    assert not printed["CIFAR-100", "ECE %"]["1-consistency"]
 
 
 def test_the_full_setting_can_be_planned():
