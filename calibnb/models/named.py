@@ -73,7 +73,8 @@ class Torchvision(Classifier):
             return
         try: self.body.load_state_dict(torch.load(weights, map_location='cpu', weights_only=True))
         except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:
-            raise ValueError(f'weights: {weights} does not hold the weights of this network ({_first_line(e)})') from None
+            reason = _first_line(e)
+            raise ValueError(f'weights: {weights} does not hold the weights of this network ({reason})') from None
 
 # %% ../../nbs/55_models/04_named.ipynb #5d1e9a27
 class Timm(Classifier):
