@@ -38,7 +38,7 @@ def _claims()->dict:
     rows, first = read_rows('claims.csv'), {}
     for row in rows:
         for name in _objects(row['place']):
-            for section in _sections(row['place'])[:1]:
+            for section in filter(None, _sections(row['place'])):  # not the abstract
                 key = row['paper'], name
                 first[key] = min(section, first.get(key, section))
     def position(row):
