@@ -147,14 +147,15 @@ def decide(
     claims,          # list of Claim, all of one study
     data:str='',     # data set of the claims that name none
 )->list[Finding]:    # in the same order
-    "Decide claims together, with Holm's correction over the tests of each kind."
+    "Decide claims together, with Holm's correction over the tests of each family: a paper, or ours, on a data set."
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     tested = [claim for claim in claims if claim.kind != 'identity']
     tests = [{rival: _test(m) for rival, m in claim.margins.items()} for claim in tested]
     deciding = [_deciding_rival(rivals) for rivals in tests]
     adjusted = np.empty(len(tested))
-    for kind in KINDS:
-        indices = [i for i, claim in enumerate(tested) if claim.kind == kind]
+    families = [(claim.kind, claim.id.partition('-')[0], claim.data) for claim in tested]
+    for family in set(families):
+        indices = [i for i, other in enumerate(families) if other == family]
         adjusted[indices] = holm([deciding[i][1] for i in indices])
     found = {id(claim): _tested_finding(claim, rivals, *rival_and_p, p)
              for claim, rivals, rival_and_p, p in zip(tested, tests, deciding, adjusted)}
