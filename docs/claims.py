@@ -1,4 +1,4 @@
-"""The claims of the papers in `nbs/claims.csv`: fill in which studies ask them, and compare them with a folder of facts.
+"""The claims of the papers in `nbs/claims.csv`: fill in which studies ask them, or compare them with facts.
 
 `make sync` calls this without an argument: the column `asked` lists the studies whose code names a claim's id. With the
 path of a folder, print each difference from its `claims.csv`, which holds what the papers say, and exit with 1 if there

@@ -61,6 +61,7 @@ def resampled_errors(
     K, size = probs.shape[1], resamples.size[:, 0]
     of_class = torch.zeros_like(size)
     for k in range(K):
-        of_class += _sums(resamples, bin_ids(probs[:, k], n_bins), (target == k).double() - probs[:, k], n_bins).abs().sum(1)
+        of_class += _sums(resamples, bin_ids(probs[:, k], n_bins), (target == k).double() - probs[:, k],
+            n_bins).abs().sum(1)
     found = resampled_top_label(conf, pred == target, resamples, n_bins, suffix)
     return found | {f'classwise_ece{suffix}': (of_class/size/K).numpy()}

@@ -97,16 +97,16 @@ _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items(
 def _marker(found)->str:
     "Return the marker of the verdicts on one data set, with links to the studies; `found` is of `read_verdicts`."
     if not found: return ''
-    studies = list(dict.fromkeys(v['notebook'] for v in found))
-    links = ' '.join(f'[{_MARKERS[joint_verdict(v["verdict"] for v in found if v["notebook"] == study)]}]({study}.ipynb)'
-                     for study in studies)
-    return links
+    by_study = {}
+    for v in found: by_study.setdefault(v['notebook'], []).append(v['verdict'])
+    return ' '.join(f'[{_MARKERS[joint_verdict(verdicts)]}]({study}.ipynb)' for study, verdicts in by_study.items())
 
 def _claim_table(paper, verdicts)->list[str]:
     "Return the claims of a paper as paragraphs: one row for a claim, with a marker for each data set."
     rows = paper_claims(paper)
     sets = dict.fromkeys(v['data'] for row in rows for v in verdicts.get(row['id'], []))
-    heads = ['id', 'place', 'claim', 'scope', "the paper's own numbers", *(name or 'no data' for name in sets), 'not asked']
+    heads = ['id', 'place', 'claim', 'scope', "the paper's own numbers", *(name or 'no data' for name in sets),
+        'not asked']
     def cells(row):
         found = verdicts.get(row['id'], [])
         missing = '' if found else row['cannot'] or row['open']

@@ -139,7 +139,8 @@ def _tested_finding(claim, tests, rival, p, adjusted):
     return _finding(claim, verdict, effect)
 
 def _finding(claim, verdict, effect=None):
-    return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by, paper=claim.source,
+    return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by,
+        paper=claim.source,
                    ours=claim.ours, verdict=verdict, effect=effect)
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #f1becdbe

@@ -72,7 +72,8 @@ def test_claims_of_the_table(root, study):
     nearer = [from_one(a) - from_one(b) for a, b in zip(ce, focal)]
     assert margin(study, "the temperature of FL-3 is nearer") == pytest.approx(np.mean(nearer))
     best = finding(study, "FL-3 has the lowest ECE of the five")
-    assert (best.id, best.data) == ("mukhoti-19", "digits") and best.paper.startswith("Mukhoti 2020, Section 4, Table 1")
+    assert (best.id, best.data) == ("mukhoti-19", "digits")
+    assert best.paper.startswith("Mukhoti 2020, Section 4, Table 1")
     others = [loss for loss in LOSSES.values() if loss != "focal"]
     differences = [eces(of(root, loss)).mean() - eces(focal).mean() for loss in others]
     assert any(best.effect.value == pytest.approx(difference) for difference in differences)
@@ -103,8 +104,9 @@ def test_margins_are_of_the_histories(root, study):
     assert margin(study, "the entropy of wrong test samples is higher with each") in map(approx, higher)
     assert margin(study, "FL-3 ends with a lower ECE") == approx(eces(ce).mean() - eces(focal).mean())
     drop = ce[0].config.recipe.milestones[0]
-    def norm(runs, before): return np.mean([(r.history["weight_norm"][:drop] if before else r.history["weight_norm"][drop:])
-                                            for r in runs])
+    def norm(runs, before):
+        norms = [r.history["weight_norm"] for r in runs]
+        return np.mean([of_run[:drop] if before else of_run[drop:] for of_run in norms])
     order = [ce, *every.values()]
     parts = [norm(runs, True) - norm(ce, True) for runs in every.values()]
     parts += [norm(more, False) - norm(less, False) for more, less in zip(order, order[1:])]
