@@ -116,14 +116,14 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
         for key, n in nbformat.read(path, 4).metadata["findings"].items():
             others[key.partition(":")[0]] += n
     n, (holds, mixed, contradicted, alike, undecided) = counted(on_small)
-    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each counted once: {holds} hold "
-             f"where they are decided, {mixed} hold in part, {contradicted} are contradicted, {alike} show no difference "
-             f"and {undecided} are undecided; {others['ours']} observations of our own and {others['identity']} "
-             f"identities are counted apart.")
+    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: {holds} "
+             f"hold where they are decided, {mixed} hold in part, {contradicted} are contradicted, {alike} show no "
+             f"difference and {undecided} are undecided; {others['ours']} observations of our own and "
+             f"{others['identity']} identities are counted apart.")
     n, (holds, mixed, contradicted, alike, undecided) = counted(on_images)
-    images = (f"Verdicts on {n} claims of papers, each counted once, asked of it, of sentences and of data with a known "
-              f"truth: {holds} hold where they are decided, {mixed} hold in part, {contradicted} contradicted, {alike} no "
-              f"difference, {undecided} undecided")
+    images = (f"Verdicts on {n} claims of papers, each counted once, asked of it, of sentences and of data with a "
+              f"known truth: {holds} hold where they are decided, {mixed} hold in part, {contradicted} contradicted, "
+              f"{alike} no difference, {undecided} undecided")
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     assert small in readme, small
     assert images in readme, images
