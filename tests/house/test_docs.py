@@ -117,9 +117,9 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
             others[key.partition(":")[0]] += n
     n, (holds, mixed, contradicted, alike, undecided) = counted(on_small)
     small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: {holds} "
-             f"hold, {mixed} hold on some data sets only, {contradicted} are contradicted, {alike} show no difference and "
-             f"{undecided} are undecided; {others['ours']} observations of our own and {others['identity']} identities "
-             "are counted apart.")
+             f"hold, {mixed} hold on some data sets only, {contradicted} are contradicted, {alike} show no difference "
+             f"and {undecided} are undecided; {others['ours']} observations of our own and {others['identity']} "
+             "identities are counted apart.")
     n, (holds, mixed, contradicted, alike, undecided) = counted(on_images)
     images = (f"Verdicts on {n} claims of papers, on CIFAR-10, SST and data with known probabilities, each counted "
               f"once: {holds} hold, {mixed} hold on some data sets only, {contradicted} contradicted, {alike} no "
