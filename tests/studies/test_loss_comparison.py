@@ -98,7 +98,7 @@ def test_the_test_set_does_not_change_with_the_training_set(root, study):
 
 
 def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
-    claim = "entropy regularisation, its coefficient chosen"
+    claim = "entropy regularisation, its coefficient chosen, lowers"
     deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, claim).effect.note]
     hidden = NETWORKS[deciding]
     gains = eces(of(root, "ce", hidden)) - eces(chosen(root, hidden, "entropy", "alpha", (.1, .5)))
