@@ -155,7 +155,8 @@ def _plain(logits, target, weight, detach):
     "Return u(p, y) times the cross-entropy of each sample, for autograd."
     lp = LogProbs(logits, target)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach): u = weight(lp)
-    return -lp.log_p_y*u
+    ce = -lp.log_p_y.clamp_min(-_largest_ce(lp.log_p_y))  # an infinite one times a derivative of 0 is nan
+    return ce*u
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):

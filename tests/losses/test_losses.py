@@ -786,3 +786,11 @@ def test_gradients_of_the_largest_logits_are_not_nan(name, dtype):
         loss = make_loss(name)(logits, target)
         gradient, = torch.autograd.grad(loss, logits)
         assert not loss.isnan() and not gradient.isnan().any()
+
+
+def test_a_weight_that_autograd_differentiates_gives_no_nan_either():
+    big = .95*torch.finfo(torch.float32).max
+    logits = torch.tensor([[big, -big, 0.], [0., 1., 2.]], requires_grad=True)
+    loss = weights.weighted_ce(logits, torch.tensor([1, 1]), lambda lp: lp.d_y.square() + .1, reduction="sum")
+    gradient, = torch.autograd.grad(loss, logits)
+    assert loss.isfinite() and gradient.isfinite().all() and gradient[1].any()
