@@ -150,7 +150,7 @@ def test_what_is_the_wrong_way_round_turns_the_margin(root, study):
     for start in ("the fitted temperature rises at each step",
                   "before calibration inverse focal loss has the higher ECE"):
         assert margin(study, start) > 0 > margin(broken, start), start
-    for start in ("IFL-2 spreads them wider", "with 20 validation samples TS has a lower ECE",
+    for start in ("IFL-2 spreads the largest logits wider", "with 20 validation samples TS has a lower ECE",
                   "samples learned early have larger logits"):
         assert margin(study, start) > 0, start
 

@@ -94,7 +94,7 @@ def test_three_seeds_decide_nothing_and_say_what_would(study):
 
 def test_what_has_no_runs_waits(study):
     waiting, = [row for row in claims(study) if "lower ECE than γ learned by CE" in row["claim"]]
-    assert waiting["verdict"] == "no seed has all of FLγ-SECE, FLγ-CE yet" and not waiting["D"]
+    assert waiting["verdict"] == "no seed has all of FLγ-CE, FLγ-SECE yet" and not waiting["D"]
 
 
 def test_every_claim_has_its_hours_and_machine(study):

@@ -153,7 +153,7 @@ def test_a_gallery_has_a_page(root, training, tmp_path):
         copy_notebook(folder, tmp_path)
     page = write_gallery(tmp_path, ["train"]).read_text(encoding="utf-8")
     assert page.index("## [One training") < page.index("(loss_geometry.ipynb)")
-    assert "Claims of papers: " in page and "Identities: " in page
+    assert "Observations: " in page and "Identities: " in page
     assert all((tmp_path/f"{n}.png").stat().st_size < 200_000 for n in ("train", "loss_geometry"))
 
 
