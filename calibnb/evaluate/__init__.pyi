@@ -4,6 +4,8 @@ from .measures import Scored as Scored
 from .measures import measure_all as measure_all
 from .measures import Resamples as Resamples
 from .measures import resampled_measures as resampled_measures
+from .resampled import resampled_errors as resampled_errors
+from .resampled import resampled_top_label as resampled_top_label
 from .table import UNCALIBRATED as UNCALIBRATED
 from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation

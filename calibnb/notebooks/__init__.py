@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'effect_text', 'count_verdicts', 'show_markdown'
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide'],
+    'claims': ['claim_of_paper', 'paper_claims'],
     'client': ['NotebookError'],
     'execute': [
         'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'plan_notebook', 'notebook_folder', 'is_made',

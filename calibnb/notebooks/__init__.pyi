@@ -16,6 +16,8 @@ from .verdicts import calibration_difference as calibration_difference
 from .verdicts import calibration_lead as calibration_lead
 from .verdicts import spread as spread
 from .verdicts import to_decide as to_decide
+from .claims import claim_of_paper as claim_of_paper
+from .claims import paper_claims as paper_claims
 from .client import NotebookError as NotebookError
 from .execute import list_experiments as list_experiments
 from .execute import find_notebook as find_notebook

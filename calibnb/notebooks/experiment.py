@@ -66,7 +66,7 @@ def _to_image(path, alt, notes):
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #3af33560
 HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED = 'holds', 'contradicted here', 'no difference seen', 'undecided'
 _COLOURS = {HOLDS: '#00734f', CONTRADICTED: '#b34700', NO_DIFFERENCE: '#005b8e'}  # dark enough to be read on white
-_COLUMNS = {'claim': 'claim', 'kind': 'kind', 'verdict': 'verdict', 'effect': 'margin', 'ours': 'ours',
+_COLUMNS = {'id': 'id', 'claim': 'claim', 'kind': 'kind', 'verdict': 'verdict', 'effect': 'margin', 'ours': 'ours',
             'paper': 'paper', 'decided_by': 'shown by'}
 
 def effect_text(effect)->str:

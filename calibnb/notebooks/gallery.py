@@ -13,6 +13,8 @@ from urllib.parse import quote
 from ..core.atomic import atomic_write
 from ..core.text import markdown_text
 from .pages import markdown_table, open_png, png_outputs
+from .claims import MIXED, joint_verdict, own_table, paper_claims, read_verdicts
+from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
 from .papers import figure_index, panel_text, paper_numbers, paper_table
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
@@ -89,6 +91,38 @@ def _paragraphs(directory, row, outputs)->list[str]:
     made = [f'As printed ({row["data"]}): `{row["command"]}`'] if row['command'] else []
     return [_sentence(row['shows']), *printed, _our_output(directory, row, outputs), *notes, *made]
 
+# %% ../../nbs/75_notebooks/08_gallery.ipynb #e214f047
+_MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?', MIXED: '◐'}
+_LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
+
+def _marker(found)->str:
+    "Return the marker of the verdicts on one data set, with links to the studies; `found` is of `read_verdicts`."
+    if not found: return ''
+    by_study = {}
+    for v in found: by_study.setdefault(v['notebook'], []).append(v['verdict'])
+    return ' '.join(f'[{_MARKERS[joint_verdict(verdicts)]}]({study}.ipynb)' for study, verdicts in by_study.items())
+
+def _claim_table(paper, verdicts)->list[str]:
+    "Return the claims of a paper as paragraphs: one row for a claim, with a marker for each data set."
+    rows = paper_claims(paper)
+    sets = dict.fromkeys(v['data'] for row in rows for v in verdicts.get(row['id'], []))
+    heads = ['id', 'place', 'claim', 'scope', "the paper's own numbers", *(name or 'no data' for name in sets),
+        'not asked']
+    def cells(row):
+        found = verdicts.get(row['id'], [])
+        missing = '' if found else row['cannot'] or row['open']
+        place = row['place'] + (' (identity)' if row['kind'] == 'identity' else '')
+        strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
+        texts = [row['id'], place, row['claim'], row['scope'], own_table(row)]
+        markers = [_marker([v for v in found if v['data'] == name]) for name in sets]
+        texts = [markdown_text(text) for text in texts]
+        texts[2] += strength
+        return [*texts, *markers, markdown_text(missing)]
+    lines = [heads, ['---']*len(heads), *map(cells, rows)]
+    table = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
+    return ['## Claims', f'{_LEGEND}. A marker is a link to the study that asks the claim on these data. The claims, '
+            'their protocols and the columns are explained in `nbs/75_notebooks/07a_claims.ipynb`.', table]
+
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #2328f8c0
 def write_paper_pages(
     directory,    # holds executed notebooks from `copy_notebook`
@@ -99,7 +133,7 @@ def write_paper_pages(
     outputs = {p.stem: named_outputs(nbformat.read(p, as_version=4)) for p in directory.glob('*.ipynb')}
     rows = figure_index()
     for paper in dict.fromkeys(row['paper'] for row in rows):
-        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper)]
+        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper), *_claim_table(paper, read_verdicts(directory))]
         of_paper = [row for row in rows if row['paper'] == paper]
         for place in dict.fromkeys(row['place'] for row in of_paper):
             parts += [f'## {place}', *_printed_numbers(paper, place)]

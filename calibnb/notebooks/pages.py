@@ -28,11 +28,13 @@ def copy_notebook(
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
     for cell in nb.cells: _remove_progress(cell)
     nb.metadata['findings'] = count_verdicts(folder.result.findings)
+    nb.metadata['claims'] = [f.model_dump(include=set(_OF_CLAIM)) for f in folder.result.findings if f.id]
     for output in png_outputs(nb): output.data['image/png'] = _reduce_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
 
+_OF_CLAIM = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `07a_claims`
 _PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # format of `ProgressLines`
 
 def _remove_progress(cell):

@@ -10,7 +10,7 @@ __all__ = ['KINDS', 'LEAST_SEEDS', 'Claim', 'decide', 'to_decide', 'spread', 'Pa
 import math
 import statistics
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -41,10 +41,15 @@ class Claim:
     also: dict = field(default_factory=dict) # name -> (S,) margin by another measure; a note reports an opposite sign
     n_test: int|None = None  # number of test samples per seed
     floor: float|None = None # noise floor of the calibration error, as a fraction
+    id: str = ''     # of the paper's claim in `nbs/claims.csv`, see `07a_claims`; '': no paper claims it
+    data: str = ''   # data set on which the claim is asked; '': the one given to `decide`
 
     def __post_init__(self):
         pick('kind', self.kind, KINDS)
         pick('unit', self.unit, _UNITS)
+        if (self.kind == 'paper') != bool(self.id) and self.kind != 'identity':
+            wanted = "an id of nbs/claims.csv, or kind 'ours'" if self.kind == 'paper' else "no id, or kind 'paper'"
+            raise ValueError(f'id: {self.id!r} for a claim of kind {self.kind!r}, want {wanted}; {self.text!r}')
         if self.kind != 'identity' and not (self.smallest or 0) > 0:
             raise ValueError(f'sesoi: {self.sesoi}, want the smallest effect of interest, above 0; {self.text!r}')
 
@@ -134,21 +139,24 @@ def _tested_finding(claim, tests, rival, p, adjusted):
     return _finding(claim, verdict, effect)
 
 def _finding(claim, verdict, effect=None):
-    return Finding(kind=claim.kind, claim=claim.text, decided_by=claim.decided_by, paper=claim.source,
+    return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by,
+        paper=claim.source,
                    ours=claim.ours, verdict=verdict, effect=effect)
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #f1becdbe
 def decide(
     claims,          # list of Claim, all of one study
+    data:str='',     # data set of the claims that name none
 )->list[Finding]:    # in the same order
-    "Decide claims together, with Holm's correction over the tests of each kind."
-    claims = list(claims)
+    "Decide claims together, with Holm's correction over the tests of each family: a paper, or ours, on a data set."
+    claims = [replace(claim, data=claim.data or data) for claim in claims]
     tested = [claim for claim in claims if claim.kind != 'identity']
     tests = [{rival: _test(m) for rival, m in claim.margins.items()} for claim in tested]
     deciding = [_deciding_rival(rivals) for rivals in tests]
     adjusted = np.empty(len(tested))
-    for kind in KINDS:
-        indices = [i for i, claim in enumerate(tested) if claim.kind == kind]
+    families = [(claim.kind, claim.id.partition('-')[0], claim.data) for claim in tested]
+    for family in set(families):
+        indices = [i for i, other in enumerate(families) if other == family]
         adjusted[indices] = holm([deciding[i][1] for i in indices])
     found = {id(claim): _tested_finding(claim, rivals, *rival_and_p, p)
              for claim, rivals, rival_and_p, p in zip(tested, tests, deciding, adjusted)}

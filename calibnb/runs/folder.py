@@ -96,6 +96,8 @@ class Finding(BaseModel):
     "A claim and the verdict of a run on it."
     model_config = ConfigDict(extra='forbid')
     kind: Literal['paper', 'ours', 'identity'] = 'ours'
+    id: str = ''     # of the paper's claim in `nbs/claims.csv`; '' if no paper claims it
+    data: str = ''   # data set on which the claim was asked; '' if it needs none
     claim: str
     decided_by: str  # figure or table
     paper: str       # result in the paper

@@ -54,7 +54,7 @@ class Recorder:
 
 # %% ../../nbs/60_train/05_recorders.ipynb #f3e14fed
 class NLLBreakdown(Recorder):
-    "Error, ECE, confidence, NLL and entropy of splits; NLL and entropy also by correctness [Mukhoti 2020, Fig. 1]."
+    "Error, ECE, NLL, entropy and confidence of splits; the last three also by correctness [Mukhoti 2020, Fig. 1]."
     def __init__(self,
         splits=('train', 'test'),  # names of the splits
         n_bins:int=15,             # bins of the ECE
@@ -66,9 +66,9 @@ class NLLBreakdown(Recorder):
     def _columns(self, preds):
         hit = preds.hit
         ece = metrics.ece(preds.probs, preds.target, self.n_bins, validate=False)
-        row = dict(error=1 - hit.double().mean(), ece=ece, confidence=preds.conf.mean())
+        row = dict(error=1 - hit.double().mean(), ece=ece)
         each = dict(nll=F.cross_entropy(preds.logits.double(), preds.target, reduction='none'),
-                    entropy=torch.special.entr(preds.probs).sum(1))
+                    entropy=torch.special.entr(preds.probs).sum(1), confidence=preds.conf)
         for name, values in each.items():
             row[name] = values.mean()
             row |= {f'{name}_correct': values[hit].mean(), f'{name}_incorrect': values[~hit].mean()}

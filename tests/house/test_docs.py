@@ -9,6 +9,7 @@ import nbformat
 from conftest import LATE, ROOT, forks, on_processes, write_notebook
 
 from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
+from calibnb.notebooks.claims import MIXED, joint_verdict, read_verdicts
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -98,27 +99,31 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path, monkeypatch):
     assert (site/"nbs"/"20_losses"/"04_weighted.html").exists() and (site/"api"/"losses.weighted.html").exists()
 
 
-def counted(paths):
-    "Verdicts on claims of papers, of observations and of identities in executed notebooks."
-    counts = Counter()
-    for path in paths:
-        counts.update(nbformat.read(path, 4).metadata["findings"])
-    papers = [counts[f"paper: {v}"] for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED)]
-    return papers, [sum(n for key, n in counts.items() if key.startswith(kind)) for kind in ("ours", "identity")]
+def counted(found):
+    "Joint verdicts of claims of papers, each claim once."
+    counts = Counter(joint_verdict(v["verdict"] for v in each) for each in found.values())
+    return sum(counts.values()), [counts[v] for v in (HOLDS, MIXED, CONTRADICTED, NO_DIFFERENCE, UNDECIDED)]
 
 
 def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
-    "Claims of papers, observations and identities apart; renew README's sentences with the gallery."
+    "Claims of papers once each, observations and identities apart; renew README's sentences with the gallery."
     gallery = ROOT/"runs"/"gallery"
-    (holds, contradicted, alike, undecided), others = counted(gallery.glob("*.ipynb"))
-    n = holds + contradicted + alike + undecided
-    small = (f"Of {n} claims of papers, tested on these small data, {holds} hold, {contradicted} are contradicted, "
-             f"{alike} show no difference and {undecided} are undecided; {others[0]} observations of our own and "
-             f"{others[1]} identities are counted apart.")
-    (holds, contradicted, alike, undecided), _ = counted([gallery/"cifar10"/"evidence.ipynb"])
-    n = holds + contradicted + alike + undecided
-    images = (f"Verdicts on {n} claims of papers, on CIFAR-10 and on data with known probabilities: {holds} hold, "
-              f"{contradicted} contradicted, {alike} no difference, {undecided} undecided")
+    verdicts = {key: [v for v in each if v["kind"] == "paper"] for key, each in read_verdicts(gallery).items()}
+    on_images = {key: v for key, each in verdicts.items() if (v := [v for v in each if "/" in v["notebook"]])}
+    on_small = {key: v for key, each in verdicts.items() if (v := [v for v in each if "/" not in v["notebook"]])}
+    others = Counter()
+    for path in gallery.glob("*.ipynb"):
+        for key, n in nbformat.read(path, 4).metadata["findings"].items():
+            others[key.partition(":")[0]] += n
+    n, (holds, mixed, contradicted, alike, undecided) = counted(on_small)
+    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: {holds} "
+             f"hold, {mixed} hold on some data sets only, {contradicted} are contradicted, {alike} show no difference "
+             f"and {undecided} are undecided; {others['ours']} observations of our own and {others['identity']} "
+             "identities are counted apart.")
+    n, (holds, mixed, contradicted, alike, undecided) = counted(on_images)
+    images = (f"Verdicts on {n} claims of papers, on CIFAR-10, SST and data with known probabilities, each counted "
+              f"once: {holds} hold, {mixed} hold on some data sets only, {contradicted} contradicted, {alike} no "
+              f"difference, {undecided} undecided")
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     assert small in readme, small
     assert images in readme, images

@@ -14,7 +14,8 @@ UPPER_END = .05 + 1.96*(.05*.95/STUDIES)**.5  # of what a test at 5 % shows in s
 
 
 def claims(*margins, kind="paper"):
-    return [Claim(kind, f"claim {i}", "", margin, sesoi=.01) for i, margin in enumerate(margins)]
+    id = "wang-01" if kind == "paper" else ""
+    return [Claim(kind, f"claim {i}", "", margin, sesoi=.01, id=id) for i, margin in enumerate(margins)]
 
 
 def how_often(study, studies=STUDIES):

@@ -40,7 +40,7 @@ def test_the_table_is_of_the_runs(root, study):
         assert found[label]["true error %"].startswith(percent([true_error(run) for run in runs]))
         assert found[label]["T"] == percent([temperature(run) for run in runs])
     cells = [cell for row in found.values() for cell in row.values()]
-    assert len(found) == 15 + 4*2 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)
+    assert len(found) == 15 + 4*2 + 3 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)
 
 
 def test_the_chosen_row_is_of_the_coefficients_chosen_on_validation_samples(root, study):
@@ -57,10 +57,21 @@ def test_the_chosen_row_is_of_the_coefficients_chosen_on_validation_samples(root
     assert said.endswith("({:g}, {:g}) of 0.01, 0.05, 0.1, 0.2".format(*(r.config.loss_args["eps"] for r in chosen)))
 
 
+def test_one_coefficient_for_all_repetitions(root, study):
+    "The one with the least mean ECE on the validation samples, as the paper chooses on test samples."
+    def mean_ece(gamma): return np.mean([
+        binned_ece(val.conf, val.hit) for val in (r.predictions("val") for r in of_loss(root, "focal", gamma=gamma))])
+    best = min((1., 2., 3., 5.), key=mean_ece)
+    said = rows(study, "coefficients")["FL, once"]["median (each repetition) of the grid"]
+    assert said == f"{best:g} of 1, 2, 3, 5"
+    want = percent(eces(of_loss(root, "focal", gamma=best)))
+    assert rows(study, "before_and_after")["FL, once"]["ECE %"].startswith(want)
+
+
 def test_few_validation_samples_of_a_regularised_loss(root, study):
     "The first parts that are drawn, calibrated and measured once more, beside what the table has."
-    text = rows(study, "coefficients")["L1, chosen"]["median (each repetition) of the grid"]
-    run = of_loss(root, "lp_norm", alpha=float(text.split("(")[1].split(",")[0]))[0]
+    text = rows(study, "coefficients")["L1, once"]["median (each repetition) of the grid"]
+    run = of_loss(root, "lp_norm", alpha=float(text.split(" of ")[0]))[0]
     val, test = run.predictions("val"), run.predictions("test")
     draw = torch.Generator().manual_seed(0)
     parts = [val[torch.randperm(len(val), generator=draw)[:20]] for _ in range(SETTINGS["resamples"])]
@@ -68,7 +79,7 @@ def test_few_validation_samples_of_a_regularised_loss(root, study):
         probs = [calibrator.fit(part.logits, part.target).transform(test.logits) for part in parts]
         want = np.mean([100*binned_ece(p.gather(1, test.pred[:, None])[:, 0], test.hit) for p in probs])
         found, = [row for name, row in rows(study, "validation_size").items() if name.endswith(f"+ {method}")
-                  and name.startswith("L1, chosen")]
+                  and name.startswith("L1, once")]
         assert float(found["20"]) == pytest.approx(want, rel=1e-6)
 
 
@@ -87,6 +98,22 @@ def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, streng
     for text, of_seeds in zip(said, runs, strict=True):
         tests = [run.predictions("test") for run in of_seeds]
         assert text.endswith(spread([oracle_ece(t.logits, t.target).ece for t in tests], scale=100))
+
+
+def test_low_confidences(root, study):
+    "Of the loss and the calibrator that decide: mean confidence less accuracy below one half."
+    found = finding(study, "where the confidence is low")
+    label = found.effect.note.split("the closest is ")[1].split(";")[0]
+    family, scaled = label.split(",")[0], label.endswith("+ TS")
+    loss, option = {"LS": ("label_smoothing", "eps"), "L1": ("lp_norm", "alpha"), "FL": ("focal", "gamma")}[family]
+    text = rows(study, "coefficients")[f"{family}, once"]["median (each repetition) of the grid"]
+    gaps = []
+    for run in of_loss(root, loss, **{option: float(text.split(" of ")[0])}):
+        test = run.predictions("test")
+        probs = (test.logits/(temperature(run) if scaled else 1)).double().softmax(1)
+        conf = probs.amax(1)
+        gaps.append((conf - test.hit.double())[conf < .5].mean().item())
+    assert found.effect.value == pytest.approx(100*np.mean(gaps), rel=1e-4)
 
 
 def test_negative_coefficients(study):

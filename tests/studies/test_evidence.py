@@ -69,6 +69,23 @@ def test_people_are_asked_without_the_chance_of_their_votes(study, kept):
         assert .7*raw < float(shown[way].split()[0]) < raw
 
 
+def test_focal_loss_on_sentences_is_worst_before_and_best_after_a_temperature(study, kept):
+    "As the paper's table has it: of its nine parts the one that decides is that of the files."
+    def mean(loss, calibrator, measure):
+        made = [m for about, m in kept.samples["sst_cpu"] if (about["loss"], about["calibrator"]) == (loss, calibrator)]
+        return 100*np.mean([measure(resampled_measures(m, Resamples(500, 2))) for m in made])
+    def ece(loss, calibrator=""): return mean(loss, calibrator, lambda found: found["ece"][0])
+    names = {"CE": "ce", "Brier": "brier", "MMCE-2": "mmce", "LS-0.05": "label_smoothing"}
+    parts = {f"before: {name}": ece("focal") - ece(loss) for name, loss in names.items()}
+    best = ece("focal", "temperature")
+    parts |= {f"after: {name} + TS": ece(loss, "temperature") - best for name, loss in names.items()}
+    parts["accuracy less confidence"] = mean("focal", "", lambda found: 1 - found["error"][0] - found["confidence"][0])
+    found = finding(study, "MADE UP, E: SST: FL-3 has the highest ECE of five losses before")
+    assert (found.id, found.data) == ("mukhoti-40", "SST") and "16.05 -> 1.78, T 0.5" in found.paper
+    deciding, = [name for name in parts if f"the closest is {name}" in found.effect.note + ";"]
+    assert found.effect.value == pytest.approx(parts[deciding])
+
+
 def test_three_seeds_decide_nothing_and_say_what_would(study):
     few = [row for row in claims(study) if row["seeds"] == "3.0"]
     assert few and all(row["verdict"] == "undecided: n = 3 seeds" and row["to decide"] for row in few)

@@ -1,8 +1,9 @@
 "loss_comparison, run small: computed from its trainings, one test set for all sizes, and broken on purpose it turns."
+import nbformat
 import numpy as np
 import pytest
 import torch
-from conftest import assert_complete
+from conftest import EXPERIMENTS, assert_complete
 from reading import (
     accuracy_percent, assert_undecided, eces, finding, margin, percent, plan, run_with, table, true_error, with_loss)
 from yours import forget
@@ -123,13 +124,27 @@ def test_margins_are_of_the_trainings(root, study):
     def size(run): return run.predictions("test").logits.abs().mean().item()
     for start, measure, loss, options in (
             ("focal loss makes the network less confident", confidence, "focal", dict(gamma=3.)),
-            ("so does entropy regularisation", confidence, "entropy", dict(alpha=.5)),
-            ("L1 makes the logits smaller", size, "lp_norm", dict(alpha=.05))):
+            ("so does entropy regularisation", confidence, "entropy", dict(alpha=.5))):
         def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
         margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
         deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, start).effect.note]
         assert margin(study, start) == pytest.approx(margins[deciding])
     assert margin(study, "the ECE depends on the coefficient") > 0
+    parts = {}
+    for network, hidden in NETWORKS.items():
+        ce, l1 = of(root, "ce", hidden), chosen(root, hidden, "lp_norm", "alpha", (.001, .01, .05))
+        for name, measure, sesoi in ("|logit|", size, .5), ("confidence", confidence, .5):
+            parts[f"{name}, {network}"] = np.mean([measure(a) - measure(b) for a, b in zip(ce, l1)])/sesoi
+    both = finding(study, "L1 with a chosen coefficient has a smaller mean |logit|")
+    deciding, = [name for name in parts if f"the closest is {name}" in both.effect.note]
+    assert both.id == "lossstudy-08" and both.effect.value == pytest.approx(parts[deciding], rel=1e-4)
+
+
+def test_l1_is_not_asked_of_the_network_that_the_study_excepts(study):
+    lower = finding(study, "L1 with a chosen coefficient has a lower ECE")
+    assert lower.id == "lossstudy-05" and "except ResNet18" in lower.paper
+    code = "\n".join(c.source for c in nbformat.read(EXPERIMENTS/f"{STUDY}.ipynb", 4).cells if c.cell_type == "code")
+    assert "WITHOUT_L1 = {'ResNet-18'}" in code and "calibration_differences('CE', 'L1, chosen', WITHOUT_L1)" in code
 
 
 def test_one_repetition_on_real_images(root):

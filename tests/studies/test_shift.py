@@ -29,7 +29,7 @@ def logits(run, kind, severity, split):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_undecided(study, "ours", "identity")
     assert len(plan(STUDY)) == 40
 
 

@@ -47,8 +47,10 @@ def test_the_table_is_of_the_trainings(root, study):
 def test_margins_are_held_out(root, study):
     lead = held_out(root, dual_focal_weight) - held_out(root, focal_weight)
     found = finding(study, "dual focal tracks the error better than focal")
-    assert found.kind == "paper" and found.effect.value == pytest.approx(lead.mean())
+    assert found.kind == "ours" and found.effect.value == pytest.approx(lead.mean())
     assert found.effect.seeds == 2 and found.effect.n_test == 5000
+    order = finding(study, "Brier tracks the true calibration error better than dual focal, and dual focal better")
+    assert (order.id, order.data) == ("lin-28", "Gaussians") and "Numbers: 0.664, 0.638, 0.550" in order.paper
 
 
 def test_a_weight_that_is_large_where_the_error_is_small_is_noticed(root, study):

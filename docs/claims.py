@@ -1,0 +1,76 @@
+"""The claims of the papers in `nbs/claims.csv`: fill in which studies ask them, or compare them with facts.
+
+`make sync` calls this without an argument: the column `asked` lists the studies whose code names a claim's id. With the
+path of a folder, print each difference from its `claims.csv`, which holds what the papers say, and exit with 1 if there
+is one:
+
+    python docs/claims.py path/to/facts
+"""
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CLAIM_ID = re.compile(r"\b(?:mukhoti|wang|lossstudy|lin|metareg)-\d\d\b")
+SAME = {name: name for name in "paper place kind claim scope protocol strength numbers own_numbers".split()}
+SAME |= {"direction": "quantity"}  # our column -> the column of the facts
+EXPLAINED = {  # (id, column) -> why it differs from the facts
+    ("mukhoti-19", "numbers"): "the facts refer to a file of theirs; ours names the paper's table",
+}
+
+
+def read(path):
+    "Return the rows of a CSV file: id -> row."
+    with open(path, encoding="utf-8", newline="") as file:
+        return {row["id"]: row for row in csv.DictReader(file)}
+
+
+def ids_of_studies(root=ROOT):
+    "Return the ids that the code of each study names: study -> ids."
+    found = {}
+    for path in sorted(Path(root, "nbs", "experiments").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+        found[path.stem] = set(CLAIM_ID.findall(code))
+    return found
+
+
+def with_studies(rows, studies):
+    "Return the rows with the studies that ask each claim; a claim that a study asks is not open."
+    def filled(row):
+        asked = " ".join(name for name, ids in studies.items() if row["id"] in ids)
+        return row | dict(asked=asked, open="" if asked else row["open"])
+    return {key: filled(row) for key, row in rows.items()}
+
+
+def differences(ours, facts):
+    "Return a line for each difference of the claims from the facts."
+    lines = [f"{key}: missing in nbs/claims.csv" for key in facts.keys() - ours.keys()]
+    lines += [f"{key}: missing in the facts" for key in ours.keys() - facts.keys()]
+    for key in ours.keys() & facts.keys():
+        for name, theirs in SAME.items():
+            here, there = ours[key][name], facts[key][theirs]
+            if here != there and (key, name) not in EXPLAINED:
+                lines.append(f"{key}, {name}: {here!r} in nbs/claims.csv, {there!r} in the facts")
+    return sorted(lines)
+
+
+def main(facts=None):
+    path = ROOT/"nbs"/"claims.csv"
+    rows = read(path)
+    if facts is not None:
+        found = differences(rows, read(Path(facts)/"claims.csv"))
+        print(*found, f"{len(found)} differences, {len(EXPLAINED)} explained", sep="\n")
+        sys.exit(1 if found else 0)
+    made = with_studies(rows, ids_of_studies())
+    if made != rows:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, next(iter(rows.values())).keys(), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(made.values())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
