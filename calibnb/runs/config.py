@@ -24,13 +24,13 @@ from ..meta.trainer import MetaRecipe
 from .folder import failure, path_beside, run_path
 
 # %% ../../nbs/70_runs/02_config.ipynb #f79e820c
-_OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # options: `<part>_args`
+_OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # `<part>_args` has the options
 
 def _complete_args(part, name, args):
-    "Return all options of a part, including defaults, as a JSON file would return them."
+    "Return all options of a part, including defaults, converted to JSON types."
     if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
     complete = _OPTIONS_OF[part](name, **args)
-    if part == 'loss':  # unset `weight` and `ignore_index` are left out, as in the names of older runs
+    if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
         complete = {k: v for k, v in complete.items() if v is not None or k not in _SAMPLE_OPTIONS}
     return _as_json(f'{part}_args', complete)
 
@@ -62,7 +62,7 @@ def _refuse_misplaced(
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):
-    "Raise ValueError for values that the loss refuses, for a loss without reduction, and for a loss with `meta`."
+    "Raise ValueError for values that the loss refuses, for a loss without reduction, and for a loss beside `meta`."
     try: loss = make_loss(name, **args)
     except ValueError: raise
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
@@ -77,13 +77,13 @@ def _check_loss(name, args, meta):
 
 # %% ../../nbs/70_runs/02_config.ipynb #79ba40d3
 def _key(kind, name):
-    "Return the key of a name in `code`, e.g. 'loss mine'; for data sets without the path and the prefix 'corrupted:'."
+    "Return the key of a name in `code`, e.g. 'loss mine'; ':/path' replaces a path, 'corrupted:' is left out."
     if kind != 'data': return f'{kind} {name}'
     data, colon, _ = str(name).removeprefix('corrupted:').partition(':')
     return f'data {data}:/path' if colon else f'data {data}'
 
 def _codes(named, stated):
-    "Return the code of each registered (kind, name), stated or current; raise ValueError for unknown names."
+    "Return the code of each registered (kind, name), stated or registered; raise ValueError for unknown names."
     found = {}
     for kind, name in named:
         key = _key(kind, name)
@@ -101,7 +101,7 @@ def _codes(named, stated):
 
 def check_code(
     code:dict[str, str],  # of a RunConfig
-    elsewhere:bool=False, # other processes train and do not see this notebook
+    elsewhere:bool=False, # True: other processes train, without access to this notebook
 ):
     "Raise ValueError unless all names are registered in this process with the same source code."
     if code: load_plugins()
@@ -118,7 +118,7 @@ def check_code(
 
 # %% ../../nbs/70_runs/02_config.ipynb #2272ad76
 class RunConfig(Settings):
-    "The settings of a training, validated and complete; they name its folder."
+    "The validated and complete settings of a training; the settings name the run folder."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True)
     experiment: str = Field('train', pattern=r'^[A-Za-z0-9_][A-Za-z0-9_.-]*$')  # folder under the root of runs
     data: str = 'digits'
@@ -131,7 +131,7 @@ class RunConfig(Settings):
     recipe: Recipe = Recipe.quick()
     meta: MetaRecipe|None = None      # a learned loss: γ-Net, learned smoothing or L2; leave `loss` out
     recorders: tuple[str, ...] = ()
-    code: dict[str, str] = {}         # filled in for registered names: 'loss mine' -> hash of the text
+    code: dict[str, str] = {}         # filled in for registered names: 'loss mine' -> hash of the source code
 
     @model_validator(mode='before')
     @classmethod
@@ -140,7 +140,7 @@ class RunConfig(Settings):
         given = dict(given)
         names = {part: given.get(part, cls.model_fields[part].default) for part in _OPTIONS_OF}
         recorders = given.get('recorders')
-        if not isinstance(recorders, (list, tuple)): recorders = ()  # the type check refuses it later
+        if not isinstance(recorders, (list, tuple)): recorders = ()  # the type check refuses other values later
         named = [*names.items(), *(('recorder', name) for name in recorders if isinstance(name, str))]
         stated = given.get('code') or {}
         _refuse_misplaced(given, names, cls.model_fields.keys())
@@ -153,7 +153,7 @@ class RunConfig(Settings):
 
     @model_validator(mode='after')
     def _check_meta(self):
-        "Raise ValueError if a learned loss does not fit the recipe, or if the data hold out no samples for it."
+        "Raise ValueError if a learned loss does not fit the recipe, or if the data hold out no samples for this loss."
         if not self.meta: return self
         self.meta.check_recipe(self.recipe)
         for name, example in dict(n_meta=100, meta_val=.1).items():
@@ -170,12 +170,12 @@ class RunConfig(Settings):
 
     @property
     def loss_name(self):
-        "The name of the loss; for a learned loss the learned part and the objective, e.g. 'gamma-sece'."
+        "The name of the loss; for a learned loss, the learned part and the objective, e.g. 'gamma-sece'."
         return f'{self.meta.learn}-{self.meta.outer}' if self.meta else self.loss
 
     @property
     def settings(self)->dict:
-        "The settings that name the folder: all except the experiment; the seed is moved out of the recipe."
+        "The settings that name the folder: all except `experiment`; `seed` is moved out of `recipe`."
         settings = self.model_dump(mode='json', exclude={'experiment'})
         return dict(settings, seed=settings['recipe'].pop('seed'))
 
@@ -196,7 +196,7 @@ class RunConfig(Settings):
 # %% ../../nbs/70_runs/02_config.ipynb #b2a3c575
 def missing_data(
     named,       # (name, options) of data sets
-)->list[str]:    # for each missing data set, instructions to get it
+)->list[str]:    # for each missing data set, instructions to get the data
     "List data sets missing on this machine, without reading data; raise MissingData for a missing file or folder."
     lines = {}
     for name, options in named:

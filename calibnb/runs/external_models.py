@@ -57,7 +57,7 @@ def _is_script(path):
     except zipfile.BadZipFile: return False
 
 def _weights(path):
-    "Read name -> tensor from a state dictionary, or from a checkpoint that holds one, without executing code."
+    "Read {name: tensor} from a state dictionary or a checkpoint, without executing code."
     with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as weights'):
         warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `_dense_tensor` refuses
         found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
@@ -70,7 +70,7 @@ def _weights(path):
     return _remove_prefixes(weights)
 
 def _remove_prefixes(weights):
-    "Remove the prefixes of wrappers from the names if all names share them, in any order."
+    "Remove the prefixes of wrappers that all names share, in any order."
     for wrapper in 'module.', '_orig_mod.', 'model.':
         if all(name.startswith(wrapper) for name in weights):
             return _remove_prefixes({name.removeprefix(wrapper): value for name, value in weights.items()})
@@ -104,14 +104,14 @@ def load_network(
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #c100f6e9
 def labelled_images(
-    data:str,               # a named data set; a folder with one subfolder per class; or one such folder per split
+    data:str,               # data set, folder with a subfolder per class, or folder with such a folder per split
     split:str|None=None,    # None: test; for a folder without splits, all images
     size:int|None=None,     # for a folder: shorter side after resizing, before the centre crop
     mean=None, std=None,    # of each channel, in [0, 1]; None: as in the data set
     seed:int=0,             # seed of the split of a data set
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # the split, and the number of classes
-    "Load images and labels to predict."
+    "Load the images to predict, and their labels."
     scale = pixel_scale(mean, std)
     if Path(data).is_dir():
         if data_args: raise ValueError(f'data_args: {data_args}, but {data} is a folder, which has no options')
@@ -128,7 +128,7 @@ def labelled_images(
     return Split(part.x, part.y, part.posterior, scale, part.rows), splits.num_classes
 
 def _of_folder(folder, split, size, scale):
-    "Load a split of a folder of images, or all images if it has no splits; return it with the number of classes."
+    "Return a split of a folder of images, or all images of a folder without splits, and the number of classes."
     if scale is None:
         raise ValueError(f'mean, std: not given, but the images in {folder} must be normalised as in the training '
                          'of the network; for ImageNet give .485 .456 .406 and .229 .224 .225')

@@ -32,7 +32,7 @@ def _network(model, args, shape, num_classes, device):
 
 @cache
 def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
-    "Return the lesser of two timings of a forward and backward pass, per sample; `args` as in `_network`."
+    "Return seconds per sample of a forward and backward pass, the shorter of two timings; `args` as in `_network`."
     net = _network(model, args, shape, num_classes, 'cpu').to(device)
     def seconds(n):
         x = torch.rand(n, *shape, dtype=torch.float32, device=device)
@@ -52,7 +52,7 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training / time of ordinary training
 
 def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
-    "Estimate the time of a training on this machine, without evaluation; None for `sst` and for missing data."
+    "Estimate the seconds of a training on this machine, without evaluation; None for `sst` and for missing data."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe
@@ -61,7 +61,7 @@ def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
     return _meta_cost(config)*n*recipe.epochs*sample
 
 def _size(config):
-    "Return input shape, number of classes and of training samples; None for `sst` and for missing data."
+    "Return input shape, number of classes and number of training samples; None for `sst` and for missing data."
     if config.data == 'sst': return None
     try: shape, num_classes, n = data_size(config.data, **config.data_args)
     except FileNotFoundError: return None
@@ -90,7 +90,7 @@ def _step_on_gpu(model, args, shape, num_classes, batch_size):
     return flops.get_total_flops(), calls.count
 
 def estimate_gpu_seconds(config:RunConfig)->float|None:
-    "Estimate the time of a training on one H100-class GPU, without evaluation; None as in `estimate_seconds`."
+    "Estimate the seconds of a training on one H100-class GPU, without evaluation; None as in `estimate_seconds`."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe

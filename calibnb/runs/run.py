@@ -37,7 +37,7 @@ from .training import train
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
-    "A finished training; each property reads its file when it is first used."
+    "A finished training; each property reads its file on first use."
     def __init__(self, path):
         self.folder = RunFolder(path)
         state, reason = self.folder.state, self.folder.status.get('reason', '')
@@ -61,7 +61,7 @@ class Run:
         return self.folder.result.metrics
     @cached_property
     def rows(self)->dict:
-        "The split: {name: rows of the original data set}, if the data set has row numbers."
+        "{split: row numbers in the original data set}, if the data set has row numbers."
         return load_file(self.path/'splits.safetensors')
 
     def recorded(self, recorder:str)->dict:
@@ -96,11 +96,11 @@ def get_run(
     config:RunConfig,
     root=None,                  # folder of all runs; None: `runs_root()`
     *, device:str='auto',       # device of the training; not part of the run's name
-    progress=True,              # True: a bar for long trainings; or a function of the epochs since its last call
+    progress=True,              # True: a bar for long trainings; or a function, called with the number of new epochs
     processes:int=1,            # number of processes that train the run, each on its own GPU if there are enough GPUs
     tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
-    "Return the run of a configuration: load it if it exists, train it if not."
+    "Load the run of a configuration, or train the run if it does not exist."
     if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
@@ -172,7 +172,7 @@ def _train_in_sequence(configs, root, options, send):
     for config in configs: get_run(config, root, progress=send, **options)
 
 def _preload(configs):
-    "Return the modules that a training imports late; worker processes import them at their start."
+    "Return the modules that a training imports late; worker processes import these modules when they start."
     torch_optimizers = any(c.meta or c.recipe.optimizer != 'sgd' for c in configs)
     return ['calibnb.runs.run', 'sklearn.datasets', *(['torch._dynamo'] if torch_optimizers else [])]
 
@@ -193,7 +193,7 @@ def train_file(
         return run if rank() == 0 else None
 
 def main(argv=None)->int: # exit code
-    "Train the run that a file describes; under torchrun, this is one of the processes."
+    "Train the run that a file describes; under torchrun, every process calls this function."
     parser = argparse.ArgumentParser('python -m calibnb.train', description='Train one run, alone or under torchrun.')
     parser.add_argument('config', help='RunConfig as JSON, or the run.json of a run folder')
     parser.add_argument('--root', help='folder of all runs')

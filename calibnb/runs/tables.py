@@ -30,14 +30,14 @@ def _training_row(folder):
     row |= _setting_columns(info.get('settings'))
     if info.get('content'): row['content'] = info['content']
     row |= {f'files.{name}': content for name, content in info.get('files', {}).items()}
-    result = folder.result if state == 'done' else None  # None of a `done` run: just restarted
+    result = folder.result if state == 'done' else None  # None for a `done` run that has just been restarted
     if result is None: return row
     for split, measures in result.metrics.items():
         row |= {f'{split}.{name}': measure.number for name, measure in measures.items()}
     return row
 
 def _setting_columns(settings):
-    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss has its name in RunConfig."
+    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss is named as in RunConfig."
     if not isinstance(settings, dict): return {}
     columns = {}
     for key, value in settings.items():
@@ -52,7 +52,7 @@ def list_runs(
     root=None,                # folder of all runs; None: `runs_root()`
     experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each run
-    "List every run under `root`: notebooks before trainings, the latest first."
+    "List every run under `root` by experiment: notebooks before trainings, the latest run first."
     import pandas as pd
     rows = [_index_row(folder) for folder in _folders(root, experiment)]
     table = pd.DataFrame(rows, columns=_COLUMNS)
@@ -74,7 +74,7 @@ def _index_row(folder):
     figures = {path.stem for path in (folder/'figures').glob('*')}
     started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
     executed = folder/'notebook.ipynb'
-    shown = executed.exists() and not settings.get('dry_run')  # a plan has nothing to show
+    shown = executed.exists() and not settings.get('dry_run')  # a dry run has no results to show
     return dict(experiment=folder.path.parent.name, kind='training' if info.get('kind') == 'train' else 'notebook',
                 run=folder.path.name, setting=settings, seed=seed, state=state, started=started, ended=ended,
                 figures=len(figures), notebook=str(executed) if shown else '',

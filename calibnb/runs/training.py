@@ -61,12 +61,12 @@ def _write_output(folder, history, recorders, preds, model, splits):
 # %% ../../nbs/70_runs/03_training.ipynb #a2d8c43b
 def train(
     config:RunConfig,
-    folder:RunFolder,   # of the configuration; process 0 must hold its lock
+    folder:RunFolder,   # folder of the configuration; process 0 must hold the lock
     device='auto',
-    progress=False,     # True: show a bar; or a function of the number of epochs since its last call
+    progress=False,     # True: show a bar; or a function, called with the number of new epochs
     tensorboard:bool=False, # write TensorBoard's event files into the folder
 ):
-    "Train a configuration into its folder; the state of the folder is `done` or `failed` afterwards."
+    "Train a configuration and write its folder; the state of the folder is `done` or `failed` afterwards."
     with ExitStack() as stack:
         if rank() == 0:
             about = dict(device=str(pick_device(device)), processes=world_size(), content=config.content(),
@@ -105,7 +105,7 @@ def _make_recorders(config):
     return {name: make_recorder(name) for name in dict.fromkeys(names)}
 
 def _write_split(folder, splits):
-    "Write the rows of the data set in each split, and log if the training resumes from a checkpoint."
+    "Write the data set's row numbers in each split, and log if the training resumes from a checkpoint."
     rows = {name: split.rows for name, split in splits.parts.items() if split.rows is not None}
     _write_tensors(folder/'splits.safetensors', rows)
     if (folder/'checkpoint.pt').exists(): folder.log('going on from checkpoint.pt')
