@@ -51,7 +51,7 @@ _PARTS = ('data', 'data_args', 'content', 'model', 'model_args', 'loss', 'loss_a
           'files')  # columns of `collect`, or prefixes of columns
 
 def _check_one_setting(frame, by):
-    "Raise ValueError if the rows of a value of `by` differ in other settings, or if values differ in data or network."
+    "Raise ValueError if rows of one value of `by` differ in other settings, or if values differ in data or network."
     part = by.split('.')[0]
     for name, group in frame.groupby(by, sort=False):
         _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part])
@@ -92,10 +92,10 @@ def _check_one_row_a_seed(frame, by):
         raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not identify a setting; '
                          'make a column that identifies a setting (loss and its options, data, model)')
 
-_EQUAL = 1e-12  # spread relative to the mean; values with less spread differ by rounding only
+_EQUAL = 1e-12  # relative standard deviation; values that differ less differ only by rounding
 
 def _welch_p(values, base_values):
-    "Return p of Welch's two-sample t-test; nan for fewer than two values, or for equal values."
+    "Return the p-value of Welch's two-sample t-test; nan for fewer than two values, or for equal values."
     from scipy.stats import ttest_ind
     enough = min(len(values), len(base_values)) > 1
     if not enough or not min(values.std(), base_values.std()) > _EQUAL*abs(values.mean()): return math.nan
@@ -141,7 +141,7 @@ def choose_coefficient(
     criterion:str='calibration',  # or 'refinement', for claims after post-hoc calibration
     clusters=None,                # (N,) cluster of each sample, e.g. `run.rows['val']`; None: no clusters
 ):                                # one of the coefficients
-    "Return the coefficient with the least criterion whose error is within a standard error of the least error."
+    "Return the candidate with the smallest criterion; candidates have errors within a standard error of the smallest."
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: empty, want predictions for at least one coefficient')
     errors = {c: _error(p, clusters) for c, p in preds.items()}

@@ -65,7 +65,7 @@ def run_summary(
 CRITERIA = 'calibration', 'refinement'
 
 def chosen_coefficients(
-    runs,                          # of one loss on one data set
+    runs,                          # runs of one loss on one data set
     criterion:str='calibration',   # or 'refinement'
 )->dict:                           # seed -> coefficient
     "Choose the coefficient of each seed; a seed without all coefficients takes the choice of the first complete seed."
@@ -104,7 +104,7 @@ def run_rows(
     return rows
 
 def loss_rows(
-    runs,            # of one loss on one data set
+    runs,            # runs of one loss on one data set
     calibrators=(),  # for every chosen run, e.g. ['temperature']
     further=(),      # more calibrators, for the runs chosen by the criterion 'calibration'
 )->list[tuple]:

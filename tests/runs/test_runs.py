@@ -358,7 +358,7 @@ def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
     assert ours.poll(patience(60)) and ours.recv() == "held"
     with pytest.raises(RunError) as error:
         folder.acquire(wait=False)
-    assert str(error.value) == f"{folder.path} is in use by another process; end that first, or wait for it"
+    assert str(error.value) == f"{folder.path} is in use by another process; end that process first, or wait for it"
     threading.Timer(1, ours.send, ["end"]).start()
     folder.acquire()
     assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n"
