@@ -301,7 +301,7 @@ def spiegelhalter_p(
     conf:Tensor,  # (N,) confidences
     hit:Tensor,   # (N,) bool
 )->float:
-    "Return a two-sided p for mean confidence = accuracy; 1 if all confidences are 0 or 1 [Spiegelhalter 1986]."
+    "Return a two-sided p of equal mean confidence and accuracy; 1 if all confidences are 0 or 1 [Spiegelhalter 1986]."
     conf = conf.double()
     variance = (conf*(1 - conf)).sum()
     return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.

@@ -168,7 +168,7 @@ def gaussian_log_kernel(
     bandwidth:float,      # standard deviation, in units of confidence
     self_term:bool=True,  # False: minus infinity for the pair of a sample and itself
 )->Tensor:                # (n, N)
-    "For each sample in `rows`, return the log-weights of all samples."
+    "Return, for each sample in `rows`, the log-weights of all samples."
     log_kernel = -((conf[rows, None] - conf)/bandwidth).square()/2
     return log_kernel if self_term else _leave_one_out(log_kernel, rows)
 
