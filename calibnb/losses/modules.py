@@ -271,5 +271,5 @@ def make_loss(
 def register_loss(
     name:str,  # name of the loss for `make_loss`
 ):             # a decorator
-    "Register a function (logits, target, options with defaults) or a module class; ValueError for a name of calibnb."
+    "Register a function (logits, target, options) or a module class; raise ValueError if calibnb has this name."
     return registers(losses, name)

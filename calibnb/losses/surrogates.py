@@ -29,7 +29,7 @@ def _confidence(probs):
     return _at_label(probs, top), top
 
 def _conf_and_hit(logits, target):
-    "Return the confidence and the hit, as float64, of each prediction."
+    "Return the (N,) confidences and the (N,) float64 hits."
     conf, top = _confidence(logits.softmax(1))
     return conf, (top == target).double()
 

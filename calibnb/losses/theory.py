@@ -56,5 +56,5 @@ def binary_focal_argmin(
     gamma = _check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
     def balance(t): return _focal_pull(-t, 1 - q, gamma) - _focal_pull(t, q, gamma)
-    t = brentq(balance, -700, 700, xtol=1e-14)  # exp(709) is the largest that float64 can hold
+    t = brentq(balance, -700, 700, xtol=1e-14)  # exp(710) overflows in float64
     return float(np.exp(-np.logaddexp(0, -t)))

@@ -51,7 +51,7 @@ class LogProbs:
     """The predictions of a batch; an uncertainty weight maps a `LogProbs` to (N,) numbers.
 
     Attributes, for p = softmax(logits) and the one-hot label e_y: `log_p_y`, `p_y`, `d_y` = 1 - p_y, `log_1m_p_y` and
-    `brier`, each (N,), and `gap` = p - e_y, (N, K). All are differentiable. No attribute loses digits where p_y
+    `brier`, each (N,), and `gap` = p - e_y, (N, K). All attributes are differentiable, and none loses digits where p_y
     rounds to 1, because 1 - p_y is computed as the sum of the other probabilities."""
     def __init__(self,
         logits:Tensor,  # (N, K) floating point

@@ -100,7 +100,7 @@ def bin_sums(
     n_bins:int,   # M
     weight:Tensor|None=None, # (N,) sample weights; None: every weight is 1
 )->Tensor:        # (3, M) float64 on the device of the samples; with weights (4, M)
-    "Return the number of samples, hits, sum of confidences and, with weights, sum of weights of each bin."
+    "Return each bin's number of samples, number of hits, sum of confidences and, with weights, sum of weights."
     if not ids.is_cpu:
         each = [hit, conf] if weight is None else [weight*hit, weight*conf, weight]
         return scatter_sums(ids, n_bins, [torch.ones_like(ids), *each])

@@ -97,7 +97,7 @@ def ece(
 )->Tensor:             # 0-d float64 in [0, 1], or one for each of `n_bins`
     """Return the expected calibration error: weighted mean over bins of |accuracy - confidence| [Naeini 2015].
 
-    Multiclass predictions use the top label; binary predictions use |frequency of 1 - mean P(y = 1)| instead."""
+    Multiclass predictions use the top label; binary predictions compare the frequency of y = 1 with P(y = 1)."""
     check_norm(norm)
     return from_tables(samples, partial(table_norm, norm=norm), n_bins, closed)
 
@@ -281,7 +281,7 @@ def classwise_ece(
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
 def _mean_of_ties(p, values):
-    "Replace each of the (N, K) values by the mean over equal p; each column of p is sorted."
+    "Replace each of the (N, K) values by its mean over equal p in the column; each column of p is sorted."
     first = torch.ones_like(p, dtype=torch.bool)
     first[1:] = p[1:] != p[:-1]
     group = first.T.flatten().cumsum(0) - 1  # one column after another; each column begins a new group

@@ -124,7 +124,7 @@ def _multinomial_counts(n, n_boot, seed):
     return block, counts
 
 def _poisson_counts(clusters, n_boot, seed):
-    "Draw each cluster a Poisson number of times; a cluster beyond the first `_N_DRAWS` copies a random cluster."
+    "Draw each cluster a Poisson number of times; beyond the first `_N_DRAWS`, a cluster copies the counts of another."
     if isinstance(clusters, int): clusters = range(clusters)
     clusters = torch.as_tensor(clusters, dtype=torch.int64, device='cpu')
     shared = np.random.default_rng(0).integers(_N_DRAWS, size=max(_N_DRAWS, int(clusters.max()) + 1))
@@ -294,14 +294,14 @@ def monte_carlo_p(
     errors:Tensor,  # (draws,) errors of a calibrated model
     observed,       # the observed error
 )->float:
-    "Return the Monte Carlo p value in (0, 1]: the share of simulated errors that are at least as large as `observed`."
+    "Return the Monte Carlo p value in (0, 1]: the share of errors >= `observed`, where `observed` itself also counts."
     return (1 + (errors >= float(observed)*(1 - 1e-12)).sum().item())/(1 + len(errors))
 
 def spiegelhalter_p(
     conf:Tensor,  # (N,) confidences
     hit:Tensor,   # (N,) bool
 )->float:
-    "Test if mean confidence equals accuracy: return a two-sided p; 1 if all confidences are 1 [Spiegelhalter 1986]."
+    "Return a two-sided p of equal mean confidence and accuracy; 1 if all confidences are 0 or 1 [Spiegelhalter 1986]."
     conf = conf.double()
     variance = (conf*(1 - conf)).sum()
     return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.

@@ -158,7 +158,7 @@ def augrc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1/2]
-    "Return the area under the generalized risk: mean share of accepted and misclassified samples [Traub 2024]."
+    "Return the AUGRC: the share of samples that are accepted and wrong, averaged over coverages [Traub 2024]."
     def area(curve): return curve.augrc
     return _over_curves(area, probs, target, score, task, sample_weight, ignore_index, validate)
 

@@ -51,7 +51,7 @@ class SumMetric(Metric):
             raise RuntimeError(f'{type(self).__name__}.compute: no samples yet, call update(probs, target) first')
         return torch.full_like(self.result(), torch.nan)
 
-    @torch.jit.unused  # a module with this metric can be scripted, as with metrics of torchmetrics
+    @torch.jit.unused  # as in torchmetrics, so that a module with this metric can be scripted
     def forward(self, probs, target):
         "Add a batch and return the metric of this batch; an invalid batch does not change the state."
         before = dict(vars(self))

@@ -188,7 +188,7 @@ def skce(
 )->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
     """Return the unbiased estimate of the squared kernel calibration error of all classes [Widmann 2019].
 
-    The error of a binary task is half the error of the same predictions with two columns."""
+    With the default bandwidth, a binary task has half the error of the same predictions with two columns."""
     p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
     if len(p) < 2: return p.new_tensor(math.nan).cpu()
     if size < len(p): return _block_values(p, r, width, size, seed).mean()

@@ -184,7 +184,7 @@ def top_k_ece_ci(
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #128b838f
 def _class_tables(samples, n_bins, closed):
-    "Return (K, M) gaps, frequencies of the class, and numbers of samples of each bin of each class; nan where empty."
+    "Return (K, M) gaps, label frequencies and numbers of samples of the bins of each class; nan where empty."
     number, hits, confs, _ = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
     return (hits - confs)/number, hits/number, number
 
@@ -215,7 +215,7 @@ def marginal_ce(
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
 def _influence(samples, gap, n_bins, closed):
-    "Return the variance over samples of a sample's contribution, the mean over classes of 2 gap (hit - p) - gap²."
+    "Return the variance over samples of the mean over classes of 2 gap (hit - p) - gap²."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
@@ -255,9 +255,9 @@ def marginal_ce_ci(
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
+    draws:int=400,              # simulated calibrated models; fewer than 2/(1 - level) - 1 give a lower end of 0
     seed:int=0,
-)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in bins
+)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
     "Return an interval of the debiased `marginal_ce`; its lower end is 0 unless calibrated models have smaller errors."
     check_bins(n_bins)
     check_level(level)
