@@ -36,7 +36,7 @@ def _write_errno(error, written)->int|None:
     "Return the errno of a failed write; None for other errors."
     if isinstance(error, OSError) and error.errno: return error.errno if error.errno in _REFUSED else None
     if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # in an error of safetensors
-    no_reason = isinstance(error, (OSError, RuntimeError))  # in errors of NumPy and torch
+    no_reason = isinstance(error, (OSError, RuntimeError))  # as in errors of NumPy and torch
     return _append_errno(written) if no_reason and written and os.path.isfile(written) else None
 
 def _append_errno(path)->int|None:

@@ -104,7 +104,7 @@ def _explain(name, scores, target, least):
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return the multilabel advice for 0/1 labels in which a row has no 1 or several ones; else return `one_hot`."
+    "Return advice for multilabel targets if all labels are 0 or 1 and a row has not exactly one 1; else `one_hot`."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not several: return one_hot
@@ -116,7 +116,7 @@ def one_column(
     scores:Tensor,  # (N,), (N, 1) or (N, 1, d1, ...); other shapes are returned unchanged
     target=None,    # labels (N,), (N, d1, ...) or of the shape of the scores
 ):                  # scores (N, 1) or (N, 1, d1, ...), and target (N,) or (N, d1, ...), or None
-    "Reshape binary scores to one column, and remove the column from their labels."
+    "Give binary scores a class dimension of size 1, and remove this dimension from their labels."
     if scores.ndim == 1: scores = scores[:, None]
     if target is None or scores.ndim < 2 or scores.shape[1] != 1: return scores, target
     if target.dtype == torch.bool: target = target.to(torch.uint8)

@@ -30,7 +30,7 @@ def _files_below(folder):
         yield from (os.path.join(place, name) for name in sorted(names))
 
 def _label_files(paths):
-    "Yield (label, file) for each file; the label is the position of the path, plus the path within a folder."
+    "Yield (label, file) for each file; the label is the index of the path, plus the file's path within a folder."
     for i, path in enumerate(paths):
         if not os.path.isdir(path): yield str(i), str(path)
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))
@@ -130,7 +130,7 @@ def _texts(value):
         for item in value: yield from _texts(item)
 
 def _path_in(text):
-    "Return the path of an existing file that a text names, or of a folder after a prefix; else None."
+    "Return the path of an existing file that a text names, or of a folder named after a prefix; else None."
     places = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
     for start in [0, *places]:
         name = text[start:]

@@ -57,12 +57,12 @@ def _fits(value, kind):
     return any(_is_of(value, k) for k in kinds)
 
 def _is_of(value, kind):
-    "Return True if a value has a type; 'inf' counts as a float, since JSON has no infinity; a bool is not a number."
+    "Return True if a value is of type `kind`; a bool is not a number. 'inf' is a float, since JSON has no infinity."
     if isinstance(value, bool): return kind is bool
     return isinstance(value, _ALSO.get(kind, kind)) or (kind is float and value == 'inf')
 
 def _as_default(value, default):
-    "Convert int and 'inf' to float, and list to tuple or tuple to list, to match the type of the default."
+    "Convert int and 'inf' to float if the default is a float, and a sequence to the type of a non-empty default."
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)) and default:
         return type(default)(_as_default(v, default[0]) for v in value)
     to_float = isinstance(default, float) and (type(value) is int or value == 'inf')
@@ -72,7 +72,7 @@ def _as_default(value, default):
 _OPEN = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL  # **options and *args
 
 def _parameters(fn, options, skip):
-    "Return the parameters of `fn` that are options; a function with **options takes any name, with any value."
+    "Return the parameters of `fn` that are options; a function with **options accepts every name and value."
     found = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
     named = {k: p for k, p in found.items() if p.kind not in _OPEN}
     if all(p.kind != p.VAR_KEYWORD for p in found.values()): return named

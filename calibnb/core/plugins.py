@@ -51,7 +51,7 @@ def _entries():
     return tuple(entry_points(group=GROUP))
 
 def has_plugins()->bool:
-    "Return True if `load_plugins` would import anything."
+    "Return True if a plugin is listed or installed."
     return bool(plugin_names() or _entries())
 
 # %% ../../nbs/00_core/06_plugins.ipynb #c39a8049
@@ -144,7 +144,7 @@ class Registry(dict):
         kind:str,  # for messages: 'loss', 'model', ...
         made=(),   # initial entries, a mapping or pairs
         skip=(),   # parameters that are not options
-        adapt=None,# function (name, thing) -> the function or class to register; ValueError for an unusable thing
+        adapt=None,# function (name, thing) -> the function or class to register; may raise ValueError
     ):
         super().__init__(made)
         self.kind, self.skip, self.adapt = kind, skip, adapt

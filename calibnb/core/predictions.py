@@ -111,7 +111,7 @@ def top_probability(
     logits:Tensor,  # (N, K)
     top:Tensor,     # (N,) largest logit of each row
 )->Tensor:          # (N,) in [1/K, 1], in float32 or better
-    "Return the largest probability of each row of softmax(logits): one over the sum of exp(z - top)."
+    "Return the largest probability of each row of softmax(logits): 1 divided by the sum of exp(z - top)."
     logits, top = at_least_float32(logits.detach()), at_least_float32(top.detach())
     n = max(1, 2**18//logits.shape[1])   # rows at a time: 1 MiB of float32 stays in the cache
     total = torch.empty_like(top)
@@ -122,7 +122,7 @@ def top_probability(
 
 # %% ../../nbs/00_core/05_predictions.ipynb #5b19c0e7
 def _check_class_names(names, K):
-    "Return the names as a tuple of str; ValueError unless there are K distinct names, or none."
+    "Return the names as a tuple of str; raise ValueError unless there are K distinct names, or none."
     names = tuple(map(str, names))
     if len(names) in (0, K) and len(set(names)) == len(names): return names
     raise ValueError(f'classes: {quote_names(names)}, want {K} distinct names, or ()')
@@ -247,7 +247,7 @@ class Predictions:
     def num_classes(self): return max(2, self.logits.shape[1])
     @property
     def form(self):
-        "The number of classes as text."
+        "The form of the predictions as text: one column, or the number of classes."
         return 'one column, P(y = 1)' if self.binary else f'{self.num_classes} classes'
     @property
     def class_logits(self):
@@ -268,7 +268,7 @@ class Predictions:
         return first_argmax(self.class_logits if self.given is None else class_probs(self.given))
     @cached_property
     def nll(self):
-        "(N,) float64 negative log-likelihood of each label; infinite where its given probability is 0."
+        "(N,) float64 negative log-likelihood of each label; infinite where `given` has probability 0 for the label."
         logits = self.class_logits.double() if self.given is None else self.class_probs.log()
         return F.nll_loss(logits.log_softmax(1), self.target, reduction='none')
     @property
@@ -289,7 +289,7 @@ class Predictions:
         return Predictions(logits, target, given, self.eps, tuple(classes), self.kind)
 
     def check_comparable(self, other, name):
-        "Raise ValueError unless a calibrator fitted on this set accepts `other`; the message calls it `name`."
+        "Raise ValueError unless a calibrator fitted on this set accepts `other`, which the message calls `name`."
         if other.kind != self.kind:
             words = dict(logits='logits', probs='probabilities')
             raise ValueError(f'{name}: got {words[other.kind]}, but preds: {words[self.kind]}; give both as the same')
@@ -308,7 +308,7 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        "Count the samples of `other` that are in this set; return 0 if repeated rows alone could explain the count."
+        "Count the samples of `other` in this set; 0 for at most 1 % of a set, or if repeated rows explain the count."
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
         unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
         shared = torch.isin(other_rows, unique).sum().item()

@@ -29,7 +29,7 @@ def seed_everything(
 def seeded(
     seed:int,  # for the duration of the block
 ):
-    "Seed every global generator inside the block, and restore them after it."
+    "Seed every global generator inside the block, and restore the generators afterwards."
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     before_python, before_numpy = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
@@ -66,7 +66,7 @@ def deterministic(
 # %% ../../nbs/00_core/04_runtime.ipynb #c8801129
 @contextmanager
 def flush_denormals():
-    "Flush numbers below the smallest normal one, 1.2e-38 in float32, to 0 in this thread inside the block."
+    "Inside the block, flush denormal numbers (below 1.2e-38 in float32) to 0 in this thread."
     small = np.full(1, 1e-30, np.float32)
     before = not (small*np.float32(1e-10)).any()
     torch.set_flush_denormal(True)

@@ -28,7 +28,7 @@ def reasons(
     if isinstance(error, ValidationError): return '; '.join(_pydantic_reason(e, model) for e in error.errors())
     return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
 
-_COMPLETE = 'value_error', 'assertion_error', 'missing'  # messages that are complete without the value
+_COMPLETE = 'value_error', 'assertion_error', 'missing'  # types of errors whose messages are complete without the value
 
 def _pydantic_reason(error, model):
     "Format one error of a ValidationError: 'name: value, message'."

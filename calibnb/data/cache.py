@@ -44,7 +44,7 @@ def find_data(
 
 # %% ../../nbs/50_data/01_cache.ipynb #ff54ab73
 def decoded_root()->Path:
-    "Return the folder of decoded arrays: `decoded/` in the data root if it is writable, else in `~/.cache/calibnb`."
+    "Return the first writable folder `decoded/`, in the data root or `~/.cache/calibnb`; else a temporary folder."
     for root in data_root(), Path(_HOME).expanduser():
         folder = root/'decoded'
         try:

@@ -66,7 +66,7 @@ def load_image(
     except Exception as e: raise ValueError(f'{path}: not a readable image ({reason(e)})') from None
     return np.asarray(image).transpose(2, 0, 1)
 
-_MAX_SIDE = 10_000  # pixels; a square image with this side has 300 MB
+_MAX_SIDE = 10_000  # pixels; a square RGB image with this side needs 300 MB
 
 def _check_size(size):
     "Raise ValueError for an impossible size."

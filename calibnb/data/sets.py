@@ -25,7 +25,7 @@ from .corruptions import check_corruption, corrupt_split
 
 # %% ../../nbs/50_data/08_sets.ipynb #80939e51
 def _read_and_split(name, read, seed, scale=None, **options):
-    "Read and split a set on disk; pass `read` the options that `read` declares, and `split_arrays` the rest."
+    "Read and split a set on disk; `read` gets the options in its signature, and `split_arrays` the other options."
     declared = inspect.signature(read).parameters
     reading = {k: v for k, v in options.items() if k in declared}
     splitting = {k: v for k, v in options.items() if k not in declared}
@@ -116,7 +116,7 @@ def npz(
 
 # %% ../../nbs/50_data/08_sets.ipynb #cae848b2
 def _corrupting(make):
-    "Return a data set function that corrupts the test images of `make`; add the corruption options to its options."
+    "Return a data set function that corrupts the test images of `make` and also takes the corruption options."
     def corrupted(
         seed,
         *, kind:str='gaussian_noise',  # one of `list_corruptions()`
@@ -134,7 +134,7 @@ def _corrupting(make):
 
 # %% ../../nbs/50_data/08_sets.ipynb #afaac96d
 def _as_set(name, made):
-    "Return a registered function; raise ValueError unless its first parameter is `seed`."
+    "Return the function `made`; raise ValueError unless its first parameter is `seed`."
     takes = list(inspect.signature(made).parameters)
     if takes[:1] == ['seed']: return made
     raise ValueError(f'data: {name} takes ({", ".join(takes)}), want (seed, options with defaults)')
@@ -250,7 +250,7 @@ def load_data(
 def register_data(
     name:str,  # name for `load_data`; 'mine:/path' if the set takes a path, as in `mine:/home/me/x`
 ):             # a decorator
-    "Register a function (seed, options with defaults) -> Splits; raise ValueError for a name of calibnb."
+    "Register a function (seed, options with defaults) -> Splits; raise ValueError if calibnb has this name."
     return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81
@@ -259,7 +259,7 @@ def true_posterior(
     *, seed:int=0,  # as in `load_data`
     **options,      # as in `load_data`
 ):                  # (N, K) float64 tensor; None if unknown
-    "Return the posterior of the test samples, for CIFAR-10 the human labels; raise MissingData without CIFAR-10H."
+    "Return the posterior of the test samples (for CIFAR-10, the human labels); MissingData if CIFAR-10H is missing."
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
 

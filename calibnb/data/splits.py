@@ -148,8 +148,8 @@ def channel_scale(
     chunks = [c.reshape(len(c), c.shape[1], -1).astype(np.float64)/255 for c in chunks]
     mean = np.mean([c.mean((0, 2)) for c in chunks], 0)
     mean_square = np.mean([(c**2).mean((0, 2)) for c in chunks], 0)
-    variance = np.maximum(mean_square - mean**2, 1e-12)  # rounding may make it negative
-    std = np.sqrt(variance).clip(1e-3)                   # for a constant channel
+    variance = np.maximum(mean_square - mean**2, 1e-12)  # rounding may make a variance negative
+    std = np.sqrt(variance).clip(1e-3)                   # above 0, also for a constant channel
     return tuple(mean.tolist()), tuple(std.tolist())
 
 # %% ../../nbs/50_data/06_splits.ipynb #fb77bac7

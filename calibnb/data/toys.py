@@ -51,7 +51,7 @@ def _digit_images():
     raw = load_digits()
     return torch.from_numpy(raw.images).float()[:, None]/16, torch.from_numpy(raw.target).long()
 
-_SCALE = (.3,), (.3,)  # about the mean and the standard deviation of the pixels, from 0 to 1
+_SCALE = (.3,), (.3,)  # approximate mean and standard deviation of the pixels, on a scale from 0 to 1
 
 def _pool_and_scale(x, pool):
     "Average blocks of pixels, then scale by `_SCALE`."

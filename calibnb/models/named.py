@@ -109,7 +109,7 @@ class Timm(Classifier):
 
 # %% ../../nbs/55_models/04_named.ipynb #3065971f
 def _as_network(name, made):
-    "Return a registered class or function; raise ValueError unless it takes num_classes and in_shape first."
+    "Return the class or function `made`; raise ValueError unless num_classes and in_shape are its first parameters."
     takes = list(signature(made).parameters)
     if takes[:2] == ['num_classes', 'in_shape']: return made
     raise ValueError(f'model: {name} takes ({", ".join(takes)}), want (num_classes, in_shape, options with defaults)')
@@ -147,7 +147,7 @@ def model_options(
 def register_model(
     name:str,  # name for `make_model`
 ):             # a decorator
-    "Register a class or function (num_classes, in_shape, options); raise ValueError for a name of calibnb."
+    "Register a class or function (num_classes, in_shape, options); raise ValueError if calibnb has this name."
     return registers(models, name)
 
 # %% ../../nbs/55_models/04_named.ipynb #a9917c57
@@ -177,7 +177,7 @@ def head_gradient_norm(
     features,       # (N, D) inputs of the last linear layer
     *, bias:bool=False, # include the gradient of the bias
 )->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
-    "Return each sample's gradient norm with respect to the last layer; wrong for losses that couple samples."
+    "Return each sample's gradient norm with respect to the last layer; invalid if the loss couples samples."
     check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())

@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # of the same shape on every process
 )->Tensor:          # the sum over processes, in place
-    "Sum a tensor over all processes, on every process. An element that is nonzero on one process only is exact."
+    "Sum a tensor over all processes, on every process. The sum is exact if only one term is nonzero."
     if world_size() > 1: dist.all_reduce(values)
     return values
 

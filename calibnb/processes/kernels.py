@@ -93,7 +93,7 @@ def forked_kernels():
     from jupyter_client.provisioning import LocalProvisioner
 
     class ForkedProvisioner(LocalProvisioner):
-        "A provisioner that forks a process instead of starting one."
+        "A provisioner that forks a process instead of starting a program."
         async def launch_kernel(self, cmd, **kwargs):
             argv = cmd[cmd.index('ipykernel_launcher') + 1:]
             self.process = _ForkedProcess(argv, kwargs['env'], kwargs.get('cwd'))

@@ -33,7 +33,7 @@ def core_count()->int:
 def worker_count(
     workers:int|str,  # a number, or 'auto': CALIBNB_WORKERS if set, else the number of cores
 )->int:
-    "Return the number of parallel processes; raise ValueError unless it is a positive integer."
+    "Return the number of parallel processes; raise ValueError unless the number is a positive integer."
     if workers == 'auto': workers = os.environ.get('CALIBNB_WORKERS') or core_count()
     try: n = int(workers)
     except (TypeError, ValueError): n = 0
@@ -93,7 +93,7 @@ def _send_bytes(pipe, message:bytes)->bool:
     return True
 
 def _run_job(function, args, send)->bytes:
-    "Run a job and return the pickled value or error; raise SystemExit, because a stopped job has no answer."
+    "Run a job and return its pickled value or error; a SystemExit is not caught, because a stopped job has no answer."
     try:
         answer = pickle.dumps(('value', function(*args, send=send), ''))
         pickle.loads(answer)

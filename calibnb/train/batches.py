@@ -104,12 +104,12 @@ class Batch:
     x:Tensor               # (B, ...) ready for the network
     y:Tensor               # (B,)
     y_partner:Tensor|None  # (B,) labels of the mixup partners; None without mixup
-    lam:float              # weight of x and y against the partners; 1 without mixup
+    lam:float              # weight of y; `y_partner` has weight 1 - lam, and x is already mixed; 1 without mixup
     n:int                  # samples of the whole batch, over all processes
     copies:int             # processes that compute the same samples: 1, or all if the batch is too small to split
 
 def _share(span, rank, size):
-    "Return the positions in the plan that this process computes, and the number of processes that compute them."
+    "Return the positions in the plan that this process computes, and how many processes compute the same positions."
     first, last = span
     if last - first < 2*size: return slice(first, last), size
     return slice(first + rank, last, size), 1
@@ -175,7 +175,7 @@ def place_split(
     device,             # where training happens
     share:float=.5,     # largest share of the device's free memory for the split
 ):                      # a `data.Split`
-    "Copy the split to the device if it fits; otherwise return it unchanged, to be streamed."
+    "Copy the split to the device if it fits; otherwise return the split unchanged, to be streamed."
     device = torch.device(device)
     size = split.x.nbytes
     if device.type == 'cuda' and size > share*torch.cuda.mem_get_info(device)[0]: return split

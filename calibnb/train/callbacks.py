@@ -28,7 +28,7 @@ def calibration_measures(
 
 # %% ../../nbs/60_train/09_callbacks.ipynb #998997f1
 def hf_measures(
-    evaluated,        # with `predictions`, logits (..., K) or a tuple that begins with logits, and `label_ids`, (...)
+    evaluated,        # has `predictions` (logits (..., K), or a tuple that begins with logits) and `label_ids` (...)
 )->dict[str, float]:
     """Return calibration measures, for `compute_metrics` of Hugging Face's `Trainer`; labels of -100 are ignored.
 

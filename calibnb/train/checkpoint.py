@@ -41,7 +41,7 @@ def describe(
     if code := getattr(thing, '__code__', None): return f'{thing.__qualname__} {_code_fingerprint(code)}'
     if hasattr(thing, '__qualname__'): return thing.__qualname__
     fields = vars(thing) if hasattr(thing, '__dict__') else {}
-    changing = 'training', 'arrays'  # during training
+    changing = 'training', 'arrays'  # attributes that change during training
     settings = {k: _plain(v) for k, v in fields.items() if k not in changing and not k.startswith('_')}
     tensors = thing.state_dict() if isinstance(thing, nn.Module) else {}
     constants = [v.tolist() for k, v in tensors.items() if k not in getattr(thing, 'changing', ())]
@@ -164,7 +164,7 @@ class Saver:
         if world_size() > 1 and self.trainer.progress.step % _AGREE_EVERY and not last: return
         stop = bool(self.signals)
         due = last or stop or self._pause_is_over()
-        # the list is never overwritten: a signal may arrive while the processes exchange these two values
+        # the list is never overwritten, because a signal may arrive while the processes exchange these values
         if world_size() > 1: stop, due = map(any, zip(*gathered((stop, due))))
         if due: self._save()
         if stop: raise Stopped

@@ -53,7 +53,7 @@ def clip_gradients(
     weights,        # parameters on one device; parameters without a gradient are skipped
     max_norm:float, # largest norm of all gradients together
 ):
-    "Scale the gradients to a norm of at most `max_norm`, bitwise equal to `clip_grad_norm_` in a third of the time."
+    "Scale the gradients to a norm of at most `max_norm`; bitwise equal to `clip_grad_norm_`, in a third of the time."
     gradients = [w.grad for w in weights if w.grad is not None]
     if not gradients: return
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))

@@ -43,7 +43,7 @@ def _stated_reduction(loss):
     return 'mean' if default is Parameter.empty else default
 
 def check_scalar(loss)->Tensor:
-    "Return the loss of a batch; raise ValueError unless it is a tensor of one number."
+    "Return the loss of a batch; raise ValueError unless the loss is a tensor of one number."
     if not isinstance(loss, Tensor): raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
     if loss.numel() == 1: return loss
     raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
@@ -130,7 +130,7 @@ def check_task(
     model:nn.Module,
     recipe:Recipe,
 ):
-    "Raise ValueError for unsuitable augmentation, words without an embedding, or labels without an output."
+    "Raise ValueError for unsuitable augmentation or mixup, words without an embedding, or labels without an output."
     _check_augmentation(splits, recipe)
     _check_words(splits, model)
     _check_labels(splits, model)

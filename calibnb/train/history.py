@@ -61,7 +61,7 @@ def progress_bar(
     return tqdm(total=total, desc=desc, unit=unit, disable=not show, leave=False, delay=1, ncols=88)
 
 class ProgressLines:
-    "Prints the progress every ten seconds; prints nothing for shorter work."
+    "Prints the progress at most every ten seconds; prints nothing for shorter work."
     pause_s = 10
     def __init__(self, total, desc, unit, show):
         self.total, self.desc, self.unit, self.show = total, desc, unit, show
@@ -106,9 +106,9 @@ class EventFiles:
 def epoch_reporter(
     total:int,         # number of epochs
     progress=False,    # True: show a progress bar; or a function, called with 1 after each epoch
-    tensorboard=None,  # folder of the event files; None: none
+    tensorboard=None,  # folder of the event files; None: no event files
 ):
-    "Yield a function that reports a finished epoch from its row of the history."
+    "Yield a function that takes the history row of a finished epoch and reports the epoch."
     advance = progress if callable(progress) else None
     bar = progress_bar(total, 'training', show=bool(progress) and not advance)
     with bar, EventFiles(tensorboard) if tensorboard else nullcontext() as events:

@@ -76,7 +76,7 @@ class FusedSGD:
         weights, gradients, momenta = zip(*used)
         options, momenta = self.param_groups[0], [m for m in momenta if m is not None]
         torch._fused_sgd_(weights, gradients, momenta, **options, dampening=0., nesterov=False, maximize=False,
-                          is_first_step=False)  # True would set the momenta to the gradients; momenta of 0 do too
+                          is_first_step=False)  # True sets the momenta to the gradients; so do initial momenta of 0
 
     def state_dict(self)->dict: return dict(state={i: dict(momentum_buffer=m) for i, m in enumerate(self.momenta)})
     def load_state_dict(self, state:dict):
@@ -164,7 +164,7 @@ class Recipe(Settings):
     newsgroups = _preset('newsgroups', '1-D CNN on 20 Newsgroups, drop after epoch 50 [Wang 2021]; '
                                        'the paper names neither optimiser nor length: we use Adam, 100 epochs.')
     fine_tune = _preset('fine_tune', 'Fine-tuning of ViT-B/16 for 50 epochs [Lin 2025]; no optimiser stated: AdamW.')
-    imagenet = _preset('imagenet', 'ImageNet by Adam and a cosine for 90 epochs [Lin 2025]; the paper names '
+    imagenet = _preset('imagenet', 'ImageNet with Adam and cosine schedule, 90 epochs [Lin 2025]; the paper names '
                                    'neither learning rate nor batch size: we use 1e-3 and 256.')
     cifar_gpu = _preset('cifar_gpu', '`cifar`, faster on GPUs: bf16, channels last, compiled.')
     tiny_imagenet_gpu = _preset('tiny_imagenet_gpu', '`tiny_imagenet`, faster on GPUs: bf16, channels last, compiled.')
@@ -221,7 +221,7 @@ class Recipe(Settings):
         return self.lr*rise*.5*(1 + math.cos(math.pi*done))
 
     def make_optimizer(self, parameters):
-        "Make the optimiser of these parameters; plain SGD updates parameters with a learning rate `sgd_lr`."
+        "Make the optimiser of these parameters; plain SGD updates the parameters that have an attribute `sgd_lr`."
         make, fused = OPTIMIZERS[self.optimizer], self.precision != 'fp16'  # loss scaling needs torch's optimisers
         parameters = list(parameters)
         plain = [w for w in parameters if hasattr(w, 'sgd_lr')]

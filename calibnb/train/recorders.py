@@ -54,7 +54,7 @@ class Recorder:
 
 # %% ../../nbs/60_train/05_recorders.ipynb #f3e14fed
 class NLLBreakdown(Recorder):
-    "Error, ECE, NLL, entropy and confidence of splits; the last three also by correctness [Mukhoti 2020, Fig. 1]."
+    "Error and ECE of splits; NLL, entropy, confidence of all, correct, misclassified samples [Mukhoti 2020, Fig. 1]."
     def __init__(self,
         splits=('train', 'test'),  # names of the splits
         n_bins:int=15,             # bins of the ECE
@@ -100,9 +100,9 @@ class WeightNorm(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #34e66f2b
 class OptimalECE(Recorder):
-    """The lowest ECE on the test split over all temperatures, and the ECE with the temperature fitted on `val`.
+    """The lowest ECE on the test split over candidate temperatures, and the ECE with the temperature fitted on `val`.
 
-    Computed every few epochs; nan in other epochs [Wang 2021, Fig. 4].
+    Computed every `every` epochs and in the last epoch; nan in other epochs [Wang 2021, Fig. 4].
     """
     columns = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
     def __init__(self,
@@ -129,7 +129,7 @@ class OptimalECE(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #94a78ac4
 class LearnedEpoch(Recorder):
-    "Last epoch in which each training sample was misclassified, and the sample's largest logit [Wang 2021, Fig. 5]."
+    "For each training sample, the last epoch in which it was misclassified, and its largest logit [Wang 2021, Fig. 5]."
     def __init__(self): self.arrays = {}
 
     def __call__(self, view:EpochView)->dict:
@@ -296,7 +296,7 @@ def _copy_state(module):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
 def _as_maker(name, thing):
-    "Return a function that makes a registered recorder: the class, or a function that returns the plain function."
+    "Return a maker of recorders: the class itself, or a function without arguments that returns the plain function."
     if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
     return thing if isinstance(thing, type) else lambda: thing
 
@@ -313,14 +313,14 @@ def make_recorder(name:str):
 def register_recorder(
     name:str,
 ):             # a decorator
-    "Register a recorder class or a function (view) -> columns by name; raise ValueError for a name of calibnb."
+    "Register a recorder class or a function (view) -> columns by name; raise ValueError if calibnb has this name."
     return registers(recorders, name)
 
 def make_recorders(
     recorders,  # recorders, or names of recorders
     trainer,    # the trainer to record
 )->list:
-    "Make recorders from names, and check all recorders; raise ValueError if one cannot record this trainer."
+    "Make recorders from names, and check all recorders; raise ValueError if a recorder cannot record this trainer."
     made = [make_recorder(r) if isinstance(r, str) else r for r in recorders]
     for recorder in made:
         if hasattr(recorder, 'check'): recorder.check(trainer)

@@ -33,7 +33,7 @@ from .device import training_context
 
 # %% ../../nbs/60_train/08_trainer.ipynb #0bbca04a
 def _loss_of_model(loss, recipe, device):
-    "Return a forward pass that returns the loss, the loss with mixup labels or None, and the number of labels."
+    "Return a function (model, x, y, y_partner) -> (loss, loss for the partners' labels or None, number of labels)."
     def forward(model, x, y, y_partner):
         with autocast(device, recipe.precision):
             logits, target = model.supervised(x, y) if hasattr(model, 'supervised') else (model(x), y)
@@ -50,7 +50,7 @@ class _NetworkWithLoss(nn.Module):
     def forward(self, x, y, y_partner): return self.forward_pass(self.model, x, y, y_partner)
 
 def _micro_batches(batch, k):
-    "Split (x, y, y_partner) into at most k equal parts of at least two samples, for batch norm."
+    "Split (x, y, y_partner) into at most k nearly equal parts of at least two samples, for batch norm."
     k = max(1, min(k, len(batch.y)//2))
     tensors = batch.x, batch.y, batch.y_partner
     if k == 1: return [tensors]
@@ -59,7 +59,7 @@ def _micro_batches(batch, k):
 # %% ../../nbs/60_train/08_trainer.ipynb #070ff764
 @dataclass(frozen=True)
 class GradientScale:
-    "The factor of a micro-batch's loss, so that the gradients add up to the gradient of the whole batch."
+    "The factor of a micro-batch's loss that makes the gradients add up to the gradient of the whole batch."
     n:int                 # samples of the whole batch
     processes:int = 1     # W
     copies:int = 1        # processes that compute the same samples
@@ -291,7 +291,7 @@ class Trainer:
         return Stepper(self.model, self.loss, self.recipe, self.device)
 
     def _epoch(self, train, epoch, saver)->float:
-        "Train one epoch, from the first batch that is not finished; return the mean loss."
+        "Train one epoch, starting at the first unfinished batch; return the mean loss."
         recipe, progress = self.recipe, self.progress
         padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers report no padding
         plan = EpochPlan(len(train), recipe.batch_size, progress.generator, recipe.augment, recipe.mixup, padding)
