@@ -107,8 +107,8 @@ def launch_table():
     rows = re.findall(r"^\| (\w+) \| (\d*) ?\| (\d+) \| (\d+) \| (\d*) ?\|$", text, re.M)
     table = {name: tuple(int(n) if n else None for n in numbers) for name, *numbers in rows}
     missing = [name for name in list_losses() if name not in table]
-    assert not missing, f"benchmarks/RESULTS.md: no row for {missing}; write | {missing[0]} | | 0 | 0 | |, in the order " \
-                        "of list_losses(), and the test prints the numbers that belong there"
+    assert not missing, f"benchmarks/RESULTS.md: no row for {missing}; write | {missing[0]} | | 0 | 0 | |, in the " \
+                        "order of list_losses(), and the test prints the numbers that belong there"
     return table
 
 
