@@ -162,7 +162,7 @@ class Experiment:
         return self.folder/'files'/name
 
     def plan(self, frame, dry_run:bool):
-        "Save the table of planned runs; in a dry run, show the table and the total hours, and end the run as done."
+        "Save the table of planned runs; in a dry run, show the table and the total hours, and end the notebook."
         if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
         if 'gpu_hours' in frame:
@@ -172,7 +172,7 @@ class Experiment:
         raise SystemExit(0)  # papermill and Jupyter stop here without an error
 
     def findings(self, findings:list):
-        "Show the table of findings, save it, and end the run as done."
+        "Show and save the table of findings, and end the run as done if this notebook began the run."
         from IPython.display import display
         self.folder.record(Result(metrics={}, findings=findings))
         used = {name: found for name, found in dict(plugins=used_code(), inputs=noted_inputs()).items() if found}
