@@ -92,7 +92,7 @@ def _check_audit(args):
     for flag, path in _paths_of_audit(args)[0]: _check_exists(path, flag)
 
 def _audit_sets(args):
-    "Read predictions, validation predictions or None, and remarks; a ValueError names the flags."
+    "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
     from calibnb.posthoc import make_calibrator

@@ -154,7 +154,7 @@ def _plain_output():
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
 def main(argv=None)->int: # exit code
-    "Run the `calibnb` command; an error is one line and a non-zero exit code."
+    "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
     with _plain_output(), _writable_settings():
         args = parser().parse_args(argv)

@@ -182,7 +182,7 @@ def _collect(args):
 # %% ../../nbs/90_cli/02_run.ipynb #2335ceb7
 @contextmanager
 def _whole_file(path):
-    "Yield a path to write to; a plain file appears only when complete; write to pipes, devices and links directly."
+    "Yield a path to write. A regular file appears only when complete; pipes, devices and links are written directly."
     plain = not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
     if not plain:
         with naming_target(path): yield path

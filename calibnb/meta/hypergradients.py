@@ -50,7 +50,7 @@ def rng_state(device)->tuple:
 
 @contextmanager
 def replay_rng(state, device):
-    "Replay the random numbers after `state` inside the block, then restore the generators; None: do nothing."
+    "Inside the block, repeat the random numbers that followed `state`; then restore the generators. None: do nothing."
     if state is None:
         yield
         return

@@ -28,7 +28,7 @@ def _label_terms(logits, target):
 
 def _focal_losses(gamma, logp, label, log_p, log_rest, rest): return -(gamma*log_rest).exp()*log_p
 
-_SERIES_BELOW = 1e-4  # below this 1 - p, three terms of the series are exact in float64; the quotient is 0/0 at 0
+_SERIES_BELOW = 1e-4  # for 1 - p below this, three terms of the series have an error below 1e-12; at 0 the ratio is 0/0
 
 def focal_logit_gradient(
     logits:Tensor,  # (N, K)
@@ -85,7 +85,7 @@ INITS = 'exact', 'scaled', 'random'
 _MIN_TAU = 1e-6  # division by a smaller tau leaves the range of float32
 
 def _check_start(gamma0, init, positivity):
-    "Raise ValueError for a gamma0 outside the range of gamma."
+    "Raise ValueError if gamma cannot start at gamma0 for every input."
     if init == 'random': return
     if positivity == 'sigmoid' and not gamma0 < 1:
         raise ValueError(f'gamma0: {gamma0}, want less than 1, the upper bound of a sigmoid; take 0.5')
@@ -122,7 +122,7 @@ class GammaNet(LearnedLoss):
         _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max)
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, init, gamma_max
         self.positive, inverse = POSITIVITY[positivity]
-        kind = dict(dtype=torch.float32, device='cpu')  # the kind of the data, whatever torch's defaults are
+        kind = dict(dtype=torch.float32, device='cpu')  # as the data, even if torch's defaults differ
         self.A = nn.Parameter(torch.randn(dim, heads, **kind)/math.sqrt(dim))
         W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
@@ -144,7 +144,7 @@ class GammaNet(LearnedLoss):
 
     @torch.no_grad()
     def rescale(self, features:Tensor):
-        "Scale W so that the mean of gamma over a batch is gamma0, if the initial gamma is not exact."
+        "Scale W so that the mean of gamma over a batch is gamma0; needed if the initial gamma is not exact."
         self.W.mul_(self.gamma0/self(features).mean().clamp_min(1e-12))  # a mean of 0 would make W infinite
 
 # %% ../../nbs/65_meta/01_learned.ipynb #9c0ed5df
@@ -153,7 +153,7 @@ SMOOTHINGS = 'scalar', 'vector', 'non_uniform'
 def _zeros(*shape): return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
 
 class LearnedSmoothing(LearnedLoss):
-    "Label smoothing with a learned eps, one eps per class, or also one weight per pair of classes [Bohdal 2021]."
+    "Label smoothing with one learned eps, with one per class, or also with a weight per pair of classes [Bohdal 2021]."
     def __init__(self,
         num_classes:int,       # K
         kind:str='scalar',     # 'scalar', 'vector' or 'non_uniform'
@@ -169,7 +169,7 @@ class LearnedSmoothing(LearnedLoss):
         eps = self.eps if self.kind == 'scalar' else self.eps[target][:, None]
         if self.kind != 'non_uniform': return (1 - eps)*label + eps/num_classes
         off = self.weights*(1 - torch.eye(num_classes, device=label.device, dtype=label.dtype))
-        return (1 - eps)*label + eps*(off/(off.sum(1, keepdim=True) + 1e-6))[target]  # 1e-6: all weights start at 0
+        return (1 - eps)*label + eps*(off/(off.sum(1, keepdim=True) + 1e-6))[target]  # 1e-6 prevents 0/0 at the start
 
     def logit_gradient(self, logits, target, features):
         soft = self(target, logits.shape[1])
@@ -186,7 +186,7 @@ class LearnedSmoothing(LearnedLoss):
 
 # %% ../../nbs/65_meta/01_learned.ipynb #8a0854e7
 class LearnedL2(LearnedLoss):
-    "A learned decay omega for every weight theta of the head: the sum of omega*theta² per batch [Bohdal 2021]."
+    "A penalty on the head: the sum of omega*theta² over its weights theta, each with a learned omega [Bohdal 2021]."
     def __init__(self,
         head:nn.Linear,
         nonnegative:bool=True,  # clamp omega to 0 or more; the authors' code does not

@@ -45,7 +45,7 @@ class MetaRecipe(Settings):
     "The settings of bilevel training: the learned inner loss, the outer loss, and their steps."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     learn: str = 'gamma'                       # inner loss: gamma (γ-Net), smoothing, l2
-    learn_args: dict = {}                      # options: tau, gamma0, init, heads, ... of gamma; kind of smoothing
+    learn_args: dict = {}                      # its options, e.g. tau, gamma0, heads of gamma; kind of smoothing
     outer: str = 'sece'                        # calibration error: sece, dece; ce: cross-entropy, as a baseline
     outer_args: dict = {}                      # options of the outer loss: bandwidth, n_bins, ...
     ce_weight: float = Field(0., ge=0)         # weight of cross-entropy in the outer loss
@@ -63,7 +63,7 @@ class MetaRecipe(Settings):
 
     @classmethod
     def bohdal(cls, **changes):
-        "CE-DECE: learned L2 with outer loss CE + .5 DECE, Adam at .001 [Bohdal 2021], without the leak of the code."
+        "CE-DECE: learned L2 with outer loss CE + .5 DECE, Adam at .001, no leak [Bohdal 2021]."
         return cls(**dict(learn='l2', outer='dece', ce_weight=1., cal_weight=.5, lr=1e-3) | changes)
 
     @classmethod
@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # else: one per class
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # later one per class
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
@@ -159,7 +159,7 @@ class InnerStep:
 class MetaStepper(Stepper):
     """A bilevel step: `inner` is trained on a batch of `meta_val`, the network on a training batch.
 
-    `meta_batches` and `meta_optimizer` train `inner`. `is_scaled` is False until gamma is scaled to its initial value.
+    `meta_batches` and `meta_optimizer` train `inner`. `is_scaled` is False until `rescale` has set the mean of gamma.
     `totals` holds sums over the steps: the norm of the hypergradient, the outer loss, and the number of steps.
     """
     def __init__(self, model, loss, recipe, device, meta:MetaRecipe, meta_val:Split):
@@ -288,7 +288,7 @@ def _check_meta_val(splits):
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #e4bec88d
 class MetaTrainer(Trainer):
-    "A trainer that learns the loss, by the settings `meta`, while it trains the network."
+    "A trainer for a network and its learned loss, which `meta` describes."
     def __init__(self,
         model:nn.Module,      # with `features` and `head`
         meta:MetaRecipe=MetaRecipe(),

@@ -64,7 +64,7 @@ def notebook_client():
 
     class NotebookClient(PapermillNotebookClient):
         "papermill's client with limited output and errors that name the cell."
-        size, idle, tail = 0, True, OutputTail()  # characters of the cell so far, has the cell ended, last output
+        size, idle, tail = 0, True, OutputTail()  # characters so far, True after the cell's end, last output
 
         def execute_cell(self, cell, index):
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
@@ -117,7 +117,7 @@ def engine_name()->str:
     logging.getLogger('papermill').setLevel(logging.ERROR)
 
     class CalibnbEngine(NBClientEngine):
-        "papermill's engine with the client of this room."
+        "papermill's engine with `NotebookClient`."
         @classmethod
         def execute_managed_notebook(cls, manager, kernel_name, execution_timeout, start_timeout, kernels, source,
                                      **options):

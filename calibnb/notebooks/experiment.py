@@ -23,8 +23,8 @@ from ..runs.folder import Result, RunFolder, error_details, failure, run_path, w
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #26b3969f
 def show_markdown(
-    template:str,      # Markdown with {}, as `str.format` has it
-    *values, **named,  # what to put there: shown as text, whatever it holds
+    template:str,      # Markdown with {} or {name}, as in `str.format`
+    *values, **named,  # shown as plain text
 ):
     "Display Markdown in the running notebook."
     from IPython.display import Markdown, display
@@ -35,11 +35,11 @@ def show_markdown(
 def _to_text(fig, name)->str:
     "Describe a figure for readers who cannot see it: its name and the titles of its panels."
     titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
-    panels = dict.fromkeys(title for title in titles if title)  # each once
+    panels = dict.fromkeys(title for title in titles if title)  # without duplicates
     return f'{name.replace("_", " ")}: {"; ".join(panels)}'
 
 def _lay_out(fig):
-    "Lay a figure out once for both files, since that takes as long as drawing; return the tight bounding box, or None."
+    "Lay a figure out once for both files, because a layout is slow; return the tight bounding box, or None."
     import matplotlib as mpl
     if mpl.rcParams['savefig.dpi'] != 'figure': fig.set_dpi(mpl.rcParams['savefig.dpi'])
     fig.draw_without_rendering()
@@ -54,7 +54,7 @@ def _has_many_points(artist)->bool:
     return isinstance(artist, QuadMesh) and np.size(artist.get_array()) > 1000
 
 def _to_image(path, alt, notes):
-    "Read a saved picture for display in the notebook, in 256 colours and the size of the figure."
+    "Read a saved picture for display in the notebook, with 256 colours and at the size of the figure."
     import matplotlib as mpl
     from IPython.display import Image
     from PIL import Image as picture
@@ -65,7 +65,7 @@ def _to_image(path, alt, notes):
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #3af33560
 HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED = 'holds', 'contradicted here', 'no difference seen', 'undecided'
-_COLOURS = {HOLDS: '#00734f', CONTRADICTED: '#b34700', NO_DIFFERENCE: '#005b8e'}  # dark enough to be read on white
+_COLOURS = {HOLDS: '#00734f', CONTRADICTED: '#b34700', NO_DIFFERENCE: '#005b8e'}  # dark enough for text on white
 _COLUMNS = {'id': 'id', 'claim': 'claim', 'kind': 'kind', 'verdict': 'verdict', 'effect': 'margin', 'ours': 'ours',
             'paper': 'paper', 'decided_by': 'shown by'}
 
@@ -84,7 +84,7 @@ def effect_text(effect)->str:
     return f'{effect.value:+.3g}{unit}{interval}; {sizes}; {", ".join(chance)}{note}'
 
 def findings_table(findings):
-    "Return findings as a styled table, verdicts in colour and in words."
+    "Return findings as a styled table with coloured verdicts."
     import pandas as pd
     rows = [{title: getattr(f, name) for name, title in _COLUMNS.items()} for f in findings]
     for row, finding in zip(rows, findings): row['margin'] = effect_text(finding.effect)
@@ -95,7 +95,7 @@ def findings_table(findings):
             .set_table_styles([dict(selector='th', props='text-align: left')]))
 
 def count_verdicts(findings)->dict:
-    "Count findings by kind and verdict, claims of papers first: 'paper: holds' -> number."
+    "Count findings by kind and verdict, with claims of papers first: 'paper: holds' -> number."
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
 
@@ -113,14 +113,14 @@ def _watch_cells(folder, owner):
     shell.events.register('post_run_cell', note)
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #7715f4d9
-FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by run_notebook: the folder is begun and locked by the parent
+FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by run_notebook, whose process begins the run and locks the folder
 
 class Experiment:
-    "The run of the notebook that is running: `name`, `folder`, and `owner`, False if `run_notebook` began the run."
+    "The run of the notebook that is running: `name`, `folder`, and `owner` (False if `run_notebook` began the run)."
     def __init__(self,
         name:str,       # of the experiment: the notebook's file name
         settings:dict,  # from `check_parameters`; must hold `seed`
-        root=None,      # of all runs; `runs_root()` when None
+        root=None,      # folder of all runs; None: `runs_root()`
     ):
         given = os.environ.get(FOLDER_VARIABLE)
         self.name, self.owner = name, not given
@@ -154,7 +154,7 @@ class Experiment:
         from IPython.display import display
         self.keep(frame, name)
         styled = escaped_style(frame, digits, '–').set_table_attributes('style="text-align: right"')
-        display(styled, metadata={'text/html': dict(name=name)})  # found by that name in the executed notebook
+        display(styled, metadata={'text/html': dict(name=name)})  # `named_outputs` finds the table by this name
 
     def file(self, name:str)->Path:
         "Return the path of a file that belongs to the run: `files/<name>`."
@@ -162,7 +162,7 @@ class Experiment:
         return self.folder/'files'/name
 
     def plan(self, frame, dry_run:bool):
-        "Save the table of planned runs; in a dry run show it, with the sum of its hours, and end the notebook as done."
+        "Save the table of planned runs; in a dry run, show the table and the total hours, and end the notebook."
         if not dry_run: return self.keep(frame, 'plan', index=False)
         self.table(frame, 'plan')
         if 'gpu_hours' in frame:
@@ -172,7 +172,7 @@ class Experiment:
         raise SystemExit(0)  # papermill and Jupyter stop here without an error
 
     def findings(self, findings:list):
-        "Show the table of findings, save it, and end the run as done."
+        "Show and save the table of findings, and end the run as done if this notebook began the run."
         from IPython.display import display
         self.folder.record(Result(metrics={}, findings=findings))
         used = {name: found for name, found in dict(plugins=used_code(), inputs=noted_inputs()).items() if found}

@@ -50,12 +50,12 @@ def _printed_numbers(paper, place)->list[str]:
     numbers = paper_numbers()
     numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
     if not len(numbers): return []  # the loss study prints no numbers
-    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # better long than wide
+    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # else too wide
     table.index = [_row_name(key) for key in table.index]
     return [f'{_numbers_heading(numbers)}:', markdown_table(table.fillna('–'))]
 
 def _numbers_heading(numbers)->str:
-    "Return a heading with the test samples and trainings of the numbers, if the paper states one value for all."
+    "Return a heading with the counts of test samples and trainings that all numbers of the table share."
     def common(column): return numbers[column].iloc[0] if numbers[column].nunique(dropna=False) == 1 else float('nan')
     counts = {'test samples': common('n_test'), 'trainings': common('runs')}
     return ', '.join(['In the paper', *(f'{n:,.0f} {unit}' for unit, n in counts.items() if n > 0)])
@@ -69,7 +69,7 @@ def _slug(paper):
     return re.sub(r'[^a-z0-9]+', '_', paper.lower()).strip('_')
 
 def _our_output(directory, row, outputs)->str:
-    "Return our picture, table or section for a row, or a remark that it is not drawn yet."
+    "Return our picture or table for a row, a link to our section, or a remark that nothing is drawn yet."
     name, notebook = row['name'], row['notebook']
     if not notebook: return f'*Not drawn yet: {row["note"] or "no notebook of ours shows it"}.*'
     found = outputs.get(notebook, {}).get((row['kind'], name))
@@ -96,14 +96,14 @@ _MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:
-    "Return the marker of the verdicts on one data set, with links to the studies; `found` is of `read_verdicts`."
+    "Return a marker with a link for each study; `found`: verdicts of `read_verdicts` on one claim and data set."
     if not found: return ''
     by_study = {}
     for v in found: by_study.setdefault(v['notebook'], []).append(v['verdict'])
     return ' '.join(f'[{_MARKERS[joint_verdict(verdicts)]}]({study}.ipynb)' for study, verdicts in by_study.items())
 
 def _claim_table(paper, verdicts)->list[str]:
-    "Return the claims of a paper as paragraphs: one row for a claim, with a marker for each data set."
+    "Return a legend and a table of the claims of a paper: a row for each claim, a column for each data set."
     rows = paper_claims(paper)
     sets = dict.fromkeys(v['data'] for row in rows for v in verdicts.get(row['id'], []))
     heads = ['id', 'place', 'claim', 'scope', "the paper's own numbers", *(name or 'no data' for name in sets),
@@ -143,9 +143,9 @@ def write_paper_pages(
         with atomic_write(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return list(pages)
 
-_ABOUT_PAPER = ('Every figure and table of {paper}, in its order, as our quick notebooks draw it: on small data, in a '
-                'minute or two, so shapes can be compared and numbers cannot. The command below each makes it as '
-                'printed.')
+_ABOUT_PAPER = ('The figures and tables of {paper}, in the order of the paper, as our notebooks draw them in quick '
+                'mode. Quick mode uses small data and takes a minute or two, so only the shapes of curves can be '
+                'compared, not numbers. The command below a figure reproduces the printed figure.')
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #9b890897
 def _summary(nb)->dict:
@@ -155,15 +155,15 @@ def _summary(nb)->dict:
     advice = re.search(r'\*\*What to look at\*\*:\s*(.+?)(?:\n\n|$)', text, re.S)
     advice = re.sub(r'\*(\w[^*]*)\*', r'\1', ' '.join(advice[1].split())) if advice else ''  # without asterisks
     def is_cover(output): return bool(output.metadata.get('image/png', {}).get('cover'))
-    cover = max(png_outputs(nb), key=is_cover, default=None)  # the first of equals
+    cover = max(png_outputs(nb), key=is_cover, default=None)  # the first of equal outputs
     picture = cover.data['image/png'] if cover else None
     return dict(title=title, advice=advice, picture=picture, findings=nb.metadata.get('findings', {}))
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bbc93012
-_ABOUT = ('Every experiment in its quick mode, as `make gallery` ran it: on small data, in a minute or two on two '
-          'cores. A claim is decided by a test over seeds and test samples; observations of our own and identities, '
-          'which are true by construction, are counted apart. The last, in `cifar10/`, reads the table beside it, of '
-          'trainings that took hours.')
+_ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
+          'cores. A test over seeds and test samples decides each claim of a paper. Our own observations and '
+          'identities, which are true by construction, are counted separately. The last notebook, in `cifar10/`, '
+          'reads tables in its folder, which contain the results of trainings that took hours.')
 
 def write_gallery(
     directory,   # holds executed notebooks from `copy_notebook`, or folders of such notebooks

@@ -44,7 +44,7 @@ def _remove_progress(cell):
     if 'outputs' in cell: cell.outputs = [o for o in cell.outputs if o.output_type != 'stream' or o.text]
 
 def png_outputs(nb):
-    "Return the outputs of a notebook that hold a PNG, in order."
+    "Return the outputs of a notebook that contain a PNG, in order."
     outputs = [output for cell in nb.cells for output in cell.get('outputs', [])]
     return [output for output in outputs if 'image/png' in output.get('data', {})]
 

@@ -90,7 +90,7 @@ def paper_tables(
     import pandas as pd
     rows = read_rows('tables.csv')
     if paper is not None: pick('paper', paper, dict.fromkeys(row['paper'] for row in rows))
-    counts = ('settings', 'measures', 'numbers')  # `printed` is empty where it is not known
+    counts = ('settings', 'measures', 'numbers')  # `printed` may be empty (unknown)
     return pd.DataFrame([row | {c: int(row[c]) for c in counts} for row in rows if paper in (None, row['paper'])])
 
 # %% ../../nbs/75_notebooks/07_papers.ipynb #d2a91742
@@ -108,7 +108,7 @@ PANEL_FACTS = 'x', 'y', 'methods', 'paper_data', 'network', 'epochs'
 def figure_index(
     paper:str|None=None, # see `find_paper`; None: all papers
 )->list[dict]:           # rows: the columns, `runs` (trainings, int) and `gpu_hours` (float); None: unknown
-    "Return the rows of `places.csv` with their plans, in the order of the papers, one row per drawing of a figure."
+    "Return the rows of `places.csv` with their plans; panels that share one of our figures are merged into one row."
     wanted = None if paper is None else find_paper(paper)
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
@@ -117,14 +117,14 @@ def figure_index(
 def _drawing(row): return *(row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows')), row['command']
 
 def _merge_panels(rows):
-    "Return one row for panels that one of our figures draws: 'Fig. 6 b-f', with the different facts in one text."
+    "Merge the rows of panels that share one of our figures: 'Fig. 6 b-f', with the distinct facts joined."
     def texts(column): return '; '.join(filter(None, dict.fromkeys(row[column] for row in rows)))
     panels = [row['panel'] for row in rows]
     return rows[0] | {column: texts(column) for column in PANEL_FACTS} | dict(
         place=' '.join(filter(None, [rows[0]['place'], _panel_range(panels)])), panel='; '.join(panels))
 
 def _panel_range(panels)->str:
-    "Return the letters or numbers of panels, 'a', 'b-f', '1-6'; '' if the panels have no letters."
+    "Return the letters or numbers of panels, 'a', 'b-f', '1-6'; '' if a panel has neither."
     found = [re.fullmatch(r'([a-z]|\d)(?: to ([a-z]|\d))?', panel) for panel in panels]
     if not all(found): return ''
     first, last = found[0][1], found[-1][2] or found[-1][1]

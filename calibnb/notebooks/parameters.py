@@ -136,7 +136,7 @@ def check_storable(
         raise ValueError(f'{name}: {value!r}, want finite numbers, text, or lists or dictionaries of these') from None
 
 def _check_type(name, value, kind):
-    "Return the value, an int as a float if declared; raise TypeError for a wrong type, ValueError if not storable."
+    "Return the value, as a float if `kind` is float; raise TypeError for a wrong type, ValueError if not storable."
     from pydantic import TypeAdapter, ValidationError
     if _is_deep(value): check_storable(name, value)
     try: checked = TypeAdapter(kind).validate_python(value, strict=True)

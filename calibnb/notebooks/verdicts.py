@@ -42,7 +42,7 @@ class Claim:
     n_test: int|None = None  # number of test samples per seed
     floor: float|None = None # noise floor of the calibration error, as a fraction
     id: str = ''     # of the paper's claim in `nbs/claims.csv`, see `07a_claims`; '': no paper claims it
-    data: str = ''   # data set on which the claim is asked; '': the one given to `decide`
+    data: str = ''   # data set on which the claim is asked; '': `data` of `decide`
 
     def __post_init__(self):
         pick('kind', self.kind, KINDS)
@@ -94,7 +94,7 @@ def _test(
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #b5aaa2a4
 def _deciding_rival(tests):
-    "Return the rival whose comparison decides a claim of one method against several rivals, and the p."
+    "Return the rival whose comparison decides the claim, and the p of this comparison."
     for name, test in tests.items():
         if math.isnan(test.p): return name, math.nan
     worse_than = [name for name, test in tests.items() if test.value < 0]
@@ -148,7 +148,7 @@ def decide(
     claims,          # list of Claim, all of one study
     data:str='',     # data set of the claims that name none
 )->list[Finding]:    # in the same order
-    "Decide claims together, with Holm's correction over the tests of each family: a paper, or ours, on a data set."
+    "Decide claims together, with Holm's correction over each family: the claims of a paper, or ours, on a data set."
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     tested = [claim for claim in claims if claim.kind != 'identity']
     tests = [{rival: _test(m) for rival, m in claim.margins.items()} for claim in tested]
@@ -177,7 +177,7 @@ def _needed(margins, claim):
     S, n = margins.shape[1], claim.n_test
     if S < 2 or not np.isfinite(margins).all(): return math.inf, 'unknown: the variance needs at least two seeds'
     seed_variance, sample_variance = _variances(margins)
-    allowed = (max(claim.smallest, abs(margins[0].mean()))/2.8)**2  # of the mean
+    allowed = (max(claim.smallest, abs(margins[0].mean()))/2.8)**2  # variance
     ratio = math.sqrt((seed_variance/S + sample_variance)/allowed)
     if ratio <= 1: return ratio, '' if S >= LEAST_SEEDS else f'{LEAST_SEEDS} seeds'
     ways = []
@@ -243,7 +243,7 @@ def calibration_difference(
     suffix:str='',    # of the measures' names, e.g. '_ts' after temperature scaling
     less_suffix:str|None=None, # of the second method; None: the same as `suffix`
 )->dict:
-    "Return `Claim` fields for one method's larger calibration error: margin, also, n_test, floor and unit."
+    "Return the `Claim` fields margin, also, unit, n_test and floor for a claim about two calibration errors."
     less_suffix = suffix if less_suffix is None else less_suffix
     known = pairs.measured[more, pairs.seeds[0]]
     differences = {label: pairs.of(more, name + suffix) - pairs.of(less, name + less_suffix)

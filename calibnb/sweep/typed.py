@@ -21,7 +21,7 @@ def typed_spec(
     parameters:dict, # name -> text; added to the base
     grid:list,       # 'NAME=VALUES' for each axis
 )->SweepSpec:
-    "Return the specification of a file, or of a notebook with a grid; ValueError for invalid settings."
+    "Return the specification of a file, or of a notebook with a grid; raise ValueError for invalid settings."
     axes = {}
     for text in grid:
         name, _, values = text.partition('=')

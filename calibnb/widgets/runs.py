@@ -31,7 +31,7 @@ def _finished(root):
     return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
 
 def _strength_of(config):
-    "Return the option that sets the strength of a run's loss; empty without a strength or with a learned exponent."
+    "Return {option: value} for the strength of a run's loss; empty if there is none, or if the loss is learned."
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
