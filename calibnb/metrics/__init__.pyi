@@ -218,11 +218,11 @@ def marginal_ce_ci(
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; with fewer than 2/(1 - level), the lower end is 0
+    draws:int=400,              # simulated calibrated models; fewer than 2/(1 - level) - 1 give a lower end of 0
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
-)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in bins
+)->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
     ...
 def canonical_ce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
