@@ -31,7 +31,7 @@ from .ranking import as_good_as_best
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
 class CrossFits:
-    """Fits of calibrators on all available samples and, for cross-fitting, on all but each fold.
+    """Fits of calibrators: one fit on all available samples and, for cross-fitting, one fit outside each fold.
 
     Attributes: the `source`, all samples to fit on; `pairs` of samples to fit on and to judge; the random `order` of
     the samples (None without cross-fitting); the fits `made` for each row; the progress `bar`."""
@@ -44,7 +44,7 @@ class CrossFits:
 
     @property
     def sources(self):
-        "The sets to fit on: all samples, then all but each fold."
+        "The sets to fit on: all samples, then, for each fold, the samples outside the fold."
         return [self.source, *(rest for rest, _ in self.pairs if self.order is not None)]
 
     def expect(self, n_calibrators):
@@ -233,17 +233,17 @@ def evaluate(
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors, and recommend one.
 
-    The default leaves out calibrators with more parameters than samples. If the best calibrators leave a calibration
-    error, the default also tries Platt scaling and isotonic regression on top of these calibrators. For binary
-    predictions, calibrators and errors refer to P(y = 1); only `top_label_ece` refers to the predictions. There are no
-    sample weights, because intervals count samples."""
+    The default leaves out matrix scaling and Dirichlet calibration if they have more parameters than samples. If the
+    best calibrators leave a calibration error, the default also tries Platt scaling and isotonic regression on top of
+    these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
+    `top_label_ece` refers to the predictions. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
-    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
+    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, as a metric may fail
     resamples, more_bins = Resamples(len(preds), n_boot, seed, 'multinomial'), [M for M in more_bins if M != n_bins]
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)

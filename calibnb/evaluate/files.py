@@ -39,7 +39,7 @@ class FileContents:
     "The arrays of a file, and the columns of a table."
     arrays:dict                   # name -> array; '' is an array without a name, or the class columns of a table
     columns:list|None=None        # names of the class columns of a table; None: the file is not a table
-    extra_columns:dict=field(default_factory=dict) # name of another column -> why the column is no class
+    extra_columns:dict=field(default_factory=dict) # name of any other column -> why the column is not a class
     place:object='row {}'.format  # position of a sample -> its place in the file
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
@@ -167,7 +167,7 @@ def _text_found(column, place):
     return f'holds text, {brief(str(column.iloc[row]), 40)!r} in {place(row)}, want numbers; classes and a target only'
 
 class CsvPlaces:
-    "The line number of each sample of a csv file with blank lines, or quoted text over several lines."
+    "The line numbers of the samples in a csv file, which may have blank lines or quoted text over several lines."
     def __init__(self, path): self.path = path
     def __call__(self, row):
         with open(self.path, newline='', encoding='utf-8', errors='replace') as file:
@@ -313,7 +313,7 @@ def read_file(path)->FileContents:
     with naming(path, failed=f'cannot be read as {suffix[1:]}'): return reader(path)
 
 def _find(contents, wanted):
-    "Return the names in a file that are wanted names; ignore upper and lower case."
+    "Return the names in a file that are among the wanted names, in upper or lower case."
     return [k for k in contents.arrays if _plain(k) in wanted]
 
 def _only(path, contents, wanted):
@@ -363,7 +363,7 @@ def read_predictions(
     eps:float|None=None, # for probabilities, as in `Predictions.from_probs`
     pos_label=None,      # the label with y = 1 of a single column; labels may be words in tables
 )->Predictions:
-    "Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels of probability 0."
+    "Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels with probability 0."
     return _predictions(_read_labelled(path, kind, target_path, pos_label), kind, eps, target_path or path)
 
 def _read_labelled(path, kind, target_path, pos_label=None):
@@ -506,7 +506,7 @@ def write_npz(path, **arrays):
     with open(path, 'wb') as f: np.savez(f, **arrays)
 
 def _write_npy(path, probs, **_):
-    content = BytesIO()  # NumPy would write a file by C's stdio and not notice a full disk at the end
+    content = BytesIO()  # NumPy writes to a path by C's stdio, which may not notice a full disk
     np.save(content, probs)
     Path(path).write_bytes(content.getvalue())
 

@@ -29,7 +29,7 @@ def _cell_sums(conf, starts):
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #6b90cd51
 class ConfidenceHistogram:
-    """A fine histogram of confidences; each bin of several calibration errors consists of whole cells.
+    """A fine histogram of confidences, for several calibration errors: each of their bins consists of whole cells.
 
     Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, and the `first_cells` of the
     bins of each error."""
@@ -62,7 +62,7 @@ class ConfidenceHistogram:
         return {name: torch.from_numpy(values) for name, values in found.items()} | dict(smooth=smooth)
 
     def _smooth_errors(self, error):
-        "Return the smooth ECE of each draw from the residual sums (cells, draws), by linear binning on a grid."
+        "Return the smooth ECE of each draw; `error` (cells, draws) has sums of residuals, binned linearly on a grid."
         position = self.conf*_GRID
         left = position.floor().clamp_max(_GRID - 1)
         right, left, error = (position - left)[:, None].float(), left.long(), error.float()

@@ -63,7 +63,7 @@ _CHUNK_NUMBERS = 2**18  # probabilities computed at a time: 2 MiB, but at least 
 
 @dataclass(frozen=True, eq=False)
 class Scored(BinnedConfidences):
-    "Four numbers per sample, and the bins of each class: the input of all measures."
+    "The label and four numbers of each sample (binary: five), and the bins of each class: the input of all measures."
     pred:Tensor    # (N,) int64 predicted class
     target:Tensor  # (N,) int64
     conf:Tensor    # (N,) float64 probability of the prediction
@@ -229,11 +229,13 @@ def measure_all(
 def resampled_measures(
     scored:Scored,
     resamples:Resamples,        # from `Resamples(clusters)`, which resamples clusters
-    posterior:Tensor|None=None, # (N, K) true class probabilities, where they are known
+    posterior:Tensor|None=None, # (N, K) true class probabilities, if they are known
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:                        # name -> (1 + n_boot,) values, or a number
-    "Return error, confidence, nll, brier, ece, true_error on resamples, and debiased_ece, smooth_ece, floor and n."
+    """Return error, confidence, nll, brier, ece and true_error, each of the set and of each resample.
+
+    The numbers debiased_ece, smooth_ece, floor and n are only of the set."""
     if len(scored) != resamples.n:
         raise ValueError(f'resamples: of {resamples.n} samples, want the number of scored samples, {len(scored)}')
     conf, hit = scored.conf, scored.hit

@@ -23,7 +23,7 @@ def _sums(resamples, ids, values, n_cells):
     return resamples.weight @ sums.view(-1, n_cells)
 
 def _mass_ids(conf, n_bins):
-    "Return the equal-mass bin of each confidence, in the order of the samples, as `mass_table` has them."
+    "Return the index of the equal-mass bin of each confidence; the bins are as in `mass_table`."
     order = conf.sort(stable=True).indices
     first = equal_mass_starts(len(conf), n_bins)
     ids = torch.empty(len(conf), dtype=torch.int64, device='cpu')
@@ -37,7 +37,7 @@ def resampled_top_label(
     n_bins:int=15,
     suffix:str='',
 )->dict:          # name -> (1 + n_boot,) values
-    "Return ada_ece and mce on resamples."
+    "Return ada_ece and mce of the set and of each resample."
     conf = conf.double()
     residual, ids = hit.double() - conf, bin_ids(conf, n_bins)
     by_mass = _sums(resamples, _mass_ids(conf, n_bins), residual, n_bins)
@@ -52,7 +52,7 @@ def resampled_errors(
     n_bins:int=15,
     suffix:str='',   # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:             # name -> (1 + n_boot,) values
-    "Return ada_ece, classwise_ece and mce on resamples."
+    "Return ada_ece, classwise_ece and mce of the set and of each resample."
     if len(preds) != resamples.n:
         raise ValueError(f'resamples: of {resamples.n} samples, want the number of predictions, {len(preds)}')
     probs, pred, target, _ = _probs_of(preds, calibrator)

@@ -34,7 +34,7 @@ class ShiftResult:
 
     @classmethod
     def of(cls, row, given, there, refitted, n_bins):
-        "Compare a row of the audit with three `Scored` there: uncalibrated, calibrated, and refitted (or None)."
+        "Compare a row of the audit with scores of the samples there: uncalibrated, calibrated, refitted (or None)."
         gain, interval = _nll_gain(given.nll, there.nll)
         found = dict(nll=there.nll.mean().item(), ece=there.ece(n_bins), gain=gain, interval=interval)
         if refitted is not None:
@@ -77,7 +77,7 @@ class Shifted:
     notes:tuple=()
 
     def advice(self)->str:
-        "Return sentences: the effect there of the recommended calibrator, and the gain from refitting it there."
+        "Return sentences: the effect there of the recommended calibrator, and the gain of a refit there."
         row = self.rows[self.advised]
         if row.interval is None: return 'The audit recommends no calibrator, so there is none to transfer.'
         gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {_number(row.gain)}'

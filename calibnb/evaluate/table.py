@@ -86,7 +86,7 @@ def shows_no_error(row:str, ece:Measure)->bool:
     return ece.within_floor if row == UNCALIBRATED else (ece.p or 0.) >= DOUBT
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
-SAME_NLL = .002  # largest difference of equal NLLs, in nats: a fifth of the smallest effect of interest
+SAME_NLL = .002  # NLLs that differ by at most this many nats are equal; a fifth of the smallest effect of interest
 _FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
 _BINARY_CAPTION = (
     'ECE, adaptive ECE and smooth ECE compare P(y = 1) with the frequency of y = 1. The top-label ECE compares '
@@ -97,21 +97,21 @@ class Evaluation:
     "The result of `evaluate`."
     how:str                               # how the calibrators were fitted
     rows:dict[str, dict[str, Measure]]    # row -> metric -> measure; the first row is uncalibrated
-    best:dict[str, list[str]]             # metric -> rows not significantly worse than the best, the best first
-    scored:dict[str, Scored]              # row -> four numbers of each sample
+    best:dict[str, list[str]]             # metric -> rows not significantly worse than any other row, the best first
+    scored:dict[str, Scored]              # row -> label and numbers of each sample
     fitted:dict[str, 'Calibrator']        # row -> calibrator for use, fitted on all available samples
     notes:list[str]                       # omitted calibrators, and warnings of the fits
     doubtful:list[str]                    # rows whose fit gave a warning; never recommended
 
     @property
     def recommended(self)->str:
-        "The simplest row that equals the best in NLL; rows with an ECE that a calibrated model could show come first."
+        "The simplest row that equals the best row in NLL; rows whose ECE a calibrated model could show are preferred."
         rows = self._equal_in_nll()
         passing = [row for row in rows if shows_no_error(row, self.rows[row]['ece'])]
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]
 
     def _equal_in_nll(self)->list[str]:
-        "Return the rows that equal the best in NLL, from simple to complex; see `SAME_NLL`."
+        "Return the rows that equal the best row in NLL, from simple to complex; see `SAME_NLL`."
         nll = {row: self.rows[row]['nll'].value for row in self.best['nll'] if row not in self.doubtful}
         nll = {row: value for row, value in nll.items() if value is not None}
         return [row for row in self.rows if row in nll and nll[row] <= min(nll.values()) + SAME_NLL]
@@ -121,7 +121,9 @@ class Evaluation:
         return self.rows[row]['ece'].within_floor
 
     def deciding_samples(self, row:str, other:str)->int|None:
-        "Count the samples without which `row` has no lower NLL than `other`; None if its NLL is infinite or not lower."
+        """Return how few samples must be removed until `row` no longer has a lower NLL than `other`.
+
+        The result is None if the NLL is not lower to begin with, or if an NLL is infinite."""
         gain = (self.scored[other].nll - self.scored[row].nll).sort(descending=True)[0]
         if not gain.isfinite().all() or gain.sum() <= 0: return None
         lost = (gain.sum() - gain.cumsum(0) <= 0).nonzero()
@@ -135,7 +137,7 @@ class Evaluation:
         return pd.DataFrame(records).set_index(['calibrator', 'metric'])
 
     def table(self):
-        "Return the table as a pandas Styler that tints the rows as good as the best."
+        "Return the table as a pandas Styler that tints the rows which are as good as the best row."
         tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[UNCALIBRATED].items()}
         return _styled(_texts(self.rows, self.best), tinted)
 
@@ -187,7 +189,7 @@ class Evaluation:
     @classmethod
     def load(cls, folder):
         "Read a folder that `save` wrote, without executing code; raise ValueError for any other folder."
-        from calibnb.posthoc import Calibrator  # with all calibrators by name
+        from calibnb.posthoc import Calibrator  # registers all calibrators
         path = Path(folder)/_FILE
         try:
             with safe_open(path, 'pt') as f: meta, samples = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
@@ -307,7 +309,7 @@ def _choice(found, row):
             f'and the ECE becomes {_ece_words(after["ece"])}.')
 
 def _by_replacement(calibrator):
-    "Return a remark if the replacement of zeros contributes to the change of the NLL."
+    "Return a remark if the replacement of probabilities of 0 contributes to the change of the NLL."
     return ' (partly by the replacement of zeros, see the notes)' if calibrator.eps_ else ''
 
 def _changes(found, row):

@@ -102,7 +102,7 @@ def _named(name, cls):
 CALIBRATORS = Registry('calibrator', adapt=_named)  # '+' is the name of a pipeline
 
 def _register_class(name, cls, frame):
-    "Register a class; a class redefined in a notebook cell keeps its origin, calibnb or a user."
+    "Register a class as built-in or user-defined; redefining it in a notebook cell does not change this status."
     again = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
     if again or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
     else: add_user(CALIBRATORS, name, cls, frame)
@@ -276,7 +276,7 @@ class Calibrator(BaseEstimator):
         return self._all_log_probs(z).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(z)
 
     def _all_log_probs(self, z):
-        "Return log-probabilities of all classes; for a binary problem of both classes."
+        "Return log-probabilities of all classes, which are two classes for a binary problem."
         return self._binary_log_probs(class_logits(z)) if z.shape[1] == 1 else self._log_probs(z)
 
     def _predicted(self, z):
@@ -380,7 +380,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'bounded'  # rule for zeros, see `log_probs`; the entry 'mixed' of a file; older files: 'zeros' or no entry
+_ZEROS = 'bounded'  # rule that replaces zeros, stored as 'mixed' in a file; older files have 'zeros' or no entry
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
@@ -391,7 +391,7 @@ def _write(calibrator, path):
     write_state(path, head, tensors)
 
 def _check_readable(calibrator, head, tensors):
-    "Raise ValueError unless a calibrator rebuilt from the file returns the same probabilities."
+    "Raise ValueError unless a calibrator rebuilt from the content of the file returns the same probabilities."
     kind = type(calibrator).__name__
     way_out = f'add the attributes that _fit sets to {kind}.fitted, and the options to __init__'
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))

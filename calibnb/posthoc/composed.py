@@ -77,7 +77,7 @@ class Composed(Calibrator, name='+'):
         held_out,         # (N, K) or (N, 1) held-out calibrated logits of the first calibrator
         target,           # (N,) class ids
     )->'Composed':
-        "Fit the second calibrator and return its pipeline with the fitted calibrator `first`; raises ValueError."
+        "Fit the second calibrator and return the pipeline; raises ValueError for a calibrator that does not fit in it."
         made = cls(name_of(first), then)
         pick('first', made.first, COMPOSABLE)
         made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready_logits(held_out), target)

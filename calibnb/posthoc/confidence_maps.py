@@ -70,7 +70,7 @@ class ConfidenceMap(Calibrator):
     `_apply(map, score)` returns the values of the function, and `__init__` stores `mode`. Scores and values are
     log-odds with `on_log_odds`, and probabilities otherwise. `sizes` and `shares` are the arguments of `check_table`
     for dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
-    keeps_prediction = False  # if the confidence is below 1/K, another class has a larger probability
+    keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()
 

@@ -63,7 +63,7 @@ def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
     return value
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #1d5f37af
-_SUBSAMPLE = 4096     # minimum number of samples of the first search
+_SUBSAMPLE = 4096     # minimum number of samples in the first search
 _EQUAL_ENTROPY = 1e-6 # a smaller standard deviation of log(H/log K) is rounding error
 
 class EntropyTemperature(NamedTuple):

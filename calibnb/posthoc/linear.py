@@ -53,7 +53,7 @@ class FullMap:
 
     @staticmethod
     def weight_and_bias(D):
-        "Return the weights, I plus all columns of D but the last, and the offsets, the last column of D."
+        "Return the weights (I plus all columns of D except the last) and the offsets (the last column of D)."
         weight = D[:, :-1].clone()
         weight.diagonal().add_(1)
         return weight, D[:, -1].clone()
@@ -210,7 +210,7 @@ class FullPreconditioner:
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
         self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # relative excess of D over the diagonal weight's penalty
+        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # by which share D exceeds the diagonal weight's penalty
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
@@ -226,7 +226,7 @@ def tempered_logits(
     target:Tensor, # (N,)
     weight:Tensor|None=None, # (N,) frequencies above 0
 )->tuple[Tensor, float]: # logits in a dtype without overflow of differences; temperature
-    "Return logits and temperature for the fit; scale the bounds to the size of the logits if the temperature hits one."
+    "Return logits and temperature for the fit; if T is at a bound, scale the bounds to the size of the logits."
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T

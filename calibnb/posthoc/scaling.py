@@ -19,7 +19,7 @@ from .entropy_temperature import entropy_temperature, sample_temperatures
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5b9ec123
 class TemperatureScaling(Calibrator, name='temperature'):
-    "softmax(logits/T), T > 0 in `temperature_` [Guo 2017]; criterion 'nll' never raises the NLL of the fit's samples."
+    "softmax(logits/T), with T in `temperature_` [Guo 2017]; 'nll' never raises the NLL on the samples of the fit."
     fitted, shapes = ('temperature_',), dict(temperature_=())
     takes_weight = True
     def __init__(self,
@@ -30,7 +30,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
 
     @classmethod
     def reference(cls):
-        "Return the variant that [Mukhoti 2020] and [Lin 2025] report in their tables: the least ECE on the grid."
+        "Return the temperature scaling of the tables in [Mukhoti 2020] and [Lin 2025]: the least ECE on the grid."
         return cls('ece', 'grid')
 
     def _fit(self, logits, target, weight=None):

@@ -76,7 +76,7 @@ def mass_edges(score, n_bins):
     return torch.from_numpy(np.unique([0., *inner, 1.]))
 
 def _empty_values(edges, empty):
-    "Return the value of each bin for the case that the bin is empty; nan stands for the score itself."
+    "Return the value that each bin has if the bin is empty; nan means the score itself."
     midpoint = (edges[1:] + edges[:-1])/2
     options = dict(midpoint=midpoint, identity=torch.full_like(midpoint, math.nan), zero=torch.zeros_like(midpoint))
     return options[pick('empty', empty, tuple(options))]

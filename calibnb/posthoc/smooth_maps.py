@@ -65,8 +65,8 @@ def _beta_features(odds):
     "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# matrices from free parameters to (farther, nearer - farther, intercept), where `nearer` is the coefficient of the
-# feature nearer 0; the four cases: no coefficient is 0; nearer is 0; farther is 0; both coefficients are 0
+# Four matrices that map free parameters to (farther, nearer - farther, intercept). `nearer` is the coefficient of the
+# feature nearer 0, and `farther` of the other feature. Neither is 0; nearer is 0; farther is 0; both are 0.
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 
@@ -113,7 +113,7 @@ def banded_matrix(x):
     return Q, R
 
 def second_derivatives(x):
-    "Return the matrix (m, m) from values at the knots x to second derivatives at the knots; the two end rows are 0."
+    "Return the matrix (m, m) that maps values at the knots x to second derivatives there; the two end rows are 0."
     Q, R = banded_matrix(x)
     inner = np.linalg.solve(R, Q.T) if len(x) > 2 else np.zeros((0, len(x)))
     return np.pad(inner, ((1, 1), (0, 0)))
@@ -122,7 +122,7 @@ def spline_features(x, at):
     "Return the matrix (n, m) that maps values at the knots x to values of the spline at the n points `at`."
     i = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     h = np.diff(x)[i]
-    t = np.clip((at - x[i])/h, 0, 1)  # the cubic between the knots; the straight ends are added below
+    t = np.clip((at - x[i])/h, 0, 1)  # for the cubic parts between the knots; the straight ends are added below
     rows, basis = np.arange(len(at)), np.zeros((len(at), len(x)))
     basis[rows, i], basis[rows, i + 1] = 1 - t, t
     gamma = second_derivatives(x)
@@ -207,7 +207,7 @@ def spline_map(
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
-    "Return weighted quantiles: for each share, the least v such that the values up to v have this share of the weight."
+    "Return weighted quantiles: for each share, the least v with at least this share of the weight in values <= v."
     order = np.argsort(values, kind='stable')
     below = np.cumsum(weight[order])  # `np.quantile` takes weights only from NumPy 2 on
     return values[order[np.searchsorted(below, shares*below[-1]*(1 - 1e-12))]]  # tolerates the rounding of the sum

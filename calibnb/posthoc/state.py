@@ -166,7 +166,7 @@ def trial_probabilities(calibrator)->Tensor:
     return calibrator._calibrated(torch.cat([confident, rising[None], -rising[None]]))
 
 def gives_probabilities(calibrator)->bool:
-    "Return True if test logits give finite, non-negative probabilities, and any temperature is positive."
+    "Return True if test logits give finite, non-negative probabilities, and the temperature, if any, is positive."
     K, probs = calibrator.n_classes_, trial_probabilities(calibrator)
     good = probs.shape[1:] == (K,) and probs.isfinite().all() and (probs >= 0).all()
     return bool(good) and getattr(calibrator, 'temperature_', 1.) > 0

@@ -20,7 +20,7 @@ def _above(W, S, i, j, k):
 def _slope(W, S, a, b): return (S[b] + 1 - S[a])/(W[b] + 1 - W[a])
 
 def tangent_point(W, S, hull, following, place, b):
-    "Return where the common tangent touches the left and the right hull; start at hull index `place` and point b."
+    "Return where the common tangent touches the left and the right hull; search from hull index `place` and point b."
     last, top = len(W) - 1, len(hull) - 1
     slope = _slope(W, S, hull[place], b)
     while True:
@@ -63,9 +63,10 @@ def _folds(N, folds):
     return np.array_split(order, min(folds, N))
 
 def _gaps_around(scores, at, side):
-    """Return indices (2n + 1,) of gaps between `scores`, alternately for each gap and each of the n scores of `at`.
+    """Return, for each gap between the n scores `at` and each of these scores, the index of a gap between `scores`.
 
-    If `scores` contains a score of `at`, the index is the index of the gap on the given side, 'left' or 'right'."""
+    The (2n + 1,) indices alternate: a gap of `at`, a score of `at`, and so on. If a score of `at` is also in `scores`,
+    the index belongs to the gap on the given side of this score, 'left' or 'right'."""
     at_score = np.searchsorted(scores, at, side)
     in_gap = np.searchsorted(scores, at, 'right')
     return np.concatenate([[0], np.stack([at_score, in_gap], 1).reshape(-1)])
