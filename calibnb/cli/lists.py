@@ -100,7 +100,8 @@ def _cells(row, letter):
 def _print_claims(args):
     from calibnb.notebooks.claims import count_claims, own_table, paper_claims, read_verdicts, claim_state
     from calibnb.runs.folder import checkout
-    verdicts = read_verdicts(checkout()/'runs'/'gallery')
+    home = checkout()
+    verdicts = read_verdicts(home/'runs'/'gallery') if home else {}
     rows = [row | dict(state=claim_state(row, verdicts)) for row in paper_claims(args.paper, 'empirical')]
     if args.json: return print(json.dumps(rows, indent=1))
     for paper in dict.fromkeys(row['paper'] for row in rows):

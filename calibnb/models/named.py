@@ -87,7 +87,7 @@ class Timm(Classifier):
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
         super().__init__()
-        try: import timm
+        try: import timm  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError: raise ValueError('model: timm is not installed; `pip install timm`') from None
         check_bool(pretrained=pretrained)
         if not timm.is_model(net): raise ValueError(f'net: {net!r} is not a network of timm; see timm.list_models()')
