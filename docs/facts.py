@@ -178,12 +178,24 @@ def panel_key(row, place="place"):
     return row["paper"], row[place], row["panel"]
 
 
+EXPLAINED_PANELS = {  # (paper, place, panel), column -> our words; why: the words of the facts stand in the paper
+    (("Mukhoti 2020", "Fig. 1", "a"), "y"):
+        "NLL of training and of test samples, entropy of the prediction (a and b together)",
+}
+
+
+def panel_facts(key, facts):
+    "Return what the columns of a panel say: the facts, or our words where they are explained."
+    fact = facts.get(key)
+    return {column: EXPLAINED_PANELS.get((key, column), fact[name]) if fact else ""
+            for column, name in FACT_COLUMNS.items()}
+
+
 def with_panels(places, figures):
     "Return the rows of nbs/places.csv with the facts of their panels."
     facts = {panel_key(figure, "figure"): figure for figure in figures}
     def panel(row):
-        fact = facts.get(panel_key(row))
-        return {column: fact[name] if fact else "" for column, name in FACT_COLUMNS.items()}
+        return panel_facts(panel_key(row), facts)
     return [row | panel(row) for row in places]
 
 
@@ -224,8 +236,7 @@ def differences_of_figures(root, folder):
         key, name = panel_key(row), ", ".join(filter(None, panel_key(row)))
         if key not in facts and (row["panel"] or key[:2] in printed or "Fig." in row["place"]):
             yield f"places.csv: not in the facts: {name}"
-        for column, fact in FACT_COLUMNS.items():
-            want = facts[key][fact] if key in facts else ""
+        for column, want in panel_facts(key, facts).items():
             if row[column] != want:
                 yield f"places.csv: {name}: {column} is {row[column]!r}, facts: {want!r}"
 

@@ -1,4 +1,6 @@
 "loss_comparison, run small: computed from its trainings, one test set for all sizes, and broken on purpose it turns."
+import ast
+
 import nbformat
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from reading import (
 from yours import forget
 
 from calibnb.metrics import debiased_ece
+from calibnb.notebooks import Notebook
 from calibnb.runs import choose_coefficient
 
 STUDY, SETTINGS = "loss_comparison", dict(n_seeds=2, epochs=10)
@@ -151,6 +154,21 @@ def test_one_repetition_on_real_images(root):
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
     assert_undecided(folder, "paper", "ours", seeds=1)
     assert "true error %" not in table(folder, "at_the_end")[0]
+
+
+def test_a_position_is_that_in_the_grid_of_sizes():
+    "With the grids of the paper's own setting, which differ from the grids of Fig. 1 a to c."
+    cells = [c.source for c in nbformat.read(EXPERIMENTS/f"{STUDY}.ipynb", 4).cells if c.cell_type == "code"]
+    names = Notebook(STUDY).plan(dict(quick=False, data="cifar10"))
+    names["best"] = {("LS", 5_000): {0: .02, 1: .25}, ("L1", 5_000): {0: .02, 1: .1}, ("FL", 5_000): {0: 9., 1: 1.}}
+    grids, = [cell for cell in cells if "grids_of_sizes = dict(grids)" in cell]
+    exec(grids.split("families = dict(")[0], names)
+    names |= dict(seeds=[0, 1], grid=lambda family: names["grids"][family], np=np)
+    tree = ast.parse("\n".join(cells))
+    position, = [node for node in tree.body if getattr(node, "name", "") == "position"]
+    exec(ast.unparse(position), names)
+    found = {family: names["position"](family, 5_000).tolist() for family in ("LS", "L1", "FL")}
+    assert found == {"LS": [1, 24], "L1": [1, 9], "FL": [4, 0]}
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def test_margins_are_of_the_trainings(root, study):
 def test_claims_over_the_epochs_are_of_the_histories(root, study):
     def course(loss, column, start, end=10, **options):
         return np.array([np.mean(r.history[column][start:end]) for r in of_loss(root, loss, **options)])
-    gra, focal = ("bsce_gra", dict(gamma=2., beta=2.)), ("focal", dict(gamma=3.))
+    gra, focal = ("bsce_gra", dict(gamma=2., beta=2.)), ("flsd", {})
     drop, second = of_loss(root, "ce")[0].config.recipe.milestones
     middle = drop, (drop + second)//2
     lower = course(gra[0], "test_ece", *middle, **gra[1]) - course(focal[0], "test_ece", *middle, **focal[1])
@@ -195,8 +195,8 @@ def test_the_margin_of_the_gradient_norms_is_of_the_last_epoch(root, study):
         return np.mean([np.corrcoef(k["norm"][-1].double(), k["brier"][-1].double())[0, 1] for k in kept])
     found = finding(study, "with BSCE-GRA the gradient norm follows")
     assert found.id == "lin-17"
-    rival = ("focal", 3.) if "the closest is FL-3" in found.effect.note else ("dual_focal", 5.)
-    lead = correlation("bsce_gra", gamma=2., beta=2.) - correlation(rival[0], gamma=rival[1])
+    rival = ("flsd", {}) if "the closest is FLSD" in found.effect.note else ("dual_focal", dict(gamma=5.))
+    lead = correlation("bsce_gra", gamma=2., beta=2.) - correlation(rival[0], **rival[1])
     assert found.kind == "paper" and found.effect.value == pytest.approx(lead)
 
 
