@@ -42,7 +42,7 @@ def save_small_picture(
     from PIL.Image import Resampling
     image = open_png(png)
     if image.width > width: image = image.resize((width, round(image.height*width/image.width)), Resampling.LANCZOS)
-    with atomic_write(path) as tmp: image.quantize(128).save(tmp, 'png', optimize=True)
+    with atomic_write(path) as tmp: image.quantize(128, 2).save(tmp, 'png', optimize=True)  # octree: keeps rare hues
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bacfbf24
 def _printed_numbers(paper, place)->list[str]:

@@ -53,10 +53,13 @@ def open_png(png:str):
     from PIL import Image
     return Image.open(BytesIO(b64decode(png))).convert('RGB')
 
+_KEEPS_HUES = 2  # PIL's octree; the median cut gives two rare hues, such as green and blue, one colour
+
 def _reduce_colours(png):
     "Encode a PNG in base64 with a palette of 128 colours."
     out = BytesIO()
-    open_png(png).quantize(128).save(out, 'png', optimize=True)
+    image = open_png(png)
+    image.quantize(128, _KEEPS_HUES).save(out, 'png', optimize=True)
     return b64encode(out.getvalue()).decode()
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #1f786b13
