@@ -281,17 +281,22 @@ def forest_plot(
 ):
     "Draw the margin of each claim with its interval; a positive margin supports the claim."
     tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
+    kinds = {f.kind for f in tested}
+    labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f in tested]
+    height = np.array([1.5 + label.count('\n') for label in labels])  # in lines of a label
+    center = height.cumsum() - height/2
     ax.axvspan(-1, 1, color='#ececec', lw=0, zorder=0)
     ax.axvline(0, color='k', lw=.8)
-    for y, finding in enumerate(tested):
+    for y, finding in zip(center, tested):
         effect, color = finding.effect, _verdicts.get(finding.verdict, grey)
         if effect.interval: ax.plot([v/effect.sesoi for v in effect.interval], [y, y], color=color, lw=2.2)
         ax.plot(effect.value/effect.sesoi, y, 'o' if finding.kind == 'paper' else 'D', color=color, ms=6)
     ax.set_xscale('symlog', linthresh=1, linscale=.6)
     ax.xaxis.set_major_formatter('{x:g}')
-    ax.set(yticks=range(len(tested)), ylim=(len(tested) - .5, -.5))
-    ax.set_yticklabels([fill(f'{f.claim} [{f.kind}]', 62) for f in tested], fontsize=8.5)
-    ax.set_xlabel('margin in units of the smallest effect of interest; a positive margin supports the claim')
+    ax.set(yticks=center, ylim=(height.sum(), 0))
+    ax.set_yticklabels(labels, fontsize=8)
+    ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\na positive margin supports the '
+                  'claim; bars: 95 % intervals,\nnot corrected for the number of claims, unlike the verdicts', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'undecided') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]
