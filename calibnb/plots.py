@@ -295,8 +295,9 @@ def forest_plot(
     ax.xaxis.set_major_formatter('{x:g}')
     ax.set(yticks=center, ylim=(height.sum(), 0))
     ax.set_yticklabels(labels, fontsize=8)
-    ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\na positive margin supports the '
-                  'claim; bars: 95 % intervals,\nnot corrected for the number of claims, unlike the verdicts', fontsize=8.5)
+    ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\n'
+                  'a positive margin supports the claim; bars: 95 % intervals,\n'
+                  'not corrected for the number of claims, unlike the verdicts', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'undecided') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]
