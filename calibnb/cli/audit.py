@@ -208,7 +208,7 @@ def _report(found, args, read, on_shifted=None)->Path|None:
         found.save(saved)
         try: folder = run_notebook('audit', settings, **how)
         except NotebookError as e:
-            if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # such as a full disk
+            if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # e.g. because the disk is full
             print(f'calibnb: {e}', file=sys.stderr)
             return None
     return (Path(args.to) if args.to else folder/'files')/'report.html'

@@ -76,7 +76,7 @@ def _add_sweep(commands):
     many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES',
                       help='axis of the grid, e.g. loss=ce,focal or seed=0:5; may be repeated')
     many.add_argument('--workers', default='auto',
-                      help='number of concurrent runs (default: one per core, or --per-gpu on every GPU)')
+                      help='number of concurrent runs (default: one per core; with GPUs, --per-gpu runs on each GPU)')
     many.add_argument('--per-gpu', type=int, default=1, help='runs that share a GPU (default: 1)')
     many.add_argument('--engine', default='processes', choices=sorted(NAMES['engine']),
                       help='where to execute the runs (default: processes on this machine)')
@@ -109,7 +109,9 @@ def _sweep(args):
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
 def _data_of(config):
-    "Return (name, options) of the data of a training; for a notebook, None unless the data are given by a path."
+    """Return (name, options) of the data of a training.
+
+    For a notebook, only if the name of the data has a prefix, as in 'npz:x.npz', otherwise None."""
     if not isinstance(config, tuple): return config.data, config.data_args
     settings = config[1]
     name = settings.get('data')
@@ -127,7 +129,7 @@ def _print_plan(table, configs):
     for line in missing + hours: print(line)
 
 def _hours_text(configs):
-    "Return one line with the estimated hours of the remaining trainings, as a list; for notebooks an empty list."
+    "Return a list with one line, the estimated hours of the remaining trainings; for notebooks, return an empty list."
     if any(isinstance(config, tuple) for config in configs): return []
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
@@ -210,7 +212,7 @@ def _no_runs(
     kind='trainings',
     argument='--experiment', # argument that named the experiment
 ):
-    "Return the message that no runs were found, with the names of other experiments or how to make runs."
+    "Return the message that no runs were found; the message names other experiments or says how to make runs."
     if experiment and len(found):
         there = ', '.join(sorted(set(found.experiment)))
         return f'{argument}: no {kind} of {experiment} in {root}; experiments with {kind}: {there}'

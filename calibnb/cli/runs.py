@@ -46,7 +46,7 @@ def _experiment_text(folder, rows):
     executed = rows[(rows.state == 'done') & (rows.notebook != '')].notebook
     if len(executed): blocks.append(f'  latest notebook: {executed.iloc[0]}')
     if 'failed' in rows.state.values: blocks.append(f'  why a run failed: log.txt in {folder}/<run>')
-    rows = rows.assign(ended=rows.ended.str[:16])  # to the minute
+    rows = rows.assign(ended=rows.ended.str[:16])  # shortened to the minute
     for kind, group in rows.groupby('kind'):
         short = group.assign(**{name: group[name].map(lambda text: brief(text, 80)) for name in ('result', 'setting')})
         blocks.append(f'  {len(group)} {kind}{"s"[:len(group) != 1]}')

@@ -243,7 +243,7 @@ def evaluate(
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
-    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, as a metric may fail
+    uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
     resamples, more_bins = Resamples(len(preds), n_boot, seed, 'multinomial'), [M for M in more_bins if M != n_bins]
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)

@@ -16,7 +16,9 @@ from ..metrics.intervals import Resamples
 
 # %% ../../nbs/40_evaluate/04a_resampled.ipynb #dbd3dd99
 def _sums(resamples, ids, values, n_cells):
-    "Sum (N,) values over the samples of each cell, in the set and each resample: (1 + n_boot, n_cells)."
+    """Sum values (N,) over the samples of each bin, for the set and for each resample.
+
+    Return a tensor (1 + n_boot, n_cells)."""
     group = torch.arange(resamples.n, device='cpu') if resamples.group is None else resamples.group
     sums = torch.zeros(resamples.weight.shape[1]*n_cells, dtype=torch.float64, device='cpu')
     sums.index_add_(0, group*n_cells + ids.long(), values.double())

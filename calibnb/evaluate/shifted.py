@@ -34,7 +34,10 @@ class ShiftResult:
 
     @classmethod
     def of(cls, row, given, there, refitted, n_bins):
-        "Compare a row of the audit with scores of the samples there: uncalibrated, calibrated, refitted (or None)."
+        """Compare a row of the audit with three scorings of the samples there.
+
+        These are `given` (uncalibrated), `there` (calibrator fitted here) and `refitted` (calibrator fitted there, or
+        None)."""
         gain, interval = _nll_gain(given.nll, there.nll)
         found = dict(nll=there.nll.mean().item(), ece=there.ece(n_bins), gain=gain, interval=interval)
         if refitted is not None:
@@ -77,7 +80,9 @@ class Shifted:
     notes:tuple=()
 
     def advice(self)->str:
-        "Return sentences: the effect there of the recommended calibrator, and the gain of a refit there."
+        """Return sentences on the recommended calibrator.
+
+        They state its effect on the samples there, and the gain if it is refitted there."""
         row = self.rows[self.advised]
         if row.interval is None: return 'The audit recommends no calibrator, so there is none to transfer.'
         gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {_number(row.gain)}'
@@ -110,7 +115,7 @@ class Shifted:
         return *nll, *ece, f'{_number(row.gain)} ({low} to {high})'
 
     def record(self)->dict:
-        "Return all fields for JSON; infinite values become None."
+        "Return all fields for JSON; infinite values and nan become None."
         def finite(v): return v if not isinstance(v, float) or math.isfinite(v) else None
         rows = {name: {k: [*map(finite, v)] if isinstance(v, tuple) else finite(v) for k, v in vars(row).items()}
                 for name, row in self.rows.items()}

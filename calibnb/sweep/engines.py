@@ -75,7 +75,7 @@ def _visible_gpus():
 def _is_gpu_id(name): return name.isdecimal() or name.startswith(('GPU-', 'MIG-'))
 
 def run_in_processes(jobs, workers, per_gpu, timeout, options):
-    "Run jobs in processes of this machine; an Engine."
+    "Run jobs in processes of this machine; this function is an `Engine`."
     if options: raise ValueError(f'options: {", ".join(options)}; engine processes takes no options, ray and slurm do')
     slots = gpu_slots(workers, per_gpu)[:max(1, len(jobs))]
     return in_processes(make_run, jobs, len(slots), timeout=timeout, preload=_PRELOAD, slots=slots)
@@ -149,7 +149,7 @@ class RayCluster(Cluster):
         self.ray.wait(handles, num_returns=len(handles), timeout=PATIENCE)
 
 def _ray_options(ray, per_gpu, options):
-    "Return options of a Ray task; by default a core and, if the cluster has GPUs, a share of a GPU."
+    "Return options of a Ray task; the default is a core and, if the cluster has GPUs, a share of a GPU."
     share = 1/per_gpu if ray.cluster_resources().get('GPU') else 0
     options = dict(num_cpus=1, num_gpus=share, max_retries=0) | options
     for option, resource in dict(num_cpus='CPU', num_gpus='GPU').items():
@@ -160,7 +160,7 @@ def _ray_options(ray, per_gpu, options):
     return options
 
 def run_on_ray(jobs, workers, per_gpu, timeout, options):
-    "Run jobs on a Ray cluster; an Engine."
+    "Run jobs on a Ray cluster; this function is an `Engine`."
     try: import ray
     except ImportError: raise ValueError("engine: ray is not installed; pip install 'calibnb[ray]'") from None
     ours = not ray.is_initialized()
@@ -194,7 +194,7 @@ class SlurmCluster(Cluster):
         while time.monotonic() < end and not all(job.done() for job in handles): time.sleep(self.pause_s)
 
 def run_on_slurm(jobs, workers, per_gpu, timeout, options):
-    "Run jobs under Slurm, through submitit; an Engine."
+    "Run jobs under Slurm, through submitit; this function is an `Engine`."
     try: import submitit
     except ImportError: raise ValueError("engine: submitit is not installed; pip install 'calibnb[slurm]'") from None
     if per_gpu > 1:

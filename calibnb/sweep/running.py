@@ -68,7 +68,8 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'failed'
-            self.reason = recorded if recorded.startswith(reason) else reason  # the recorded reason may name a line
+            # the recorded reason may also give the line of code that failed
+            self.reason = recorded if recorded.startswith(reason) else reason
 
     def cells(self)->list:
         "Return the values of `_COLUMNS`."
@@ -77,7 +78,7 @@ class _Row:
 
 # %% ../../nbs/85_sweep/03_running.ipynb #e1867384
 def _jobs(given):
-    "Return jobs with different folders."
+    "Return the jobs, one for each folder."
     if isinstance(given, (SweepSpec, dict)): return expand(given)
     jobs = [job if isinstance(job, Job) else to_job(job) for job in given]
     return list({job.folder().path: job for job in jobs}.values())

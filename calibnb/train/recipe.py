@@ -141,7 +141,7 @@ class Recipe(Settings):
     momentum: float = Field(.9, ge=0, lt=1)   # momentum of SGD; first beta of Adam; not used by AdaGrad
     weight_decay: float = Field(5e-4, ge=0)
     clip: float|None = Field(None, gt=0)      # largest norm of the gradient over all weights; None: no clipping
-    scale_by_batch: bool = False              # multiply a mean loss by the batch size, like a summed loss
+    scale_by_batch: bool = False              # multiply a mean loss by the batch size, so that it equals a sum
     accumulate: int = Field(1, ge=1)          # micro-batches per batch, to save memory
     augment: tuple[str, ...] = ()             # for images: crop, flip
     mixup: float = Field(0, ge=0)             # parameter of the Beta distribution; 0: no mixup
@@ -149,7 +149,7 @@ class Recipe(Settings):
     precision: str = 'fp32'                   # precision of the forward pass: fp32, bf16, fp16 (with loss scaling)
     channels_last: bool = False               # memory format of images; faster convolutions on many devices
     compile: bool|CompileMode = False         # torch.compile for network and loss; or a mode of torch.compile
-    deterministic: bool = False               # use only deterministic kernels; an error if torch has none
+    deterministic: bool = False               # use only deterministic kernels; raise an error if torch has none
     keep: str = 'last'                        # weights to use: last epoch, or lowest val_error, val_nll, refinement
     seed: int = Field(0, ge=0, lt=2**63)      # initial weights, order of the data, augmentation, dropout
 

@@ -54,7 +54,9 @@ class Recorder:
 
 # %% ../../nbs/60_train/05_recorders.ipynb #f3e14fed
 class NLLBreakdown(Recorder):
-    "Error and ECE of splits; NLL, entropy, confidence of all, correct, misclassified samples [Mukhoti 2020, Fig. 1]."
+    """Error and ECE of splits, and mean NLL, entropy and confidence [Mukhoti 2020, Fig. 1].
+
+    The means are over all samples, over the correct samples, and over the misclassified samples."""
     def __init__(self,
         splits=('train', 'test'),  # names of the splits
         n_bins:int=15,             # bins of the ECE
@@ -102,7 +104,7 @@ class WeightNorm(Recorder):
 class OptimalECE(Recorder):
     """The lowest ECE on the test split over candidate temperatures, and the ECE with the temperature fitted on `val`.
 
-    Computed every `every` epochs and in the last epoch; nan in other epochs [Wang 2021, Fig. 4].
+    The values are computed every `every` epochs and in the last epoch, and are nan in other epochs [Wang 2021, Fig. 4].
     """
     columns = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
     def __init__(self,

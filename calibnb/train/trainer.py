@@ -50,7 +50,9 @@ class _NetworkWithLoss(nn.Module):
     def forward(self, x, y, y_partner): return self.forward_pass(self.model, x, y, y_partner)
 
 def _micro_batches(batch, k):
-    "Split (x, y, y_partner) into at most k nearly equal parts of at least two samples, for batch norm."
+    """Split (x, y, y_partner) into at most k nearly equal parts.
+
+    Each part has at least two samples, because batch norm needs two."""
     k = max(1, min(k, len(batch.y)//2))
     tensors = batch.x, batch.y, batch.y_partner
     if k == 1: return [tensors]
@@ -64,7 +66,7 @@ class GradientScale:
     processes:int = 1     # W
     copies:int = 1        # processes that compute the same samples
     reduction:str = 'mean'
-    by_batch:bool = False # multiply a mean by the number of samples, like a sum
+    by_batch:bool = False # multiply a mean by the number of samples, so that it equals a sum
     single_piece:bool = False # one process and one micro-batch: the factor is 1
 
     def __call__(self, m:int)->float:
@@ -156,8 +158,8 @@ class Progress:
     history:History                          # finished epochs
     epoch_start:Tensor = field(init=False)   # state of `generator` when this epoch began
     step:int = field(init=False)             # finished batches of this epoch
-    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch, in this process
-    counts:list = field(init=False)          # samples of each finished batch, in this process
+    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch here, divided by `copies`
+    counts:list = field(init=False)          # labels of each finished batch in this process, divided by `copies`
 
     def __post_init__(self): self.begin_epoch()
 
@@ -179,7 +181,7 @@ class Progress:
         return dict(losses=None if self.losses is None else self.losses.cpu(), counts=self.counts)
 
     def load_state_dict(self, state:dict, processes:list, device):
-        "Restore `state_dict`, and the saved `process_state` of the processes whose losses this process reports."
+        "Restore the saved state; `processes` are the saved states of the processes whose losses this process reports."
         self.history.rows[:] = state['history']
         vars(self.best).update(state['kept'])
         self.generator.set_state(state['order'].cpu())  # to replay the plan of this epoch
@@ -190,18 +192,22 @@ class Progress:
         self.losses = sum((process['losses'] for process in processes), torch.zeros_like(template)).to(device)
 
 def mean_loss(
-    losses:Tensor,  # (batches,) sum of losses of each batch, in this process
-    counts:list,    # samples of each batch, in this process
+    losses:Tensor,  # (batches,) sum of losses of each batch in this process, divided by `copies`
+    counts:list,    # labels of each finished batch in this process, divided by `copies`
     recipe:Recipe,
     epoch:int,
     largest:Tensor|None=None, # 0-d, largest magnitude of the weights, on the device; None: no check of weights
 )->float:
-    "Return an epoch's mean loss over all processes; raise FloatingPointError that names the first non-finite batch."
+    """Return an epoch's mean loss over all processes.
+
+    If a loss or a weight is not finite, raise a FloatingPointError."""
     sums, n = _finite_sums(losses, counts, recipe, epoch, largest, len(losses))
     return math.fsum(sums)/n
 
 def _finite_sums(losses, counts, recipe, epoch, largest, done):
-    "Return batch losses and number of samples of all processes; raise FloatingPointError if a loss is not finite."
+    """Return the losses of the batches and the number of labels, both summed over all processes.
+
+    If a loss or a weight is not finite, raise a FloatingPointError."""
     scalars = [losses.new_tensor([sum(counts)]), *([] if largest is None else [largest[None]])]
     values = all_reduce(torch.cat([v.double() for v in (losses, *scalars)])).tolist()  # the only synchronisation
     sums, (n, *weights) = values[:len(losses)], values[len(losses):]
@@ -246,10 +252,13 @@ class Trainer:
         recorders=(),         # recorders or their names; called with an EpochView at the end of each epoch
         checkpoint=None,      # file for the state; if the file exists, training resumes from it
         progress=False,       # True: show a progress bar; or a function, called with 1 after each epoch
-        every_s:float=10.,    # seconds between checkpoints, or more if saving is slow; 0: after every batch
+        every_s:float=10.,    # seconds between checkpoints, or more if saving is slow; 0: after every batch;
+                              # several processes decide only every 20 batches
         tensorboard=None,     # folder for TensorBoard's event files
     )->History:
-        "Train `recipe.epochs` epochs; raise FloatingPointError for a nan or inf loss, ValueError for unsuitable data."
+        """Train `recipe.epochs` epochs.
+
+        If a loss or a weight is not finite, raise a FloatingPointError; for unsuitable data, raise a ValueError."""
         recipe, events = self.recipe, tensorboard if rank() == 0 else None
         splits = self._begin(splits, recorders, checkpoint)
         with (training_context(self.model, recipe, self.device),
@@ -293,7 +302,8 @@ class Trainer:
     def _epoch(self, train, epoch, saver)->float:
         "Train one epoch, starting at the first unfinished batch; return the mean loss."
         recipe, progress = self.recipe, self.progress
-        padding = max(1, train.x.shape[-1]//8)  # of crops: 4 pixels for a width of 32; the papers report no padding
+        # padding for random crops: 4 pixels for a width of 32; the papers do not state the padding
+        padding = max(1, train.x.shape[-1]//8)
         plan = EpochPlan(len(train), recipe.batch_size, progress.generator, recipe.augment, recipe.mixup, padding)
         self.model.train()
         for batch in batches(train, plan, self.device, progress.step, rank(), world_size()):  # already on the device
@@ -331,7 +341,7 @@ class Trainer:
         return weights | dict(arrays=arrays) | self.progress.state_dict()
 
     def load_state_dict(self, state:dict, processes:list):
-        "Restore `state_dict`; `processes`: saved states of the processes whose losses this process reports."
+        "Restore the saved state; `processes` are the saved states of the processes whose losses this process reports."
         self.model.load_state_dict(state['model'])
         self.stepper.load_state_dict(state['stepper'])
         for name, value in state.get('loss', {}).items(): getattr(self.loss, name).copy_(value)
