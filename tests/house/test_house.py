@@ -332,7 +332,7 @@ def test_no_big_file_and_no_path_of_this_machine():
     for path in tracked():
         assert path.stat().st_size < 1_500_000, f"{path} is large"
         if path.parent.name == "gallery":
-            assert path.stat().st_size < 700_000, f"{path} is large for the gallery"
+            assert path.stat().st_size < 600_000, f"{path} is large for the gallery"
         text = path.read_bytes().decode("utf-8", "ignore")
         assert f"{ROOT}/" not in text and f"{Path.home()}/" not in text, f"{path} holds a path of this machine"
 
