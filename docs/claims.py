@@ -33,6 +33,26 @@ EXPLAINED = {  # (id, column) -> why it differs from the facts
 EXPLAINED |= {(f"mukhoti-{n}", "protocol"): "Section 4 trains several exponents and smoothings and keeps the best"
               for n in (*range(19, 33), *range(40, 45))}
 EXPLAINED |= {(f"wang-{n}", "protocol"): "Fig. 6 is a sweep, of which no coefficient is chosen" for n in range(37, 47)}
+_WANG = {  # why -> column -> numbers of the claims
+    "lists every number of Tables 1 and 2 that the claim compares": {
+        "numbers": (1, 2, 5, 6, 7, 8, 11, 12, 16, 18, 41)},
+    "counted from Tables 1 and 2, with t from the printed mean and sd": {
+        "own_numbers": (1, 2, 4, 5, 8, 9, 11, 12, 15, 18, 41)},
+    "the text misnames the panel for this claim, too": {"own_numbers": (46,)},
+    "the text prints these numbers there or says it there, too": {
+        "place": (2, 11, 12, 15, 16, 18, 20, 29, 38, 39, 40, 41, 42, 43, 49)},
+    "Sections 4 and 5.2 name data and stage so, or not at all": {
+        "scope": (3, 5, 11, 19, 20, 25, 29, 31, 32, 40, 41, 42)},
+    "Section 3 does not restrict gamma": {"scope": (48,)},
+    "a sweep, of which no coefficient is chosen": {"protocol": (2, 3, 15, 16, 36)},
+    "the text does not state the repetitions or sizes of this figure": {
+        "protocol": (17, 18, 19, 21, 22, 23, 27, 28, 30, 31, 32, 33)},
+    "mean and range, by the caption of Fig. 4": {"protocol": (26,)},
+    "a flat sentence: that numbers or a figure are missing is no hedge": {"strength": (2, 13, 27, 33)},
+    "a part of the sentence is hedged": {"strength": (12, 15, 25)},
+}
+EXPLAINED |= {(f"wang-{n:02}", column): why for why, columns in _WANG.items()
+              for column, numbers in columns.items() for n in numbers}
 EXPLAINED |= {(f"lin-{n}", "protocol"): "Sections 5.1 and 5.2 do not state the repetitions of Figs. 4 and 5"
               for n in range(11, 20)}
 EXPLAINED |= {(f"metareg-{n}", "protocol"): "curves over the epochs have no selected network"
