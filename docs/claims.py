@@ -89,6 +89,42 @@ EXPLAINED |= {(f"lin-{n:02}", column): why for column, why, found in (
     ("strength", "Section 13 says tends to, and frequently", (52,))) for n in found}
 EXPLAINED |= {(f"metareg-{n}", "protocol"): "curves over the epochs have no selected network"
               for n in (*range(10, 15), 40)}
+EXPLAINED |= {(f"lossstudy-{n:02d}", column): why for n, columns, why in [
+    (4, "protocol", "Section 3.2 does not say over what it fluctuates"),
+    (7, "strength scope", "Section 3.1 states it flatly and cites nothing"),
+    (8, "place scope protocol", "Section 3.2 concludes it from Theorem 1 and shows no logits"),
+    (9, "place", "the section of the theorem"), (10, "place", "the section of the theorem"),
+    (10, "own_numbers", "Section 2.3 prints focal loss without its sign"),
+    (11, "place scope protocol", "Section 3.2 concludes it from Theorem 2 and shows no entropies"),
+] for column in columns.split()}
+EXPLAINED |= {(f"metareg-{n:02d}", "protocol"): "Section 5 states the split for meta-learning"
+              for n in (*range(1, 8), 9, 20, 21, 27, *range(30, 33))}
+EXPLAINED |= {(f"metareg-{n:02d}", column): why for n, columns, why in [
+    *((n, "numbers", "all numbers of the direction") for n in (*range(1, 9), *range(18, 23), 28, 30, 31)),
+    *((n, "own_numbers", "counts over all cells of the direction, with the exceptions")
+      for n in (1, 2, 3, 5, *range(6, 9), *range(18, 23), *range(27, 32))),
+    *((n, "scope", "Table 1 has no such row for Tiny-ImageNet") for n in (2, 3, 7)),
+    (6, "strength", "basically is said of the agreement with another paper"),
+    (7, "place", "the abstract says it, too"), (8, "place", "the numbers are those of Table 1"),
+    (14, "place", "Section 4.1 and the panels of gamma say it, too"),
+    (15, "protocol", "the settings of Fig. 5"), (16, "protocol", "the settings of Fig. 5"),
+    (16, "scope", "the supplement has CIFAR-100, too"),
+    (17, "place", "the abstract and Section 6 say it, too"), (17, "scope", "each figure has its data and bins"),
+    (17, "protocol", "the settings of Figs. 4 and 5"),
+    (18, "protocol", "Table 2 does not name the outer loss"), (19, "protocol", "Table 2 does not name the outer loss"),
+    (21, "place", "FLγ is in Table 2, the others in Table 1"),
+    (22, "protocol", "the paper does not state the settings of the others"),
+    (24, "protocol", "Section 6 argues, without times"),
+    (25, "strength", "Section 4.1 states it; that no numbers are printed is no hedge"),
+    (25, "protocol", "says what Section 4.1 leaves out"),
+    (26, "strength", "Section 5 states it; that no numbers are printed is no hedge"),
+    (26, "scope protocol", "says what Section 5 leaves out"),
+    (30, "scope", "on CIFAR-100 Table 1 has it the other way"),
+    (33, "scope", "Section 3.2 does not state the condition"), (33, "own_numbers", "why it holds"),
+    (36, "own_numbers", "why it does not hold"), (37, "own_numbers", "why it does not hold"),
+    (38, "own_numbers", "where it does not hold"),
+    (40, "place", "Sections 5.1 and 7 say it, too"), (40, "scope", "only Fig. 3 names data"),
+] for column in columns.split()}
 
 
 def read(path):
