@@ -71,16 +71,21 @@ def test_one_coefficient_for_all_repetitions(root, study):
 def test_few_validation_samples_of_a_regularised_loss(root, study):
     "The first parts that are drawn, calibrated and measured once more, beside what the table has."
     text = rows(study, "coefficients")["L1, once"]["median (each repetition) of the grid"]
-    run = of_loss(root, "lp_norm", alpha=float(text.split(" of ")[0]))[0]
+    runs = of_loss(root, "lp_norm", alpha=float(text.split(" of ")[0]))
+    assert len(runs) == SETTINGS["n_seeds"]
+    for method, calibrator in ("TS", TemperatureScaling("nll", "pool")), ("HB", HistogramBinning(smooth=False)):
+        want = [first_parts_ece(run, calibrator) for run in runs]
+        found, = [row for name, row in rows(study, "validation_size").items() if name.endswith(f"+ {method}")
+                  and name.startswith("L1, once")]
+        assert float(found["20"]) == pytest.approx(np.mean(want), rel=1e-6)
+
+
+def first_parts_ece(run, calibrator):
     val, test = run.predictions("val"), run.predictions("test")
     draw = torch.Generator().manual_seed(0)
     parts = [val[torch.randperm(len(val), generator=draw)[:20]] for _ in range(SETTINGS["resamples"])]
-    for method, calibrator in ("TS", TemperatureScaling("nll", "pool")), ("HB", HistogramBinning(smooth=False)):
-        probs = [calibrator.fit(part.logits, part.target).transform(test.logits) for part in parts]
-        want = np.mean([100*binned_ece(p.gather(1, test.pred[:, None])[:, 0], test.hit) for p in probs])
-        found, = [row for name, row in rows(study, "validation_size").items() if name.endswith(f"+ {method}")
-                  and name.startswith("L1, once")]
-        assert float(found["20"]) == pytest.approx(want, rel=1e-6)
+    probs = [calibrator.fit(part.logits, part.target).transform(test.logits) for part in parts]
+    return np.mean([100*binned_ece(p.gather(1, test.pred[:, None])[:, 0], test.hit) for p in probs])
 
 
 def binned_ece(conf, hit, n_bins=15):
