@@ -67,7 +67,7 @@ def _add_papers(commands):
     papers = commands.add_parser('papers', help=about)
     papers.add_argument('paper', nargs='?', help='short name of a paper or its start, e.g. lin2025 (default: all)')
     papers.add_argument('--claims', action='store_true',
-                        help='list the empirical claims instead: the verdict and its study, or what is missing')
+                        help='list the empirical claims instead, with the verdict or the reason for none')
     papers.add_argument('--json', action='store_true', help='print the rows as JSON')
     return papers
 
@@ -98,7 +98,8 @@ def _cells(row, letter):
 
 # %% ../../nbs/90_cli/04_lists.ipynb #4b02cd19
 def _print_claims(args):
-    from calibnb.notebooks.claims import count_claims, own_table, paper_claims, read_verdicts, claim_state
+    from calibnb.notebooks.claims import (
+        claim_state, count_claims, own_table, paper_claims, printed_claim, read_verdicts)
     from calibnb.runs.folder import checkout
     home = checkout()
     verdicts = read_verdicts(home/'runs'/'gallery') if home else {}
@@ -107,8 +108,7 @@ def _print_claims(args):
     for paper in dict.fromkeys(row['paper'] for row in rows):
         print(paper)
         for row in (row for row in rows if row['paper'] == paper):
-            strength = '' if row['strength'] == 'stated' else f' ({row["strength"]})'
-            print(f'{row["id"]:13} {row["place"]}: {row["claim"]}{strength}')
+            print(f'{row["id"]:13} {printed_claim(row)}')
             print(f'{"":13} own numbers: {own_table(row)}')
             print(f'{"":13} here: {row["state"]}')
         print()

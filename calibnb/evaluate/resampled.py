@@ -15,15 +15,6 @@ from ..metrics.bins import bin_ids, equal_mass_starts
 from ..metrics.intervals import Resamples
 
 # %% ../../nbs/40_evaluate/04a_resampled.ipynb #dbd3dd99
-def _sums(resamples, ids, values, n_cells):
-    """Sum values (N,) over the samples of each bin, for the set and for each resample.
-
-    Return a tensor (1 + n_boot, n_cells)."""
-    group = torch.arange(resamples.n, device='cpu') if resamples.group is None else resamples.group
-    sums = torch.zeros(resamples.weight.shape[1]*n_cells, dtype=torch.float64, device='cpu')
-    sums.index_add_(0, group*n_cells + ids.long(), values.double())
-    return resamples.weight @ sums.view(-1, n_cells)
-
 def _mass_ids(conf, n_bins):
     "Return the index of the equal-mass bin of each confidence; the bins are as in `mass_table`."
     order = conf.sort(stable=True).indices
@@ -42,8 +33,8 @@ def resampled_top_label(
     "Return ada_ece and mce of the set and of each resample."
     conf = conf.double()
     residual, ids = hit.double() - conf, bin_ids(conf, n_bins)
-    by_mass = _sums(resamples, _mass_ids(conf, n_bins), residual, n_bins)
-    gaps, counts = (_sums(resamples, ids, values, n_bins) for values in (residual, torch.ones_like(conf)))
+    by_mass = resamples.sums_by_bin(_mass_ids(conf, n_bins), residual, n_bins)
+    gaps, counts = (resamples.sums_by_bin(ids, values, n_bins) for values in (residual, torch.ones_like(conf)))
     found = dict(ada_ece=by_mass.abs().sum(1)/resamples.size[:, 0], mce=(gaps.abs()/counts).nan_to_num(0.).amax(1))
     return {name + suffix: values.numpy() for name, values in found.items()}
 
@@ -63,7 +54,7 @@ def resampled_errors(
     K, size = probs.shape[1], resamples.size[:, 0]
     of_class = torch.zeros_like(size)
     for k in range(K):
-        of_class += _sums(resamples, bin_ids(probs[:, k], n_bins), (target == k).double() - probs[:, k],
-            n_bins).abs().sum(1)
+        residual = (target == k).double() - probs[:, k]
+        of_class += resamples.sums_by_bin(bin_ids(probs[:, k], n_bins), residual, n_bins).abs().sum(1)
     found = resampled_top_label(conf, pred == target, resamples, n_bins, suffix)
     return found | {f'classwise_ece{suffix}': (of_class/size/K).numpy()}

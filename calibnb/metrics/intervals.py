@@ -102,17 +102,25 @@ class Resamples:
         "Average one value per sample over the set and each resample."
         return self.means(values[None])[:, 0].numpy()
 
+    def sums_by_bin(self,
+        ids:Tensor,       # (N,) bin of each sample
+        values:Tensor,    # (N,)
+        n_bins:int,
+    )->Tensor:            # (1 + n_boot, n_bins) float64
+        "Sum one value per sample over each bin, for the set and each resample."
+        group = torch.arange(self.n, device='cpu') if self.group is None else self.group
+        sums = torch.zeros(self.weight.shape[1]*n_bins, dtype=torch.float64, device='cpu')
+        sums.index_add_(0, group*n_bins + ids.long().cpu(), values.double().cpu())
+        return self.weight @ sums.view(-1, n_bins)
+
     def ece(self,
         conf:Tensor,      # (N,) confidences
         hit:Tensor,       # (N,) bool
         n_bins:int=15,
     )->np.ndarray:        # (1 + n_boot,)
         "Compute the ECE of the set and each resample; resampling adds bias, so use only differences of two ECEs."
-        residual = (hit.double() - conf.double()).cpu()
-        group = torch.arange(self.n, device='cpu') if self.group is None else self.group
-        gaps = torch.zeros(self.weight.shape[1]*n_bins, dtype=torch.float64, device='cpu')
-        gaps.index_add_(0, group*n_bins + bin_ids(conf, n_bins).long().cpu(), residual)
-        return ((self.weight @ gaps.view(-1, n_bins)).abs().sum(1)/self.size[:, 0]).numpy()
+        gaps = self.sums_by_bin(bin_ids(conf, n_bins), hit.double() - conf.double(), n_bins)
+        return (gaps.abs().sum(1)/self.size[:, 0]).numpy()
 
 def _multinomial_counts(n, n_boot, seed):
     "Draw n units with replacement; beyond `_N_DRAWS` samples the units are random blocks of samples."

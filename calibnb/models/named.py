@@ -42,7 +42,17 @@ def _published(net, name)->dict:
         raise ValueError(f'weights: {name} of {net} is not in the cache of torch.hub and cannot be downloaded '
                          f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
 
-class Torchvision(Classifier):
+class _Resizing(Classifier):
+    "A network of another package behind an optional resize; subclasses set `body`, which computes the features."
+    def __init__(self, name, in_shape, resize, least):
+        super().__init__()
+        if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
+        _check_image(name, in_shape, least)
+        self.image_shape = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)  # after resizing
+        self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()
+    def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
+
+class Torchvision(_Resizing):
     "A torchvision network with a new head."
     def __init__(self,
         num_classes:int,  # K
@@ -51,21 +61,18 @@ class Torchvision(Classifier):
         weights:str|None=None, # a name of torchvision, e.g. 'IMAGENET1K_V1', or a state dictionary's path; None: random
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
-        super().__init__()
         import torchvision
         pick('net', net, ('resnet18', 'resnet50', 'vit_b_16'))
-        if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
-        _check_image(f'torchvision {net}', in_shape, 32 if resize is None else 1)
-        seen = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)
-        if net == 'vit_b_16' and seen[1:] != (224, 224):
-            raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, vit_b_16 needs 224x224; resize=224 enlarges them')
-        self.resize, self.values_each = resize, torch.Size(seen).numel()  # values of a resized sample
+        super().__init__(f'torchvision {net}', in_shape, resize, 32 if resize is None else 1)
+        _, *size = self.image_shape
+        if net == 'vit_b_16' and size != [224, 224]:
+            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, vit_b_16 needs 224x224; '
+                             'resize=224 enlarges them')
         self.body = torchvision.models.get_model(net, weights=None)
         if weights is not None: self._load(net, weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
         setattr(owner, name, nn.Identity())
-    def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
     def _load(self, net, weights):
         if not Path(weights).exists():
@@ -77,7 +84,7 @@ class Torchvision(Classifier):
             raise ValueError(f'weights: {weights} does not hold the weights of this network ({reason})') from None
 
 # %% ../../nbs/55_models/04_named.ipynb #5d1e9a27
-class Timm(Classifier):
+class Timm(_Resizing):
     "A network of timm with a new head; timm is installed by `pip install timm`."
     def __init__(self,
         num_classes:int,  # K
@@ -86,26 +93,21 @@ class Timm(Classifier):
         pretrained:bool=False, # load timm's weights, which timm downloads once
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
-        super().__init__()
         try: import timm  # pyright: ignore[reportMissingImports]
         except ModuleNotFoundError: raise ValueError('model: timm is not installed; `pip install timm`') from None
         check_bool(pretrained=pretrained)
         if not timm.is_model(net): raise ValueError(f'net: {net!r} is not a network of timm; see timm.list_models()')
-        if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
-        _check_image(f'timm {net}', in_shape, 1)
-        seen = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)
+        super().__init__(f'timm {net}', in_shape, resize, 1)
         try: self.body = timm.create_model(net, pretrained=pretrained, num_classes=0, in_chans=in_shape[0])
         except Exception as e:  # timm and its hub raise errors of many classes
             if not pretrained: raise
             raise ValueError(f'pretrained: the weights of {net} cannot be loaded ({_first_line(e)})') from None
         needs = self.body.default_cfg['input_size'][1:]
-        if self.body.default_cfg.get('fixed_input_size') and tuple(needs) != seen[1:]:
-            raise ValueError(f'in_shape: {seen[1]}x{seen[2]} pixels, {net} needs {needs[0]}x{needs[1]}; '
+        _, *size = self.image_shape
+        if self.body.default_cfg.get('fixed_input_size') and list(needs) != size:
+            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, {net} needs {needs[0]}x{needs[1]}; '
                              f'resize={needs[0]} changes them')
-        self.resize, self.values_each = resize, torch.Size(seen).numel()  # values of a resized sample
         self.head = nn.Linear(self.body.num_features, num_classes)
-    def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
-
 
 # %% ../../nbs/55_models/04_named.ipynb #3065971f
 def _as_network(name, made):

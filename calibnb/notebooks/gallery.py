@@ -14,7 +14,7 @@ from ..core.atomic import atomic_write
 from ..core.text import markdown_text
 from .pages import markdown_table, open_png, png_outputs
 from .claims import MIXED, joint_verdict, own_table, paper_claims, read_verdicts
-from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
+from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, save_with_palette
 from .papers import figure_index, panel_text, paper_numbers, paper_table
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
@@ -42,7 +42,7 @@ def save_small_picture(
     from PIL.Image import Resampling
     image = open_png(png)
     if image.width > width: image = image.resize((width, round(image.height*width/image.width)), Resampling.LANCZOS)
-    with atomic_write(path) as tmp: image.quantize(128, 2).save(tmp, 'png', optimize=True)  # octree: keeps rare hues
+    with atomic_write(path) as tmp: save_with_palette(image, tmp, 128, optimize=True)
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bacfbf24
 def _printed_numbers(paper, place)->list[str]:
@@ -131,9 +131,9 @@ def write_paper_pages(
     import nbformat
     directory, pages = Path(directory), {}
     outputs = {p.stem: named_outputs(nbformat.read(p, as_version=4)) for p in directory.glob('*.ipynb')}
-    rows = figure_index()
+    rows, verdicts = figure_index(), read_verdicts(directory)
     for paper in dict.fromkeys(row['paper'] for row in rows):
-        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper), *_claim_table(paper, read_verdicts(directory))]
+        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper), *_claim_table(paper, verdicts)]
         of_paper = [row for row in rows if row['paper'] == paper]
         for place in dict.fromkeys(row['place'] for row in of_paper):
             parts += [f'## {place}', *_printed_numbers(paper, place)]

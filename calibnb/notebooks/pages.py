@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.text import html_text, markdown_text
 from ..runs.folder import RunFolder
-from .experiment import count_verdicts
+from .experiment import count_verdicts, save_with_palette
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #8052f318
 def copy_notebook(
@@ -53,13 +53,10 @@ def open_png(png:str):
     from PIL import Image
     return Image.open(BytesIO(b64decode(png))).convert('RGB')
 
-_KEEPS_HUES = 2  # PIL's octree; the median cut gives two rare hues, such as green and blue, one colour
-
 def _reduce_colours(png):
     "Encode a PNG in base64 with a palette of 128 colours."
     out = BytesIO()
-    image = open_png(png)
-    image.quantize(128, _KEEPS_HUES).save(out, 'png', optimize=True)
+    save_with_palette(open_png(png), out, 128, optimize=True)
     return b64encode(out.getvalue()).decode()
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #1f786b13

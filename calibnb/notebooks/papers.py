@@ -114,7 +114,7 @@ def figure_index(
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
     return [_merge_panels(list(group)) | _plan(plans.get(key[-1])) for key, group in groupby(rows, _drawing)]
 
-def _drawing(row): return *(row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows')), row['command']
+def _drawing(row): return [row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows', 'command')]
 
 def _merge_panels(rows):
     "Merge the rows of panels that share one of our figures: 'Fig. 6 b-f', with the distinct facts joined."
