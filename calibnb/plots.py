@@ -273,7 +273,7 @@ def interval_dots(
     ax.grid(axis='y', visible=False)
 
 # %% ../nbs/35_plots.ipynb #0c204f94
-_verdicts = {'holds': green, 'contradicted here': vermillion, 'no difference seen': blue}
+_verdicts = {'holds': green, 'holds, smaller than matters': green, 'contradicted here': vermillion, 'equivalent': blue}
 
 def forest_plot(
     ax,        # height about .4 inches for each claim
@@ -296,10 +296,10 @@ def forest_plot(
     ax.set(yticks=center, ylim=(height.sum(), 0))
     ax.set_yticklabels(labels, fontsize=8)
     ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\n'
-                  'a positive margin supports the claim; bars: 95 % intervals,\n'
-                  'not corrected for the number of claims, unlike the verdicts', fontsize=8.5)
+                  'a positive margin supports the claim; bars: intervals,\n'
+                  'adjusted for the number of claims, like the verdicts', fontsize=8.5)
     ax.grid(axis='y', visible=False)
-    present = [v for v in (*_verdicts, 'undecided') if any(f.verdict == v for f in tested)]
+    present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]
     ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, len(handles)))
 

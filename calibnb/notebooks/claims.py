@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ..core.options import pick
-from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
+from .experiment import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
 from .papers import find_paper, read_rows
 from .verdicts import Claim
 
@@ -119,8 +119,8 @@ def joint_verdict(
 )->str:       # one verdict
     "Return `MIXED` if a claim both holds and is contradicted, otherwise its most decisive verdict."
     verdicts = set(verdicts)
-    if {HOLDS, CONTRADICTED} <= verdicts: return MIXED
-    return next((v for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE) if v in verdicts), UNDECIDED)
+    if CONTRADICTED in verdicts and verdicts & {HOLDS, HOLDS_BUT_SMALL}: return MIXED
+    return next((v for v in (HOLDS, HOLDS_BUT_SMALL, CONTRADICTED, EQUIVALENT) if v in verdicts), OPEN)
 
 def count_claims(
     verdicts:dict, # of `read_verdicts`

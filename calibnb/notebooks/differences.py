@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['Difference', 'two_errors_p', 'two_errors_quantile']
 
-# %% ../../nbs/75_notebooks/02a_differences.ipynb #443ded72
+# %% ../../nbs/75_notebooks/02a_differences.ipynb #a65de27d
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
-# %% ../../nbs/75_notebooks/02a_differences.ipynb #1210c810
+# %% ../../nbs/75_notebooks/02a_differences.ipynb #038c8de5
 @dataclass(frozen=True)
 class Difference:
     "The mean of paired differences over seeds, with its two standard errors."
@@ -44,6 +45,7 @@ class Difference:
     @property
     def p(self)->float:
         "Two-sided p-value of no difference; if all seeds have the same difference, the p-value of the sign test."
+        if not math.isfinite(self.error): return math.nan
         if self.error <= 1e-12*abs(self.value): return 2.**(1 - self.seeds)
         return two_errors_p(self.value, self.seed_error, self.test_error, self.seeds - 1)
 
@@ -69,7 +71,7 @@ class Difference:
         "The same difference as expected with more or fewer test samples; the error from the seeds is kept."
         return Difference(self.value, self.seed_error, self.test_error/math.sqrt(ratio), self.seeds)
 
-# %% ../../nbs/75_notebooks/02a_differences.ipynb #9a294b2b
+# %% ../../nbs/75_notebooks/02a_differences.ipynb #92e83fd0
 def two_errors_p(
     value,      # distance of the estimate from the null hypothesis, any shape
     seed_error, # a, with `dof` degrees of freedom; the shapes of value, a and b are broadcast
@@ -86,6 +88,7 @@ def two_errors_p(
     p = (2*ndtr(-abs(value)/np.sqrt(a**2*dof*np.exp(-2*u) + b**2)) @ weight)/weight.sum()
     return p if p.ndim else float(p)
 
+@lru_cache(maxsize=1024)
 def two_errors_quantile(
     level:float, # coverage
     seed_error:float,
@@ -95,7 +98,7 @@ def two_errors_quantile(
     "Return the half-width of the interval of an estimate whose error is a t + b z: `two_errors_p` of it is 1 - level."
     from scipy.optimize import brentq
     from scipy.stats import norm, t
-    if not math.isfinite(seed_error + test_error): return math.nan
+    if not math.isfinite(seed_error + test_error + level): return math.nan
     tail = (1 - level)/4  # a sum exceeds x + y only if one of its terms exceeds x or y
     largest = seed_error*t.isf(tail, dof) + test_error*norm.isf(tail)
     if largest == 0: return 0.

@@ -14,7 +14,9 @@ from ..core.atomic import atomic_write
 from ..core.text import markdown_text
 from .pages import markdown_table, open_png, png_outputs
 from .claims import MIXED, joint_verdict, own_table, paper_claims, read_verdicts
-from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, save_with_palette
+from calibnb.notebooks.experiment import (
+    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, save_with_palette
+)
 from .papers import figure_index, panel_text, paper_numbers, paper_table
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
@@ -92,7 +94,7 @@ def _paragraphs(directory, row, outputs)->list[str]:
     return [_sentence(row['shows']), *printed, _our_output(directory, row, outputs), *notes, *made]
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #e214f047
-_MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?', MIXED: '◐'}
+_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', EQUIVALENT: '=', OPEN: '?', MIXED: '◐'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:
@@ -214,7 +216,7 @@ def _section(name, summary)->list[str]:
 _KIND_TITLES = {'paper': 'Claims of papers', 'ours': 'Observations', 'identity': 'Identities'}
 
 def _count_text(title, kind, findings):
-    "Return 'Claims of papers: 2 holds, 1 undecided.', or '' if there are none; claims that hold come first."
+    "Return 'Claims of papers: 2 holds, 1 open.', or '' if there are none; claims that hold come first."
     counts = {key.partition(': ')[2]: n for key, n in findings.items() if key.startswith(f'{kind}: ')}
     verdicts = sorted(counts, key=lambda verdict: (verdict != 'holds', verdict))
     return f'{title}: ' + ', '.join(f'{counts[verdict]} {verdict}' for verdict in verdicts) + '.' if counts else ''

@@ -81,12 +81,14 @@ class Effect(BaseModel):
     "The measured margin of a claim, with its unit and test statistics."
     model_config = ConfigDict(extra='forbid')
     value: float|None    # positive values support the claim; None if not measured
-    interval: tuple[float, float]|None = None # 95 % interval
+    interval: tuple[float, float]|None = None # adjusted for the number of claims and of looks
+    level: float|None = None # coverage of the interval; None in runs of older versions, whose interval covers 95 %
     unit: str            # points, nats, or none
     sesoi: float         # smallest effect size of interest
     p: float|None = None # two-sided p-value
     p_adjusted: float|None = None # corrected for the number of claims
-    seen: float|None = None       # detectable effect
+    alpha: float|None = None      # level of the test, which `p_adjusted` is compared with
+    seen: float|None = None       # detectable effect: the test finds an effect of this size with probability .8
     seeds: int
     n_test: int|None = None       # number of test samples per seed
     floor: float|None = None      # calibration error that a calibrated model shows on n_test samples

@@ -8,7 +8,7 @@ from collections import Counter
 import nbformat
 from conftest import LATE, ROOT, forks, on_processes, write_notebook
 
-from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
+from calibnb.notebooks import CONTRADICTED, HOLDS, EQUIVALENT, OPEN
 from calibnb.notebooks.claims import MIXED, joint_verdict, read_verdicts
 
 sys.path.insert(0, str(ROOT/"docs"))
@@ -102,7 +102,7 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path, monkeypatch):
 def counted(found):
     "Joint verdicts of claims of papers, each claim once."
     counts = Counter(joint_verdict(v["verdict"] for v in each) for each in found.values())
-    return sum(counts.values()), [counts[v] for v in (HOLDS, MIXED, CONTRADICTED, NO_DIFFERENCE, UNDECIDED)]
+    return sum(counts.values()), [counts[v] for v in (HOLDS, MIXED, CONTRADICTED, EQUIVALENT, OPEN)]
 
 
 def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():

@@ -1,16 +1,23 @@
 "The rule that decides claims, tried on itself: how often it errs where there is no effect, how often it finds one."
 import numpy as np
 import pytest
+from scipy import stats
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
-from calibnb.notebooks import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, Claim, Pairs, decide, verdicts
+from calibnb.notebooks import (
+    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, Claim, Pairs, decide, differences, needs, verdicts)
+from calibnb.notebooks.differences import Difference
 from calibnb.runs import RunConfig, get_runs
 from calibnb.train import Recipe
 
-DECIDED = HOLDS, CONTRADICTED
+DECIDED = HOLDS, HOLDS_BUT_SMALL, CONTRADICTED
 STUDIES = 400
-UPPER_END = .05 + 1.96*(.05*.95/STUDIES)**.5  # of what a test at 5 % shows in so many studies
+
+
+def upper_end(level, studies=STUDIES):
+    "Upper end of the 95 % interval of a share, if the probability is `level`."
+    return level + 1.96*(level*(1 - level)/studies)**.5
 
 
 def claims(*margins, kind="paper"):
@@ -18,16 +25,17 @@ def claims(*margins, kind="paper"):
     return [Claim(kind, f"claim {i}", "", margin, sesoi=.01, id=id) for i, margin in enumerate(margins)]
 
 
-def how_often(study, studies=STUDIES):
+def share_decided(study, studies=STUDIES):
     "The share of studies in which any claim is decided."
     rng = np.random.default_rng(0)
     return np.mean([any(f.verdict in DECIDED for f in decide(study(rng))) for _ in range(studies)])
 
 
-def one_claim(rng, effect=0., seeds=5, seed_noise=1., test_noise=1., n_boot=100):
-    "A margin that varies from seed to seed, and with the test samples, which all seeds share."
-    by_seed = effect + seed_noise*rng.standard_normal(seeds) + test_noise*rng.standard_normal()
-    resampled = by_seed + test_noise*rng.standard_normal((n_boot, 1))
+def one_claim(rng, effect=0., seeds=5, seed_noise=1., test_noise=1., response=1., n_boot=100):
+    "A margin that varies with the seed, with the shared test samples, and with the response of each seed to the samples."
+    noise = seed_noise*rng.standard_normal(seeds) + response*rng.standard_normal(seeds)
+    by_seed = effect + noise + test_noise*rng.standard_normal()
+    resampled = by_seed + test_noise*rng.standard_normal((n_boot, 1)) + response*rng.standard_normal((n_boot, seeds))
     return np.concatenate([by_seed[None], resampled])
 
 
@@ -36,39 +44,57 @@ def ten_claims(rng):
 
 
 def best_of_twelve(rng):
-    "Twelve equal methods, of which ours is one."
+    "Twelve equal methods; the claim is that the first is the best."
     values = rng.standard_normal((12, 5)) + rng.standard_normal((12, 1))
     noise = rng.standard_normal((100, 12, 1))
     rows = np.concatenate([values[None], values + noise])
     return claims({f"rival {i}": rows[:, i] - rows[:, 0] for i in range(1, 12)})
 
 
-NULLS = {
-    "one claim": lambda rng: claims(one_claim(rng)),
-    "seeds alone": lambda rng: claims(rng.standard_normal(5)),
-    "hardly any noise of seeds": lambda rng: claims(one_claim(rng, seed_noise=.1)),
-    "twenty seeds": lambda rng: claims(one_claim(rng, seeds=20)),
-    "ten claims": ten_claims,
-    "ten of ours": lambda rng: claims(*(one_claim(rng) for _ in range(10)), kind="ours"),
-    "best of twelve": best_of_twelve,
+NULLS = {  # name -> (study, probability of a false verdict)
+    "one claim": (lambda rng: claims(one_claim(rng)), .01),
+    "seeds alone": (lambda rng: claims(rng.standard_normal(5)), .01),
+    "little noise of seeds": (lambda rng: claims(one_claim(rng, seed_noise=.1, response=.1)), .01),
+    "looks at 5, 10 and 20 seeds": (lambda rng: claims(one_claim(rng, seeds=20)), .05),
+    "ten claims": (ten_claims, .01),
+    "ten of ours, three looks": (lambda rng: claims(*(one_claim(rng, seeds=20) for _ in range(10)), kind="ours"), .05),
+    "best of twelve": (best_of_twelve, .01),
 }
 
 
 @pytest.mark.parametrize("null", NULLS)
-def test_where_there_is_no_effect_nothing_is_decided(null):
-    assert how_often(NULLS[null]) <= UPPER_END
+def test_false_verdicts_are_rare(null):
+    study, level = NULLS[null]
+    assert share_decided(study) <= upper_end(level)
+
+
+def shares_below(alpha, seeds=5, studies=2000, **noise):
+    "Share of p-values below `alpha` where there is no effect."
+    rng = np.random.default_rng(1)
+    return np.mean([Difference.of(one_claim(rng, seeds=seeds, n_boot=200, **noise)).p < alpha for _ in range(studies)])
+
+
+MIXTURES = [dict(), dict(test_noise=0.), dict(seed_noise=.2, response=.2), dict(response=3.), dict(seeds=20)]
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+def test_p_values_have_their_level(mixture):
+    assert .028 <= shares_below(.05, **mixture) <= upper_end(.052, 2000)
 
 
 def all_seeds_agree(claims):
-    "The rule that this one replaces."
+    "The naive rule."
     margins = [next(iter(c.margins.values()))[0] for c in claims]
     agree = [(m > 0).all() or (m < 0).all() for m in margins]
-    return [verdicts._finding(c, HOLDS if a else UNDECIDED) for c, a in zip(claims, agree)]
+    return [verdicts._finding(c, HOLDS if a else OPEN) for c, a in zip(claims, agree)]
 
 
-@pytest.mark.parametrize("broken", ["two seeds that agree", "no Holm", "no noise of test samples", "no t"])
-def test_a_broken_rule_is_found_out(broken, monkeypatch):
-    study = NULLS["one claim"]
+BROKEN = ["two seeds that agree", "no Holm", "no noise of test samples", "normal", "looks at 5 %"]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_rule_has_too_many_false_verdicts(broken, monkeypatch):
+    study, level = NULLS["one claim"]
     if broken == "two seeds that agree":
         monkeypatch.setitem(globals(), "decide", all_seeds_agree)
         study = lambda rng: claims(one_claim(rng, seeds=2))  # noqa: E731
@@ -77,35 +103,79 @@ def test_a_broken_rule_is_found_out(broken, monkeypatch):
         study = ten_claims
     elif broken == "no noise of test samples":
         study = lambda rng: claims(one_claim(rng)[0])  # noqa: E731
+    elif broken == "normal":
+        monkeypatch.setattr(differences, "two_errors_p", lambda d, a, b, dof: 2*stats.norm.sf(abs(d)/np.hypot(a, b)))
+        study = NULLS["seeds alone"][0]
     else:
-        from scipy import stats
-        monkeypatch.setattr(stats.t, "sf", lambda x, df: stats.norm.sf(x))
-        study = lambda rng: claims(rng.standard_normal(5))  # noqa: E731
-    assert how_often(study) > UPPER_END
+        monkeypatch.setattr(verdicts, "LOOKS", dict.fromkeys(verdicts.LOOKS, .05))
+        study, level = lambda rng: claims(rng.standard_normal(20)), .05
+    assert share_decided(study) > upper_end(level)
+
+
+def test_the_response_of_single_seeds_is_not_counted_twice(monkeypatch):
+    "Without W, the test noise contains the response of the seeds, which the variance over seeds contains already."
+    def difference(rows):
+        S = rows.shape[1]
+        return Difference(rows[0].mean(), rows[0].std(ddof=1)/S**.5, rows[1:].mean(1).std(ddof=1), S)
+    monkeypatch.setattr(Difference, "of", difference)
+    assert shares_below(.05, response=3.) < .028
 
 
 def test_effects_are_found():
-    assert how_often(lambda rng: claims(one_claim(rng, effect=8.))) >= .8
-    assert how_often(lambda rng: claims(one_claim(rng, effect=8., seed_noise=2.5, test_noise=.1))) >= .8
-    found = decide(claims(one_claim(np.random.default_rng(0), effect=-9.)))
+    assert share_decided(lambda rng: claims(one_claim(rng, effect=9., response=.2))) >= .8
+    assert share_decided(lambda rng: claims(one_claim(rng, effect=3.5, seeds=20))) >= .8
+    found = decide(claims(one_claim(np.random.default_rng(0), effect=-20.)))
     assert [f.verdict for f in found] == [CONTRADICTED]
     small = decide(claims(1e-4*one_claim(np.random.default_rng(0))))
-    assert [f.verdict for f in small] == [NO_DIFFERENCE]
+    assert [f.verdict for f in small] == [EQUIVALENT]
+
+
+def test_more_seeds_never_take_a_verdict_back():
+    rng, decided = np.random.default_rng(2), 0
+    for _ in range(60):
+        rows = one_claim(rng, effect=4., seeds=20)
+        looks = [decide(claims(rows[:, :seeds]))[0] for seeds in (5, 7, 10, 20)]
+        first = next((f for f in looks if f.verdict in DECIDED), None)
+        if first is None: continue
+        decided += 1
+        assert all(f.verdict == first.verdict for f in looks[looks.index(first):])
+        assert (first.effect.interval[0] > 0) == (first.verdict != CONTRADICTED)
+    assert decided > 10
+
+
+def test_the_interval_excludes_zero_exactly_where_the_claim_is_decided():
+    rng = np.random.default_rng(3)
+    for _ in range(40):
+        for finding in decide(claims(*(one_claim(rng, effect=e, seeds=10) for e in (0, 3, 6, -6)))):
+            lower, upper = finding.effect.interval
+            assert (lower > 0 or upper < 0) == (finding.verdict in DECIDED)
 
 
 def test_the_best_of_all_holds_only_if_every_rival_is_beaten():
     ahead, behind, even = np.full(5, 1.) + .1*np.arange(5), -1 - .1*np.arange(5), np.array([.3, -.2, .1, -.4, .3])
-    verdict_of = {name: decide(claims(dict(zip("abc", rivals))))[0].verdict for name, rivals in dict(
-        ahead=(ahead, ahead, ahead), even=(ahead, ahead, even), behind=(ahead, behind, even)).items()}
-    assert verdict_of == dict(ahead=HOLDS, even=UNDECIDED, behind=CONTRADICTED)
+    found = {name: decide(claims(dict(zip("abc", rivals))))[0] for name, rivals in dict(
+        ahead=(ahead, ahead + .1, ahead), even=(ahead, ahead, even), behind=(ahead, behind, even)).items()}
+    assert {name: f.verdict for name, f in found.items()} == dict(ahead=HOLDS, even=OPEN, behind=CONTRADICTED)
+    assert found["behind"].effect.note == "the smallest margin is against b"
+    noisy = ahead + 2 + .5*np.array([-3, -1, 0, 1, 3])
+    noted = decide(claims(dict(near=ahead, noisy=noisy)))[0].effect
+    assert noted.note == "the smallest margin is against near; p is against noisy"
+    assert noted.value == pytest.approx(1.2)
 
 
 def test_too_few_seeds_decide_nothing():
     for seeds in 1, 2, 4:
         finding, = decide(claims(1 + .01*np.arange(seeds)))
-        assert finding.verdict == UNDECIDED and finding.effect.note.startswith(f"n = {seeds} seed")
+        assert finding.verdict == OPEN and finding.effect.note.startswith(f"n = {seeds} seed")
     finding, = decide(claims([1., 1.1, np.nan, 1., 1.2]))
-    assert finding.verdict == UNDECIDED and "not measured" in finding.effect.note
+    assert finding.verdict == OPEN and "not measured" in finding.effect.note
+
+
+def test_needs_says_what_decides_a_claim():
+    rng = np.random.default_rng(0)
+    table = needs([*claims(one_claim(rng, effect=30.)), *claims(one_claim(rng, effect=2., test_noise=.1))], minutes=3.)
+    assert table.verdict.tolist() == [HOLDS, OPEN] and table.needed.tolist() == ["", "20 seeds"]
+    assert table.minutes.tolist()[1] == 45
 
 
 def measured(run, rows, posterior, T=1.):

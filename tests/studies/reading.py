@@ -11,7 +11,7 @@ from conftest import EXPERIMENTS, ROOT, run_forked
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
-from calibnb.notebooks import HOLDS, UNDECIDED, Notebook
+from calibnb.notebooks import HOLDS, OPEN, Notebook
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
@@ -108,9 +108,9 @@ def margin(folder, start):
     return finding(folder, start).effect.value
 
 
-def assert_undecided(folder, *kinds, seeds=2):
+def assert_open(folder, *kinds, seeds=2):
     "The findings of few repetitions are of these kinds; identities hold, every other claim waits for more."
     assert {f.kind for f in folder.result.findings} == set(kinds)
     for found in folder.result.findings:
-        assert found.verdict == (HOLDS if found.kind == "identity" else UNDECIDED), found.claim
+        assert found.verdict == (HOLDS if found.kind == "identity" else OPEN), found.claim
         assert found.kind == "identity" or f"n = {seeds} seed{'s'*(seeds > 1)}, want 5" in found.effect.note

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import assert_complete
 from reading import (
-    assert_undecided, eces, finding, margin, percent, rows, run_with, table, true_error, with_loss)
+    assert_open, eces, finding, margin, percent, rows, run_with, table, true_error, with_loss)
 
 from calibnb import cli
 from calibnb.metrics import debiased_ece
@@ -27,7 +27,7 @@ def temperature(run):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_open(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_runs(root, study):
@@ -163,7 +163,7 @@ def test_what_is_the_wrong_way_round_turns_the_margin(root, study):
 def test_one_seed_of_real_digits(root):
     "No true probabilities, 400 validation samples: parts of at most half of them, and no verdict."
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
-    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
+    assert_open(folder, "paper", "ours", "identity", seeds=1)
     assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
     header, *_ = table(folder, "before_and_after")
     assert header[0].endswith("1 seed, n = 697") and "true error %" not in header

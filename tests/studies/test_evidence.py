@@ -8,7 +8,7 @@ from conftest import EXPERIMENTS, ROOT, assert_complete
 from reading import finding, percent, rows, table, true_error
 
 from calibnb.evaluate import Resamples, resampled_measures
-from calibnb.notebooks import UNDECIDED
+from calibnb.notebooks import OPEN
 from calibnb.notebooks.parameters import read_declarations
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.runs.study_table import debiased_squared_error, read_study_table
@@ -88,8 +88,8 @@ def test_focal_loss_on_sentences_is_worst_before_and_best_after_a_temperature(st
 
 def test_three_seeds_decide_nothing_and_say_what_would(study):
     few = [row for row in claims(study) if row["seeds"] == "3.0"]
-    assert few and all(row["verdict"] == "undecided: n = 3 seeds" and row["to decide"] for row in few)
-    assert finding(study, "MADE UP, B, C: CIFAR-10: FLSD has a lower ECE").verdict == UNDECIDED
+    assert few and all(row["verdict"] == "open: n = 3 seeds" and row["to decide"] for row in few)
+    assert finding(study, "MADE UP, B, C: CIFAR-10: FLSD has a lower ECE").verdict == OPEN
 
 
 def test_what_has_no_runs_waits(study):

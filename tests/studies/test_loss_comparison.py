@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS, assert_complete
 from reading import (
-    accuracy_percent, assert_undecided, eces, finding, margin, percent, plan, run_with, table, true_error, with_loss)
+    accuracy_percent, assert_open, eces, finding, margin, percent, plan, run_with, table, true_error, with_loss)
 from yours import forget
 
 from calibnb.metrics import debiased_ece
@@ -46,7 +46,7 @@ def chosen(root, hidden, loss, option, values):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours")
+    assert_open(study, "paper", "ours")
 
 
 def assert_in_the_table(row, runs):
@@ -152,7 +152,7 @@ def test_l1_is_not_asked_of_the_network_that_the_study_excepts(study):
 
 def test_one_repetition_on_real_images(root):
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
-    assert_undecided(folder, "paper", "ours", seeds=1)
+    assert_open(folder, "paper", "ours", seeds=1)
     assert "true error %" not in table(folder, "at_the_end")[0]
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import assert_complete, claim
 from reading import (
-    accuracy_percent, assert_undecided, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
     table, trainings, true_error)
 
 from calibnb.data import load_data
@@ -44,7 +44,7 @@ def runs(root, study):
 
 def test_it_is_complete(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_open(study, "paper", "ours", "identity")
     for start in "γ is 1 for every sample", "γ-Net has .46 %", DIFFERS, "the ECE with 1000 bins":
         assert finding(study, start).kind == "identity"
 
@@ -186,7 +186,7 @@ def test_without_learning_there_is_one_exponent(root, study):
 def test_one_seed_on_real_images(root):
     "Nothing is decided, and nothing is known of the truth."
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
-    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
+    assert_open(folder, "paper", "ours", "identity", seeds=1)
     header, *_ = table(folder, "twelve_methods")
     assert "n = 697" in header[0] and not any("true" in title for title in header)
 

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from conftest import assert_complete
 from reading import (
-    assert_undecided, eces, finding, margin, percent, plan, rows, run_with, scaled, true_error, with_loss)
+    assert_open, eces, finding, margin, percent, plan, rows, run_with, scaled, true_error, with_loss)
 
 from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import CONTRADICTED
@@ -26,7 +26,7 @@ def fifths(run, column):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_open(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_trainings(root, study):

@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 from conftest import assert_complete
-from reading import assert_undecided, finding, margin, percent, plan, rows, run_with, trainings
+from reading import assert_open, finding, margin, percent, plan, rows, run_with, trainings
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, dual_focal_weight, focal_weight
@@ -32,7 +32,7 @@ def held_out(root, weight):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_open(study, "paper", "ours", "identity")
     assert [config.seed for config in plan(STUDY, n_seeds=5)] == [0, 1, 2, 3, 4]
 
 
@@ -64,4 +64,4 @@ def test_a_weight_that_is_large_where_the_error_is_small_is_noticed(root, study)
 
 def test_one_problem_and_another_distance(root):
     folder = run_with(STUDY, "", dict(n_seeds=1, distance="top"), root)
-    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
+    assert_open(folder, "paper", "ours", "identity", seeds=1)

@@ -7,7 +7,7 @@ import pytest
 from conftest import assert_complete, run_forked
 from reading import ece_percent, eces, finding, percent, rows, scaled, table, trainings
 
-from calibnb.notebooks import UNDECIDED, NotebookError
+from calibnb.notebooks import OPEN, NotebookError
 from calibnb.notebooks.gallery import write_gallery
 from calibnb.notebooks.pages import copy_notebook
 from calibnb.notebooks.papers import paper_value
@@ -40,7 +40,7 @@ def test_one_training_of_anything(root, training):
     preds, found = run.predictions("test"), finding(training, "the network is overconfident")
     lean = preds.conf.mean() - preds.hit.double().mean()
     assert found.effect.value == pytest.approx(100*lean.item(), abs=1e-6) and found.effect.n_test == len(preds)
-    assert finding(training, "the test NLL rises").verdict == UNDECIDED  # by one seed
+    assert finding(training, "the test NLL rises").verdict == OPEN  # by one seed
     with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
         run_forked("train", dict(loss="focall"), root=root)
 
@@ -48,7 +48,7 @@ def test_one_training_of_anything(root, training):
 def test_the_report_is_of_the_runs(root, few):
     folder = run_forked("report", dict(experiments=["few"]), root=root)
     assert_complete(folder)
-    assert {(f.kind, f.verdict) for f in folder.result.findings} == {("ours", UNDECIDED)}
+    assert {(f.kind, f.verdict) for f in folder.result.findings} == {("ours", OPEN)}
     uncalibrated = {row[0]: row for row in table(folder, "table_1")}
     assert list(uncalibrated)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and uncalibrated["FL-3"][1] == "2"
     focal = [run for run in few if run.config.loss == "focal"]

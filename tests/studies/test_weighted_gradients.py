@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 from conftest import assert_complete
 from reading import (
-    accuracy_percent, assert_undecided, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
     table, true_error, with_loss)
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
 from calibnb.metrics import ada_ece, classwise_ece, ece
-from calibnb.notebooks import CONTRADICTED, UNDECIDED
+from calibnb.notebooks import CONTRADICTED, OPEN
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
@@ -33,7 +33,7 @@ def chosen_ece(root, folder, method, loss):
 
 def test_it_leaves_notebook_figures_tables_findings(study):
     assert_complete(study)
-    assert_undecided(study, "paper", "ours", "identity")
+    assert_open(study, "paper", "ours", "identity")
 
 
 def test_the_table_is_of_the_trainings(root, study):
@@ -235,7 +235,7 @@ def test_one_repetition_on_real_images_with_wrong_identities(root):
     "No truth is known, and nothing but the algebra is decided."
     folder = run_with(STUDY, WRONG, SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
     assert not any("true error" in cell for cell in table(folder, "before_and_after")[0])
-    assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {UNDECIDED}
+    assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {OPEN}
     assert finding(folder, "BSCE-GRA has the lowest ECE before").effect.n_test == 697
     for start in "the gradient norm is BS^½", "the hypergradient in closed":
         assert finding(folder, start).verdict == CONTRADICTED
