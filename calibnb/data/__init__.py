@@ -11,7 +11,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'synth': ['GaussianMixture', 'NoisyImages', 'vary_images', 'true_calibration_error'],
     'splits': ['Rows', 'Split', 'Splits', 'hold_out', 'split_arrays', 'channel_scale'],
-    'toys': ['gaussian_problem', 'gaussians', 'digits', 'noisy_digits'],
+    'toys': ['gaussian_problem', 'gaussians', 'digits', 'noisy_digits', 'ambiguous_digits'],
     'corruptions': ['check_corruption', 'corrupt', 'corrupt_split', 'list_corruptions'],
     'sets': [
         'CIFAR_SCALE', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',

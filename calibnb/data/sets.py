@@ -20,7 +20,7 @@ from .cache import MissingData, data_root, find_data
 from .images import read_cifar, read_folder, read_npz, read_svhn, read_tiny_imagenet
 from .texts import find_vectors, read_newsgroups, read_sst
 from .splits import pixel_scale, Splits, split_arrays
-from .toys import gaussians, digits, noisy_digits
+from .toys import ambiguous_digits, digits, gaussians, noisy_digits
 from .corruptions import check_corruption, corrupt_split
 
 # %% ../../nbs/50_data/08_sets.ipynb #80939e51
@@ -141,7 +141,7 @@ def _as_set(name, made):
 
 # %% ../../nbs/50_data/08_sets.ipynb #e0289f7f
 data_sets = Registry('data', skip=('seed', 'path'), adapt=_as_set, made={
-    'gaussians': gaussians, 'digits': digits, 'noisy_digits': noisy_digits,
+    'gaussians': gaussians, 'digits': digits, 'noisy_digits': noisy_digits, 'ambiguous_digits': ambiguous_digits,
     'cifar10': cifar10, 'cifar100': cifar100, 'svhn': svhn, 'tiny_imagenet': tiny_imagenet,
     '20newsgroups': newsgroups, 'sst': sst,
     'imagefolder:/path': imagefolder, 'npz:/path': npz, 'corrupted:/path': _corrupting,
