@@ -14,8 +14,8 @@ from .plugins import HINT, has_plugins
 # %% ../../nbs/00_core/07_names.ipynb #4e2a4ea2
 NAMES = {  # kind -> names; `make sync` writes this cell
     'data': [
-        'gaussians', 'digits', 'noisy_digits', 'ambiguous_digits', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', '20newsgroups',
-        'sst', 'imagefolder:/path', 'npz:/path', 'corrupted:/path'
+        'gaussians', 'digits', 'noisy_digits', 'ambiguous_digits', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet',
+        '20newsgroups', 'sst', 'imagefolder:/path', 'npz:/path', 'corrupted:/path'
     ],
     'data to download': [
         'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', '20newsgroups', 'sst', 'cifar10h'

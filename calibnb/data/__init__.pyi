@@ -13,6 +13,7 @@ from .toys import gaussian_problem as gaussian_problem
 from .toys import gaussians as gaussians
 from .toys import digits as digits
 from .toys import noisy_digits as noisy_digits
+from .toys import ambiguous_digits as ambiguous_digits
 from .corruptions import check_corruption as check_corruption
 from .corruptions import corrupt as corrupt
 from .corruptions import corrupt_split as corrupt_split

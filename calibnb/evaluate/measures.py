@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from calibnb.metrics.intervals import (
     Resamples, class_interval, consistent_errors, gap_interval, norm_interval, percentiles, monte_carlo_p
 )
 from ..metrics.measure import Measure
+from ..metrics.truth import resampled_truth_error
 from .floors import ConfidenceHistogram, classwise_floor
 
 if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # imports scikit-learn
@@ -233,7 +235,9 @@ def resampled_measures(
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:                        # name -> (1 + n_boot,) values, or a number
-    """Return error, confidence, nll, brier, ece and true_error, each of the set and of each resample.
+    """Return error, confidence, nll, brier, ece, true_error, true_distance and true_ce, of the set and of each resample.
+
+    true_distance and true_ce are the roots of the squared distance to the posterior and of its calibration part.
 
     The numbers debiased_ece, smooth_ece, floor and n are only of the set."""
     if len(scored) != resamples.n:
@@ -245,6 +249,8 @@ def resampled_measures(
     if posterior is not None:
         of_prediction = posterior.gather(1, scored.pred[:, None])[:, 0]
         found['true_error'] = resamples.mean((of_prediction - conf).abs())
+        parts = resampled_truth_error(conf, of_prediction, resamples)
+        found |= dict(true_distance=np.sqrt(parts['true_squared']), true_ce=np.sqrt(parts['true_calibration']))
     found['debiased_ece'] = squared_gaps(width_bins(conf, hit, n_bins)).clamp_min(0).sqrt().item()
     found['smooth_ece'] = smooth_error_norm(cosine_means([(conf, hit.double() - conf)]))
     found['floor'] = _normal_floor(conf, n_bins)

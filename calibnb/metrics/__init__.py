@@ -23,6 +23,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'testing': ['consistency_test', 'ks_test', 'skce', 'skce_ci', 'skce_test'],
     'selective': ['RiskCoverage', 'risk_coverage', 'aurc', 'e_aurc', 'augrc', 'failure_auroc'],
     'ood': ['energy_score', 'ood_auroc', 'fpr_at_tpr', 'ood_measures'],
+    'truth': ['TruthError', 'truth_error', 'resampled_truth_error', 'removed_share'],
     'certainty': ['bootstrap_ci', 'ece_ci', 'debiased_ece_ci'],
     'registered': ['register_metric', 'registered_measures'],
 })

@@ -281,6 +281,10 @@ from .ood import energy_score as energy_score
 from .ood import ood_auroc as ood_auroc
 from .ood import fpr_at_tpr as fpr_at_tpr
 from .ood import ood_measures as ood_measures
+from .truth import TruthError as TruthError
+from .truth import truth_error as truth_error
+from .truth import resampled_truth_error as resampled_truth_error
+from .truth import removed_share as removed_share
 from .certainty import bootstrap_ci as bootstrap_ci
 from .certainty import ece_ci as ece_ci
 def debiased_ece_ci(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BIN_RULES', 'check_bins', 'check_closed', 'bin_ids', 'ReliabilityBins', 'hit_variance', 'bin_sums', 'scatter_sums',
-           'width_table', 'width_bins', 'mass_table', 'equal_mass_starts', 'interpolated_edges', 'mukhoti_adaptive_ece',
-           'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm', 'squared_gaps']
+           'width_table', 'width_bins', 'mass_table', 'equal_mass_starts', 'mass_ids', 'interpolated_edges',
+           'mukhoti_adaptive_ece', 'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm', 'squared_gaps']
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #845a9e9a
 from dataclasses import dataclass
@@ -175,6 +175,17 @@ def equal_mass_starts(
     size, larger = divmod(n, n_bins)
     k = torch.arange(min(n, n_bins), device=device)
     return k*size + k.clamp_max(larger)
+
+def mass_ids(
+    conf:Tensor,  # (N,) on the CPU
+    n_bins:int,
+)->Tensor:        # (N,) int64
+    "Return the index of the equal-mass bin of each confidence; the bins are as in `mass_table`."
+    order = conf.sort(stable=True).indices
+    first = equal_mass_starts(len(conf), n_bins)
+    ids = torch.empty(len(conf), dtype=torch.int64, device='cpu')
+    ids[order] = torch.searchsorted(first, torch.arange(len(conf), device='cpu'), right=True) - 1
+    return ids
 
 def interpolated_edges(
     conf:Tensor,  # (N,)

@@ -2,9 +2,10 @@
 from .experiment import FOLDER_VARIABLE as FOLDER_VARIABLE
 from .experiment import Experiment as Experiment
 from .experiment import HOLDS as HOLDS
+from .experiment import HOLDS_BUT_SMALL as HOLDS_BUT_SMALL
 from .experiment import CONTRADICTED as CONTRADICTED
-from .experiment import NO_DIFFERENCE as NO_DIFFERENCE
-from .experiment import UNDECIDED as UNDECIDED
+from .experiment import EQUIVALENT as EQUIVALENT
+from .experiment import OPEN as OPEN
 from .experiment import findings_table as findings_table
 from .experiment import effect_text as effect_text
 from .experiment import count_verdicts as count_verdicts
@@ -16,6 +17,7 @@ from .verdicts import calibration_difference as calibration_difference
 from .verdicts import calibration_lead as calibration_lead
 from .verdicts import spread as spread
 from .verdicts import to_decide as to_decide
+from .verdicts import needs as needs
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims
 from .client import NotebookError as NotebookError

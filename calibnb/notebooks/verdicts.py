@@ -297,7 +297,7 @@ class Pairs:
         return ', '.join(f'{m} {spread(self.numbers(m, measure), digits, scale)}' for m in methods)
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #41fca1c3
-_ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE', 'true_error': 'true error'}
+_ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE', 'true_ce': 'the calibration error against the truth'}
 
 def calibration_difference(
     pairs:Pairs,
