@@ -52,7 +52,7 @@ def test_the_measures_of_the_paper_are_of_the_trainings(root, study):
     runs, by_ece = of_loss(root, "ce"), TemperatureScaling.reference()
     val, test = ([run.predictions(split) for run in runs] for split in ("val", "test"))
     want = {"accuracy %": [accuracy_percent(run) for run in runs],
-            "T": [by_ece.fit(p.logits, p.target).temperature_ for p in val]}
+            "T (ECE)": [by_ece.fit(p.logits, p.target).temperature_ for p in val]}
     for name, measure in {"ECE": ece, "adaptive ECE": ada_ece, "classwise ECE": classwise_ece}.items():
         want[f"{name} %"] = [100*measure(p.probs, p.target).item() for p in test]
         want[f"{name} % + TS"] = [scaled(run, measure, by_ece) for run in runs]
