@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ..core.options import pick
-from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED
+from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, WRONG
 from .papers import find_paper, read_rows
 from .verdicts import Claim
 
@@ -90,7 +90,7 @@ def claim_of_paper(
     text:str,      # the claim as tested here, with the compared methods
     margin,        # as in `Claim`, positive if the claim of the paper is right
     *args,         # further fields of `Claim` after the margin: unit, sesoi
-    kind:str|None=None, # None: as in claims.csv; 'identity': the claim is true by construction here
+    kind:str|None=None, # None: as in claims.csv; 'identity': algebra or arithmetic decides the claim here
     **fields,      # of `Claim`
 )->Claim:
     "Return a `Claim` about the claim of a paper, with the paper's text, scope and protocol from claims.csv."
@@ -119,8 +119,8 @@ def joint_verdict(
 )->str:       # one verdict
     "Return `MIXED` if a claim both holds and is contradicted, otherwise its most decisive verdict."
     verdicts = set(verdicts)
-    if {HOLDS, CONTRADICTED} <= verdicts: return MIXED
-    return next((v for v in (HOLDS, CONTRADICTED, NO_DIFFERENCE) if v in verdicts), UNDECIDED)
+    if HOLDS in verdicts and verdicts & {CONTRADICTED, WRONG}: return MIXED
+    return next((v for v in (HOLDS, WRONG, CONTRADICTED, NO_DIFFERENCE) if v in verdicts), UNDECIDED)
 
 def count_claims(
     verdicts:dict, # of `read_verdicts`

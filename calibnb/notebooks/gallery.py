@@ -14,7 +14,7 @@ from ..core.atomic import atomic_write
 from ..core.text import markdown_text
 from .pages import markdown_table, open_png, png_outputs
 from .claims import MIXED, joint_verdict, own_table, paper_claims, read_verdicts
-from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, save_with_palette
+from .experiment import CONTRADICTED, HOLDS, NO_DIFFERENCE, UNDECIDED, WRONG, save_with_palette
 from .papers import figure_index, panel_text, paper_numbers, paper_table
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
@@ -92,7 +92,7 @@ def _paragraphs(directory, row, outputs)->list[str]:
     return [_sentence(row['shows']), *printed, _our_output(directory, row, outputs), *notes, *made]
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #e214f047
-_MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?', MIXED: '◐'}
+_MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?', MIXED: '◐', WRONG: '×'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:
@@ -162,7 +162,7 @@ def _summary(nb)->dict:
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bbc93012
 _ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
           'cores. A test over seeds and test samples decides each claim of a paper. Our own observations and '
-          'identities, which are true by construction, are counted separately. The last notebook, in `cifar10/`, '
+          'identities, which algebra or arithmetic decides, are counted separately. The last notebook, in `cifar10/`, '
           'reads tables in its folder, which contain the results of trainings that took hours.')
 
 def write_gallery(

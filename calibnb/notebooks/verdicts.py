@@ -17,11 +17,11 @@ import numpy as np
 from ..core.options import pick
 from ..metrics.intervals import holm
 from ..runs.folder import Effect, Finding
-from .experiment import HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED
+from .experiment import HOLDS, CONTRADICTED, NO_DIFFERENCE, UNDECIDED, WRONG
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #48c3d901
 KINDS = {'paper': 'an empirical claim of a paper', 'ours': 'an observation of this package',
-         'identity': 'algebra, or true by construction: a check of the code, not evidence'}
+         'identity': 'a statement that algebra or arithmetic decides: it holds, or it is wrong as printed'}
 LEAST_SEEDS = 5  # with fewer seeds a claim is undecided
 _UNITS = {'points': (100., .5), 'nats': (1., .01), '': (1., None)}  # unit -> scale, smallest effect of interest
 
@@ -138,6 +138,11 @@ def _tested_finding(claim, tests, rival, p, adjusted):
         seeds=seeds, n_test=n_test, floor=floor, note=_note(claim, rival, test, seeds, verdict), **known)
     return _finding(claim, verdict, effect)
 
+def _verdict_on_identity(claim):
+    "Return the verdict on an identity; one of a paper that does not hold is wrong as printed."
+    if claim.margin: return HOLDS
+    return WRONG if claim.id else CONTRADICTED
+
 def _finding(claim, verdict, effect=None):
     return Finding(kind=claim.kind, id=claim.id, data=claim.data, claim=claim.text, decided_by=claim.decided_by,
         paper=claim.source,
@@ -160,7 +165,7 @@ def decide(
         adjusted[indices] = holm([deciding[i][1] for i in indices])
     found = {id(claim): _tested_finding(claim, rivals, *rival_and_p, p)
              for claim, rivals, rival_and_p, p in zip(tested, tests, deciding, adjusted)}
-    found |= {id(c): _finding(c, HOLDS if c.margin else CONTRADICTED) for c in claims if c.kind == 'identity'}
+    found |= {id(c): _finding(c, _verdict_on_identity(c)) for c in claims if c.kind == 'identity'}
     return [found[id(claim)] for claim in claims]
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #f7f6d428

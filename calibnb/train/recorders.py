@@ -108,7 +108,7 @@ class OptimalECE(Recorder):
     """
     columns = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
     def __init__(self,
-        every:int=5,         # epochs between two fits
+        every:int=1,         # epochs between two fits
         n_bins:int=15,
         search:str='pool',   # candidate temperatures of both fits
     ): self.every, self.n_bins, self.search = every, n_bins, search
