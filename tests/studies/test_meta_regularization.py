@@ -13,7 +13,7 @@ from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.meta import MetaRecipe
 from calibnb.metrics import mce
-from calibnb.notebooks import CONTRADICTED, HOLDS
+from calibnb.notebooks import HOLDS, WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
@@ -178,7 +178,7 @@ def test_gamma_is_recorded_for_test_samples(study, runs):
 
 def test_without_learning_there_is_one_exponent(root, study):
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, meta_lr=1e-12), root)
-    assert claim(folder, DIFFERS) == CONTRADICTED and claim(folder, "γ is 1 for every sample") == HOLDS
+    assert claim(folder, DIFFERS) == WRONG and claim(folder, "γ is 1 for every sample") == HOLDS
     assert abs(margin(folder, "γ ends below 1")) < 1e-6
     assert abs(margin(folder, BELOW_FL_1)) < .1 < abs(margin(study, BELOW_FL_1))
 

@@ -7,7 +7,7 @@ from reading import assert_undecided, finding, margin, percent, plan, rows, run_
 
 from calibnb.data import corrupt_split, load_data
 from calibnb.metrics import ece, nll
-from calibnb.notebooks import CONTRADICTED
+from calibnb.notebooks import WRONG
 from calibnb.posthoc import TemperatureScaling
 
 KINDS = {"gaussian_noise": "imagenet_c", "contrast": "cifar10_c"}
@@ -83,4 +83,4 @@ def test_a_calibrator_that_changes_predictions_breaks_the_identity(root):
     calibrator.temperature_ = 1.
     return calibrator"""
     folder = run_with(STUDY, wrong, SETTINGS, root)
-    assert finding(folder, "a temperature changes no prediction").verdict == CONTRADICTED
+    assert finding(folder, "a temperature changes no prediction").verdict == WRONG
