@@ -146,7 +146,7 @@ class ConsistencyLoss(LossModule, fn=consistency_loss):
         self._heads = ()  # the network's last layer; in a tuple, its weights are no parameters of the loss
 
     def before_training(self, network:nn.Module):
-        "Take the last layer of a network with the attribute `head`; raise ValueError if a `head` is needed and missing."
+        "Take the `head` of a network, its last layer; raise ValueError if a head is needed and missing."
         head = getattr(network, 'head', None)
         if isinstance(head, nn.Linear): self._heads = head,
         elif self.options['perturbed'] == 'features':

@@ -198,11 +198,11 @@ def consistency_loss(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return (1 - consistency of the label under noise)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1]."
+    "Return (1 - consistency of the label)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1]."
     gamma = _check_gamma(gamma, target)
     if noise not in ('normal', 'uniform'): raise ValueError(f'noise: {noise!r}, want "normal" or "uniform"')
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0 (the unit is a logit or a feature)')
+    if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0, in units of {perturbed}')
     if perturbed not in ('logits', 'features'):
         raise ValueError(f'perturbed: {perturbed!r}, want "logits" or "features"')
     def u(lp):

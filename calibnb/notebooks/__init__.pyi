@@ -3,6 +3,7 @@ from .experiment import FOLDER_VARIABLE as FOLDER_VARIABLE
 from .experiment import Experiment as Experiment
 from .experiment import HOLDS as HOLDS
 from .experiment import CONTRADICTED as CONTRADICTED
+from .experiment import WRONG as WRONG
 from .experiment import NO_DIFFERENCE as NO_DIFFERENCE
 from .experiment import UNDECIDED as UNDECIDED
 from .experiment import findings_table as findings_table
