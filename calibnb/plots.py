@@ -321,12 +321,15 @@ def density(
 _GAPS = 3, 6, 10, 16, 24, 34                              # between a point and its label, in points
 _ANGLES = np.deg2rad((30, 0, 150, 180, 90, 270, 330, 210)) # above and right first
 
+def _along(a, b):
+    "Return (30, 2) places on the line from a to b."
+    return a + np.linspace(0, 1, 30)[:, None]*(b - a)
+
 def _drawn_points(ax):
     "Return (N, 2) places of markers and (M, 2) places along the lines of an axes, in pixels."
     lines = [ax.transData.transform(np.column_stack(line.get_data())) for line in ax.lines]
     dots = [c.get_offset_transform().transform(c.get_offsets()) for c in ax.collections]
-    steps = np.linspace(0, 1, 30)[:, None]
-    along = [a + steps*(b - a) for line in lines for a, b in zip(line, line[1:])]
+    along = [_along(a, b) for line in lines for a, b in zip(line, line[1:])]
     markers = [line for line, drawn in zip(lines, ax.lines) if drawn.get_marker() not in ('None', '', ' ', None)]
     return tuple(np.concatenate([np.empty((0, 2)), *places]) for places in ([*markers, *dots], along))
 
@@ -342,12 +345,17 @@ def _places(center, half, pixels):
             way = np.array([np.cos(angle), np.sin(angle)])
             yield penalty, gap, center + way*(half + (gap + 2)*pixels)
 
-def _cost(place, half, placed, whole, markers, along, pixels):
-    "Return how much a label at a place covers: other labels count most, then the outside, markers and lines."
+def _cost(place, half, center, others, placed, whole, markers, along, pixels):
+    "Return how much a label at a place covers and misleads: other labels count most, then the outside and markers."
     box = np.concatenate([place - half, place + half])
     def covered(dots, room): return (abs(dots - place) < half + room*pixels).all(1).sum()
+    def distance(dots): return np.linalg.norm((abs(dots - place) - half).clip(0), axis=-1)
     on_labels, outside = _overlap(box, placed), 1 - _overlap(box, whole)
-    return 50*on_labels + 20*outside + 3*covered(markers, 3) + min(2, .1*covered(along, 0))
+    nearer = (distance(others) < 1.2*distance(center)).any()  # to another point that has a label
+    between = _along(center, place)
+    crossed = sum(((b[:2] < between) & (between < b[2:])).all(1).any() for b in placed)
+    covering = 3*covered(markers, 3) + min(2, .1*covered(along, 0))
+    return 50*on_labels + 20*outside + 10*crossed + 5*nearer + covering
 
 def label_points(
     ax,            # with its final limits, markers and lines
@@ -362,18 +370,20 @@ def label_points(
     pixels = figure.dpi/72
     markers, along = _drawn_points(ax)
     whole, placed = ax.bbox.extents[None], np.empty((0, 4))
+    centers = ax.transData.transform(points)
     for i, (point, label) in enumerate(zip(points, labels)):
         text = ax.annotate(label, point, xytext=(0, 0), textcoords='offset points', ha='center', va='center',
                            fontsize=size, **(styles[i] if len(styles) else {}))
         half = np.array(text.get_window_extent().size)/2 + pixels
-        center = ax.transData.transform(point)
-        costs = [(.5*penalty + _cost(place, half, placed, whole, markers, along, pixels), gap, place)
+        center, others = centers[i], np.delete(centers, i, 0)
+        costs = [(.5*penalty + _cost(place, half, center, others, placed, whole, markers, along, pixels), gap, place)
                  for penalty, gap, place in _places(center, half, pixels)]
         _, gap, place = min(costs, key=lambda cost: cost[0])
         placed = np.vstack([placed, np.concatenate([place - half, place + half])])
         offset = place - center
         text.set_position(offset/pixels)
         if gap < 10: continue
+        along = np.concatenate([along, _along(center, place)])
         edge = (offset - offset.clip(-half, half))/pixels  # the nearest point of the label
         ax.annotate('', point, xytext=edge, textcoords='offset points',
                     arrowprops=dict(arrowstyle='-', color=grey, lw=.5, shrinkA=0, shrinkB=2))
