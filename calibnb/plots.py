@@ -355,7 +355,8 @@ def _cost(place, half, center, others, placed, whole, markers, along, pixels):
     between = _along(center, place)
     crossed = sum(((b[:2] < between) & (between < b[2:])).all(1).any() for b in placed)
     covering = 3*covered(markers, 3) + min(2, .1*covered(along, 0))
-    return 50*on_labels + 20*outside + 10*(outside > 1e-6) + 10*crossed + 5*nearer + covering
+    hidden = 30*((on_labels > 0) + (outside > 1e-6)) + 50*on_labels + 20*outside
+    return hidden + 10*crossed + 5*nearer + covering
 
 def label_points(
     ax,            # with its final limits, markers and lines
