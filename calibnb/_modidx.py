@@ -3735,6 +3735,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                           'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.OptimalECE._fit': ( '60_train/recorders.html#optimalece._fit',
                                                                                       'calibnb/train/recorders.py'),
+                                         'calibnb.train.recorders.OptimalECEOfEachEpoch': ( '60_train/recorders.html#optimaleceofeachepoch',
+                                                                                            'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.Recorder': ( '60_train/recorders.html#recorder',
                                                                                'calibnb/train/recorders.py'),
                                          'calibnb.train.recorders.Recorder.__call__': ( '60_train/recorders.html#recorder.__call__',

@@ -41,8 +41,9 @@ NAMES = {  # kind -> names; `make sync` writes this cell
         'error', 'nll', 'brier', 'ece', 'ada_ece', 'classwise_ece', 'top_label_ece', 'smooth_ece'
     ],
     'recorder': [
-        'nll_breakdown', 'calibration_errors', 'weight_norm', 'optimal_ece', 'learned_epoch',
-        'confidence_histogram', 'gradient_norms', 'gamma_stats', 'test_gamma_stats', 'meta_progress'
+        'nll_breakdown', 'calibration_errors', 'weight_norm', 'optimal_ece', 'optimal_ece_of_each_epoch',
+        'learned_epoch', 'confidence_histogram', 'gradient_norms', 'gamma_stats', 'test_gamma_stats',
+        'meta_progress'
     ],
     'preset': [
         'quick', 'cifar', 'reference_training', 'wang2021', 'tiny_imagenet', 'sst', 'newsgroups', 'fine_tune',

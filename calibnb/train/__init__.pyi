@@ -16,6 +16,7 @@ from .recorders import NLLBreakdown as NLLBreakdown
 from .recorders import CalibrationErrors as CalibrationErrors
 from .recorders import WeightNorm as WeightNorm
 from .recorders import OptimalECE as OptimalECE
+from .recorders import OptimalECEOfEachEpoch as OptimalECEOfEachEpoch
 from .recorders import LearnedEpoch as LearnedEpoch
 from .recorders import ConfidenceHistogram as ConfidenceHistogram
 from .recorders import GradientNorms as GradientNorms

@@ -548,7 +548,8 @@ def meta_trained(recipe=Recipe(epochs=2, batch_size=16), **options):
     return history.rows, net, trainer.stepper.inner, trainer.gamma(splits.test) if gamma else None
 
 
-ALL_RECORDERS = [name for name in recorders.recorders if name != "meta_progress"]
+ALL_RECORDERS = [name for name in recorders.recorders  # optimal_ece_of_each_epoch writes the columns of optimal_ece
+                 if name not in ("meta_progress", "optimal_ece_of_each_epoch")]
 TABLE |= {
     "train.Trainer": lambda: [trained(**o)
                               for o in (dict(mixup=.4, clip=1.), dict(accumulate=2, label_noise=.3, schedule="cosine"),
