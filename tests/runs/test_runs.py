@@ -138,6 +138,8 @@ def test_recorders_of_learned_epochs_and_optimal_ece(tmp_path):
     assert torch.equal(kept["max_logit"], largest)  # bits: the same training twice, one thread
     frame = run.history.frame()
     assert frame.epoch[frame.optimal_ece.notna()].tolist() == [5, 10, 12]
+    often = get_run(config(epochs=12, recorders=["optimal_ece_of_each_epoch"]), tmp_path).history.frame()
+    assert often.optimal_ece.notna().all() and often.optimal_ece[4::5].tolist() == frame.optimal_ece[4::5].tolist()
     last, test, val = frame.iloc[-1], run.predictions("test"), run.predictions("val")
     best = oracle_ece(test.logits, test.target)
     assert (last.optimal_ece, last.optimal_temperature) == best
