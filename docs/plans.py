@@ -41,13 +41,9 @@ def planned(configs, *_, **__):
     raise Planned(list(configs))
 
 
-def trainings(job):
-    "The RunConfigs of a job; none of a notebook that trains nothing."
-    if not isinstance(job, tuple):
-        return [job]
+def gone_through(job):
+    "Return the RunConfigs of a notebook and its variables after the cell that plans its trainings."
     path, settings = job
-    if "dry_run" not in settings:
-        return []
     cells = ["".join(cell["source"]) for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
     names = settings | dict(settings=settings)
     with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
@@ -56,8 +52,15 @@ def trainings(job):
                 for cell in cells[2:]:  # after the parameters and their checks, which `Notebook.plan` has made
                     exec(cell, names)
             except Planned as plan:
-                return plan.args[0]
+                return plan.args[0], names
     raise ValueError(f"{path}: has a parameter dry_run and makes no plan")
+
+
+def trainings(job):
+    "The RunConfigs of a job; none of a notebook that trains nothing."
+    if not isinstance(job, tuple):
+        return [job]
+    return gone_through(job)[0] if "dry_run" in job[1] else []
 
 
 def plan(command):
