@@ -2262,6 +2262,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                        'calibnb/notebooks/gallery.py'),
                                            'calibnb.notebooks.gallery._printed_numbers': ( '75_notebooks/gallery.html#_printed_numbers',
                                                                                            'calibnb/notebooks/gallery.py'),
+                                           'calibnb.notebooks.gallery._quick_run': ( '75_notebooks/gallery.html#_quick_run',
+                                                                                     'calibnb/notebooks/gallery.py'),
                                            'calibnb.notebooks.gallery._row_name': ( '75_notebooks/gallery.html#_row_name',
                                                                                     'calibnb/notebooks/gallery.py'),
                                            'calibnb.notebooks.gallery._section': ( '75_notebooks/gallery.html#_section',

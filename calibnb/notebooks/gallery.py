@@ -74,7 +74,8 @@ def _cell(cell)->str:
     tag = 'th' if cell['th'] else 'td'
     number = re.fullmatch(r'[-+]?[\d.,]+.{0,20}|[–-]', cell['text'])
     align = 'left' if cell['th'] or not number else 'right'
-    return f'<{tag} align="{align}"{cell["spans"]}>{cell["text"]}</{tag}>'
+    text = re.sub('(?<=±) | (?=[●○])', '&nbsp;', cell['text'])  # no line break before a deviation or mark
+    return f'<{tag} align="{align}"{cell["spans"]}>{text}</{tag}>'
 
 def _sentence(text)->str:
     "Return a phrase with a full stop and a capital first letter, unless the letter is Greek."
@@ -98,7 +99,7 @@ def _printed_numbers(paper, place)->list[str]:
     numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
     if not len(numbers): return []  # the loss study prints no numbers
     table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T.fillna('–')
-    if len(table.columns) < 9:
+    if sum(max(len(name), 4) for name in table.columns) < _WIDE:
         tables = [markdown_table(table.set_axis([_row_name(key) for key in table.index]))]
     else:  # too wide: one table for each data set, with a row for each method
         tables = [part for data, of_data in table.groupby(level='data', sort=False) for part in
@@ -110,6 +111,7 @@ def _metrics(table)->list[str]:
     return [_row_name(key[1:]) for key in table.index.droplevel([])]
 
 _LONG = 14 # rows; a longer table of a paper is folded
+_WIDE = 65 # letters in the heading of a table
 
 def _folded(heading, tables)->list[str]:
     "Return a heading and tables in Markdown, folded if they are long together."
@@ -151,24 +153,32 @@ def _anchor(heading)->str:
 _OF_REPORT = 'No quick run shows this table: `report` makes it from the trainings of the full run.'
 
 def _paragraphs(directory, row, outputs, shown)->list[str]:
-    "Return the paragraphs of a row; `shown` maps an output to the place where the page has it, and is filled."
+    "Return the paragraphs of a row; `shown` maps an output or command to its place on the page, and is filled."
     title = f'**{markdown_text(_sentence(row["shows"]))}**'
     note = [markdown_text(_sentence(row['note']))] if row['note'] else []
     output = _our_output(directory, row, outputs)
     if not row['notebook']: return [title, output]
     if row['notebook'] == 'report': return [title, _OF_REPORT, *note]
-    run = f'*Quick run:* {markdown_text(_sentence(quick_text(row)))}'
+    run = _quick_run(quick_text(row))
     key = (row['kind'], row['notebook'], row['name'])
     if row['kind'] == 'section': return [title, run, output, *note]
     place = shown.setdefault(key, row['place'])
     if place == row['place']: return [title, run, output, *note]
     return [title, f'This is the {row["kind"]} under [{place}]({_anchor(place)}).', *note]
 
-def _full_run(row)->list[str]:
-    "Return the paragraphs about the run that a row's command makes."
+def _quick_run(text)->str:
+    "Return the paragraph about what is shown, from `quick_text`."
+    if text == 'no training': return '*Nothing is trained.*'
+    if text == "the paper's numbers alone": return "*The paper's numbers alone.*"
+    return f'*Quick run:* {markdown_text(_sentence(text))}'
+
+def _full_run(row, shown)->list[str]:
+    "Return the paragraphs about the run that a row's command makes, with the command once; `shown` is filled."
     if not row['command']: return []
-    command = row['command'].replace(' && ', ' &&\n')
-    return [f'*Full run:* {markdown_text(_sentence(full_text(row)))}', f'```sh\n{command}\n```']
+    run = f'*Full run:* {markdown_text(_sentence(full_text(row)))}'
+    place = shown.setdefault(row['command'], row['place'])
+    if place != row['place']: return [f'{run} The command is under [{place}]({_anchor(place)}).']
+    return [run, '```sh\n' + row['command'].replace(' && ', ' &&\n') + '\n```']
 
 def _place(directory, rows, outputs, shown)->list[str]:
     "Return the section of one figure or table of a paper; `shown` as in `_paragraphs`."
@@ -180,7 +190,7 @@ def _place(directory, rows, outputs, shown)->list[str]:
     for _, group in groupby(rows, lambda row: row['command']):
         group = list(group)
         for row in group: parts += _paragraphs(directory, row, outputs, shown)
-        parts += _full_run(group[-1])
+        parts += _full_run(group[-1], shown)
     return parts
 
 def _sentences(text)->str: return ' '.join(map(_sentence, text.split('. ')))
@@ -218,7 +228,7 @@ def _claim_cell(row, found)->str:
     place = markdown_text(row['place'] + (', identity' if row['kind'] == 'identity' else ''))
     strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
     missing = '' if found else row['cannot'] or row['open']
-    asked = f'<br>*Not asked here: {markdown_text(missing)}.*' if missing else ''
+    asked = f'<br>Not asked here: {_escape_prose(missing)}.' if missing else ''
     facts = {'Scope': row['scope'], 'Protocol': row['protocol'], 'Numbers': row['numbers'],
              'Own numbers': row['own_numbers'] and f'{row["borne"]}: {row["own_numbers"]}'}
     details = '<br>'.join(f'{k}: {markdown_text(v)}' for k, v in facts.items() if v not in ('', '-'))
@@ -239,17 +249,18 @@ def write_paper_pages(
         for row in rows:
             if row['paper'] == paper: places.setdefault(row['place'], []).append(row)
         links = ' · '.join(f'[{markdown_text(name)}]({_anchor(name)})' for name in ['Claims', *places])
-        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper), links, *_claim_table(paper, verdicts)]
+        title, name = paper[:1].upper() + paper[1:], paper if paper[:1].isupper() else f'the {paper} paper'
+        parts = [f'# {title}', _ABOUT_PAPER.format(paper=name), links, *_claim_table(paper, verdicts)]
         for of_place in places.values(): parts += _place(directory, of_place, outputs, shown)
         pages[directory/f'{_slug(paper)}.md'] = '\n\n'.join(parts) + '\n'
     for path, text in pages.items():
         with atomic_write(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return list(pages)
 
-_ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the paper, as our notebooks ask and draw '
-                'them. Every figure here shows a *quick run*: small data and a small network, trained in a minute or '
-                'two. Compare the shapes of its curves with the paper, not its numbers. The *full run* has the data '
-                'and networks of the paper; the command below a figure starts it.\n\n'
+_ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the paper. Our notebooks test the claims '
+                'and draw the figures. Every figure here shows a *quick run*: small data and a small network, trained '
+                'in a minute or two. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
+                'has the data and networks of the paper; the command below a figure starts it.\n\n'
                 '*Digits* are the images of scikit-learn, averaged to 4×4 pixels. *Noisy digits* are the 8×8 images, '
                 'turned, shifted, scaled and covered with noise, with 5 % of the labels replaced; their true class '
                 'probabilities are known, and the test set has 10,455 samples. *MLP 256-256* is a network with two '

@@ -137,7 +137,8 @@ def panel_text(row)->str:
     "Describe the panels of a row of `figure_index` in two sentences, as far as the paper states them; '' for a table."
     if not row['y']: return ''
     methods, data, network = (', '.join(_stated(row[column])) for column in ('methods', 'paper_data', 'network'))
-    setting = [' on '.join(filter(None, [methods, data])), network, _epochs(_stated(row['epochs']))]
+    on = ', on ' if ', ' in methods else ' on '
+    setting = [on.join(filter(None, [methods, data])), network, _epochs(_stated(row['epochs']))]
     return '. '.join(filter(None, [_axes(row), '; '.join(filter(None, setting))]))
 
 _UNSTATED = re.compile(r'not stated|not listed|.*, not listed$|none$|as .|table$|.*\(as above\)')
@@ -198,6 +199,7 @@ def quick_text(row)->str:
 def full_text(row)->str:
     "Describe the run of a row's command: data, networks, epochs, seeds, trainings and hours, and remarks."
     run = f'{row["setting"]} ({plan_text(row)})' if row['setting'] else 'finer grids, no training'
+    if row['setting'] and row['quick'] in _NOTHING: run = 'the same, by the command of the whole study'
     return '. '.join(filter(None, [run, _capital(row['full'])]))
 
 def remarks(row)->str:
