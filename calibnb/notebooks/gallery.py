@@ -53,6 +53,8 @@ class _Cells(HTMLParser):
     def handle_data(self, data):
         if self._open: self._rows[-1][-1]['text'] += html_text(data.replace('\xa0', ' ').strip())
 
+_SHORT = 12 # letters of a name that stands in the corner of a table, not above it
+
 def _plain_table(html)->str:
     "Return a pandas table without styles, for Markdown: one heading fewer, the name of the index above the table."
     cells = _Cells(html)
@@ -62,7 +64,7 @@ def _plain_table(html)->str:
         columns, corner = heads[-1][width - 1]['text'], [cell['text'] for cell in names[:width]]
         heads[-1] = [dict(cell, text=text) for cell, text in zip(heads[-1], corner)] + heads[-1][width:]
         if columns and columns != 'metric': heads[-1][width - 1]['text'] = f'{corner[-1]}; columns: {columns}'
-        if width == 1: caption, heads[-1][0]['text'] = heads[-1][0]['text'], ''
+        if width == 1 and len(heads[-1][0]['text']) > _SHORT: caption, heads[-1][0]['text'] = heads[-1][0]['text'], ''
     else: heads.append(names)
     def row_of(row): return '<tr>' + ''.join(map(_cell, row)) + '</tr>'
     table = ['<table>', '<thead>', *map(row_of, heads), '</thead>', '<tbody>', *map(row_of, cells.body), '</tbody>',
@@ -72,14 +74,15 @@ def _plain_table(html)->str:
 def _cell(cell)->str:
     "Return a cell in HTML, names on the left and numbers on the right."
     tag = 'th' if cell['th'] else 'td'
-    number = re.fullmatch(r'[-+]?[\d.,]+.{0,20}|[–-]', cell['text'])
+    number = re.fullmatch(r'[-+]?[\d.,]+(e[-+]?\d+)?( ± [\d.]+)?( [●○])?|[–-]', cell['text'])
     align = 'left' if cell['th'] or not number else 'right'
     text = re.sub('(?<=±) | (?=[●○])', '&nbsp;', cell['text'])  # no line break before a deviation or mark
     return f'<{tag} align="{align}"{cell["spans"]}>{text}</{tag}>'
 
 def _sentence(text)->str:
-    "Return a phrase with a full stop and a capital first letter, unless the letter is Greek."
-    return (text[:1].upper() if text[:1].isascii() else text[:1]) + text[1:].removesuffix('.') + '.'
+    "Return a phrase with a full stop and a capital first letter, except for symbols and identifiers."
+    kept = not text[:1].isascii() or re.match(r'[B-Zb-z]\b|\w+_', text)  # γ, g(p), noisy_digits
+    return (text[:1] if kept else text[:1].upper()) + text[1:].removesuffix('.') + '.'
 
 def save_small_picture(
     png:str,         # base64, as in a notebook
@@ -176,8 +179,8 @@ def _full_run(row, shown)->list[str]:
     "Return the paragraphs about the run that a row's command makes, with the command once; `shown` is filled."
     if not row['command']: return []
     run = f'*Full run:* {markdown_text(_sentence(full_text(row)))}'
-    place = shown.setdefault(row['command'], row['place'])
-    if place != row['place']: return [f'{run} The command is under [{place}]({_anchor(place)}).']
+    if place := shown.get(row['command']): return [f'{run} The command is under [{place}]({_anchor(place)}).']
+    shown[row['command']] = row['place']
     return [run, '```sh\n' + row['command'].replace(' && ', ' &&\n') + '\n```']
 
 def _place(directory, rows, outputs, shown)->list[str]:
@@ -193,7 +196,7 @@ def _place(directory, rows, outputs, shown)->list[str]:
         parts += _full_run(group[-1], shown)
     return parts
 
-def _sentences(text)->str: return ' '.join(map(_sentence, text.split('. ')))
+def _sentences(text)->str: return ' '.join(map(_sentence, re.split(r'(?<![. ])\. ', text)))  # not at '..'
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #e214f047
 _MARKERS = {HOLDS: '●', CONTRADICTED: '○', NO_DIFFERENCE: '=', UNDECIDED: '?', MIXED: '◐'}
@@ -222,6 +225,15 @@ def _claim_table(paper, verdicts)->list[str]:
 _ABOUT_CLAIMS = ('{legend}. A marker links to the study that asks the claim on these data; identities need no data. '
                  'The column “own numbers” says whether the numbers that the paper prints bear the claim out. How a '
                  'claim is decided is explained in [07a_claims](../../nbs/75_notebooks/07a_claims.ipynb).')
+
+def _escape_prose(text)->str:
+    "Escape Markdown outside of code spans."
+    parts = re.split(r'(`[^`]+`)', text)  # code spans have odd indices
+    return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
+
+def _escape_keeping_spaces(text):
+    "Escape Markdown and keep one space at either end."
+    return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _claim_cell(row, found)->str:
     "Return the place and text of a claim, the reason if no study asks the claim, and its details, folded."
@@ -309,15 +321,6 @@ def write_gallery(
 def _title(page)->str:
     "Return the title of a Markdown page, its first line."
     return page.read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
-
-def _escape_prose(text)->str:
-    "Escape Markdown outside of code spans."
-    parts = re.split(r'(`[^`]+`)', text)  # code spans have odd indices
-    return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
-
-def _escape_keeping_spaces(text):
-    "Escape Markdown and keep one space at either end."
-    return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _section(name, summary)->list[str]:
     "Return the paragraphs of one notebook; the counts begin with the claims of papers."
