@@ -120,7 +120,8 @@ def _folded(heading, tables)->list[str]:
     "Return a heading and tables in Markdown, folded if they are long together."
     n = sum(len(table.splitlines()) - 2 for table in tables if table.startswith('|'))
     if n <= _LONG: return [f'**{heading}:**', *tables]
-    return ['<details markdown="1">', f'<summary><b>{html_text(heading)}</b> ({n} rows)</summary>', *tables, '</details>']
+    summary = f'<summary><b>{html_text(heading)}</b> ({n} rows)</summary>'
+    return ['<details markdown="1">', summary, *tables, '</details>']
 
 def _numbers_heading(numbers)->str:
     "Return a heading with the counts of test samples and trainings that all numbers of the table share."
