@@ -332,6 +332,7 @@ def test_the_command_itself(tmp_path):
     command = [str(Path(sys.executable).parent/"calibnb"), "audit", "probs.csv", "--logits"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60))
     assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1
+    assert not found.stdout and [p.name for p in tmp_path.iterdir()] == ["probs.csv"]
 
 
 def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):

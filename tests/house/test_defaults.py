@@ -825,7 +825,7 @@ def same(a, b, terms, dtype):
 
 @cache
 def caches(n_modules):
-    "What functions of the package keep, of the modules there are by now; to look for it takes longer than most results."
+    "What functions of the package keep, of the modules there are by now: to look for it takes longer than a result."
     items = (item for k, m in sys.modules.items() if k.startswith("calibnb.") for item in vars(m).values())
     return {id(item): item for item in items if hasattr(item, "cache_clear")}.values()
 
