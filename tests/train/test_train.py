@@ -844,11 +844,12 @@ def predicted_by_kept_weights(run, splits, model, **model_args):
     return Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits
 
 
-def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
+def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path, monkeypatch):
     "Nothing is counted twice: the test set and the last batch are odd, and evaluation has more batches than processes."
     data_args = dict(n_train=701, n_val=397)
     recorders = ["nll_breakdown", "learned_epoch"]
     setting = RunConfig(data_args=data_args, recipe=Recipe.quick(4, keep="val_error"), recorders=recorders, **SMALL)
+    monkeypatch.setattr("calibnb.runs.run.torchrun", partial(forked_torchrun, main))
     one, two = get_run(setting, tmp_path/"one"), get_run(setting, tmp_path/"two", processes=2)
     assert two.folder.info["processes"] == 2 and len(two.predictions("test")) == 699
     assert np.allclose(one.history["train_loss"], two.history["train_loss"], rtol=1e-5)
@@ -945,6 +946,8 @@ def test_a_signal_during_the_exchange_of_several_processes_is_kept(monkeypatch):
 
 def test_torchrun_returns_the_code_and_keeps_the_output_of_its_processes(tmp_path):
     "Of a module that needs nothing heavy."
+    assert torchrun("json.tool", ["--help"], 2, tmp_path/"out") == 0
+    assert (tmp_path/"out").read_text().count("usage: ") == 2
     assert torchrun("json.tool", ["/no/such/file"], 2, tmp_path/"out") == 1
     assert (tmp_path/"out").read_text().count("No such file or directory: '/no/such/file'") >= 2
 
