@@ -149,13 +149,9 @@ WRONG = """def get_runs(configs, of=get_runs, **options):
     return runs"""
 
 
-@pytest.fixture(scope="module")
-def broken(root):
-    "One seed of real digits, the trainings of two losses swapped."
-    return run_with(STUDY, WRONG, SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
-
-
-def test_what_is_the_wrong_way_round_turns_the_margin(study, broken):
+def test_what_is_the_wrong_way_round_turns_the_margin(root, study):
+    "The trainings of two losses swapped."
+    broken = run_with(STUDY, WRONG, SETTINGS, root)
     for start in ("the fitted temperature rises at each step",
                   "before calibration inverse focal loss has the higher ECE"):
         assert margin(study, start) > 0 > margin(broken, start), start
@@ -164,11 +160,12 @@ def test_what_is_the_wrong_way_round_turns_the_margin(study, broken):
         assert margin(study, start) > 0, start
 
 
-def test_one_seed_of_real_digits(broken):
+def test_one_seed_of_real_digits(root):
     "No true probabilities, 400 validation samples: parts of at most half of them, and no verdict."
-    assert_undecided(broken, "paper", "ours", "identity", seeds=1)
-    assert "from 20 to 200 validation samples" in finding(broken, "from 20").claim
-    header, *_ = table(broken, "before_and_after")
+    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+    assert_undecided(folder, "paper", "ours", "identity", seeds=1)
+    assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
+    header, *_ = table(folder, "before_and_after")
     assert header[0].endswith("1 seed, n = 697") and "true error %" not in header
 
 
