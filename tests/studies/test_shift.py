@@ -11,7 +11,7 @@ from calibnb.notebooks import WRONG
 from calibnb.posthoc import TemperatureScaling
 
 KINDS = {"gaussian_noise": "imagenet_c", "contrast": "cifar10_c"}
-STUDY, SETTINGS = "shift", dict(n_seeds=2, epochs=20, members=2, kinds=[*KINDS])
+STUDY, SETTINGS = "shift", dict(n_seeds=2, epochs=10, members=2, kinds=[*KINDS])
 
 
 def networks(root, loss):
