@@ -344,7 +344,7 @@ def test_a_trainer_gives_the_loss_its_last_layer():
     found = loss(logits, target)
     torch.manual_seed(1)
     want = losses.consistency_loss(logits, target, perturbed="features", head=trainer.model.head.weight)
-    assert torch.equal(found, want) and not list(loss.parameters())
+    assert close(found, want, 1000) and not list(loss.parameters())
 
 
 def test_consistency_of_a_tie():
