@@ -6,7 +6,7 @@
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
            'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes',
            'reliability_diagram', 'reliability_row', 'correctness_histogram', 'risk_coverage', 'interval_dots',
-           'forest_plot', 'density']
+           'forest_plot', 'density', 'label_points']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
 from textwrap import fill
@@ -316,3 +316,75 @@ def density(
     image = ax.hexbin(x, y, gridsize=gridsize, bins='log', mincnt=1, cmap=sequential, lw=.1, xscale=scale, yscale=scale)
     ax.set(xlabel=xlabel, ylabel=ylabel, title=title)
     return image
+
+# %% ../nbs/35_plots.ipynb #7c41d0e3
+_GAPS = 3, 6, 10, 16, 24, 34                              # between a point and its label, in points
+_ANGLES = np.deg2rad((30, 0, 150, 180, 90, 270, 330, 210)) # above and right first
+
+def _along(a, b):
+    "Return (30, 2) places on the line from a to b."
+    return a + np.linspace(0, 1, 30)[:, None]*(b - a)
+
+def _drawn_points(ax):
+    "Return (N, 2) places of markers and (M, 2) places along the lines of an axes, in pixels."
+    lines = [ax.transData.transform(np.column_stack(line.get_data())) for line in ax.lines]
+    dots = [c.get_offset_transform().transform(c.get_offsets()) for c in ax.collections]
+    along = [_along(a, b) for line in lines for a, b in zip(line, line[1:])]
+    markers = [line for line, drawn in zip(lines, ax.lines) if drawn.get_marker() not in ('None', '', ' ', None)]
+    return tuple(np.concatenate([np.empty((0, 2)), *places]) for places in ([*markers, *dots], along))
+
+def _overlap(box, others):
+    "Return the summed overlap of a box (left, bottom, right, top) with (N, 4) others, in units of the box's area."
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    return sides.clip(0).prod(1).sum()/(box[2:] - box[:2]).prod()
+
+def _places(center, half, pixels):
+    "Yield places for a label with a given half size beside a point: a penalty, the gap in points, and the center."
+    for penalty, gap in enumerate(_GAPS):
+        for angle in _ANGLES:
+            way = np.array([np.cos(angle), np.sin(angle)])
+            yield penalty, gap, center + way*(half + (gap + 2)*pixels)
+
+def _cost(place, half, center, others, placed, whole, markers, along, pixels):
+    "Return how much a label at a place covers and misleads: other labels count most, then the outside and markers."
+    box = np.concatenate([place - half, place + half])
+    def covered(dots, room): return (abs(dots - place) < half + room*pixels).all(1).sum()
+    def distance(dots): return np.linalg.norm((abs(dots - place) - half).clip(0), axis=-1)
+    on_labels, outside = _overlap(box, placed), 1 - _overlap(box, whole)
+    nearer = (distance(others) < 1.2*distance(center)).any()  # to another point that has a label
+    between = _along(center, place)
+    crossed = sum(((b[:2] < between) & (between < b[2:])).all(1).any() for b in placed)
+    covering = 3*covered(markers, 3) + min(2, .1*covered(along, 0))
+    hidden = 30*((on_labels > 0) + (outside > 1e-6)) + 50*on_labels + 20*outside
+    return hidden + 10*crossed + 5*nearer + covering
+
+def label_points(
+    ax,            # with its final limits, markers and lines
+    points,        # (N, 2) coordinates in the data
+    labels,        # N texts
+    size=7.5,      # of the font
+    styles=(),     # further properties of each text, e.g. dict(fontweight='bold'); (): none
+):
+    "Write a label beside each point, where it overlaps no other label and covers as few markers and lines as possible."
+    figure = ax.figure
+    figure.draw_without_rendering()  # lays the figure out
+    pixels = figure.dpi/72
+    markers, along = _drawn_points(ax)
+    whole, placed = ax.bbox.extents[None], np.empty((0, 4))
+    centers = ax.transData.transform(points)
+    for i, (point, label) in enumerate(zip(points, labels)):
+        text = ax.annotate(label, point, xytext=(0, 0), textcoords='offset points', ha='center', va='center',
+                           fontsize=size, **(styles[i] if len(styles) else {}))
+        half = np.array(text.get_window_extent().size)/2 + pixels
+        center, others = centers[i], np.delete(centers, i, 0)
+        costs = [(.5*penalty + _cost(place, half, center, others, placed, whole, markers, along, pixels), gap, place)
+                 for penalty, gap, place in _places(center, half, pixels)]
+        _, gap, place = min(costs, key=lambda cost: cost[0])
+        placed = np.vstack([placed, np.concatenate([place - half, place + half])])
+        offset = place - center
+        text.set_position(offset/pixels)
+        if gap < 10: continue
+        along = np.concatenate([along, _along(center, place)])
+        edge = (offset - offset.clip(-half, half))/pixels  # the nearest point of the label
+        ax.annotate('', point, xytext=edge, textcoords='offset points',
+                    arrowprops=dict(arrowstyle='-', color=grey, lw=.5, shrinkA=0, shrinkB=2))

@@ -4,7 +4,8 @@
     python docs/facts.py FOLDER --write    # write nbs/papers.csv, nbs/tables.csv and the panels of nbs/places.csv
 
 The folder holds `tables.csv` (printed numbers), `figures.csv` (panels of figures) and `settings.csv` (settings of
-training). The plans of all commands of `nbs/places.csv` with `quick=False` are compared with the settings.
+training and of measuring). The plans of all commands of `nbs/places.csv` with `quick=False` are compared with the
+settings: recipes, coefficients and repetitions, and the bins and temperatures of the notebooks (`docs/measuring.py`).
 """
 import argparse
 import csv
@@ -323,19 +324,35 @@ def plan_commands(root):
 
 
 def planned_trainings(root):
-    "Return (paper, experiment, data, network) -> RunConfigs, of all plans with `quick=False`."
+    """Return the RunConfigs of all plans with `quick=False`, and the notebooks that measure these trainings.
+
+    Both are by (paper, experiment, data, network). A notebook is a path and its variables; a sweep is measured by the
+    notebook `report`."""
     import plans
     os.chdir(root)
-    by_part, found = {}, {}  # cifar10_gpu is a study of our own, and a report trains nothing
+    report, = plans.jobs("calibnb run report")
+    of_sweeps = report[0], plans.gone_through(report)[1]
+    by_part, found, notebooks = {}, {}, {}  # cifar10_gpu and _meta are our own, and a report trains nothing
     for paper, commands in plan_commands(root).items():
         for part in dict.fromkeys(part for command in commands for part in command.split(" && ")):
             if part not in by_part:
-                by_part[part] = [config for job in plans.jobs(part) for config in plans.trainings(job)]
-            for config in by_part[part]:
-                if config.data in DATA and "run report" not in part and config.experiment != "cifar10_gpu":
+                by_part[part] = list(planned_by(plans, part, of_sweeps))
+            for config, notebook in by_part[part]:
+                if config.data in DATA and "run report" not in part and not config.experiment.startswith("cifar10_gpu"):
                     key = paper, config.experiment, DATA[config.data], NETWORKS[config.model]
                     found.setdefault(key, {}).setdefault(config.model_dump_json(), config)
-    return {key: list(configs.values()) for key, configs in found.items()}
+                    notebooks[key] = notebook
+    return {key: list(configs.values()) for key, configs in found.items()}, notebooks
+
+
+def planned_by(plans, part, of_sweeps):
+    "Yield each RunConfig of a command with the notebook that measures it."
+    for job in plans.jobs(part):
+        if not isinstance(job, tuple):
+            yield job, of_sweeps
+        elif "dry_run" in job[1]:
+            configs, names = plans.gone_through(job)
+            yield from ((config, (job[0], names)) for config in configs)
 
 
 def value_of(config, loss, option):
@@ -406,9 +423,119 @@ def differences_of_grids(setting, key, configs):
                   f"facts: {sorted(facts)}"
 
 
+EXPLAINED_MEASURES = {  # (paper, study, parameter) -> why it is not as in the settings
+    ("Lin 2025", "", "T of 0"): "the logits are divided by T, so that the grid begins at its second number, 0.1",
+    ("Wang 2021", "loss_comparison", "T"): "Fig. 1 shows the ECE as trained; Tables 1 and 2 have T and HB",
+    ("Wang 2021", "loss_comparison", "HB"): "the same",
+    ("Wang 2021", "report", "T"): "of the trainings of a sweep it lists T by two criteria that serve all papers; "
+                                  "calibratability measures Table 2",
+    ("Wang 2021", "report", "HB"): "it applies none; calibratability measures Table 2",
+}
+
+
+class Explained(set):
+    "The keys of `EXPLAINED_MEASURES` that were needed."
+    def __call__(self, paper, study, parameter):
+        keys = {(paper, study, parameter), (paper, "", parameter)} & EXPLAINED_MEASURES.keys()
+        self |= keys
+        return bool(keys)
+
+
+def stated_bins(text):
+    return {int(n) for n in re.findall(r"\d+", re.sub(r"Figs?\. \d+:?", "", text))}
+
+
+def differences_of_bins(setting, made):
+    "Compare the numbers of bins; of several, which a figure shows, each must be among ours."
+    want = stated_bins(setting["bins"])
+    if want and not (want == made.bins if len(want) == 1 else want <= made.bins):
+        yield f"bins of {sorted(made.bins)}, facts: {sorted(want)}"
+
+
+def differences_of_temperatures(setting, made, explained):
+    "Compare the temperatures that are tried, by which criterion, and histogram binning."
+    from calibnb.posthoc.temperature import temperature_lists
+    text, paper, study = setting["temperature"], setting["paper"], made.study
+    ours = [c for c in made.calibrators if type(c).__name__ == "TemperatureScaling"]
+    in_list = [c for c in ours if c.search or c.criterion == "ece"]  # the others minimise the NLL, which is ours
+    tried = {c._search(): {round(t, 6) for t in temperature_lists[c._search()].tolist()} for c in in_list}
+    if stated := re.search(r"(?:grid|pool) ([\d., ]*\d)", text):
+        want = numbers_of(stated[1])
+        if 0 in want and explained(paper, study, "T of 0"):
+            want -= {0}
+        if not tried and not explained(paper, study, "T"):
+            yield f"no temperatures are tried, facts: {stated[0]}"
+        for search, values in tried.items():
+            if values != want and not explained(paper, study, "T"):
+                yield (f"the {len(values)} temperatures of {search!r} from {min(values):g} to {max(values):g}, "
+                       f"facts: {len(want)} from {min(want):g} to {max(want):g}")
+    if re.search(r"on (?:validation )?ECE", text):
+        if not any(c.criterion == "ece" for c in ours):
+            yield f"T by {sorted({c.criterion for c in ours})}, facts: by the ECE"
+        if by := {c.criterion for c in in_list} - {"ece"}:
+            yield f"a list of temperatures by {sorted(by)}, facts: by the ECE"
+    if "one decimal" in text:
+        for search, values in tried.items():
+            if any(round(value, 1) != value for value in values):
+                yield f"temperatures of {search!r} have more than the one decimal of the facts"
+    if stated := re.search(r"HB (\d+) equal-width bins on the top-1", text):
+        want = int(stated[1]), "width", "top"
+        found = {(c.n_bins, c.scheme, c.mode) for c in made.calibrators if type(c).__name__ == "HistogramBinning"}
+        if found != {want} and not (not found and explained(paper, study, "HB")):
+            yield f"HB is {sorted(found)}, facts: {want}"
+    if "in every epoch" in text and study == "calibratability":
+        every = {r.every for name, r in made.recorders.items() if name.startswith("optimal_ece")}
+        if every != {1}:
+            yield f"T is searched on the test data every {sorted(every)} epochs, facts: every epoch"
+
+
+def differences_of_repetitions(setting, key, configs, made):
+    "Compare the number of seeds of each training, or the repetition that is drawn."
+    if drawn := re.match(r"the (\d+)th run", setting["repetitions"]):
+        seeds, ours = sorted({c.recipe.seed for c in configs}), made.names.get("drawn")
+        if ours not in seeds or seeds.index(ours) + 1 != int(drawn[1]):
+            yield f"seed {ours} of {seeds} is drawn, facts: {drawn[0]}"
+    if not (stated := re.match(r"\d+\b", setting["repetitions"])):
+        return
+    seeds = {}
+    for config in configs:
+        same = config.model_copy(update=dict(recipe=config.recipe.model_copy(update=dict(seed=0)), recorders=()))
+        seeds.setdefault(same.model_dump_json(), set()).add(config.recipe.seed)
+    if (ours := {len(each) for each in seeds.values()}) != {int(stated[0])}:
+        yield f"{sorted(ours)} repetitions, facts: {stated[0]}"
+
+
+class Measured:
+    "How the notebook of a study measures trainings: its calibrators, numbers of bins, and their recorders."
+    read = {}  # path and data -> calibrators, numbers of bins
+
+    def __init__(self, notebook, configs):
+        import measuring
+        path, self.names = notebook
+        self.study, self.recorders = Path(path).stem, measuring.recorders(configs)
+        at = path, id(self.names)
+        if at not in self.read:
+            self.read[at] = (measuring.calibrators(Path(path), self.names),
+                             measuring.numbers_of_bins(Path(path), self.names))
+        self.calibrators, bins = self.read[at]
+        with_bins = [*self.calibrators, *self.recorders.values()]
+        self.bins = bins | {thing.n_bins for thing in with_bins if hasattr(thing, "n_bins")}
+
+
+def differences_of_measures(setting, key, configs, made, explained):
+    if made.study == "report" and re.match("(Appendix )?Fig", setting["experiment"]):
+        return  # which has tables alone
+    name = ", ".join(key) + f" ({setting['experiment']})"
+    for line in (*differences_of_bins(setting, made), *differences_of_temperatures(setting, made, explained),
+                 *differences_of_repetitions(setting, key, configs, made)):
+        yield f"settings: {name}: {line}"
+
+
 def differences_of_settings(root, folder):
-    trainings, settings = planned_trainings(root), read(folder/"settings.csv")
+    (trainings, notebooks), settings = planned_trainings(root), read(folder/"settings.csv")
     print(f"{sum(map(len, trainings.values())):,} trainings of {len(trainings)} plans, {len(settings)} settings")
+    measured = {key: Measured(notebooks[key], configs) for key, configs in trainings.items()}
+    explained = Explained()
     for setting in settings:
         plans = of_setting(setting, trainings)
         silent = "not stated" in setting["data"] or setting["network"] in ("none", "not stated")
@@ -417,12 +544,16 @@ def differences_of_settings(root, folder):
             yield f"settings: no plan: {name}"
         for key, configs in plans.items():
             yield from differences_of_recipes(setting, key, configs)
+            yield from differences_of_measures(setting, key, configs, measured[key], explained)
             if setting["paper"] == "Wang 2021":
                 yield from differences_of_grids(setting, key, configs)
         for data, network in dict.fromkeys(key[2:] for key in plans):
             every = [c for key, configs in plans.items() if key[2:] == (data, network) for c in configs]
             name = f"{setting['paper']}, {setting['experiment']}, {data}, {network}"
             yield from differences_of_coefficients(setting, name, every)
+    for key in EXPLAINED_MEASURES.keys() - explained:
+        yield f"settings: {', '.join(filter(None, key))}: explained, and does not differ"
+    print(f"{len(explained)} kinds of differences explained")
 
 
 PARTS = dict(numbers=differences_of_numbers, figures=differences_of_figures, settings=differences_of_settings)

@@ -8,7 +8,7 @@ import re
 import sys
 from pathlib import Path
 
-from calibnb.notebooks.papers import figure_index, panel_text
+from calibnb.notebooks.papers import figure_index, panel_text, remarks
 
 BEGIN, END = "<!-- begin: made from nbs/places.csv by `make sync` -->", "<!-- end -->"
 HEAD = ("place", "what it shows", "in the paper", "notebook", "figure, table or section", "data", "as printed", "note")
@@ -48,7 +48,7 @@ def of_paper(paper, rows, plans, tables):
         name = f"*{row['name']}*" if row["kind"] == "section" else f"`{row['name']}`"
         where = name if row["notebook"] else "–"
         printed = row["place"], row["shows"], panel_text(row)
-        cells = [*printed, ours, where, row["data"], letter[row["command"]], row["note"]]
+        cells = [*printed, ours, where, row["data"], letter[row["command"]], remarks(row)]
         return [cell or "–" if i < 7 else cell for i, cell in enumerate(cells)]
     def cost(command):
         plan = plans.get(command, dict(runs="–", gpu_hours=""))

@@ -1,6 +1,7 @@
-"""Trainings and hours of each command of `nbs/places.csv`, into `nbs/plans.csv`: `make plans` calls this.
+"""Trainings, hours and settings of each command of `nbs/places.csv`, into `nbs/plans.csv`: `make plans` calls this.
 
-A sweep's file says what it trains. A notebook is gone through up to the cell that plans its trainings, and no further.
+The file also has a row for the quick run of each notebook, `calibnb run NAME`. A sweep's file says what it trains. A
+notebook is gone through up to the cell that plans its trainings, and no further.
 """
 import os
 import shlex
@@ -22,6 +23,14 @@ from calibnb.sweep.typed import typed_spec
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT/"nbs"/"plans.csv"
 
+DATA_NAMES = dict(
+    cifar10="CIFAR-10", cifar100="CIFAR-100", svhn="SVHN", tiny_imagenet="Tiny-ImageNet", sst="SST",
+    imagefolder="ImageNet", noisy_digits="noisy digits", gaussians="five Gaussians") | {"20newsgroups": "20 Newsgroups"}
+MODEL_NAMES = dict(
+    resnet18="ResNet-18", resnet32="ResNet-32", resnet50="ResNet-50", resnet110="ResNet-110", vgg16="VGG-16",
+    wide_resnet="Wide-ResNet-26-10", densenet121="DenseNet-121", text_cnn="1-D CNN", tree_lstm="Tree-LSTM",
+    vit_b_16="ViT-B/16", torchvision_resnet50="ResNet-50")
+
 
 def jobs(part):
     "What a command runs: RunConfigs, or notebooks as (path, parameters)."
@@ -41,13 +50,9 @@ def planned(configs, *_, **__):
     raise Planned(list(configs))
 
 
-def trainings(job):
-    "The RunConfigs of a job; none of a notebook that trains nothing."
-    if not isinstance(job, tuple):
-        return [job]
+def gone_through(job):
+    "Return the RunConfigs of a notebook and its variables after the cell that plans its trainings."
     path, settings = job
-    if "dry_run" not in settings:
-        return []
     cells = ["".join(cell["source"]) for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
     names = settings | dict(settings=settings)
     with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
@@ -56,8 +61,51 @@ def trainings(job):
                 for cell in cells[2:]:  # after the parameters and their checks, which `Notebook.plan` has made
                     exec(cell, names)
             except Planned as plan:
-                return plan.args[0]
+                return plan.args[0], names
     raise ValueError(f"{path}: has a parameter dry_run and makes no plan")
+
+
+def trainings(job):
+    "The RunConfigs of a job; none of a notebook that trains nothing."
+    if not isinstance(job, tuple):
+        return [job]
+    return gone_through(job)[0] if "dry_run" in job[1] else []
+
+
+def listed(items, word="and"):
+    "Join texts: 'a, b and c', without repetitions."
+    *first, last = dict.fromkeys(items)
+    return f"{', '.join(first)} {word} {last}" if first else last
+
+
+def network(config):
+    "Name the network of a training: 'ResNet-50', 'MLP 128-128'."
+    if config.model == "mlp":
+        return "MLP " + "-".join(map(str, config.model_args["hidden"]))
+    return MODEL_NAMES[config.model]
+
+
+def training_samples(configs):
+    "Name the sizes of the training set, where the configurations fix them: ' (150 and 700 training samples)'."
+    for option, unit in dict(n_train="training samples", train_per_class="training samples a class").items():
+        sizes = sorted({config.data_args[option] for config in configs if config.data_args.get(option)})
+        if sizes:
+            return f" ({listed([f'{n:,}' for n in sizes])} {unit})"
+    return ""
+
+
+def setting(configs):
+    "Describe data, networks and epochs of trainings: 'CIFAR-10 and CIFAR-100: ResNet-32, 200 epochs'."
+    by_data = {}
+    for config in configs:
+        name = config.data.partition(":")[0]
+        by_data.setdefault(DATA_NAMES.get(name, name), []).append(config)
+    groups = {}  # networks and epochs -> data
+    for data, of_data in by_data.items():
+        epochs = listed([str(n) for n in sorted({config.recipe.epochs for config in of_data})], "or")
+        key = f"{listed(map(network, of_data))}, {epochs} epochs{training_samples(of_data)}"
+        groups.setdefault(key, []).append(data)
+    return "; ".join(f"{listed(data)}: {key}" for key, data in groups.items())
 
 
 def plan(command):
@@ -65,13 +113,15 @@ def plan(command):
     configs = [config for part in command.split(" && ") for job in jobs(part) for config in trainings(job)]
     seconds = [estimate_gpu_seconds(config) for config in configs]
     hours = "" if None in seconds else f"{sum(seconds)/3600:.1f}"
-    return dict(command=command, runs=len(configs), gpu_hours=hours)
+    seeds = len({config.seed for config in configs})
+    return dict(command=command, runs=len(configs), gpu_hours=hours, seeds=seeds, setting=setting(configs))
 
 
 def main(file=FILE):
-    commands = pd.read_csv(ROOT/"nbs"/"places.csv", keep_default_na=False).command
+    places = pd.read_csv(ROOT/"nbs"/"places.csv", keep_default_na=False)
+    quick = [f"calibnb run {notebook}" for notebook in places.notebook if notebook not in ("", "report")]
     os.chdir(ROOT)
-    rows = [plan(command) for command in dict.fromkeys(commands) if command]
+    rows = [plan(command) for command in dict.fromkeys([*places.command, *quick]) if command]
     pd.DataFrame(rows).to_csv(file, index=False)
     for row in rows:
         print(f"{row['runs']} trainings, {row['gpu_hours'] or '?'} hours: {row['command']}")

@@ -41,7 +41,7 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT/"benchmarks"))  # last: nothing there stands before a package
-VERDICTS = {getattr(notebooks, name) for name in "HOLDS CONTRADICTED EQUIVALENT OPEN".split()}
+VERDICTS = {getattr(notebooks, name) for name in "HOLDS CONTRADICTED WRONG EQUIVALENT OPEN".split()}
 VECTORS = ROOT/"tests"/"vectors"
 EXPERIMENTS = ROOT/"nbs"/"experiments"
 
@@ -79,13 +79,18 @@ def forks():
     return fork_server([*engines._PRELOAD, "pytest", "conftest"])
 
 
-def on_processes(n, function, *args):
-    "What `function(*args)` gives on each of n processes, one group as torchrun makes it; the first error is raised."
-    forks()
+def group_of(n):
+    "The store of a group of n processes, and the environment of each as torchrun makes it."
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # on a port that is free
     group = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(store.port), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n),
                  TORCHELASTIC_USE_AGENT_STORE="True")
-    ranks = [group | dict(RANK=str(r), LOCAL_RANK=str(r)) for r in range(n)]
+    return store, [group | dict(RANK=str(r), LOCAL_RANK=str(r)) for r in range(n)]
+
+
+def on_processes(n, function, *args):
+    "What `function(*args)` gives on each of n processes, one group as torchrun makes it; the first error is raised."
+    forks()
+    store, ranks = group_of(n)
     ends = {end.index: end for end in in_processes(_called, [(function, args)]*n, n, slots=ranks)}
     for end in ends.values():
         if end.error:
@@ -144,6 +149,15 @@ def _as_command(function, args, env, files, reach):
     module.ensure_running = lambda: None  # it runs already
     vars(module._forkserver).update(reach, ensure_running=module.ensure_running)
     sys.exit(function(*args))
+
+
+def forked_torchrun(main, module, arguments, processes, output, *, env, **options):
+    "`torchrun` of the function that a module runs, in copies."
+    store, ranks = group_of(processes)
+    output = Path(output)
+    each = [Command(main, arguments, env=os.environ | env | rank, folder=output.parent) for rank in ranks]
+    output.write_text("".join(text for process in each for text in process.communicate(patience(60))))
+    return max(process.returncode for process in each)
 
 
 def run_forked(notebook, params={}, **options):

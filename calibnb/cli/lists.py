@@ -91,7 +91,8 @@ def _paper_lines(paper, rows):
     return [paper, *lines, '', *costs]
 
 def _cells(row, letter):
-    shows = row['shows'] + (f' ({row["note"]})' if row['note'] else '')
+    from calibnb.notebooks.papers import remarks
+    shows = row['shows'] + (f' ({remarks(row)})' if remarks(row) else '')
     if not row['notebook']: return row['place'], 'not drawn yet', '', row['data'], '', shows
     where = f'section {row["name"]!r}' if row['kind'] == 'section' else f'{row["kind"]}s/{row["name"]}'
     return row['place'], row['notebook'], where, row['data'], letter[row['command']], shows

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['losses', 'LossModule', 'CrossEntropyLoss', 'LabelSmoothingLoss', 'BrierLoss', 'FocalLoss', 'FLSDLoss',
-           'InverseFocalLoss', 'DualFocalLoss', 'BSCELoss', 'ConsistencyLoss', 'LpNormLoss', 'EntropyRegularizedLoss',
-           'SoftTargetLoss', 'MMCELoss', 'MMCEWeightedLoss', 'DECELoss', 'SECELoss', 'MbLSLoss', 'ACLSLoss',
-           'MaxSupLoss', 'LogitNormLoss', 'MDCALoss', 'DCALoss', 'AdaFocalLoss', 'FocalGRALoss', 'FLSDGRALoss',
+           'InverseFocalLoss', 'DualFocalLoss', 'BSCELoss', 'LpNormLoss', 'EntropyRegularizedLoss', 'SoftTargetLoss',
+           'MMCELoss', 'MMCEWeightedLoss', 'DECELoss', 'SECELoss', 'MbLSLoss', 'ACLSLoss', 'MaxSupLoss',
+           'LogitNormLoss', 'MDCALoss', 'DCALoss', 'ConsistencyLoss', 'AdaFocalLoss', 'FocalGRALoss', 'FLSDGRALoss',
            'DualFocalGRALoss', 'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss', 'register_loss']
 
 # %% ../../nbs/20_losses/06_modules.ipynb #ad3fb8b5
@@ -36,8 +36,8 @@ from .penalties import acls_loss, dca_loss, logit_norm_loss, max_sup_loss, mbls_
 _SAMPLE_OPTIONS = 'weight', 'ignore_index'  # options of every loss with class ids as labels
 
 def _option_signature(fn, fixed):
-    "Return the options of a module: the signature of `fn` without data, generator and fixed options."
-    skip = ('logits', 'target', 'target_probs', 'generator', *fixed)
+    "Return the options of a module: the signature of `fn` without data, generator, head and fixed options."
+    skip = ('logits', 'target', 'target_probs', 'generator', 'head', *fixed)
     return inspect.Signature([p for p in inspect.signature(fn).parameters.values() if p.name not in skip])
 
 def _bind(cls, args, options):
@@ -121,7 +121,6 @@ class FLSDLoss(LossModule, fn=flsd_loss): pass
 class InverseFocalLoss(LossModule, fn=inverse_focal_loss): pass
 class DualFocalLoss(LossModule, fn=dual_focal_loss): pass
 class BSCELoss(LossModule, fn=bsce_loss): pass
-class ConsistencyLoss(LossModule, fn=consistency_loss): pass
 class LpNormLoss(LossModule, fn=lp_norm_loss): pass
 class EntropyRegularizedLoss(LossModule, fn=entropy_regularized_loss): pass
 class SoftTargetLoss(LossModule, fn=soft_target_loss): pass
@@ -135,6 +134,32 @@ class MaxSupLoss(LossModule, fn=max_sup_loss): pass
 class LogitNormLoss(LossModule, fn=logit_norm_loss): pass
 class MDCALoss(LossModule, fn=mdca_loss): pass
 class DCALoss(LossModule, fn=dca_loss): pass
+
+# %% ../../nbs/20_losses/06_modules.ipynb #3b7d10ab
+class ConsistencyLoss(LossModule, fn=consistency_loss):
+    """`consistency_loss` as a module: cross-entropy weighted by 1 - consistency [Lin 2025, section 16.1].
+
+    With `perturbed='features'`, the loss reads the weights of the network's `head`. A Trainer calls `before_training`;
+    any other training loop must call `before_training`, or the loss raises a ValueError."""
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._heads = ()  # the network's last layer; in a tuple, its weights are no parameters of the loss
+
+    def before_training(self, network:nn.Module):
+        "Take the `head` of a network, its last layer; raise ValueError if a head is needed and missing."
+        head = getattr(network, 'head', None)
+        if isinstance(head, nn.Linear): self._heads = head,
+        elif self.options['perturbed'] == 'features':
+            raise ValueError(f'loss: {type(network).__name__} has no linear `head`, which perturbed="features" needs')
+
+    def forward(self, logits:Tensor, target:Tensor)->Tensor:
+        "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
+        in_training = '_heads' in vars(self)  # False in `_try_options`
+        if self.options['perturbed'] == 'logits': head = None
+        elif not in_training: head = torch.eye(logits.shape[1], dtype=torch.float32, device='cpu')
+        elif self._heads: head = self._heads[0].weight
+        else: raise ValueError('loss: perturbed="features" needs a network; call before_training(network)')
+        return self.fn(logits, target, head=head, **self.options, **{k: getattr(self, k) for k in self.tensors})
 
 # %% ../../nbs/20_losses/06_modules.ipynb #d376eb9e
 def _checked_hits(conf, hit):

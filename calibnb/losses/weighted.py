@@ -188,30 +188,56 @@ def consistency_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
     gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - share
-    scale:float=1.0,        # size of the noise, in units of the logits
+    scale:float=1.0,        # size of the noise, in units of the logits or of the features
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])
-    *, generator=None,      # torch.Generator on the device of the logits
+    perturbed:str='logits', # 'logits', which is ours, or 'features' as in [Lin 2025], which needs `head`
+    *, head=None,           # (K, d) weights of the last linear layer, for noise on its inputs
+    generator=None,         # torch.Generator on the device of the logits
     weight=None,            # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return (1 - share of noisy copies predicted as the label)^gamma · CE; the weight has no gradient [Tao 2024]."
+    "Return (1 - consistency of the label)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1]."
     gamma = _check_gamma(gamma, target)
     if noise not in ('normal', 'uniform'): raise ValueError(f'noise: {noise!r}, want "normal" or "uniform"')
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
-    if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0 (the unit is a logit)')
-    def u(lp): return (1 - _label_share(lp, scale, draws, noise, generator)).pow(gamma)
+    if not 0 <= scale < math.inf: raise ValueError(f'scale: {scale}, want a number >= 0, in units of {perturbed}')
+    if perturbed not in ('logits', 'features'):
+        raise ValueError(f'perturbed: {perturbed!r}, want "logits" or "features"')
+    def u(lp):
+        draw = partial(_noise, lp.logits.detach(), scale, noise, generator)
+        on_logits = perturbed == 'logits'
+        consistency = _label_share(lp, draw, draws) if on_logits else _mean_label_probability(lp, head, draw, draws)
+        return (1 - consistency).pow(gamma)
     return weighted_cross_entropy(logits, target, u, detach_weight=True, class_weight=weight,
                                   ignore_index=ignore_index, reduction=reduction)
 
-def _label_share(lp, scale, draws, noise, generator):
+def _check_head(head, logits):
+    "Return the weights of the last layer, like the logits; raise ValueError unless they have a row for each class."
+    if head is None: raise ValueError('head: None, want (K, d) weights of the last linear layer for noise on features')
+    head = as_tensor(head, 'head').detach()
+    if head.ndim == 2 and len(head) == logits.shape[1]: return head.to(logits)
+    raise ValueError(f'head: shape {tuple(head.shape)}, want ({logits.shape[1]}, d) weights of the last linear layer')
+
+def _noise(logits, scale, noise, generator, width=None):
+    "Return (N, width) numbers of noise, with the type and on the device of the logits; `width` defaults to K."
+    draw = logits.new_empty(len(logits), width or logits.shape[1])
+    if noise == 'normal': draw.normal_(generator=generator)
+    else: draw.uniform_(-1, 1, generator=generator)
+    return scale*draw
+
+def _label_share(lp, draw, draws):
     "Return the share of noisy copies of the logits in which the label has the largest logit."
     logits, count = lp.logits.detach(), 0.
-    for _ in range(draws):
-        draw = torch.empty_like(logits)
-        if noise == 'normal': draw.normal_(generator=generator)
-        else: draw.uniform_(-1, 1, generator=generator)
-        noisy = logits + scale*draw
-        count = count + (first_argmax(noisy) == lp.target).to(logits.dtype)
+    for _ in range(draws): count = count + (first_argmax(logits + draw()) == lp.target).to(logits.dtype)
     return count/draws
+
+def _mean_label_probability(lp, head, draw, draws):
+    "Return the mean probability of the label over noisy copies of the features."
+    logits, total = lp.logits.detach(), 0.
+    head = _check_head(head, logits)
+    for _ in range(draws):
+        noisy = logits + F.linear(draw(width=head.shape[1]), head)
+        total = total + noisy.softmax(1).gather(1, lp.target[:, None])[:, 0]
+    return total/draws

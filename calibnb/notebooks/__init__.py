@@ -10,7 +10,8 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'experiment': [
-        'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'EQUIVALENT', 'OPEN', 'findings_table',
+        'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT',
+        'OPEN', 'findings_table',
         'effect_text', 'count_verdicts', 'show_markdown'
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide', 'needs'],

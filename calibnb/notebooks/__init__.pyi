@@ -4,6 +4,7 @@ from .experiment import Experiment as Experiment
 from .experiment import HOLDS as HOLDS
 from .experiment import HOLDS_BUT_SMALL as HOLDS_BUT_SMALL
 from .experiment import CONTRADICTED as CONTRADICTED
+from .experiment import WRONG as WRONG
 from .experiment import EQUIVALENT as EQUIVALENT
 from .experiment import OPEN as OPEN
 from .experiment import findings_table as findings_table

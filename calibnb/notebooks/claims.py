@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ..core.options import pick
-from .experiment import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
+from .experiment import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
 from .papers import find_paper, read_rows
 from .verdicts import Claim
 
@@ -90,7 +90,7 @@ def claim_of_paper(
     text:str,      # the claim as tested here, with the compared methods
     margin,        # as in `Claim`, positive if the claim of the paper is right
     *args,         # further fields of `Claim` after the margin: unit, sesoi
-    kind:str|None=None, # None: as in claims.csv; 'identity': the claim is true by construction here
+    kind:str|None=None, # None: as in claims.csv; 'identity': algebra or arithmetic decides the claim here
     **fields,      # of `Claim`
 )->Claim:
     "Return a `Claim` about the claim of a paper, with the paper's text, scope and protocol from claims.csv."
@@ -119,8 +119,9 @@ def joint_verdict(
 )->str:       # one verdict
     "Return `MIXED` if a claim both holds and is contradicted, otherwise its most decisive verdict."
     verdicts = set(verdicts)
-    if CONTRADICTED in verdicts and verdicts & {HOLDS, HOLDS_BUT_SMALL}: return MIXED
-    return next((v for v in (HOLDS, HOLDS_BUT_SMALL, CONTRADICTED, EQUIVALENT) if v in verdicts), OPEN)
+    if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, WRONG}: return MIXED
+    order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT
+    return next((v for v in order if v in verdicts), OPEN)
 
 def count_claims(
     verdicts:dict, # of `read_verdicts`

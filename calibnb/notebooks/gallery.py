@@ -7,17 +7,19 @@ __all__ = ['named_outputs', 'save_small_picture', 'write_paper_pages', 'write_ga
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #948c02e4
 import re
+from html.parser import HTMLParser
+from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
 from ..core.atomic import atomic_write
-from ..core.text import markdown_text
+from ..core.text import html_text, markdown_text
 from .pages import markdown_table, open_png, png_outputs
-from .claims import MIXED, joint_verdict, own_table, paper_claims, read_verdicts
+from .claims import MIXED, joint_verdict, paper_claims, read_verdicts
 from calibnb.notebooks.experiment import (
-    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, save_with_palette
+    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG, save_with_palette
 )
-from .papers import figure_index, panel_text, paper_numbers, paper_table
+from .papers import figure_index, full_text, panel_text, paper_numbers, paper_table, quick_text
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #7d2a5c72
 def named_outputs(notebook)->dict:
@@ -29,11 +31,60 @@ def named_outputs(notebook)->dict:
             if name: found[kind, name] = output.data[mime]
     return found
 
-def _strip_styles(html)->str:
-    "Return an HTML table without styles, which most Markdown viewers remove or show as text."
-    table = html[html.index('<table'):html.index('</table>')] + '</table>'
-    lines = re.sub(r' (id|class|style)="[^"]*"', '', table).splitlines()
-    return '\n'.join(line.strip() for line in lines if line.strip())
+class _Cells(HTMLParser):
+    "The cells of an HTML table: `head` and `body` are rows of dict: th, index_name, text, spans."
+    def __init__(self, html):
+        super().__init__()
+        self.head, self.body, self._rows, self._open = [], [], None, False
+        self.feed(html[html.index('<table'):html.index('</table>')])
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag in ('thead', 'tbody'): self._rows = self.head if tag == 'thead' else self.body
+        if tag == 'tr': self._rows.append([])
+        if tag == 'br' and self._open: self._rows[-1][-1]['text'] += '<br>'
+        if tag in ('th', 'td'):
+            spans = ''.join(f' {k}="{int(attrs[k])}"' for k in ('rowspan', 'colspan') if k in attrs)
+            names = 'index_name' in attrs.get('class', '')
+            self._rows[-1].append(dict(th=tag == 'th', index_name=names, text='', spans=spans))
+            self._open = True
+
+    def handle_endtag(self, tag):
+        if tag in ('th', 'td'): self._open = False
+
+    def handle_data(self, data):
+        if self._open: self._rows[-1][-1]['text'] += html_text(data.replace('\xa0', ' ').strip())
+
+_SHORT = 12 # letters of a name that stands in the corner of a table, not above it
+
+def _plain_table(html)->str:
+    "Return a pandas table without styles, for Markdown: one heading fewer, the name of the index above the table."
+    cells = _Cells(html)
+    *heads, names = cells.head
+    caption, width = '', sum(cell['index_name'] for cell in names)
+    if heads and width and not any(cell['text'] for cell in names[width:]):
+        columns, corner = heads[-1][width - 1]['text'], [cell['text'] for cell in names[:width]]
+        heads[-1] = [dict(cell, text=text) for cell, text in zip(heads[-1], corner)] + heads[-1][width:]
+        if columns and columns != 'metric': heads[-1][width - 1]['text'] = f'{corner[-1]}; columns: {columns}'
+        if width == 1 and len(heads[-1][0]['text']) > _SHORT: caption, heads[-1][0]['text'] = heads[-1][0]['text'], ''
+    else: heads.append(names)
+    def row_of(row): return '<tr>' + ''.join(map(_cell, row)) + '</tr>'
+    table = ['<table>', '<thead>', *map(row_of, heads), '</thead>', '<tbody>', *map(row_of, cells.body), '</tbody>',
+             '</table>']
+    return (f'{_sentence(caption)}\n\n' if caption else '') + '\n'.join(table)
+
+def _cell(cell)->str:
+    "Return a cell in HTML, names on the left and numbers on the right."
+    tag = 'th' if cell['th'] else 'td'
+    number = re.fullmatch(r'[-+]?[\d.,]+(e[-+]?\d+)?( ± [\d.]+)?( [●○])?|[–-]', cell['text'])
+    align = 'left' if cell['th'] or not number else 'right'
+    text = re.sub('(?<=±) | (?=[●○])', '&nbsp;', cell['text'])  # no line break before a deviation or mark
+    return f'<{tag} align="{align}"{cell["spans"]}>{text}</{tag}>'
+
+def _sentence(text)->str:
+    "Return a phrase with a full stop and a capital first letter, except for symbols and identifiers."
+    kept = not text[:1].isascii() or re.match(r'[B-Zb-z]\b|\w+_', text)  # γ, g(p), noisy_digits
+    return (text[:1] if kept else text[:1].upper()) + text[1:].removesuffix('.') + '.'
 
 def save_small_picture(
     png:str,         # base64, as in a notebook
@@ -52,15 +103,33 @@ def _printed_numbers(paper, place)->list[str]:
     numbers = paper_numbers()
     numbers = numbers[(numbers.paper == paper) & (numbers.place == place)]
     if not len(numbers): return []  # the loss study prints no numbers
-    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T  # else too wide
-    table.index = [_row_name(key) for key in table.index]
-    return [f'{_numbers_heading(numbers)}:', markdown_table(table.fillna('–'))]
+    table = paper_table(paper, ('data', 'model', 'metric'), printed=True, place=place).T.fillna('–')
+    if sum(max(len(name), 4) for name in table.columns) < _WIDE:
+        tables = [markdown_table(table.set_axis([_row_name(key) for key in table.index]))]
+    else:  # too wide: one table for each data set, with a row for each method
+        tables = [part for data, of_data in table.groupby(level='data', sort=False) for part in
+                  (f'{markdown_text(data)}:', markdown_table(of_data.T.set_axis(_metrics(of_data), axis=1)))]
+    return _folded(_numbers_heading(numbers), tables)
+
+def _metrics(table)->list[str]:
+    "Return the names of the rows of one data set without the name of the data."
+    return [_row_name(key[1:]) for key in table.index.droplevel([])]
+
+_LONG = 14 # rows; a longer table of a paper is folded
+_WIDE = 65 # letters in the heading of a table
+
+def _folded(heading, tables)->list[str]:
+    "Return a heading and tables in Markdown, folded if they are long together."
+    n = sum(len(table.splitlines()) - 2 for table in tables if table.startswith('|'))
+    if n <= _LONG: return [f'**{heading}:**', *tables]
+    summary = f'<summary><b>{html_text(heading)}</b> ({n} rows)</summary>'
+    return ['<details markdown="1">', summary, *tables, '</details>']
 
 def _numbers_heading(numbers)->str:
     "Return a heading with the counts of test samples and trainings that all numbers of the table share."
     def common(column): return numbers[column].iloc[0] if numbers[column].nunique(dropna=False) == 1 else float('nan')
     counts = {'test samples': common('n_test'), 'trainings': common('runs')}
-    return ', '.join(['In the paper', *(f'{n:,.0f} {unit}' for unit, n in counts.items() if n > 0)])
+    return ', '.join(["The paper's numbers", *(f'{n:,.0f} {unit}' for unit, n in counts.items() if n > 0)])
 
 def _row_name(key):
     "Return the name of a row, 'CIFAR-10, ResNet-50, ECE %', without parts that are not stated."
@@ -71,30 +140,69 @@ def _slug(paper):
     return re.sub(r'[^a-z0-9]+', '_', paper.lower()).strip('_')
 
 def _our_output(directory, row, outputs)->str:
-    "Return our picture or table for a row, a link to our section, or a remark that nothing is drawn yet."
+    "Return our picture or table for a row, a link to our section, or a remark that nothing is drawn."
     name, notebook = row['name'], row['notebook']
-    if not notebook: return f'*Not drawn yet: {row["note"] or "no notebook of ours shows it"}.*'
+    if not notebook: return f'*Not drawn: {markdown_text(row["note"] or "no notebook of ours shows it")}.*'
     found = outputs.get(notebook, {}).get((row['kind'], name))
-    if row['kind'] == 'section' or found is None: return f'In [{notebook}]({notebook}.ipynb), {row["kind"]} “{name}”.'
-    if row['kind'] == 'table': return _strip_styles(found)
+    if row['kind'] == 'section' or found is None:
+        return f'In [{notebook}]({notebook}.ipynb), {row["kind"]} “{markdown_text(name)}”.'
+    if row['kind'] == 'table': return _plain_table(found)
     picture = Path('figures')/f'{notebook}-{name}.png'
     (directory/picture.parent).mkdir(exist_ok=True)
     save_small_picture(found, directory/picture)
-    return f'[![{row["shows"]}]({picture.as_posix()})]({notebook}.ipynb)'
+    return f'[![{markdown_text(row["shows"])}]({picture.as_posix()})]({notebook}.ipynb)'
 
-def _sentence(text)->str:
-    "Return a phrase with a capital first letter and a full stop."
-    return text[:1].upper() + text[1:].removesuffix('.') + '.'
+def _anchor(heading)->str:
+    "Return the link to a heading of the page, as GitHub names it: '#fig-5-b-c'."
+    return '#' + re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-')
 
-def _paragraphs(directory, row, outputs)->list[str]:
-    "Return the paragraphs of a row, below the heading of its figure or table."
-    notes = [_sentence(row['note'])] if row['note'] and row['notebook'] else []
-    printed = [_sentence(f'in the paper: {panel_text(row)}')] if panel_text(row) else []
-    made = [f'As printed ({row["data"]}): `{row["command"]}`'] if row['command'] else []
-    return [_sentence(row['shows']), *printed, _our_output(directory, row, outputs), *notes, *made]
+_OF_REPORT = 'No quick run shows this table: `report` makes it from the trainings of the full run.'
+
+def _paragraphs(directory, row, outputs, shown)->list[str]:
+    "Return the paragraphs of a row; `shown` maps an output or command to its place on the page, and is filled."
+    title = f'**{markdown_text(_sentence(row["shows"]))}**'
+    note = [markdown_text(_sentence(row['note']))] if row['note'] else []
+    output = _our_output(directory, row, outputs)
+    if not row['notebook']: return [title, output]
+    if row['notebook'] == 'report': return [title, _OF_REPORT, *note]
+    run = _quick_run(quick_text(row))
+    key = (row['kind'], row['notebook'], row['name'])
+    if row['kind'] == 'section': return [title, run, output, *note]
+    place = shown.setdefault(key, row['place'])
+    if place == row['place']: return [title, run, output, *note]
+    return [title, f'This is the {row["kind"]} under [{place}]({_anchor(place)}).', *note]
+
+def _quick_run(text)->str:
+    "Return the paragraph about what is shown, from `quick_text`."
+    if text == 'no training': return '*Nothing is trained.*'
+    if text == "the paper's numbers alone": return "*The paper's numbers alone.*"
+    return f'*Quick run:* {markdown_text(_sentence(text))}'
+
+def _full_run(row, shown)->list[str]:
+    "Return the paragraphs about the run that a row's command makes, with the command once; `shown` is filled."
+    if not row['command']: return []
+    run = f'*Full run:* {markdown_text(_sentence(full_text(row)))}'
+    if place := shown.get(row['command']): return [f'{run} The command is under [{place}]({_anchor(place)}).']
+    shown[row['command']] = row['place']
+    return [run, '```sh\n' + row['command'].replace(' && ', ' &&\n') + '\n```']
+
+def _place(directory, rows, outputs, shown)->list[str]:
+    "Return the section of one figure or table of a paper; `shown` as in `_paragraphs`."
+    paper, place = rows[0]['paper'], rows[0]['place']
+    captions = dict.fromkeys(_sentences(panel_text(row)) for row in rows if panel_text(row))
+    printed = _printed_numbers(paper, place)
+    parts = [f'## {place}', *(f'*In the paper:* {markdown_text(caption)}' for caption in captions), *printed]
+    if printed: rows = [row for row in rows if not row['shows'].startswith("the paper's numbers")]  # the same again
+    for _, group in groupby(rows, lambda row: row['command']):
+        group = list(group)
+        for row in group: parts += _paragraphs(directory, row, outputs, shown)
+        parts += _full_run(group[-1], shown)
+    return parts
+
+def _sentences(text)->str: return ' '.join(map(_sentence, re.split(r'(?<![. ])\. ', text)))  # not at '..'
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #e214f047
-_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', EQUIVALENT: '=', OPEN: '?', MIXED: '◐'}
+_MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', EQUIVALENT: '=', OPEN: '?', MIXED: '◐', WRONG: '×'}
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:
@@ -108,22 +216,39 @@ def _claim_table(paper, verdicts)->list[str]:
     "Return a legend and a table of the claims of a paper: a row for each claim, a column for each data set."
     rows = paper_claims(paper)
     sets = dict.fromkeys(v['data'] for row in rows for v in verdicts.get(row['id'], []))
-    heads = ['id', 'place', 'claim', 'scope', "the paper's own numbers", *(name or 'no data' for name in sets),
-        'not asked']
+    heads = ['id', 'claim', 'own numbers', *(markdown_text(name.replace('_', ' ')) or 'no data' for name in sets)]
     def cells(row):
         found = verdicts.get(row['id'], [])
-        missing = '' if found else row['cannot'] or row['open']
-        place = row['place'] + (' (identity)' if row['kind'] == 'identity' else '')
-        strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
-        texts = [row['id'], place, row['claim'], row['scope'], own_table(row)]
         markers = [_marker([v for v in found if v['data'] == name]) for name in sets]
-        texts = [markdown_text(text) for text in texts]
-        texts[2] += strength
-        return [*texts, *markers, markdown_text(missing)]
-    lines = [heads, ['---']*len(heads), *map(cells, rows)]
+        return [markdown_text(row['id']), _claim_cell(row, found), markdown_text(row['borne']), *markers]
+    lines = [heads, ['---', '---', *[':-:']*(len(heads) - 2)], *map(cells, rows)]
     table = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
-    return ['## Claims', f'{_LEGEND}. A marker is a link to the study that asks the claim on these data. The claims, '
-            'their protocols and the columns are explained in `nbs/75_notebooks/07a_claims.ipynb`.', table]
+    return ['## Claims', _ABOUT_CLAIMS.format(legend=_LEGEND), table]
+
+_ABOUT_CLAIMS = ('{legend}. A marker links to the study that asks the claim on these data; identities need no data. '
+                 'The column “own numbers” says whether the numbers that the paper prints bear the claim out. How a '
+                 'claim is decided is explained in [07a_claims](../../nbs/75_notebooks/07a_claims.ipynb).')
+
+def _escape_prose(text)->str:
+    "Escape Markdown outside of code spans."
+    parts = re.split(r'(`[^`]+`)', text)  # code spans have odd indices
+    return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
+
+def _escape_keeping_spaces(text):
+    "Escape Markdown and keep one space at either end."
+    return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
+
+def _claim_cell(row, found)->str:
+    "Return the place and text of a claim, the reason if no study asks the claim, and its details, folded."
+    place = markdown_text(row['place'] + (', identity' if row['kind'] == 'identity' else ''))
+    strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
+    missing = '' if found else row['cannot'] or row['open']
+    asked = f'<br>*Not asked here:* {_escape_prose(missing)}.' if missing else ''
+    facts = {'Scope': row['scope'], 'Protocol': row['protocol'], 'Numbers': row['numbers'],
+             'Own numbers': row['own_numbers'] and f'{row["borne"]}: {row["own_numbers"]}'}
+    details = '<br>'.join(f'{k}: {markdown_text(v)}' for k, v in facts.items() if v not in ('', '-'))
+    claim = f'**{place}.** {markdown_text(row["claim"])}{strength}{asked}'
+    return f'{claim}<details><summary>details</summary>{details}</details>'
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #2328f8c0
 def write_paper_pages(
@@ -135,19 +260,26 @@ def write_paper_pages(
     outputs = {p.stem: named_outputs(nbformat.read(p, as_version=4)) for p in directory.glob('*.ipynb')}
     rows, verdicts = figure_index(), read_verdicts(directory)
     for paper in dict.fromkeys(row['paper'] for row in rows):
-        parts = [f'# {paper}', _ABOUT_PAPER.format(paper=paper), *_claim_table(paper, verdicts)]
-        of_paper = [row for row in rows if row['paper'] == paper]
-        for place in dict.fromkeys(row['place'] for row in of_paper):
-            parts += [f'## {place}', *_printed_numbers(paper, place)]
-            for row in (row for row in of_paper if row['place'] == place): parts += _paragraphs(directory, row, outputs)
+        places, shown = {}, {}
+        for row in rows:
+            if row['paper'] == paper: places.setdefault(row['place'], []).append(row)
+        links = ' · '.join(f'[{markdown_text(name)}]({_anchor(name)})' for name in ['Claims', *places])
+        title, name = paper[:1].upper() + paper[1:], paper if paper[:1].isupper() else f'the {paper} paper'
+        parts = [f'# {title}', _ABOUT_PAPER.format(paper=name), links, *_claim_table(paper, verdicts)]
+        for of_place in places.values(): parts += _place(directory, of_place, outputs, shown)
         pages[directory/f'{_slug(paper)}.md'] = '\n\n'.join(parts) + '\n'
     for path, text in pages.items():
         with atomic_write(path) as tmp: tmp.write_text(text, encoding='utf-8')
     return list(pages)
 
-_ABOUT_PAPER = ('The figures and tables of {paper}, in the order of the paper, as our notebooks draw them in quick '
-                'mode. Quick mode uses small data and takes a minute or two, so only the shapes of curves can be '
-                'compared, not numbers. The command below a figure reproduces the printed figure.')
+_ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the paper. Our notebooks test the claims '
+                'and draw the figures. Every figure here shows a *quick run*: small data and a small network, trained '
+                'in a minute or two. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
+                'has the data and networks of the paper; the command below a figure starts it.\n\n'
+                '*Digits* are the images of scikit-learn, averaged to 4×4 pixels. *Noisy digits* are the 8×8 images, '
+                'turned, shifted, scaled and covered with noise, with 5 % of the labels replaced; their true class '
+                'probabilities are known, and the test set has 10,455 samples. *MLP 256-256* is a network with two '
+                'hidden layers of 256 units.')
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #9b890897
 def _summary(nb)->dict:
@@ -164,7 +296,7 @@ def _summary(nb)->dict:
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bbc93012
 _ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
           'cores. A test over seeds and test samples decides each claim of a paper. Our own observations and '
-          'identities, which are true by construction, are counted separately. The last notebook, in `cifar10/`, '
+          'identities, which algebra or arithmetic decides, are counted separately. The last notebook, in `cifar10/`, '
           'reads tables in its folder, which contain the results of trainings that took hours.')
 
 def write_gallery(
@@ -192,15 +324,6 @@ def write_gallery(
 def _title(page)->str:
     "Return the title of a Markdown page, its first line."
     return page.read_text(encoding='utf-8').partition('\n')[0].removeprefix('# ')
-
-def _escape_prose(text)->str:
-    "Escape Markdown outside of code spans."
-    parts = re.split(r'(`[^`]+`)', text)  # code spans have odd indices
-    return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
-
-def _escape_keeping_spaces(text):
-    "Escape Markdown and keep one space at either end."
-    return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _section(name, summary)->list[str]:
     "Return the paragraphs of one notebook; the counts begin with the claims of papers."

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PANEL_FACTS', 'read_rows', 'paper_numbers', 'paper_table', 'paper_value', 'paper_tables', 'find_paper',
-           'figure_index', 'panel_text', 'commands_of', 'plan_text']
+           'figure_index', 'panel_text', 'commands_of', 'plan_text', 'quick_text', 'full_text', 'remarks']
 
 # %% ../../nbs/75_notebooks/07_papers.ipynb #e6dc80a0
 import csv
@@ -112,7 +112,9 @@ def figure_index(
     wanted = None if paper is None else find_paper(paper)
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
-    return [_merge_panels(list(group)) | _plan(plans.get(key[-1])) for key, group in groupby(rows, _drawing)]
+    rows = [_merge_panels(list(group)) for _, group in groupby(rows, _drawing)]
+    def both(row): return _plan(plans.get(row['command'])), _setting(plans.get(f'calibnb run {row["notebook"]}'))
+    return [row | plan | dict(quick_setting=quick) for row in rows for plan, quick in [both(row)]]
 
 def _drawing(row): return [row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows', 'command')]
 
@@ -120,7 +122,8 @@ def _merge_panels(rows):
     "Merge the rows of panels that share one of our figures: 'Fig. 6 b-f', with the distinct facts joined."
     def texts(column): return '; '.join(filter(None, dict.fromkeys(row[column] for row in rows)))
     panels = [row['panel'] for row in rows]
-    return rows[0] | {column: texts(column) for column in PANEL_FACTS} | dict(
+    notes = '; '.join(dict.fromkeys(part for row in rows for part in row['note'].split('; ') if part))
+    return rows[0] | {column: texts(column) for column in PANEL_FACTS} | dict(note=notes) | dict(
         place=' '.join(filter(None, [rows[0]['place'], _panel_range(panels)])), panel='; '.join(panels))
 
 def _panel_range(panels)->str:
@@ -131,17 +134,41 @@ def _panel_range(panels)->str:
     return first if first == last else f'{first}-{last}'
 
 def panel_text(row)->str:
-    "Describe the panels of a row of `figure_index`: axes, methods, data, network, epochs; '' for a table."
+    "Describe the panels of a row of `figure_index` in two sentences, as far as the paper states them; '' for a table."
     if not row['y']: return ''
-    titles = dict(methods='Methods', paper_data='Data', network='Network', epochs='Epochs')
-    details = [f'{title}: {row[column]}' for column, title in titles.items() if row[column] not in ('', 'none')]
-    axes = row['y'] if row['x'] == row['y'] else f'{row["y"]} against {row["x"]}'
-    if row['x'] == 'not stated': axes = f'{row["y"]}; the other axis is not stated'
-    return '. '.join([axes, *details])
+    methods, data, network = (', '.join(_stated(row[column])) for column in ('methods', 'paper_data', 'network'))
+    on = ', on ' if ', ' in methods else ' on '
+    setting = [on.join(filter(None, [methods, data])), network, _epochs(_stated(row['epochs']))]
+    return '. '.join(filter(None, [_axes(row), '; '.join(filter(None, setting))]))
+
+_UNSTATED = re.compile(r'not stated|not listed|.*, not listed$|none$|as .|table$|.*\(as above\)')
+
+def _stated(text)->list[str]:
+    "Return the parts of a fact that say something: no 'not stated', 'none' or 'as b'."
+    parts = [re.sub(r' \(values not stated\)|(?<=\(implied): [^)]*', '', part) for part in text.split('; ')]
+    return [part for part in dict.fromkeys(parts) if not _UNSTATED.match(part)]
+
+def _axes(row)->str:
+    "Return 'ECE against epoch'; panels with different vertical axes: 'NLL; ECE; each against epoch'."
+    x, (y, *more) = _stated(row['x']), row['y'].split('; ')
+    if row['x'] == row['y'] or not x: return '; '.join([y, *more])
+    if len(row['panel'].split('; ')) > 1 and more: return '; '.join([y, *more, f'each against {x[0]}'])
+    y += ','*bool(re.search('[,:] ', re.sub(r'\(.*?\)', '', y)))
+    return '; '.join([f'{y} against {x[0]}', *more])
+
+def _epochs(parts)->str:
+    "Return the epochs as one phrase: 'epochs 50, 150', 'end of training'; '' if they are not stated."
+    if not parts or not parts[0][0].isdigit(): return 'all epochs' if parts == ['all'] else ', '.join(parts)
+    return f'epoch{"s" if parts[1:] or "to" in parts[0] else ""} {", ".join(parts)}'
 
 def _plan(plan):
-    if plan is None: return dict(runs=None, gpu_hours=None)
-    return dict(runs=int(plan['runs']), gpu_hours=float(plan['gpu_hours']) if plan['gpu_hours'] else None)
+    if plan is None: return dict(runs=None, gpu_hours=None, setting='')
+    hours = float(plan['gpu_hours']) if plan['gpu_hours'] else None
+    return dict(runs=int(plan['runs']), gpu_hours=hours, setting=_setting(plan))
+
+def _setting(plan)->str:
+    "Return data, networks, epochs and the number of seeds of a plan; '' if nothing is trained."
+    return f'{plan["setting"]}; {plan["seeds"]} seeds' if plan and plan['setting'] else ''
 
 # %% ../../nbs/75_notebooks/07_papers.ipynb #0b1a1ac2
 def commands_of(
@@ -160,3 +187,23 @@ def plan_text(row)->str:
 def _hours_text(hours):
     if hours is None: return 'hours unknown'
     return 'less than one GPU hour' if hours < 1 else f'{hours:,.0f} GPU hours'
+
+_NOTHING = 'no training', "the paper's numbers alone"  # in the column `quick`
+
+def quick_text(row)->str:
+    "Describe what our figure shows of the quick run: data, networks, epochs, seeds; or 'no training'."
+    if row['quick'] in _NOTHING: return row['quick']
+    if not row['quick_setting']: return 'no training'
+    return row['quick_setting'] + (f'; shown: {row["quick"]}' if row['quick'] else '')
+
+def full_text(row)->str:
+    "Describe the run of a row's command: data, networks, epochs, seeds, trainings and hours, and remarks."
+    run = f'{row["setting"]} ({plan_text(row)})' if row['setting'] else 'finer grids, no training'
+    if row['setting'] and row['quick'] in _NOTHING: run = 'the same, by the command of the whole study'
+    return '. '.join(filter(None, [run, _capital(row['full'])]))
+
+def remarks(row)->str:
+    "Return the remarks on our figure and on the run of its command."
+    return '; '.join(filter(None, [row['note'], row['full']]))
+
+def _capital(text): return text[:1].upper() + text[1:] if text[:1].isascii() else text

@@ -18,11 +18,11 @@ from ..core.options import pick
 from ..metrics.intervals import holm
 from ..runs.folder import Effect, Finding
 from .differences import Difference
-from .experiment import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
+from .experiment import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #48c3d901
 KINDS = {'paper': 'an empirical claim of a paper', 'ours': 'an observation of this package',
-         'identity': 'algebra, or true by construction: a check of the code, not evidence'}
+         'identity': 'a statement that algebra or arithmetic decides: it holds, or it is wrong as printed'}
 LOOKS = {5: .01, 10: .015, 20: .025}  # number of seeds -> level of the tests on the first seeds
 LEAST_SEEDS = min(LOOKS)  # with fewer seeds a claim is open
 _ALPHA = sum(LOOKS.values())  # level of a claim about one set of predictions, which has one look
@@ -166,10 +166,15 @@ def decide(
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     families, found = {}, {}
     for claim in claims:
-        if claim.kind == 'identity': found[id(claim)] = _finding(claim, HOLDS if claim.margin else CONTRADICTED)
+        if claim.kind == 'identity': found[id(claim)] = _finding(claim, _verdict_on_identity(claim))
         else: families.setdefault(_family(claim), []).append(claim)
     for family in families.values(): found |= _decide_family(family)
     return [found[id(claim)] for claim in claims]
+
+def _verdict_on_identity(claim):
+    "Return the verdict on an identity; one of a paper that does not hold is wrong as printed."
+    if claim.margin: return HOLDS
+    return WRONG if claim.id else CONTRADICTED
 
 def _family(claim):
     "Return the key of the claims that are corrected together."

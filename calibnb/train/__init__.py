@@ -15,9 +15,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'batches': ['flip_labels'],
     'history': ['History', 'progress_bar', 'ProgressLines', 'EventFiles', 'epoch_reporter'],
     'recorders': [
-        'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE', 'LearnedEpoch',
-        'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress', 'make_recorder',
-        'register_recorder', 'Recorder', 'Snapshots', 'BestEpoch'
+        'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
+        'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',
+        'make_recorder', 'register_recorder', 'Recorder', 'Snapshots', 'BestEpoch'
     ],
     'device': [
         'one_thread', 'to_memory_format', 'average_buffers', 'explain_memory', 'release_cached_memory',

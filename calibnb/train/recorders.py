@@ -108,7 +108,7 @@ class OptimalECE(Recorder):
     """
     columns = 'optimal_ece', 'optimal_temperature', 'val_temperature', 'val_temperature_ece', 'unscaled_ece'
     def __init__(self,
-        every:int=5,         # epochs between two fits
+        every:int=1,         # epochs between two fits
         n_bins:int=15,
         search:str='pool',   # candidate temperatures of both fits
     ): self.every, self.n_bins, self.search = every, n_bins, search
@@ -304,9 +304,9 @@ def _as_maker(name, thing):
 
 recorders = Registry('recorder', adapt=_as_maker, made={
     'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm,
-    'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch, 'confidence_histogram': ConfidenceHistogram,
-    'gradient_norms': GradientNorms, 'gamma_stats': GammaStats, 'test_gamma_stats': GammaOfTest,
-    'meta_progress': MetaProgress})
+    'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
+    'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats,
+    'test_gamma_stats': GammaOfTest, 'meta_progress': MetaProgress})
 
 def make_recorder(name:str):
     "Make a recorder by name, with default options."

@@ -290,6 +290,7 @@ class Trainer:
         parts = splits.parts | dict(train=train)
         splits = replace(splits, **{name: place_split(split, self.device) for name, split in parts.items()})
         self.task = describe_task(self, splits) if checkpoint else {}
+        if hasattr(self.loss, 'before_training'): self.loss.before_training(self.model)
         self.stepper = self._make_stepper(splits)
         order = torch.Generator().manual_seed(recipe.seed)
         self.progress = Progress(order, BestEpoch(recipe.keep), History())

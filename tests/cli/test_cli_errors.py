@@ -6,16 +6,19 @@ Each ends with a code that is not 0, one line on stderr that names what is wrong
 import errno
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import code_cell, patience, write_cells
+from conftest import code_cell, on_processes, patience, write_cells
 from fuzz import run_case
 from safetensors.torch import save_file
 
@@ -466,11 +469,16 @@ def test_a_full_disk_leaves_the_old_file(here, tmp_path, monkeypatch, capfd, lin
     assert call(words(line.format(old))) == 0 and old.read_bytes() != b"old"
 
 
-LIMITED = """import resource, sys
-from calibnb.cli import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
-for line in sys.argv[1:]:
-    print(main(line.split()), file=sys.stderr)"""
+def limited(folder, runs, lines):
+    "The exit code of each line and what it says, where no file may be larger than 400 bytes."
+    os.chdir(folder)
+    os.environ["CALIBNB_RUNS"] = runs
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400, resource.RLIM_INFINITY))
+    found = []
+    for line in lines:
+        with redirect_stderr(StringIO()) as said, redirect_stdout(StringIO()):
+            found.append((cli.main(line.split()), said.getvalue()))
+    return found
 
 
 def test_a_file_that_is_too_large_is_named_and_not_left(here, tmp_path):
@@ -480,13 +488,11 @@ def test_a_file_that_is_too_large_is_named_and_not_left(here, tmp_path):
     lines = [f"apply calibrator.safetensors good.npz --logits --out {out}" for out in outs]
     lines.append(f"predict small.pt digits --model mlp --option hidden [8] --out {outs[-1]}")
     lines.append(f"audit good.npz --logits --to {tmp_path / 'new'}")
-    env = os.environ | dict(CALIBNB_RUNS=str(tmp_path / "runs"))
-    ended = subprocess.run([sys.executable, "-c", LIMITED, *lines], cwd=here, env=env, capture_output=True, text=True,
-                           timeout=patience(120))
-    said = ended.stderr.splitlines()
-    assert said[1::2] == ["2"]*len(lines), ended.stderr
-    assert said[:-2:2] == [f"calibnb: {out}: file too large" for out in [*outs, outs[-1]]]
-    assert said[-2].endswith(".safetensors: file too large") and not [*tmp_path.iterdir()]
+    (ended,) = on_processes(1, limited, here, str(tmp_path / "runs"), lines)
+    codes, said = zip(*ended)
+    assert codes == (2,)*len(lines), ended
+    assert [*said[:-1]] == [f"calibnb: {out}: file too large\n" for out in [*outs, outs[-1]]]
+    assert said[-1].endswith(".safetensors: file too large\n") and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("part", ["files", "tables"])
@@ -537,19 +543,6 @@ def test_a_slice_of_the_fuzz(tmp_path, seed):
     for number in range(seed, seed + 15):
         case, code, faults, said = run_case(number, tmp_path)
         assert not faults, (number, case, code, said)
-
-
-def command(line, here, **kwargs):
-    env = os.environ | dict(CALIBNB_RUNS=str(here / "runs"), PYTHONWARNINGS="default")
-    program = [str(Path(sys.executable).parent / "calibnb"), *words(line)]
-    return subprocess.run(program, cwd=here, env=env, capture_output=True, text=True, timeout=120, **kwargs)
-
-
-def test_so_does_the_command_itself(here):
-    before = listing(here)
-    ended = command("audit damaged.npz --logits", here)
-    assert ended.returncode == 2 and ended.stderr.count("\n") == 1 and "damaged.npz" in ended.stderr, ended
-    assert not ended.stdout and listing(here) == before
 
 
 def test_a_current_folder_that_was_deleted_is_told_before_torch_is_imported(tmp_path):

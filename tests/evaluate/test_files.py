@@ -328,10 +328,10 @@ def test_audit_with_validation_and_of_a_changed_file(forked_kernels, tmp_path, m
 
 def test_the_command_itself(tmp_path):
     "In a process of its own, from another directory."
-    write(tmp_path/"probs.csv", PROBS)
-    command = [str(Path(sys.executable).parent/"calibnb"), "audit", "probs.csv", "--logits"]
+    command = [str(Path(sys.executable).parent/"calibnb"), "audit", "absent.csv", "--logits"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60))
-    assert found.returncode == 2 and "these are probabilities" in found.stderr and found.stderr.count("\n") == 1
+    assert found.returncode == 2 and "absent.csv is not there" in found.stderr and found.stderr.count("\n") == 1
+    assert not found.stdout and not [*tmp_path.iterdir()]
 
 
 def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):

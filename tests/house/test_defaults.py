@@ -823,11 +823,17 @@ def same(a, b, terms, dtype):
     return close(a, b, terms, dtype) or close(a, b, terms, size=1.)  # or cancelled: beside 1
 
 
+@cache
+def caches(n_modules):
+    "What functions of the package keep, of the modules there are by now: to look for it takes longer than a result."
+    items = (item for k, m in sys.modules.items() if k.startswith("calibnb.") for item in vars(m).values())
+    return {id(item): item for item in items if hasattr(item, "cache_clear")}.values()
+
+
 def computed(name):
     "A result of the table, with nothing kept from an earlier one."
-    for module in [m for k, m in sys.modules.items() if k.startswith("calibnb.")]:
-        for item in vars(module).values():
-            getattr(item, "cache_clear", int)()
+    for item in caches(len(sys.modules)):
+        item.cache_clear()
     return TABLE[name]()
 
 

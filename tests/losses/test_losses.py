@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from standins import WrittenKernels, launch_table
 
 from calibnb import losses, metrics
+from calibnb.data import load_data
 from calibnb.losses import surrogates, fast_weights as weights
 from calibnb.core import first_argmax
 from calibnb.losses import make_loss
 from calibnb.losses.weights import LogProbs
+from calibnb.models import make_model
+from calibnb.train import Recipe, Trainer
 
 NAMES = losses.list_losses()
 ANALYTIC = [  # weights with an analytic derivative
@@ -319,6 +322,31 @@ def test_masked_classes_and_large_norms():
     assert torch.autograd.grad(value, origin)[0].isfinite().all()
 
 
+def test_consistency_of_features_is_the_mean_probability_under_noise():
+    "Of two classes the noise on the difference of the logits is normal, so the mean is an integral over it."
+    head = torch.tensor([[1., -2., .5], [.5, 1., 0.]], dtype=torch.float64)
+    logits, label = torch.tensor([[.7, -.4]], dtype=torch.float64), torch.tensor([0])
+    x, weight = (torch.from_numpy(a) for a in np.polynomial.hermite_e.hermegauss(60))
+    noisy = logits[0, 0] - logits[0, 1] + .3*(head[0] - head[1]).norm()*x
+    mean = (weight*noisy.sigmoid()).sum()/weight.sum()
+    found = losses.consistency_loss(logits.expand(2000, 2), label.expand(2000), 1., .3, 50, perturbed="features",
+                                    head=head, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(found, (1 - mean)*F.cross_entropy(logits, label), rtol=2e-3, atol=0)
+
+
+def test_a_trainer_gives_the_loss_its_last_layer():
+    splits = load_data("digits", n_train=100)
+    loss = make_loss("consistency", perturbed="features")
+    trainer = Trainer(make_model("mlp", 10, splits.in_shape), loss, Recipe.quick(epochs=1))
+    trainer.fit(splits)
+    logits, target = batch(K=10)
+    torch.manual_seed(1)
+    found = loss(logits, target)
+    torch.manual_seed(1)
+    want = losses.consistency_loss(logits, target, perturbed="features", head=trainer.model.head.weight)
+    assert close(found, want, 1000) and not list(loss.parameters())
+
+
 def test_consistency_of_a_tie():
     "The first maximum is the prediction."
     tie = torch.zeros(1, 2)
@@ -351,6 +379,7 @@ BAD = [
     ("label_smoothing", dict(mode="up"), "mode: 'up'"),
     ("ce", dict(reduction="avg"), "reduction: 'avg'"),
     ("consistency", dict(scale=float("nan")), "scale: nan"),
+    ("consistency", dict(perturbed="images"), "perturbed: 'images', want \"logits\" or \"features\""),
     ("entropy", dict(alpha=float("inf")), "alpha: inf"),
     ("lp_norm", dict(alpha=-1.), "alpha: -1.0"),
     ("mmce", dict(lam=float("nan")), "lam: nan"),

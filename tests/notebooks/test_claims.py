@@ -192,8 +192,21 @@ def test_the_list_has_all_empirical_claims():
     assert [said.count(f"\n{'':13} {name}: ") for name in ("own numbers", "here")] == [167, 167]
 
 
-def test_a_papers_page_has_a_row_for_each_claim():
-    "In the gallery, with a marker for each data set."
-    page = (ROOT/"runs"/"gallery"/"mukhoti_2020.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (mukhoti-\d\d) \|", page, re.M)
-    assert rows == [row["id"] for row in paper_claims("mukhoti")]
+PAGES = dict(mukhoti="mukhoti_2020", wang="wang_2021", loss="loss_study", lin="lin_2025", meta="meta_regularization")
+
+
+@pytest.mark.parametrize("paper", PAGES)
+def test_a_papers_page_has_a_row_for_each_claim(paper):
+    "In the gallery, in the paper's order, with the support by the paper's numbers and a marker for each data set."
+    page = (ROOT/"runs"/"gallery"/f"{PAGES[paper]}.md").read_text(encoding="utf-8")
+    heads, _, *lines = [line[2:-2].split(" | ") for line in re.findall(r"^\|.*\|$", page.split("\n## ")[1], re.M)]
+    sets = [head.replace(" ", "_") for head in heads[3:]]
+    assert heads[:3] == ["id", "claim", "own numbers"] and len(heads) <= 8
+    assert [line[0] for line in lines] == [row["id"] for row in paper_claims(paper)]
+    for line in lines:
+        row = ROWS[line[0]]
+        assert len(line) == len(heads) and line[2] == row["borne"]
+        asked = {v["data"] or "no_data" for v in VERDICTS.get(line[0], [])}
+        assert {name for name, cell in zip(sets, line[3:]) if cell.strip()} == asked
+        assert ("Not asked here" in line[1]) == (not asked)
+        assert len(re.sub("<details>.*", "", line[1])) < 700

@@ -1,14 +1,12 @@
 "Experiments through papermill: they run, find their runs again, refuse what is wrong, and say why they stopped."
 import json
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import nbformat
 import papermill
 import pytest
-from conftest import (
-    EXPERIMENTS, LATE, assert_complete, for_slow_kernels, forks, notebook, patience, pictures, run_forked)
+from conftest import EXPERIMENTS, LATE, assert_complete, for_slow_kernels, forks, notebook, pictures, run_forked
+from papermill.cli import papermill as papermill_command
 
 from calibnb import cli
 from calibnb.runs.folder import RunFolder, find_runs
@@ -16,7 +14,6 @@ from calibnb.notebooks import NotebookError
 from calibnb.notebooks.pages import copy_notebook
 from calibnb.processes.kernels import forked_kernels as kernels_that_are_copies
 
-PAPERMILL = str(Path(sys.executable).parent/"papermill")
 TOY = dict(n_seeds=2)  # small: what it finds is tested elsewhere
 PLAIN = dict(kernel_name="python3", progress_bar=False)
 
@@ -55,17 +52,21 @@ def test_a_second_time_nothing_is_trained_and_nothing_executed(root, toy):
     assert starts() == before
 
 
-def as_command(source, parameters):
-    given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
-    command = [PAPERMILL, source, "out.ipynb", *given, "--no-progress-bar"]
-    subprocess.run(command, check=True, timeout=patience(120), capture_output=True)
-
-
 def as_function(source, parameters, to="out.ipynb"):
     "In a kernel that is a copy."
     forks()
     options = PLAIN | for_slow_kernels() | dict(kernel_manager_class=kernels_that_are_copies())
     papermill.execute_notebook(source, to, parameters=parameters, **options)
+
+
+def as_command(source, parameters):
+    "What the shell would start, in this process and with a kernel that is a copy."
+    forks()
+    given = [word for name, value in parameters.items() for word in ("-p", name, str(value))]
+    in_a_copy = partial(papermill.execute_notebook, kernel_manager_class=kernels_that_are_copies())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("papermill.cli.execute_notebook", in_a_copy)
+        papermill_command.main([source, "out.ipynb", *given, "--no-progress-bar"], standalone_mode=False)
 
 
 @pytest.mark.parametrize("run, name, few, figures", [

@@ -68,11 +68,10 @@ def test_no_control_character_is_printable(text):
 
 
 NAMES = ["\x1b[31mred", "a\x1b]0;title\x07", "b\bover", "c\u202egnp"]
+SHOWN = ["run {}", "{}", "audit {}.npz --logits --no-report", "audit a.npz --logits --title {}"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "line", ["audit {}.npz --logits --no-report", "run {}", "{}", "audit a.npz --logits --title {}"])
+@pytest.mark.parametrize("line, name", [(SHOWN[0], name) for name in NAMES] + [(line, NAMES[1]) for line in SHOWN[1:]])
 def test_control_codes_do_not_reach_the_terminal(tmp_path, monkeypatch, capfd, name, line):
     monkeypatch.chdir(tmp_path)
     logits = 3*np.random.default_rng(0).normal(size=(30, 2))

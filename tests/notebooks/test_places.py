@@ -21,7 +21,8 @@ import places  # noqa: E402
 import plans  # noqa: E402
 
 PANELS = ["x", "y", "methods", "paper_data", "network", "epochs"]
-COLUMNS = ["paper", "place", "panel", "shows", "kind", "notebook", "name", "data", *PANELS, "command", "note"]
+COLUMNS = ["paper", "place", "panel", "shows", "kind", "notebook", "name", "data", *PANELS, "command", "note", "quick",
+           "full"]
 LINES = read_rows("places.csv")
 ROWS = figure_index()
 DRAWN = [row for row in ROWS if row["notebook"]]
@@ -184,6 +185,65 @@ def test_plans_are_those_of_the_commands(tmp_path):
     "The trainings that notebooks and sweeps would make now, and their hours; in a process, since notebooks set styles."
     on_processes(1, plans.main, tmp_path/"plans.csv")
     assert (tmp_path/"plans.csv").read_text() == (ROOT/"nbs"/"plans.csv").read_text(), "run `make plans`"
+
+
+PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT/"runs"/"gallery").glob("*_*.md"))}
+
+
+def parts_of(page):
+    return page.split("\n\n")
+
+
+def without_run(page):
+    "Return the pictures and tables of a page without a paragraph above them that says what is shown."
+    wrong, said = [], False
+    for part in parts_of(page):
+        if part.startswith(("**", "## ")):
+            said = False
+        said = said or part.startswith(("*Quick run:* ", "*Nothing is trained.*", "*The paper's numbers alone.*"))
+        if part.startswith(("[![", "<table>")) and not said:
+            wrong.append(part[:60])
+    return wrong
+
+
+def repeated(page):
+    "Return the pictures, tables and commands that a page shows more than once."
+    shown = [part for part in parts_of(page) if part.startswith(("[![", "<table>", "```sh"))]
+    return [part[:60] for i, part in enumerate(shown) if part in shown[:i]]
+
+
+def dead_links(page):
+    "Return the links to headings that a page does not have."
+    anchors = {"#" + re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+               for heading in re.findall("^## (.+)$", page, re.M)}
+    return sorted(set(re.findall(r"\((#[^)]*)\)", page)) - anchors)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_says_what_is_shown_and_shows_it_once(name):
+    page = PAGES[name]
+    assert len(PAGES) == 5 and page.count("*Full run:* ") > 2
+    assert (without_run(page), repeated(page), dead_links(page)) == ([], [], [])
+    captions = [part for part in parts_of(page) if part.startswith("*In the paper:*")]
+    assert not [part for part in captions if "not stated" in part or "not listed" in part or "Γ" in part]
+
+
+def test_what_is_wrong_with_a_page_is_seen():
+    page = "## Fig. 1\n\n**ECE.**\n\n*Quick run:* Digits.\n\n[![a](a.png)](a.ipynb)\n\n[Fig. 1](#fig-1)"
+    assert (without_run(page), repeated(page), dead_links(page)) == ([], [], [])
+    assert without_run(page.replace("*Quick run:*", "")) == repeated(page + "\n\n[![a](a.png)](a.ipynb)")
+    assert without_run(page.replace("*Quick run:*", "")) == ["[![a](a.png)](a.ipynb)"]
+    assert without_run(page + "\n\n**NLL.**\n\n<table>") == ["<table>"]
+    assert dead_links(page.replace("## Fig. 1", "## Fig. 2")) == ["#fig-1"]
+
+
+def test_what_a_figure_shows_of_the_quick_run_is_said_alike():
+    "The same figure shows the same part of the run at every place; remarks on the full run need a command."
+    quick = {}
+    for line in LINES:
+        key = line["notebook"], line["kind"], line["name"]
+        assert quick.setdefault(key, line["quick"]) == line["quick"], key
+        assert line["command"] or not line["full"], line["place"]
 
 
 def test_the_page_says_what_the_file_says():

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from close import close, rounding
-from conftest import on_processes
+from conftest import on_processes, patience
 from overconfident import binary, confidence, overconfident, quiet, skewed
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
@@ -498,25 +498,30 @@ def test_a_new_process_gives_the_same_bits(tmp_path, mode):
     assert on_processes(1, same_again, tmp_path) == [len(ALL) if mode == "top" else 7]
 
 
-@pytest.mark.parametrize("load", ["from calibnb.posthoc import Calibrator; Calibrator.load(path/'c.safetensors')",
-                                  "from calibnb.evaluate import Evaluation; Evaluation.load(path)"])
-def test_a_new_process_loads_what_was_saved(tmp_path, load):
-    "It knows the names of all calibrators, whatever it has imported."
+USES = """from calibnb.posthoc import Calibrator; Calibrator.load(path/'c.safetensors')
+from calibnb.evaluate import Evaluation; Evaluation.load(path)
+from calibnb.posthoc import Composed; Composed('vector', 'isotonic').parts()
+from calibnb.posthoc import held_out_scores as held; held(2*torch.eye(20), torch.arange(20), 'bbq')"""
+EACH_ALONE = """
+import os, pathlib, sys, torch, pandas, sklearn, scipy.stats
+path = pathlib.Path(sys.argv[1])
+for use in sys.argv[2].splitlines():
+    child = os.fork()  # of a process that has not imported calibnb
+    if not child:
+        exec(use)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, use
+"""
+
+
+def test_a_new_process_knows_every_calibrator_and_loads_what_was_saved(tmp_path):
+    "Whichever name is imported first and alone."
     draw = torch.Generator().manual_seed(0)
     preds = Predictions(torch.randn(60, 3, generator=draw), torch.arange(60) % 3)
     make_calibrator("matrix").fit(preds.logits, preds.target).save(tmp_path/"c.safetensors")
     evaluate(preds, calibrators=["matrix"], n_boot=5, draws=2).save(tmp_path)
-    script = f"from pathlib import Path; path = Path({str(tmp_path)!r}); {load}"
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-
-
-@pytest.mark.parametrize("use", [
-    "from calibnb.posthoc import Composed\nComposed('vector', 'isotonic').parts()",
-    "import torch as t\nfrom calibnb.posthoc import held_out_scores as held\nheld(2*t.eye(20), t.arange(20), 'bbq')"])
-def test_a_new_process_knows_every_calibrator(use):
-    "Whichever name of the wing is imported first and alone."
-    ended = subprocess.run([sys.executable, "-W", "ignore", "-c", use], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-W", "ignore", "-c", EACH_ALONE, str(tmp_path), USES]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patience(60))
     assert ended.returncode == 0, ended.stderr
 
 

@@ -6,7 +6,7 @@ from reading import (
     assert_open, eces, finding, margin, percent, plan, rows, run_with, scaled, true_error, with_loss)
 
 from calibnb.metrics import ada_ece, classwise_ece, ece
-from calibnb.notebooks import CONTRADICTED
+from calibnb.notebooks import WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
@@ -123,7 +123,7 @@ def test_what_the_paper_says_and_what_it_does_not(study):
 def test_one_repetition_with_known_probabilities_and_another_minimiser(root):
     wrong = "def binary_focal_argmin(v, g, of=binary_focal_argmin): return of(v, 3. - g)"
     folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1, quick_data="noisy_digits"), root)
-    assert finding(folder, MINIMISER).verdict == CONTRADICTED
+    assert finding(folder, MINIMISER).verdict == WRONG
     run, = of(root, "ce", data="noisy_digits")
     assert rows(folder, "last_epoch")["CE"]["true error %"] == f"{true_error(run):.2f}"
     assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 697*15

@@ -3,18 +3,18 @@ import json
 import math
 import pickle
 import random
-import subprocess
 import sys
 import time
 from dataclasses import replace
 from functools import partial
+from runpy import run_module
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import forks, on_processes, patience, wait_for
+from conftest import forked_torchrun, forks, on_processes, patience, wait_for
 from safetensors.torch import save_file
 from torch import nn
 
@@ -25,7 +25,7 @@ from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
 from calibnb.meta import MetaRecipe
 from calibnb.models import TreeLSTM, make_model
-from calibnb.processes.distributed import joined, world_size
+from calibnb.processes.distributed import joined, torchrun, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.run import main, train_file
@@ -520,16 +520,16 @@ def child(setting, root, every_s=.02, steps=10**9):
 
 
 PLAIN = RunConfig(
-    data_args=dict(pool=1), recipe=Recipe.quick(150, augment=["flip"], mixup=.2, keep="val_nll"),
+    data_args=dict(pool=1), recipe=Recipe.quick(75, augment=["flip"], mixup=.2, keep="val_nll"),
     recorders=["nll_breakdown", "learned_epoch"], **SMALL)
 BILEVEL = RunConfig(
-    data_args=dict(n_meta=100), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(60, keep="val_nll"),
+    data_args=dict(n_meta=100), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(50, keep="val_nll"),
     recorders=["gamma_stats", "meta_progress"], **SMALL)
 
 CHANGING = RunConfig(
     data_args=dict(pool=1), loss="adafocal", loss_args=dict(n_bins=5), recipe=Recipe.quick(60),
     recorders=["gamma_stats"], **SMALL)
-KILLED = dict(plain=(PLAIN, 7, 140), bilevel=(BILEVEL, 4, 120), changing=(CHANGING, 4, 120))
+KILLED = dict(plain=(PLAIN, 5, 140), bilevel=(BILEVEL, 4, 120), changing=(CHANGING, 4, 120))
 
 
 @pytest.mark.parametrize("setting, kills, steps", KILLED.values(), ids=KILLED)
@@ -844,11 +844,12 @@ def predicted_by_kept_weights(run, splits, model, **model_args):
     return Trainer(net, make_loss("ce"), device="cpu").predict(splits.test).logits
 
 
-def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path):
+def test_two_processes_train_as_one_and_evaluate_exactly(tmp_path, monkeypatch):
     "Nothing is counted twice: the test set and the last batch are odd, and evaluation has more batches than processes."
     data_args = dict(n_train=701, n_val=397)
     recorders = ["nll_breakdown", "learned_epoch"]
     setting = RunConfig(data_args=data_args, recipe=Recipe.quick(4, keep="val_error"), recorders=recorders, **SMALL)
+    monkeypatch.setattr("calibnb.runs.run.torchrun", partial(forked_torchrun, main))
     one, two = get_run(setting, tmp_path/"one"), get_run(setting, tmp_path/"two", processes=2)
     assert two.folder.info["processes"] == 2 and len(two.predictions("test")) == 699
     assert np.allclose(one.history["train_loss"], two.history["train_loss"], rtol=1e-5)
@@ -943,7 +944,16 @@ def test_a_signal_during_the_exchange_of_several_processes_is_kept(monkeypatch):
     assert states == [(False, False), (True, True), "saved"]
 
 
-def test_a_failure_on_two_processes_has_its_reason(tmp_path):
+def test_torchrun_returns_the_code_and_keeps_the_output_of_its_processes(tmp_path):
+    "Of a module that needs nothing heavy."
+    assert torchrun("json.tool", ["--help"], 2, tmp_path/"out") == 0
+    assert (tmp_path/"out").read_text().count("usage: ") == 2
+    assert torchrun("json.tool", ["/no/such/file"], 2, tmp_path/"out") == 1
+    assert (tmp_path/"out").read_text().count("No such file or directory: '/no/such/file'") >= 2
+
+
+def test_a_failure_on_two_processes_has_its_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr("calibnb.runs.run.torchrun", partial(forked_torchrun, main))
     setting = RunConfig(recipe=Recipe(epochs=2, lr=1e20), **SMALL)
     with pytest.raises(RunError, match="2 processes ended with code 1: FloatingPointError: train loss is"):
         get_run(setting, tmp_path, processes=2)
@@ -951,16 +961,19 @@ def test_a_failure_on_two_processes_has_its_reason(tmp_path):
     assert folder.state == "failed" and (folder/"processes.txt").read_text().count("in mean_loss") == 2  # of each
 
 
-def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys):
+def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys, monkeypatch):
     setting = RunConfig(recipe=Recipe.quick(1), **SMALL)
     (tmp_path/"config.json").write_text(setting.model_dump_json())
-    command = [sys.executable, "-m", "calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
-    subprocess.run(command, check=True, timeout=patience(120))
+    command = ["calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        run_module("calibnb.train", run_name="__main__")
+    assert ended.value.code == 0
     run = Run(setting.path(tmp_path/"runs"))
     (run.path/"result.json").unlink()
     assert main([str(run.path/"run.json")]) == 0 and Run(run.path).metrics == run.metrics
     (tmp_path/"config.json").write_text(json.dumps(dict(loss="focall")))
-    assert main(command[3:]) == 1 and "did you mean 'focal'" in capsys.readouterr().err
+    assert main(command[1:]) == 1 and "did you mean 'focal'" in capsys.readouterr().err
 
 
 # what a run keeps

@@ -21,8 +21,6 @@ from calibnb.core.text import escaped_style
 from calibnb.evaluate import evaluate
 from calibnb.notebooks.pages import _page, write_tables
 from calibnb.posthoc import TemperatureScaling
-from calibnb.runs import RunConfig, get_run
-from calibnb.train import Recipe
 
 from conftest import ROOT, patience, wait_for
 
@@ -46,21 +44,11 @@ def lives(server, log):
     return True
 
 
-def make_runs(root):
-    "Train the runs that the explore notebooks show."
-    config = RunConfig(experiment="explore", data="digits", loss="ce", recipe=Recipe.quick(seed=0))
-    get_run(config, root, progress=False)
-    for loss in "focal", "brier":
-        recorded = dict(recipe=Recipe.quick(20), recorders=("calibration_errors",))
-        get_run(RunConfig(experiment="explore", loss=loss, **recorded), root, progress=False)
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     "JupyterLab on a copy of the notebooks; ended by its own process id."
     home = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT/"nbs", home/"nbs")
-    make_runs(home/"runs")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -153,13 +141,11 @@ def slider(page, label):
 
 
 @pytest.mark.parametrize("name, label", [
-    ("reliability", "temperature"),
     ("losses", "FL γ"),
-    ("simplex", "γ"),
-    ("runs", "epoch"),
     ("first_five_minutes", "bins"),
 ])
 def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp_path):
+    "Of two explorers: all are executed and moved in test_widgets.py, and reach the page in the same way."
     page = browser.new_page()
     try:
         run_all(page, lab, name)
