@@ -38,7 +38,7 @@ def trainings(root, experiment):
     return sorted((Run(f.path) for f in folders), key=lambda run: run.config.seed)
 
 
-def with_loss(root, experiment, loss, data="noisy_digits", **options):
+def with_loss(root, experiment, loss, data="ambiguous_digits", **options):
     "Return the trainings of a study with a loss, its options and data, by seed; other tests leave those on other data."
     def wanted(config):
         return config.loss == loss and config.data == data and options.items() <= config.loss_args.items()
@@ -69,11 +69,13 @@ def accuracy_percent(run):
     return 100*run.predictions("test").hit.double().mean().item()
 
 
-def true_error(run):
-    "Return how far, in percent, confidences are from the true probabilities of the predicted classes."
+def true_ce(run):
+    "Return, in percent, the root of the calibration part of the squared distance to the true probabilities."
     posterior = load_data(run.config.data, seed=run.config.seed, **run.config.data_args).test.posterior
-    conf, pred = run.predictions("test").probs.max(1)
-    return 100*(posterior.gather(1, pred[:, None])[:, 0] - conf).abs().mean().item()
+    conf, pred = run.predictions("test").probs.double().max(1)
+    gap = (posterior.gather(1, pred[:, None])[:, 0] - conf).numpy()[np.argsort(conf.numpy(), kind="stable")]
+    bins = np.array_split(gap, 20)
+    return 100*np.sqrt(max(0, sum(len(b)*(b.mean()**2 - b.var(ddof=0)/(len(b) - 1)) for b in bins)/len(gap)))
 
 
 OPENED = "experiment = Experiment("

@@ -4,7 +4,7 @@ import pytest
 import torch
 from conftest import assert_complete
 from reading import (
-    assert_open, eces, finding, margin, percent, rows, run_with, table, true_error, with_loss)
+    assert_open, eces, finding, margin, percent, rows, run_with, table, true_ce, with_loss)
 
 from calibnb import cli
 from calibnb.metrics import debiased_ece
@@ -37,7 +37,7 @@ def test_the_table_is_of_the_runs(root, study):
         runs = of_loss(root, loss, **options)
         assert [r.config.seed for r in runs] == [0, 1]
         assert found[label]["ECE %"].split(" ●")[0].split(" ○")[0] == percent(eces(runs))
-        assert found[label]["true error %"].startswith(percent([true_error(run) for run in runs]))
+        assert found[label]["true calibration error %"].startswith(percent([true_ce(run) for run in runs]))
         assert found[label]["T"] == percent([temperature(run) for run in runs])
     cells = [cell for row in found.values() for cell in row.values()]
     assert len(found) == 15 + 4*2 + 3 and len(cells) == len(found)*8 and all("±" in cell for cell in cells)
@@ -166,7 +166,7 @@ def test_one_seed_of_real_digits(root):
     assert_open(folder, "paper", "ours", "identity", seeds=1)
     assert "from 20 to 200 validation samples" in finding(folder, "from 20").claim
     header, *_ = table(folder, "before_and_after")
-    assert header[0].endswith("1 seed, n = 697") and "true error %" not in header
+    assert header[0].endswith("1 seed, n = 697") and "true calibration error %" not in header
 
 
 def test_a_dry_run_shows_the_runs_and_makes_none(forked_kernels, tmp_path, monkeypatch, capsys):

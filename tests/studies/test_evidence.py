@@ -5,7 +5,7 @@ import nbformat
 import numpy as np
 import pytest
 from conftest import EXPERIMENTS, ROOT, assert_complete
-from reading import finding, percent, rows, table, true_error
+from reading import finding, percent, rows, table, true_ce
 
 from calibnb.evaluate import Resamples, resampled_measures
 from calibnb.notebooks import OPEN
@@ -110,7 +110,7 @@ LOSSES = ("ce", {}), ("focal", dict(gamma=1.)), ("focal", dict(gamma=5.))
 @pytest.fixture(scope="module")
 def runs(root):
     "A few short trainings on noisy digits."
-    return get_runs([RunConfig(experiment="noisy_digits", data="noisy_digits", loss=loss, loss_args=options,
+    return get_runs([RunConfig(experiment="ambiguous_digits", data="ambiguous_digits", loss=loss, loss_args=options,
                                model_args=dict(hidden=[16]), recipe=Recipe.quick(3, seed=s))
                      for loss, options in LOSSES for s in (0, 1)], root)
 
@@ -130,7 +130,7 @@ def collecting(runs, root):
 
 
 def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
-    rows = collecting["from_runs"]().measures["noisy_digits"]
+    rows = collecting["from_runs"]().measures["ambiguous_digits"]
     before = {(about["loss"], about["seed"]): (about, found) for about, found in rows if not about["calibrator"]}
     assert set(before) == {(loss, s) for loss in ("ce", "focal") for s in (0, 1)} and len(rows) == 8
     for s in (0, 1):
@@ -140,11 +140,11 @@ def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
         chosen = choose_coefficient({c: run.predictions("val") for c, run in of_seed.items()}, clusters=clusters)
         about, found = before["focal", s]
         assert about["coefficient"] == chosen
-        assert 100*found["true_error"][0] == pytest.approx(true_error(of_seed[chosen]), abs=.02)
+        assert 100*found["true_ce"][0] == pytest.approx(true_ce(of_seed[chosen]), abs=.02)
 
 
 def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecting, runs):
-    rows = [about for about, _ in collecting["of_images"](collecting["finished"]("noisy_digits"))]
+    rows = [about for about, _ in collecting["of_images"](collecting["finished"]("ambiguous_digits"))]
     assert sum(not about["calibrator"] for about in rows) == len(runs)
     ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
     assert ways == {"", "temperature", *collecting["further"]}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS, assert_complete
 from reading import (
-    accuracy_percent, assert_open, eces, finding, margin, percent, plan, run_with, table, true_error, with_loss)
+    accuracy_percent, assert_open, eces, finding, margin, percent, plan, run_with, table, true_ce, with_loss)
 from yours import forget
 
 from calibnb.metrics import debiased_ece
@@ -51,7 +51,7 @@ def test_it_leaves_notebook_figures_tables_findings(study):
 
 def assert_in_the_table(row, runs):
     assert len(runs) == 2 and row["ECE %"].startswith(percent(eces(runs)))
-    assert row["true error %"].startswith(percent([true_error(r) for r in runs]))
+    assert row["true calibration error %"].startswith(percent([true_ce(r) for r in runs]))
 
 
 def test_the_table_is_of_the_trainings(root, study):
@@ -153,7 +153,7 @@ def test_l1_is_not_asked_of_the_network_that_the_study_excepts(study):
 def test_one_repetition_on_real_images(root):
     folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
     assert_open(folder, "paper", "ours", seeds=1)
-    assert "true error %" not in table(folder, "at_the_end")[0]
+    assert "true calibration error %" not in table(folder, "at_the_end")[0]
 
 
 def test_a_position_is_that_in_the_grid_of_sizes():

@@ -7,7 +7,7 @@ import torch
 from conftest import assert_complete, claim
 from reading import (
     accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
-    table, trainings, true_error)
+    table, trainings, true_ce)
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
@@ -51,14 +51,14 @@ def test_it_is_complete(study):
 
 def test_the_table_is_of_the_runs(study, runs):
     found = rows(study, "twelve_methods")
-    assert len(found) == 14 and "n = 10,455" in table(study, "twelve_methods")[0][0]
+    assert len(found) == 14 and "n = 10,000" in table(study, "twelve_methods")[0][0]
     assert sum(map(len, runs.values())) == 14*2 + 6 + 2  # methods, variants of gamma-Net and bandwidths
     assert found["FLγ-SECE"]["ECE %"] == percent(eces(runs["gamma-sece"]))
     assert found["mixup"]["ECE %"] == percent(eces(runs["mixup"]))
     assert found["FLγ-DECE"]["error %"] == percent([100 - accuracy_percent(run) for run in runs["gamma-dece"]])
     assert found["CE + TS"]["ECE %"] == percent([scaled(run) for run in runs["ce"]])
     assert found["CE + TS"]["ECE %"] == found["CE"]["ECE + TS %"]
-    assert found["FL-1"]["true error %"] == percent([true_error(run) for run in runs["FL-1"]])
+    assert found["FL-1"]["true calibration error %"] == percent([true_ce(run) for run in runs["FL-1"]])
 
 
 def test_the_choice_is_made_on_validation_samples(study, runs):
@@ -169,7 +169,7 @@ def test_the_outer_loss_has_the_bandwidths_of_the_settings(study, runs):
 
 def test_gamma_is_recorded_for_test_samples(study, runs):
     run = runs["gamma-sece"][0]
-    test = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test
+    test = load_data("ambiguous_digits", seed=run.config.seed, **run.config.data_args).test
     with torch.no_grad():
         gamma = run.learned_loss()(run.model().features(test.ready(test.x))).double()
     assert run.history["test_gamma_mean"][-1] == pytest.approx(gamma.mean().item(), rel=1e-5)

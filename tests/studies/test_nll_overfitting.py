@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from conftest import assert_complete
 from reading import (
-    assert_open, eces, finding, margin, percent, plan, rows, run_with, scaled, true_error, with_loss)
+    assert_open, eces, finding, margin, percent, plan, rows, run_with, scaled, true_ce, with_loss)
 
 from calibnb.metrics import ada_ece, classwise_ece, ece
 from calibnb.notebooks import WRONG
@@ -122,11 +122,11 @@ def test_what_the_paper_says_and_what_it_does_not(study):
 
 def test_one_repetition_with_known_probabilities_and_another_minimiser(root):
     wrong = "def binary_focal_argmin(v, g, of=binary_focal_argmin): return of(v, 3. - g)"
-    folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1, quick_data="noisy_digits"), root)
+    folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1, quick_data="ambiguous_digits"), root)
     assert finding(folder, MINIMISER).verdict == WRONG
-    run, = of(root, "ce", data="noisy_digits")
-    assert rows(folder, "last_epoch")["CE"]["true error %"] == f"{true_error(run):.2f}"
-    assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 697*15
+    run, = of(root, "ce", data="ambiguous_digits")
+    assert rows(folder, "last_epoch")["CE"]["true calibration error %"] == f"{true_ce(run):.2f}"
+    assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 10_000
 
 
 def test_the_full_setting_can_be_planned():

@@ -6,7 +6,7 @@ import pytest
 from conftest import assert_complete
 from reading import (
     accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
-    table, true_error, with_loss)
+    table, true_ce, with_loss)
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
@@ -41,7 +41,7 @@ def test_the_table_is_of_the_trainings(root, study):
     for method, loss in {"CE": "ce", "FLSD-GRA": "flsd_gra", "MMCE": "mmce"}.items():
         runs = of_loss(root, loss)
         assert len(runs) == 2 and found[method]["ECE %"].startswith(percent(eces(runs)))
-        assert found[method]["true error %"].startswith(percent([true_error(r) for r in runs]))
+        assert found[method]["true calibration error %"].startswith(percent([true_ce(r) for r in runs]))
         assert found[method]["ECE % + TS"].startswith(percent([scaled(r) for r in runs]))
     assert found["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
     assert all(float(row["error %"].split()[0]) < 50 for row in found.values()), "each loss has learned something"
@@ -120,7 +120,7 @@ def test_exponents_beside_those_of_the_paper(root, study):
 def test_weights_against_the_true_error(root, study):
     "Pearson's r over the test samples of the network of CE."
     def correlation(run, weight):
-        posterior = load_data("noisy_digits", seed=run.config.seed, **run.config.data_args).test.posterior
+        posterior = load_data("ambiguous_digits", seed=run.config.seed, **run.config.data_args).test.posterior
         preds = run.predictions("test")
         u = weight(LogProbs(preds.logits.double(), preds.target)).numpy()
         return np.corrcoef(u, (posterior - preds.probs).norm(dim=1))[0, 1]
@@ -140,7 +140,7 @@ def test_what_is_drawn_of_the_first_repetition(root, study):
     "Every test sample is in a histogram of its label's probability; the other repetitions do without."
     first, second = of_loss(root, "bsce_gra", gamma=2., beta=2.)
     kept = first.recorded("confidence_histogram")
-    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [697*15]*4
+    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [10_000]*4
     assert kept["wrong"][-1].sum() == (~first.predictions("test").hit).sum()
     assert first.config.recorders == ("gradient_norms", "confidence_histogram", "calibration_errors", "nll_breakdown")
     assert second.config.recorders == ("gradient_norms", "nll_breakdown")
@@ -157,7 +157,7 @@ def test_margins_are_of_the_trainings(root, study):
     found = rows(study, "as_the_paper_measures")
     for when, column in ("before", "ECE %"), ("after", "ECE % + TS"):
         lowest = finding(study, f"BSCE-GRA has the lowest ECE {when}")
-        assert lowest.kind == "paper" and lowest.effect.n_test == 697*15
+        assert lowest.kind == "paper" and lowest.effect.n_test == 10_000
         rival, = [m for m in RIVALS if f"the closest is {m};" in lowest.effect.note + ";"]
         theirs, ours = (float(found[m][column].split()[0]) for m in (rival, "BSCE-GRA, cross-validated"))
         assert lowest.effect.value == pytest.approx(theirs - ours, abs=.011)  # of two numbers with two digits
@@ -221,7 +221,7 @@ def test_what_the_paper_claims_and_what_it_does_not(study):
     chosen = finding(study, "with coefficients that each repetition has chosen BSCE-GRA has the lowest ECE after")
     assert chosen.kind == "ours"
     claims = [f for f in study.result.findings if f.kind == "paper"]
-    assert len(claims) > 20 and all(f.paper.startswith("Lin 2025, ") and f.data == "noisy_digits" for f in claims)
+    assert len(claims) > 20 and all(f.paper.startswith("Lin 2025, ") and f.data == "ambiguous_digits" for f in claims)
 
 
 def test_beside_the_paper(study):
@@ -249,7 +249,7 @@ def hypergradient(*args, of=hypergradient, **options):
 def test_one_repetition_on_real_images_with_wrong_identities(root):
     "No truth is known, and nothing but the algebra is decided."
     folder = run_with(STUDY, FAULTY, SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
-    assert not any("true error" in cell for cell in table(folder, "before_and_after")[0])
+    assert not any("true calibration error" in cell for cell in table(folder, "before_and_after")[0])
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {OPEN}
     assert finding(folder, "BSCE-GRA has the lowest ECE before").effect.n_test == 697
     assert finding(folder, "the gradient norm is BS^½").verdict == WRONG, "an identity of a paper"
