@@ -10,6 +10,7 @@ __all__ = ['KINDS', 'LOOKS', 'LEAST_SEEDS', 'Claim', 'decide', 'needs', 'to_deci
 import math
 import statistics
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -161,9 +162,17 @@ def _finding(claim, verdict, effect=None):
 def decide(
     claims,          # list of Claim, all of one study
     data:str='',     # data set of the claims that name none
+    keep=None,       # function (table, name), e.g. `Experiment.keep`; gets the table of `needs`
+    minutes:float=math.nan, # core-minutes of one more seed, for `needs`
 )->list[Finding]:    # in the same order
     "Decide claims together, with Holm's correction over each family: the claims of a paper, or ours, on a data set."
     claims = [replace(claim, data=claim.data or data) for claim in claims]
+    decided = _decide(claims)
+    if keep: keep(_table_of_needs(claims, decided, minutes), 'needs', index=False)
+    return decided
+
+def _decide(claims):
+    "Decide claims that name their data."
     families, found = {}, {}
     for claim in claims:
         if claim.kind == 'identity': found[id(claim)] = _finding(claim, _verdict_on_identity(claim))
@@ -201,18 +210,24 @@ def _decide_family(claims)->dict:
     return found
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #f7f6d428
+_COLUMNS = ['id', 'data', 'claim', 'verdict', 'unit', 'margin', 'seed_sd', 'test_error', 'seeds', 'n_test', 'smallest',
+            'needed', 'minutes']
+
 def needs(
     claims,           # list of Claim, as for `decide`
     data:str='',      # as for `decide`
     minutes:float=math.nan, # core-minutes of one more seed
 ):
     "Return a table of tested claims: margin, both errors, and the seeds or test samples that would decide a claim."
+    claims = [replace(claim, data=claim.data or data) for claim in claims]
+    return _table_of_needs(claims, _decide(claims), minutes)
+
+def _table_of_needs(claims, decided, minutes):
     import pandas as pd
-    claims = [replace(claim, data=claim.data or data) for claim in claims if claim.kind != 'identity']
-    verdicts = [finding.verdict for finding in decide(claims)]
-    size = {f: sum(_family(c) == f and v == OPEN for c, v in zip(claims, verdicts)) for f in set(map(_family, claims))}
-    rows = [_needs(claim, verdict, max(size[_family(claim)], 1), minutes) for claim, verdict in zip(claims, verdicts)]
-    return pd.DataFrame(rows)
+    tested = [(claim, finding.verdict) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
+    still_open = Counter(_family(claim) for claim, verdict in tested if verdict == OPEN)
+    rows = [_needs(claim, verdict, max(still_open[_family(claim)], 1), minutes) for claim, verdict in tested]
+    return pd.DataFrame(rows, columns=_COLUMNS)
 
 def _needs(claim, verdict, family, minutes):
     "Return one row of the table; `family` is the number of open claims that share the correction."
@@ -220,10 +235,11 @@ def _needs(claim, verdict, family, minutes):
     row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=worst.value,
                seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=claim.seeds,
                n_test=claim.n_test, smallest=claim.smallest)
-    if verdict != OPEN or claim.by_sample: return row | dict(needed='')
+    row |= dict(needed='', minutes=math.nan)
+    if verdict != OPEN or claim.by_sample: return row
     needed = _needed(worst, claim, family)
-    cost = dict(minutes=minutes*max(needed[0] - claim.seeds, 0)) if needed and minutes == minutes else {}
-    return row | dict(needed=_needed_text(needed, claim)) | cost
+    more = needed[0] - claim.seeds if needed else math.nan
+    return row | dict(needed=_needed_text(needed, claim), minutes=minutes*max(more, 0))
 
 def _is_decided(difference, claim, alpha):
     "Return True if a margin of this size is found, or found equivalent, with probability .8."
