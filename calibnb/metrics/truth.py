@@ -9,7 +9,6 @@ __all__ = ['TruthError', 'truth_error', 'resampled_truth_error', 'removed_share'
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 

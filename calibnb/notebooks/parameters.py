@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLANNED', 'read_declarations', 'check_seed', 'check_values', 'check_storable', 'read_value', 'parse_value',
            'join_dotted', 'read_notebook', 'parse_notebook', 'cells_tagged', 'notebook_parameters', 'PlannedValues',
-           'check_parameters', 'at_least', 'positive', 'one_of', 'only_full']
+           'check_parameters', 'at_least', 'seeds_of', 'positive', 'one_of', 'only_full']
 
 # %% ../../nbs/75_notebooks/01_parameters.ipynb #984d6fef
 import ast
@@ -268,6 +268,14 @@ def at_least(
     for name, limit in limits.items():
         if settings[name] < limit:
             raise ValueError(', '.join([f'{name}: {settings[name]}', f'want at least {limit}', why]).removesuffix(', '))
+
+def seeds_of(
+    seed:int,    # of the study
+    n_seeds:int, # number of repetitions, at most 100
+)->list[int]:
+    "Return the seeds of a study's repetitions, 100 seed + 0, 1, ...; more repetitions keep the first seeds."
+    if not 1 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 1 to 100')
+    return [100*seed + i for i in range(n_seeds)]
 
 def positive(settings:dict, *names, why:str=''):
     "Raise ValueError for a number that is not positive, or a list that is empty or contains such a number."

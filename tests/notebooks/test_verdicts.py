@@ -32,7 +32,7 @@ def share_decided(study, studies=STUDIES):
 
 
 def one_claim(rng, effect=0., seeds=5, seed_noise=1., test_noise=1., response=1., n_boot=100):
-    "A margin that varies with the seed, with the shared test samples, and with the response of each seed to the samples."
+    "A margin that varies with the seed, with the shared test samples, and with each seed's response to the samples."
     noise = seed_noise*rng.standard_normal(seeds) + response*rng.standard_normal(seeds)
     by_seed = effect + noise + test_noise*rng.standard_normal()
     resampled = by_seed + test_noise*rng.standard_normal((n_boot, 1)) + response*rng.standard_normal((n_boot, seeds))
