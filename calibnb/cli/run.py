@@ -43,6 +43,10 @@ def _add_run(commands):
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
+    run.add_argument('--until-decided', action='store_true',
+                     help='repeat studies with 5, 10 and 20 seeds, while more seeds are expected to decide claims')
+    run.add_argument('--dry-run', action='store_true',
+                     help='with --until-decided: only list the open claims, and what more seeds cost and are expected to decide')
     _add_plugin(run)
     run.set_defaults(flags=dict(timeout='--timeout'), paths=_paths_of_run)
     return run
@@ -52,6 +56,9 @@ def _run(args):
     from calibnb.processes.pool import check_timeout
     check_timeout(args.timeout)
     params = _pairs('-p', args.parameters)
+    if args.until_decided: return _run_until_decided(args, params)
+    if args.dry_run:
+        raise ValueError('--dry-run: belongs to --until-decided; for the plan of a study, give -p dry_run True')
     notebooks = [Notebook(name) for name in args.experiments]
     planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # check all before the first starts
     _check_root()
@@ -64,6 +71,24 @@ def _run(args):
             print(f'calibnb: {e}', file=sys.stderr)
             failed = 1
     return failed
+
+# %% ../../nbs/90_cli/02_run.ipynb #8eb067fe
+def _run_until_decided(args, params):
+    from calibnb.notebooks.execute import NotebookError
+    from calibnb.processes.pool import check_timeout
+    from calibnb.sweep.until_decided import until_decided
+    check_timeout(args.timeout)
+    if args.again or args.copy_to:
+        raise ValueError(f'{"--again" if args.again else "--copy-to"}: cannot be given with --until-decided')
+    if not args.dry_run: _check_root()
+    def progress(state): print(f'{state.notebook.path.stem}: {state.next} seeds', flush=True)
+    try: table = until_decided(args.experiments, params, timeout=args.timeout, dry_run=args.dry_run, progress=progress)
+    except NotebookError as e:
+        print(f'calibnb: {e}', file=sys.stderr)
+        return 1
+    names = dict(open='open claims', next='next look', expected='expected to decide', minutes='core-minutes')
+    print(table.rename(columns=names).to_string(index=False, float_format='{:.1f}'.format, na_rep='-'))
+    return 0
 
 # %% ../../nbs/90_cli/02_run.ipynb #0e945b82
 def _add_sweep(commands):

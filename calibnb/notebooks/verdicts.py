@@ -211,7 +211,7 @@ def _decide_family(claims)->dict:
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #f7f6d428
 _COLUMNS = ['id', 'data', 'claim', 'verdict', 'unit', 'margin', 'seed_sd', 'test_error', 'seeds', 'n_test', 'smallest',
-            'needed', 'minutes']
+            'needed', 'next', 'power', 'minutes']
 
 def needs(
     claims,           # list of Claim, as for `decide`
@@ -235,9 +235,11 @@ def _needs(claim, verdict, family, minutes):
     row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=worst.value,
                seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=claim.seeds,
                n_test=claim.n_test, smallest=claim.smallest)
-    row |= dict(needed='', minutes=math.nan)
+    row |= dict(needed='', next=math.nan, power=math.nan, minutes=math.nan)
     if verdict != OPEN or claim.by_sample: return row
     needed = _needed(worst, claim, family)
+    after = next((seeds for seeds in LOOKS if seeds > claim.seeds), None)
+    if after: row |= dict(next=after, power=_power(worst.with_seeds(after), claim, LOOKS[after]/family))
     more = needed[0] - claim.seeds if needed else math.nan
     return row | dict(needed=_needed_text(needed, claim), minutes=minutes*max(more, 0))
 
@@ -245,6 +247,16 @@ def _is_decided(difference, claim, alpha):
     "Return True if a margin of this size is found, or found equivalent, with probability .8."
     room = claim.smallest - abs(difference.value)
     return difference.detectable(alpha) <= abs(difference.value) or difference.detectable(.1) <= room
+
+def _power(difference, claim, alpha):
+    "Return the probability that a look decides the claim if the true margin is as observed; 0 if it is not known."
+    if not math.isfinite(difference.error): return 0.
+    if difference.error == 0: return 1.
+    size, error, cdf = abs(difference.value), difference.error, statistics.NormalDist().cdf
+    found = cdf((size - difference.half_width(1 - alpha))/error)
+    room = claim.smallest - difference.half_width(.9)
+    alike = cdf((room - size)/error) - cdf((-room - size)/error) if room > 0 else 0.
+    return max(found, alike)
 
 def _needed(difference, claim, family):
     "Return (seeds, factor of the test samples) that decide a claim, or None if nothing known does."
