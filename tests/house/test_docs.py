@@ -125,5 +125,10 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
               f"once: {holds} hold, {mixed} hold on some data sets only, {contradicted} contradicted, {alike} no "
               f"difference, {undecided} undecided")
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
+    study = nbformat.read(gallery/"cifar10"/"evidence.ipynb", 4)
+    texts = ["".join(out.data.get("text/markdown", "")) for cell in study.cells for out in cell.get("outputs", [])
+             if "data" in out]
+    headline, = [text for text in texts if text.startswith("For networks trained with cross-entropy")]
+    assert headline in readme, headline
     assert small in readme, small
     assert images in readme, images
