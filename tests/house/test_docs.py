@@ -8,7 +8,7 @@ from collections import Counter
 import nbformat
 from conftest import LATE, ROOT, forks, on_processes, write_notebook
 
-from calibnb.notebooks import CONTRADICTED, HOLDS, EQUIVALENT, OPEN
+from calibnb.notebooks import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
 from calibnb.notebooks.claims import MIXED, joint_verdict, read_verdicts
 
 sys.path.insert(0, str(ROOT/"docs"))
@@ -102,7 +102,13 @@ def test_no_link_of_the_site_leads_nowhere(tmp_path, monkeypatch):
 def counted(found):
     "Joint verdicts of claims of papers, each claim once."
     counts = Counter(joint_verdict(v["verdict"] for v in each) for each in found.values())
-    return sum(counts.values()), [counts[v] for v in (HOLDS, MIXED, CONTRADICTED, EQUIVALENT, OPEN)]
+    return sum(counts.values()), [counts[v] for v in (HOLDS, HOLDS_BUT_SMALL, MIXED, CONTRADICTED, EQUIVALENT, OPEN)]
+
+
+def sentence_of(counts):
+    holds, small, mixed, contradicted, equivalent, still_open = counts
+    return (f"{holds} hold, {small} hold by less than matters, {mixed} hold on some data sets only, {contradicted} are "
+            f"contradicted, {equivalent} compare equivalent methods, and {still_open} are open")
 
 
 def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
@@ -115,15 +121,13 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
     for path in gallery.glob("*.ipynb"):
         for key, n in nbformat.read(path, 4).metadata["findings"].items():
             others[key.partition(":")[0]] += n
-    n, (holds, mixed, contradicted, alike, undecided) = counted(on_small)
-    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: {holds} "
-             f"hold, {mixed} hold on some data sets only, {contradicted} are contradicted, {alike} show no difference "
-             f"and {undecided} are undecided; {others['ours']} observations of our own and {others['identity']} "
-             "identities are counted apart.")
-    n, (holds, mixed, contradicted, alike, undecided) = counted(on_images)
+    n, counts = counted(on_small)
+    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: "
+             f"{sentence_of(counts)}; {others['ours']} observations of our own and {others['identity']} identities "
+             "are counted apart.")
+    n, counts = counted(on_images)
     images = (f"Verdicts on {n} claims of papers, on CIFAR-10, SST and data with known probabilities, each counted "
-              f"once: {holds} hold, {mixed} hold on some data sets only, {contradicted} contradicted, {alike} no "
-              f"difference, {undecided} undecided")
+              f"once: {sentence_of(counts)}.")
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     study = nbformat.read(gallery/"cifar10"/"evidence.ipynb", 4)
     texts = ["".join(out.data.get("text/markdown", "")) for cell in study.cells for out in cell.get("outputs", [])
