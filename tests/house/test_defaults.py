@@ -706,7 +706,7 @@ ELSEWHERE = {
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
-                       "interval_dots forest_plot density risk_coverage"},
+                       "interval_dots forest_plot density risk_coverage label_points"},
 }
 
 
