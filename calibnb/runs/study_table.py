@@ -7,6 +7,7 @@ __all__ = ['CRITERIA', 'coefficient', 'run_summary', 'chosen_coefficients', 'run
            'read_study_table', 'votes_from_shares', 'debiased_squared_error']
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #1347a19e
+import json
 import re
 import warnings
 from collections import defaultdict
@@ -67,19 +68,21 @@ CRITERIA = 'calibration', 'refinement'
 def chosen_coefficients(
     runs,                          # runs of one loss on one data set
     criterion:str='calibration',   # or 'refinement'
+    kept=(),                       # summaries of the loss in a table, of which the runs are further seeds
 )->dict:                           # seed -> coefficient
     "Choose the coefficient of each seed; a seed without all coefficients takes the choice of the first complete seed."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
         named = coefficient(run.config)
         grid[run.config.seed][named and named[1]] = run
-    size = max(map(len, grid.values()))
+    size = max([len(of_seed) for of_seed in grid.values()] + [len(about['grid']) for about in kept])
     chosen = {}
     for seed in sorted(s for s, of_seed in grid.items() if len(of_seed) == size):
         preds = {c: run.predictions('val') for c, run in sorted(grid[seed].items(), key=str)}
         clusters = next(iter(grid[seed].values())).rows.get('val')
         chosen[seed] = choose_coefficient(preds, criterion, clusters) if size > 1 else next(iter(preds))
-    first = chosen[min(chosen)]
+    earlier = {about['seed']: about['coefficient'] for about in kept if criterion in about['chosen_by']}
+    first = earlier[min(earlier)] if earlier else chosen[min(chosen)]
     return {seed: chosen.get(seed, first) for seed in sorted(grid)}
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #3e0900a2
@@ -107,10 +110,12 @@ def loss_rows(
     runs,            # runs of one loss on one data set
     calibrators=(),  # for every chosen run, e.g. ['temperature']
     further=(),      # more calibrators, for the runs chosen by the criterion 'calibration'
+    kept=(),         # summaries of the loss in a table, of which the runs are further seeds
 )->list[tuple]:
     "Return the rows of all runs of a loss; `chosen_by` names the criteria that chose a run."
-    choices = {criterion: chosen_coefficients(runs, criterion) for criterion in CRITERIA}
-    grid = sorted({named[1] for run in runs if (named := coefficient(run.config))})
+    choices = {criterion: chosen_coefficients(runs, criterion, kept) for criterion in CRITERIA}
+    tried = {named[1] for run in runs if (named := coefficient(run.config))}
+    grid = sorted(tried.union(*(about['grid'] for about in kept)))
     rows = []
     for run in runs:
         named = coefficient(run.config)
@@ -120,6 +125,13 @@ def loss_rows(
     return rows
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #ba9f1c60
+_NAMED_BY = 'loss', 'option', 'coefficient', 'learned', 'seed', 'calibrator', 'severity'
+
+def _with_rows(rows, more):
+    "Return the rows, replaced or followed by those of `more`."
+    def name(about): return json.dumps([about.get(k) for k in _NAMED_BY], sort_keys=True)
+    return list(({name(about): (about, found) for about, found in [*rows, *more]}).values())
+
 @dataclass
 class StudyTable:
     "The stored table of a study: samples of data sets, human votes, and measures."
@@ -132,6 +144,16 @@ class StudyTable:
         if name not in self.votes: return None
         votes = self.votes[name].double()
         return votes/votes.sum(1, keepdim=True)
+
+    def add(self, other:'StudyTable'):
+        "Add the rows of another table; a row of the same run and calibrator replaces the earlier one."
+        for name, rows in other.samples.items():
+            known = self.samples.get(name, rows)[0][1].target
+            if not torch.equal(known, rows[0][1].target):
+                raise ValueError(f'other: the test labels of {name} are not those of this table, want the same test samples')
+            self.samples[name] = _with_rows(self.samples.get(name, []), rows)
+        for name, rows in other.measures.items(): self.measures[name] = _with_rows(self.measures.get(name, []), rows)
+        self.votes.update(other.votes)
 
     def save(self, folder):
         "Write the files of the table into a folder; other files in the folder are not changed."

@@ -144,7 +144,7 @@ WRONG = dict(  # experiment -> (values, message)
     audit=[(dict(kind="odds"), "kind: 'odds'"), (dict(n_bins=0), "n_bins: 0"), (dict(val_file="v.npz"), "file: empty"),
            (dict(calibrators=["ets+iso"]), "calibrator: 'ets+iso', then: 'iso' is not known")],
     calibratability=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=19), "epochs: 19"), (dict(resamples=1), "resamples: 1"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=19), "epochs: 19"), (dict(resamples=1), "resamples: 1"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(least_ratio=0.0), "least_ratio: 0.0"),
         (dict(data="mnist"), "data: 'mnist'"), (dict(data="svhn"), "set quick to False"),
         (dict(model="resnet110"), "set quick to False"), (dict(quick=False, model="vgg16"), "model: 'vgg16'"),
@@ -152,9 +152,9 @@ WRONG = dict(  # experiment -> (values, message)
     evidence=[
         (dict(n_boot=49), "n_boot: 49"), (dict(after="best"), "after: 'best'"),
         (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),
-        (dict(quick=False, table="here"), "leave table out"), (dict(sesoi_rank=0.0), "sesoi_rank: 0.0")],
+        (dict(quick=False, table="made_up"), "leave table out"), (dict(sesoi_rank=0.0), "sesoi_rank: 0.0")],
     loss_comparison=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(paper="lin2025"), "paper: 'lin2025'"),
         (dict(data="mnist"), "data: 'mnist'"), (dict(data="svhn"), "set quick to False"),
         (dict(quick=False, paper="loss_study", data="svhn"), "the loss study has cifar10"),
@@ -162,21 +162,21 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(others=["brier", "mblss"]), "others: loss: 'mblss' is not known; did you mean 'mbls'")],
     loss_geometry=[(dict(gammas=[]), "gammas: "), (dict(gammas=[0.0]), "gammas: "), (dict(points=99), "points: 99")],
     meta_regularization=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"), (dict(scope="all"), "scope: 'all'"),
         (dict(bandwidth=0.0), "bandwidth: 0.0"), (dict(meta_lr=0.0), "meta_lr: 0.0"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(least_gamma=0.0), "least_gamma: 0.0")],
     nll_overfitting=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=19), "epochs: 19"), (dict(gammas=[0.0]), "gammas: "),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=19), "epochs: 19"), (dict(gammas=[0.0]), "gammas: "),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(sesoi_norm=0.0), "sesoi_norm: 0.0"),
         (dict(sesoi_epochs=0.0), "sesoi_epochs: 0.0"), (dict(sesoi_temperature=0.0), "sesoi_temperature: 0.0")],
     report=[(dict(least=0), "least: 0")],
     shift=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9"), (dict(members=1), "members: 1"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"), (dict(members=1), "members: 1"),
         (dict(kinds=["smog"]), "kinds: 'smog'"), (dict(gamma=0.0), "gamma: 0.0"),
         (dict(sesoi_auroc=0.0), "sesoi_auroc: 0.0")],
     toy_gaussian=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=0), "epochs: 0"), (dict(lr=0.0), "lr: 0.0"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=0), "epochs: 0"), (dict(lr=0.0), "lr: 0.0"),
         (dict(gammas=[0.0]), "gammas: "), (dict(betas=[1.0]), "betas: "), (dict(betas=[.5, 1., 2.]), "betas: "),
         (dict(distance="l1"), "distance: 'l1'"), (dict(sesoi=0.0), "sesoi: 0.0")],
     train=[
@@ -185,7 +185,7 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(model="resnet"), "model"), (dict(data="cifar"), "data"),
         (dict(loss="focal", loss_args=dict(gamma=-1)), "gamma: -1")],
     weighted_gradients=[
-        (dict(n_seeds=0), "n_seeds: 0"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
+        (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"), (dict(quick_data="mnist"), "quick_data: 'mnist'"),
         (dict(model="mlp"), "model: 'mlp'"), (dict(model="resnet110"), "set quick to False"),
         (dict(sesoi_r=0.0), "sesoi_r: 0.0"), (dict(sesoi_cost=-0.1), "sesoi_cost: -0.1")],
