@@ -25,7 +25,8 @@ FILE = ROOT/"nbs"/"plans.csv"
 
 DATA_NAMES = dict(
     cifar10="CIFAR-10", cifar100="CIFAR-100", svhn="SVHN", tiny_imagenet="Tiny-ImageNet", sst="SST",
-    imagefolder="ImageNet", noisy_digits="noisy digits", gaussians="five Gaussians") | {"20newsgroups": "20 Newsgroups"}
+    imagefolder="ImageNet", noisy_digits="noisy digits",
+    ambiguous_digits="ambiguous digits", gaussians="five Gaussians") | {"20newsgroups": "20 Newsgroups"}
 MODEL_NAMES = dict(
     resnet18="ResNet-18", resnet32="ResNet-32", resnet50="ResNet-50", resnet110="ResNet-110", vgg16="VGG-16",
     wide_resnet="Wide-ResNet-26-10", densenet121="DenseNet-121", text_cnn="1-D CNN", tree_lstm="Tree-LSTM",

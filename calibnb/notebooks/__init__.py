@@ -6,13 +6,13 @@
 __all__ = []
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #de0185a3
+import warnings
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
+_attached, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'experiment': [
-        'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT',
-        'OPEN', 'findings_table',
-        'effect_text', 'count_verdicts', 'show_markdown'
+        'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN',
+        'findings_table', 'effect_text', 'count_verdicts', 'show_markdown'
     ],
     'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide', 'needs'],
     'claims': ['claim_of_paper', 'paper_claims'],
@@ -22,3 +22,10 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'code_hash', 'describe'
     ],
 })
+
+_RENAMED = {'NO_DIFFERENCE': 'EQUIVALENT', 'UNDECIDED': 'OPEN'}
+
+def __getattr__(name):
+    if name not in _RENAMED: return _attached(name)
+    warnings.warn(f'calibnb.notebooks.{name} is now {_RENAMED[name]}', DeprecationWarning, stacklevel=2)
+    return _attached(_RENAMED[name])

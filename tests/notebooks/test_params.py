@@ -258,6 +258,8 @@ def test_earlier_names_work_and_say_what_replaces_them(tmp_path):
         assert params.declared("seed: int = 0") == dict(seed=(int, 0))
     with pytest.warns(DeprecationWarning, match=r"use Notebook\(notebook\).plan"):
         assert notebooks.plan_notebook(path, dict(seed=2)) == (path, dict(seed=2))
+    with pytest.warns(DeprecationWarning, match="UNDECIDED is now OPEN"):
+        assert notebooks.UNDECIDED == "open"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         folder = notebooks.notebook_folder(path, dict(seed=2), tmp_path)
