@@ -274,7 +274,7 @@ def write_paper_pages(
 
 _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the paper. Our notebooks test the claims '
                 'and draw the figures. Every figure here shows a *quick run*: small data and a small network, trained '
-                'in a minute or two. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
+                'in minutes. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
                 'has the data and networks of the paper; the command below a figure starts it.\n\n'
                 '*Digits* are the images of scikit-learn, averaged to 4×4 pixels. *Ambiguous digits* are 8×8 '
                 'images of two digits that are blended with a random weight; the label is one of the two digits, with a '

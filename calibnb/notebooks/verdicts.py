@@ -224,16 +224,18 @@ def needs(
 
 def _table_of_needs(claims, decided, minutes):
     import pandas as pd
-    tested = [(claim, finding.verdict) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
-    still_open = Counter(_family(claim) for claim, verdict in tested if verdict == OPEN)
-    rows = [_needs(claim, verdict, max(still_open[_family(claim)], 1), minutes) for claim, verdict in tested]
+    tested = [(claim, finding) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
+    still_open = Counter(_family(claim) for claim, finding in tested if finding.verdict == OPEN)
+    rows = [_needs(claim, finding, max(still_open[_family(claim)], 1), minutes) for claim, finding in tested]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
-def _needs(claim, verdict, family, minutes):
+def _needs(claim, finding, family, minutes):
     "Return one row of the table; `family` is the number of open claims that share the correction."
-    worst = min((Difference.of(rows) for rows in claim.margins.values()), key=lambda difference: difference.value)
+    verdict = finding.verdict
+    seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # those that decided
+    worst = min((Difference.of(rows[:, :seeds]) for rows in claim.margins.values()), key=lambda d: d.value)
     row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=worst.value,
-               seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=claim.seeds,
+               seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=seeds,
                n_test=claim.n_test, smallest=claim.smallest)
     row |= dict(needed='', next=math.nan, power=math.nan, minutes=math.nan)
     if verdict != OPEN or claim.by_sample: return row
