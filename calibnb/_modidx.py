@@ -3563,6 +3563,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                               'calibnb/sweep/typed.py'),
                                      'calibnb.sweep.typed.UniqueKeyLoader.construct_mapping': ( '85_sweep/typed.html#uniquekeyloader.construct_mapping',
                                                                                                 'calibnb/sweep/typed.py'),
+                                     'calibnb.sweep.typed.UniqueKeyLoader.resolve': ( '85_sweep/typed.html#uniquekeyloader.resolve',
+                                                                                      'calibnb/sweep/typed.py'),
                                      'calibnb.sweep.typed._read_yaml': ('85_sweep/typed.html#_read_yaml', 'calibnb/sweep/typed.py'),
                                      'calibnb.sweep.typed._spec_of_file': ('85_sweep/typed.html#_spec_of_file', 'calibnb/sweep/typed.py'),
                                      'calibnb.sweep.typed.typed_spec': ('85_sweep/typed.html#typed_spec', 'calibnb/sweep/typed.py')},

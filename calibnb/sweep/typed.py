@@ -44,6 +44,12 @@ class UniqueKeyLoader(yaml.SafeLoader):
             raise ValueError(f'{name} is given twice in the settings that begin in line {line}; leave one out')
         return super().construct_mapping(node, deep)
 
+    def resolve(self, kind, value, implicit):
+        "A range such as 5:10 is text; YAML 1.1 reads it as minutes and seconds, 310."
+        tag = super().resolve(kind, value, implicit)
+        is_time = kind is yaml.ScalarNode and ':' in value and tag in ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
+        return 'tag:yaml.org,2002:str' if is_time else tag
+
 def _read_yaml(path):
     if not Path(path).is_file(): raise ValueError(f'sweep: {path} is not there')
     with naming(path, 'sweep'):

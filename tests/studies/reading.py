@@ -73,9 +73,13 @@ def true_ce(run):
     "Return, in percent, the root of the calibration part of the squared distance to the true probabilities."
     posterior = load_data(run.config.data, seed=run.config.seed, **run.config.data_args).test.posterior
     conf, pred = run.predictions("test").probs.double().max(1)
-    gap = (posterior.gather(1, pred[:, None])[:, 0] - conf).numpy()[np.argsort(conf.numpy(), kind="stable")]
-    bins = np.array_split(gap, 20)
-    return 100*np.sqrt(max(0, sum(len(b)*(b.mean()**2 - b.var(ddof=0)/(len(b) - 1)) for b in bins)/len(gap)))
+    return 100*np.sqrt(max(0, calibration_part(conf.numpy(), posterior.gather(1, pred[:, None])[:, 0].numpy())))
+
+
+def calibration_part(conf, truth):
+    "The part of the squared distance that a function of the confidence could remove, from 20 bins of equal mass."
+    bins = np.array_split((truth - conf)[np.argsort(conf, kind="stable")], 20)
+    return sum(len(b)*(b.mean()**2 - b.var(ddof=0)/(len(b) - 1)) for b in bins)/len(conf)
 
 
 OPENED = "experiment = Experiment("
