@@ -2547,6 +2547,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                'calibnb.plots._lightness': ('plots.html#_lightness', 'calibnb/plots.py'),
                                'calibnb.plots._overlap': ('plots.html#_overlap', 'calibnb/plots.py'),
                                'calibnb.plots._places': ('plots.html#_places', 'calibnb/plots.py'),
+                               'calibnb.plots._rows_of_claims': ('plots.html#_rows_of_claims', 'calibnb/plots.py'),
                                'calibnb.plots._shade': ('plots.html#_shade', 'calibnb/plots.py'),
                                'calibnb.plots._strength': ('plots.html#_strength', 'calibnb/plots.py'),
                                'calibnb.plots._table_with_intervals': ('plots.html#_table_with_intervals', 'calibnb/plots.py'),

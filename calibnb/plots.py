@@ -275,22 +275,39 @@ def interval_dots(
 # %% ../nbs/35_plots.ipynb #0c204f94
 _verdicts = {'holds': green, 'holds, smaller than matters': green, 'contradicted here': vermillion, 'equivalent': blue}
 
+_DATA_MARKERS = 'o', 's', '^', 'v', 'P', 'X'
+
+def _rows_of_claims(findings):
+    "Group findings on the same claim, asked on different data sets: one list for each row."
+    rows = []
+    for finding in findings:
+        def shares(row): return row[0].claim == finding.claim and all(f.data != finding.data for f in row)
+        row = next((row for row in rows if shares(row)), None)
+        if row is None: rows.append([finding])
+        else: row.append(finding)
+    return rows
+
 def forest_plot(
     ax,        # height about .4 inches for each claim
-    findings,  # objects with claim, kind, verdict and effect; findings without an effect are left out
+    findings,  # objects with claim, kind, verdict, data and effect; findings without an effect are left out
 ):
-    "Draw the margin of each claim with its interval; a positive margin supports the claim."
+    "Draw the margin of each claim with its interval, a row per claim; a positive margin supports the claim."
     tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
-    kinds = {f.kind for f in tested}
-    labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f in tested]
-    height = np.array([1.5 + label.count('\n') for label in labels])  # in lines of a label
+    rows = _rows_of_claims(tested)
+    kinds, sets = {f.kind for f in tested}, list(dict.fromkeys(f.data for f in tested))
+    shown_sets = sets if len(sets) > 1 else []
+    labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f, *_ in rows]
+    height = np.array([max(1.5 + label.count('\n'), .7 + .8*len(row)) for label, row in zip(labels, rows)])  # in lines
     center = height.cumsum() - height/2
+    drawn = [(y + .8*(i - (len(row) - 1)/2), finding) for y, row in zip(center, rows) for i, finding in enumerate(row)]
     ax.axvspan(-1, 1, color='#ececec', lw=0, zorder=0)
     ax.axvline(0, color='k', lw=.8)
-    for y, finding in zip(center, tested):
+    for y, finding in drawn:
         effect, color = finding.effect, _verdicts.get(finding.verdict, grey)
         if effect.interval: ax.plot([v/effect.sesoi for v in effect.interval], [y, y], color=color, lw=2.2)
-        ax.plot(effect.value/effect.sesoi, y, 'o' if finding.kind == 'paper' else 'D', color=color, ms=6)
+        of_kind = 'o' if finding.kind == 'paper' else 'D'
+        marker = _DATA_MARKERS[shown_sets.index(finding.data) % len(_DATA_MARKERS)] if shown_sets else of_kind
+        ax.plot(effect.value/effect.sesoi, y, marker, color=color, ms=6)
     ax.set_xscale('symlog', linthresh=1, linscale=.6)
     ax.xaxis.set_major_formatter('{x:g}')
     ax.set(yticks=center, ylim=(height.sum(), 0))
@@ -300,8 +317,11 @@ def forest_plot(
                   'adjusted for the number of claims, like the verdicts', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
-    handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='o', lw=2.2, label=v) for v in present]
-    ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, len(handles)))
+    handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if shown_sets else 'o', lw=2.2, label=v)
+               for v in present]
+    handles += [mpl.lines.Line2D([], [], color='k', marker=marker, ls='', label=name)
+                for name, marker in zip(shown_sets, _DATA_MARKERS*len(shown_sets))]
+    ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, min(4, len(handles))))
 
 # %% ../nbs/35_plots.ipynb #a0975219
 def density(
