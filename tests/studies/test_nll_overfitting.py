@@ -14,7 +14,7 @@ STUDY, SETTINGS = "nll_overfitting", dict(n_seeds=2, epochs=20)
 MINIMISER = "the minimiser of focal loss"
 
 
-def of(root, loss, data="digits", **options):
+def of(root, loss, data="ambiguous_digits", **options):
     return with_loss(root, STUDY, loss, data, **options)
 
 
@@ -72,7 +72,7 @@ def test_claims_of_the_table(root, study):
     nearer = [from_one(a) - from_one(b) for a, b in zip(ce, focal)]
     assert margin(study, "the temperature of FL-3 is nearer") == pytest.approx(np.mean(nearer))
     best = finding(study, "FL-3 has the lowest ECE of the five")
-    assert (best.id, best.data) == ("mukhoti-19", "digits")
+    assert (best.id, best.data) == ("mukhoti-19", "ambiguous_digits")
     assert best.paper.startswith("Mukhoti 2020, Section 4, Table 1")
     others = [loss for loss in LOSSES.values() if loss != "focal"]
     differences = [eces(of(root, loss)).mean() - eces(focal).mean() for loss in others]
@@ -122,9 +122,9 @@ def test_what_the_paper_says_and_what_it_does_not(study):
 
 def test_one_repetition_with_known_probabilities_and_another_minimiser(root):
     wrong = "def binary_focal_argmin(v, g, of=binary_focal_argmin): return of(v, 3. - g)"
-    folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1, quick_data="ambiguous_digits"), root)
+    folder = run_with(STUDY, wrong, SETTINGS | dict(n_seeds=1), root)
     assert finding(folder, MINIMISER).verdict == WRONG
-    run, = of(root, "ce", data="ambiguous_digits")
+    run = of(root, "ce")[0]
     assert rows(folder, "last_epoch")["CE"]["true calibration error %"] == f"{true_ce(run):.2f}"
     assert finding(folder, "FL-3 ends with a lower ECE").effect.n_test == 10_000
 
