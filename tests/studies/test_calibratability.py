@@ -108,7 +108,7 @@ def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, streng
 def test_low_confidences(root, study):
     "Of the loss and the calibrator that decide: mean confidence less accuracy below one half."
     found = finding(study, "where the confidence is low")
-    label = found.effect.note.split("the closest is ")[1].split(";")[0]
+    label = found.effect.note.split("the smallest margin is against ")[1].split(";")[0]
     family, scaled = label.split(",")[0], label.endswith("+ TS")
     loss, option = {"LS": ("label_smoothing", "eps"), "L1": ("lp_norm", "alpha"), "FL": ("focal", "gamma")}[family]
     text = rows(study, "coefficients")[f"{family}, once"]["median (each repetition) of the grid"]

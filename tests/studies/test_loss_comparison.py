@@ -12,6 +12,7 @@ from yours import forget
 
 from calibnb.metrics import debiased_ece
 from calibnb.notebooks import Notebook
+from calibnb.notebooks.parameters import seeds_of
 from calibnb.runs import choose_coefficient
 
 STUDY, SETTINGS = "loss_comparison", dict(n_seeds=2, epochs=10)
@@ -20,7 +21,7 @@ NEWER = {"mbls": "MbLS", "acls": "ACLS", "max_sup": "MaxSup", "logit_norm": "Log
 NETWORKS = {"MLP 128-128": [128, 128], "MLP 32": [32]}
 
 
-def of(root, loss, hidden=(128, 128), n_train=700, **options):
+def of(root, loss, hidden=(128, 128), n_train=2000, **options):
     "Return the trainings of a loss on a network, by seed."
     return [r for r in with_loss(root, STUDY, loss, **options)
             if r.config.model_args["hidden"] == list(hidden) and r.config.data_args["n_train"] == n_train]
@@ -72,7 +73,7 @@ def test_newer_losses_have_a_row_on_the_first_network(root, study):
     assert not any((second, label) in rows for label in NEWER.values())
     for loss, label in NEWER.items():
         runs = of(root, loss)
-        assert not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=150)
+        assert not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=500)
         assert_in_the_table(rows[first, label], runs)
         sizes = [r.predictions("test").logits.abs().mean().item() for r in runs]
         assert rows[first, label]["mean |logit|"].startswith(percent(sizes))
@@ -85,16 +86,16 @@ def test_numbers_over_the_coefficients_are_of_the_trainings(root, study):
     head, *rows = table(study, "coefficients")
     assert head == ["loss", "training samples", "ECE %", "accuracy %"] and len(rows) == 2*(4 + 3 + 3)
     found = {(loss, int(n)): numbers for loss, n, *numbers in rows}
-    for n in 150, 700:
+    for n in 500, 2000:
         runs = of(root, "lp_norm", n_train=n, alpha=.01)
         assert found["L1-0.01", n] == [percent(eces(runs)), percent([accuracy_percent(r) for r in runs])]
 
 
 def test_the_test_set_does_not_change_with_the_training_set(root, study):
     for loss, options in ("ce", {}), ("focal", dict(gamma=1.)):
-        few, all_ = (of(root, loss, n_train=n, **options)[1] for n in (150, 700))
-        assert [len(r.rows["train"]) for r in (few, all_)] == [150, 700]
-        assert torch.equal(few.rows["train"], all_.rows["train"][:150])
+        few, all_ = (of(root, loss, n_train=n, **options)[1] for n in (500, 2000))
+        assert [len(r.rows["train"]) for r in (few, all_)] == [500, 2000]
+        assert torch.equal(few.rows["train"], all_.rows["train"][:500])
         for part in "val", "test":
             assert torch.equal(few.rows[part], all_.rows[part])
             assert torch.equal(few.predictions(part).target, all_.predictions(part).target)
@@ -102,7 +103,7 @@ def test_the_test_set_does_not_change_with_the_training_set(root, study):
 
 def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
     claim = "entropy regularisation, its coefficient chosen, lowers"
-    deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, claim).effect.note]
+    deciding, = [n for n in NETWORKS if f"the smallest margin is against {n}" in finding(study, claim).effect.note]
     hidden = NETWORKS[deciding]
     gains = eces(of(root, "ce", hidden)) - eces(chosen(root, hidden, "entropy", "alpha", (.1, .5)))
     assert margin(study, claim) == pytest.approx(.5 - gains.mean())
@@ -110,15 +111,15 @@ def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
 
 def test_a_coefficient_is_carried_over(root, study):
     "From the validation samples of the largest training set to the test samples of the smallest."
-    runs = {(n, g): of(root, "focal", n_train=n, gamma=g) for n in (150, 700) for g in (1., 3., 5.)}
+    runs = {(n, g): of(root, "focal", n_train=n, gamma=g) for n in (500, 2000) for g in (1., 3., 5.)}
 
     def ece_of_the_best(n, i):
         "ECE on the fewest samples, with the coefficient that n samples prefer."
         val = {g: runs[n, g][i].predictions("val") for g in (1., 3., 5.)}
         best = min(val, key=lambda g: debiased_ece(val[g].probs, val[g].target))
-        return eces(runs[150, best])[i]
-    costs = [ece_of_the_best(700, i) - ece_of_the_best(150, i) for i in range(2)]
-    assert margin(study, "FL: the best coefficient for 700") == pytest.approx(np.mean(costs))
+        return eces(runs[500, best])[i]
+    costs = [ece_of_the_best(2000, i) - ece_of_the_best(500, i) for i in range(2)]
+    assert margin(study, "FL: the best coefficient for 2,000") == pytest.approx(np.mean(costs))
 
 
 def test_margins_are_of_the_trainings(root, study):
@@ -130,7 +131,7 @@ def test_margins_are_of_the_trainings(root, study):
             ("so does entropy regularisation", confidence, "entropy", dict(alpha=.5))):
         def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
         margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
-        deciding, = [n for n in NETWORKS if f"the closest is {n}" in finding(study, start).effect.note]
+        deciding, = [n for n in NETWORKS if f"the smallest margin is against {n}" in finding(study, start).effect.note]
         assert margin(study, start) == pytest.approx(margins[deciding])
     assert margin(study, "the ECE depends on the coefficient") > 0
     parts = {}
@@ -139,7 +140,7 @@ def test_margins_are_of_the_trainings(root, study):
         for name, measure, sesoi in ("|logit|", size, .5), ("confidence", confidence, .5):
             parts[f"{name}, {network}"] = np.mean([measure(a) - measure(b) for a, b in zip(ce, l1)])/sesoi
     both = finding(study, "L1 with a chosen coefficient has a smaller mean |logit|")
-    deciding, = [name for name in parts if f"the closest is {name}" in both.effect.note]
+    deciding, = [name for name in parts if f"the smallest margin is against {name}" in both.effect.note]
     assert both.id == "lossstudy-08" and both.effect.value == pytest.approx(parts[deciding], rel=1e-4)
 
 
@@ -162,6 +163,7 @@ def test_a_position_is_that_in_the_grid_of_sizes():
     names = Notebook(STUDY).plan(dict(quick=False, data="cifar10"))
     names["best"] = {("LS", 5_000): {0: .02, 1: .25}, ("L1", 5_000): {0: .02, 1: .1}, ("FL", 5_000): {0: 9., 1: 1.}}
     grids, = [cell for cell in cells if "grids_of_sizes = dict(grids)" in cell]
+    names["seeds_of"] = seeds_of
     exec(grids.split("families = dict(")[0], names)
     names |= dict(seeds=[0, 1], grid=lambda family: names["grids"][family], np=np)
     tree = ast.parse("\n".join(cells))

@@ -61,7 +61,7 @@ def test_the_report_is_of_the_runs(root, few):
     found = finding(folder, "table 1: CE has the lowest ECE as trained")
     leads = {"FL-3": [ece_percent(fl) - ece_percent(ce) for ce, fl in zip(few[:2], focal)],
              "LS-0.05, mode off_target": [ece_percent(few[-1]) - ece_percent(few[0])]}
-    of_rival, = [lead for name, lead in leads.items() if f"the closest is {name};" in found.effect.note]
+    of_rival, = [lead for name, lead in leads.items() if f"the smallest margin is against {name};" in found.effect.note]
     assert found.effect.value == pytest.approx(sum(of_rival)/len(of_rival))
     assert f"n = {len(of_rival)} seed" in found.effect.note
     for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():

@@ -89,14 +89,15 @@ def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
 
 def test_each_repetition_chooses_on_its_validation_samples(root, study):
     "By the calibration error for what is compared before temperature scaling, by refinement for what is after it."
-    grid = {gamma: of_loss(root, "dual_focal", gamma=gamma) for gamma in (1., 3., 5.)}
+    grid = {(gamma, beta): of_loss(root, "bsce", gamma=gamma, beta=beta) for gamma in (1., 2., 4.) for beta in (1., 2.)}
 
     def chosen(i, criterion):
-        preds = {gamma: runs[i].predictions("val") for gamma, runs in grid.items()}
-        return f"γ {choose_coefficient(preds, criterion, clusters=grid[1.][i].rows['val']):g}"
+        preds = {variant: runs[i].predictions("val") for variant, runs in grid.items()}
+        best = choose_coefficient(preds, criterion, clusters=grid[1., 1.][i].rows["val"])
+        return "γ {:g}, β {:g}".format(*best)
     cells = {}
     for when, criterion in {"before TS": "calibration", "after TS": "refinement"}.items():
-        row, = [r for r in table(study, "choices") if r[:2] == ["DFL", when]]
+        row, = [r for r in table(study, "choices") if r[:2] == ["BSCE", when]]
         cells[when] = row[3:]
         assert cells[when] == [chosen(i, criterion) for i in range(2)]
     assert cells["before TS"] != cells["after TS"], "or the test could not see them swapped"
@@ -152,13 +153,13 @@ def test_margins_are_of_the_trainings(root, study):
     losses = {"FLSD": [of_loss(root, "flsd"), of_loss(root, "flsd_gra")],
               "DFL": [of_loss(root, f"dual_focal{way}", gamma=5.) for way in ("", "_gra")]}
     lower = {m: eces(plain).mean() - eces(gradients).mean() for m, (plain, gradients) in losses.items()}
-    deciding, = [m for m in lower if f"the closest is {m}" in both.effect.note]
+    deciding, = [m for m in lower if f"the smallest margin is against {m}" in both.effect.note]
     assert both.id == "lin-20" and both.effect.value == pytest.approx(lower[deciding])
     found = rows(study, "as_the_paper_measures")
     for when, column in ("before", "ECE %"), ("after", "ECE % + TS"):
         lowest = finding(study, f"BSCE-GRA has the lowest ECE {when}")
         assert lowest.kind == "paper" and lowest.effect.n_test == 10_000
-        rival, = [m for m in RIVALS if f"the closest is {m};" in lowest.effect.note + ";"]
+        rival, = [m for m in RIVALS if f"the smallest margin is against {m};" in lowest.effect.note + ";"]
         theirs, ours = (float(found[m][column].split()[0]) for m in (rival, "BSCE-GRA, cross-validated"))
         assert lowest.effect.value == pytest.approx(theirs - ours, abs=.011)  # of two numbers with two digits
 
@@ -186,19 +187,22 @@ def test_the_margin_of_overconfidence_is_of_the_trainings(root, study):
     assert margin(study, "CE leaves the network overconfident") == pytest.approx(lean, abs=1e-4)
     surer = [confidence_percent(runs) - confidence_percent(of_loss(root, loss)) for loss in ("flsd", "flsd_gra")]
     assert margin(study, "each weight makes the network less confident than CE") <= min(surer) + 1e-4
-    gentle, strong = (confidence_percent(of_loss(root, f"bsce{way}", gamma=2., beta=2.)) for way in ("", "_gra"))
-    assert margin(study, "BSCE-GRA is less confident than BSCE") == pytest.approx(gentle - strong, abs=1e-4)
+    variants = [dict(gamma=gamma, beta=beta) for gamma in (1., 2., 4.) for beta in (1., 2.)]
+    lower = [confidence_percent(of_loss(root, "bsce", **v)) - confidence_percent(of_loss(root, "bsce_gra", **v))
+             for v in variants]
+    assert margin(study, "BSCE-GRA is less confident than BSCE") == pytest.approx(min(lower), abs=1e-4)
 
 
 def test_margins_over_the_exponents_are_of_the_trainings(root, study):
     "Of the step, and of the end of the map, that the finding names."
     found = finding(study, "the mean confidence falls as the exponent grows")
-    loss, low, beta, high = re.search(r"closest is ([\w-]+), γ (\d), β (\d) to (\d)", found.effect.note).groups()
+    step = re.search(r"smallest margin is against ([\w-]+), γ (\d), β (\d) to (\d)", found.effect.note)
+    loss, low, beta, high = step.groups()
     name = {"BSCE": "bsce", "BSCE-GRA": "bsce_gra"}[loss]
     less, more = (confidence_percent(of_loss(root, name, gamma=float(g), beta=float(beta))) for g in (low, high))
     assert found.effect.value == pytest.approx(less - more, abs=1e-4)
     found = finding(study, "the ECE of BSCE-GRA is least at an exponent between")
-    end = float(re.search(r"closest is γ (\d)", found.effect.note)[1])
+    end = float(re.search(r"smallest margin is against γ (\d)", found.effect.note)[1])
     at_end, inside = (eces(of_loss(root, "bsce_gra", gamma=g, beta=2.)).mean() for g in (end, 2.))
     assert found.effect.value == pytest.approx(at_end - inside)
 
@@ -210,7 +214,8 @@ def test_the_margin_of_the_gradient_norms_is_of_the_last_epoch(root, study):
         return np.mean([np.corrcoef(k["norm"][-1].double(), k["brier"][-1].double())[0, 1] for k in kept])
     found = finding(study, "with BSCE-GRA the gradient norm follows")
     assert found.id == "lin-17"
-    rival = ("flsd", {}) if "the closest is FLSD" in found.effect.note else ("dual_focal", dict(gamma=5.))
+    focal = "the smallest margin is against FLSD" in found.effect.note
+    rival = ("flsd", {}) if focal else ("dual_focal", dict(gamma=5.))
     lead = correlation("bsce_gra", gamma=2., beta=2.) - correlation(rival[0], **rival[1])
     assert found.kind == "paper" and found.effect.value == pytest.approx(lead)
 
