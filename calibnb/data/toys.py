@@ -121,7 +121,7 @@ def noisy_digits(
 def ambiguous_digits(
     seed:int,              # random split, pairs, weights and labels
     steepness:float=8.,    # k: a larger k makes the labels less random
-    n_train:int=2000,      # blends of 700 base images; a smaller number changes neither val nor test
+    n_train:int=2000,      # blends of 700 base images; fewer are the first of 2,000
     n_val:int=4000,        # blends of 400 base images, less `n_meta`
     n_test:int=10_000,     # blends of 697 base images
     n_meta:int=0,          # validation blends to use as meta_val
@@ -138,7 +138,7 @@ def ambiguous_digits(
         generator = torch.Generator().manual_seed(seed + (i + 1)*_SAMPLE_SEED)
         blend = blend_images(images[rows[i]], labels[rows[i]], n, steepness, generator)
         return Split(_pool_and_scale(blend.x, pool), blend.y, blend.posterior, _SCALE, rows[i][blend.base])
-    train, val, test = map(part, range(3), (n_train, n_val, n_test))
+    train, val, test = map(part, range(3), (max(n_train, 2000), n_val, n_test))
     every = torch.arange(n_val)
     meta_val = val[every[:n_meta]] if n_meta else None
-    return Splits('ambiguous_digits', 10, train, val[every[n_meta:]], test, meta_val)
+    return Splits('ambiguous_digits', 10, train[torch.arange(n_train)], val[every[n_meta:]], test, meta_val)

@@ -69,8 +69,8 @@ class Claim:
         return {name: scale*np.atleast_2d(np.asarray(m, np.float64)) for name, m in named.items()}
     @property
     def seeds(self)->int:
-        "The number of seeds; for a claim about one set of predictions, the number of samples."
-        return next(iter(self.margins.values())).shape[1]
+        "The number of seeds, the least of all rivals; for a claim about one set of predictions, the number of samples."
+        return min(rows.shape[1] for rows in self.margins.values())
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #b5aaa2a4
 def _deciding_rival(differences):
