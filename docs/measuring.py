@@ -88,7 +88,7 @@ def argument(node, function, name):
 def takes_bins(node, names):
     "Return the argument for the number of bins of a call; None if it takes none."
     called, function = node.func, None
-    if isinstance(called, ast.Name):
+    if isinstance(called, ast.Name) and called.id != "resampled_truth_error":  # no paper measures against the truth
         function = names.get(called.id)
     elif isinstance(called, ast.Attribute) and getattr(called.value, "id", "") == "Scored":
         function = getattr(Scored, called.attr, None)

@@ -76,7 +76,7 @@ def _run(args):
 def _run_until_decided(args, params):
     from calibnb.notebooks.execute import NotebookError
     from calibnb.processes.pool import check_timeout
-    from calibnb.sweep.until_decided import until_decided
+    from calibnb.sweep.more_seeds import until_decided
     check_timeout(args.timeout)
     if args.again or args.copy_to:
         raise ValueError(f'{"--again" if args.again else "--copy-to"}: cannot be given with --until-decided')

@@ -139,6 +139,5 @@ def ambiguous_digits(
         blend = blend_images(images[rows[i]], labels[rows[i]], n, steepness, generator)
         return Split(_pool_and_scale(blend.x, pool), blend.y, blend.posterior, _SCALE, rows[i][blend.base])
     train, val, test = map(part, range(3), (max(n_train, 2000), n_val, n_test))
-    every = torch.arange(n_val)
-    meta_val = val[every[:n_meta]] if n_meta else None
-    return Splits('ambiguous_digits', 10, train[torch.arange(n_train)], val[every[n_meta:]], test, meta_val)
+    meta_val = val[:n_meta] if n_meta else None
+    return Splits('ambiguous_digits', 10, train[:n_train], val[n_meta:], test, meta_val)

@@ -12,5 +12,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'spec': ['PRESETS', 'SweepSpec', 'grid_values', 'Job', 'expand'],
     'engines': ['gpu_slots'],
     'running': ['sweep'],
-    'until_decided': ['until_decided', 'minutes_of_a_seed'],
+    'more_seeds': ['until_decided', 'minutes_of_a_seed'],
 })

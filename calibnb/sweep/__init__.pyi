@@ -6,5 +6,5 @@ from .spec import Job as Job
 from .spec import expand as expand
 from .engines import gpu_slots as gpu_slots
 from .running import sweep as sweep
-from .until_decided import until_decided as until_decided
-from .until_decided import minutes_of_a_seed as minutes_of_a_seed
+from .more_seeds import until_decided as until_decided
+from .more_seeds import minutes_of_a_seed as minutes_of_a_seed

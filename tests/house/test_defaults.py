@@ -259,6 +259,7 @@ TABLE |= {
     "bins.width_table": lambda: bins.width_table(bins.bin_sums(bins.bin_ids(CONF, 5), CONF, HIT, 5)),
     "bins.ReliabilityBins": lambda: [(t.gap, t.weight, t.noise, t.frame()) for t in [bins.width_bins(CONF, HIT, 5)]],
     "bins.mass_table": lambda: [bins.mass_table(CONF, HIT, 5, ties) for ties in ("split", "group")],
+    "bins.mass_ids": lambda: bins.mass_ids(CONF, 5),
     "bins.mukhoti_adaptive_ece": lambda: bins.mukhoti_adaptive_ece(CONF, HIT, 5),
     "bins.chunks": lambda: list(bins.chunks(PROBS, TARGET, 16)),
     "bins.class_sums": lambda: bins.class_sums(PROBS, TARGET, 5),
@@ -393,6 +394,7 @@ TABLE |= {
                                                 dict(means=draw(3, 2), priors=draw(3).abs()))],
     "synth.GaussianMixture.random": lambda: synth.GaussianMixture.random(3, 2, generator=generator()).means,
     "synth.vary_images": lambda: synth.vary_images(IMAGES, TARGET[:6], K, generator=generator()),
+    "synth.blend_images": lambda: synth.blend_images(IMAGES, TARGET[:6], 7, 8., generator()),
     "synth.NoisyImages": lambda: synth.NoisyImages(IMAGES, TARGET[:6], PROBS[:6], TARGET[:6]),
     "synth.true_calibration_error": lambda: [synth.true_calibration_error(PROBS, PROBS.flip(0), kind)
                                              for kind in ("sq", "norm", "top")],
@@ -400,6 +402,7 @@ TABLE |= {
     "data.gaussians": lambda: data.gaussians(3, train_per_class=4, val_per_class=2, test_per_class=3),
     "data.digits": lambda: data.digits(3, n_meta=100),
     "data.noisy_digits": lambda: data.noisy_digits(3, variants=1, n_train=20, n_val=10),
+    "data.ambiguous_digits": lambda: data.ambiguous_digits(3, n_train=20, n_val=10, n_test=10),
     "data.load_data": lambda: data.load_data("digits", pool=4),
     "data.data_size": lambda: data.data_size("digits"),
     "data.true_posterior": lambda: data.true_posterior("noisy_digits", n_train=50),
