@@ -122,7 +122,7 @@ SPECS = {  # file -> (its text, what is said of it)
     "flat.yaml": ("base: 3", "base"), "cases.yaml": ("cases: 3", "cases"), "nocase.yaml": ("cases: []", "cases"),
     "case.yaml": ("cases: [3]", "cases"), "axis.yaml": ("grid: {seed: 3}", "grid.seed"),
     "axes.yaml": ("grid: [seed]", "grid"), "void.yaml": ("grid: {seed: []}", "seed: [] holds no value"),
-    "range.yaml": ("grid: {seed: 1:5}", "grid.seed"), "preset.yaml": ("preset: quik", "did you mean 'quick'"),
+    "range.yaml": ("grid: {seed: 1:x}", "recipe.seed"), "preset.yaml": ("preset: quik", "did you mean 'quick'"),
     "presets.yaml": ("preset: [quick]", "preset"),
     "both.yaml": ('preset: quick\nnotebook: train', "preset: belongs to trainings"),
     "loss.yaml": ("base: {loss: focall}", "focall"), "data.yaml": ("base: {data: cifar}", "cifar"),
