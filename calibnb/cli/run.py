@@ -46,7 +46,7 @@ def _add_run(commands):
     run.add_argument('--until-decided', action='store_true',
                      help='repeat studies with 5, 10 and 20 seeds, while more seeds are expected to decide claims')
     run.add_argument('--dry-run', action='store_true',
-                     help='with --until-decided: only list the open claims, and what more seeds cost and are expected to decide')
+                     help='with --until-decided: only list open claims, and what more seeds cost and may decide')
     _add_plugin(run)
     run.set_defaults(flags=dict(timeout='--timeout'), paths=_paths_of_run)
     return run

@@ -235,7 +235,7 @@ def resampled_measures(
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:                        # name -> (1 + n_boot,) values, or a number
-    """Return error, confidence, nll, brier, ece, true_error, true_distance and true_ce, of the set and of each resample.
+    """Return error, confidence, nll, brier, ece, true_error, true_distance, true_ce, of the set and of each resample.
 
     true_distance and true_ce are the roots of the squared distance to the posterior and of its calibration part.
 

@@ -14,7 +14,9 @@ _attached, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN',
         'findings_table', 'effect_text', 'count_verdicts', 'show_markdown'
     ],
-    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide', 'needs'],
+    'verdicts': [
+        'Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide', 'needs'
+    ],
     'claims': ['claim_of_paper', 'paper_claims'],
     'client': ['NotebookError'],
     'execute': [

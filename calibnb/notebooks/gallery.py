@@ -277,8 +277,9 @@ _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the 
                 'in minutes. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
                 'has the data and networks of the paper; the command below a figure starts it.\n\n'
                 '*Digits* are the images of scikit-learn, averaged to 4×4 pixels. *Ambiguous digits* are 8×8 '
-                'images of two digits that are blended with a random weight; the label is one of the two digits, with a '
-                'probability that depends on the weight and is therefore known, and the test set has 10,000 samples. *MLP 256-256* is a network with two '
+                'images of two digits that are blended with a random weight; the label is one of the two digits, with '
+                'a probability that depends on the weight and is therefore known, and the test set has 10,000 '
+                'samples. *MLP 256-256* is a network with two '
                 'hidden layers of 256 units.')
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #9b890897

@@ -272,7 +272,8 @@ def _needed(difference, claim, family):
     return None
 
 def _needed_text(needed, claim):
-    if needed is None: return f'more than {max(LOOKS)} seeds' if claim.seeds > 1 else 'unknown: a variance needs two seeds'
+    if needed is None and claim.seeds < 2: return 'unknown: a variance needs two seeds'
+    if needed is None: return f'more than {max(LOOKS)} seeds'
     seeds, factor = needed
     return f'{seeds} seeds' if factor == 1 else f'{seeds} seeds with {_rounded(claim.n_test*factor):,} test samples'
 
@@ -332,7 +333,8 @@ class Pairs:
         return ', '.join(f'{m} {spread(self.numbers(m, measure), digits, scale)}' for m in methods)
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #41fca1c3
-_ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE', 'true_ce': 'the calibration error against the truth'}
+_ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE',
+           'true_ce': 'the calibration error against the truth'}
 
 def calibration_difference(
     pairs:Pairs,

@@ -150,7 +150,7 @@ class StudyTable:
         for name, rows in other.samples.items():
             known = self.samples.get(name, rows)[0][1].target
             if not torch.equal(known, rows[0][1].target):
-                raise ValueError(f'other: the test labels of {name} are not those of this table, want the same test samples')
+                raise ValueError(f'other: the test labels of {name} are not those of this table, want the same samples')
             self.samples[name] = _with_rows(self.samples.get(name, []), rows)
         for name, rows in other.measures.items(): self.measures[name] = _with_rows(self.measures.get(name, []), rows)
         self.votes.update(other.votes)

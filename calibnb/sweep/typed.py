@@ -47,7 +47,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
     def resolve(self, kind, value, implicit):
         "A range such as 5:10 is text; YAML 1.1 reads it as minutes and seconds, 310."
         tag = super().resolve(kind, value, implicit)
-        is_time = kind is yaml.ScalarNode and ':' in value and tag in ('tag:yaml.org,2002:int', 'tag:yaml.org,2002:float')
+        is_time = kind is yaml.ScalarNode and ':' in value and tag.endswith((':int', ':float'))
         return 'tag:yaml.org,2002:str' if is_time else tag
 
 def _read_yaml(path):
