@@ -9,6 +9,7 @@ __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'p
            'forest_plot', 'density', 'label_points']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
+from itertools import cycle
 from textwrap import fill
 
 import matplotlib as mpl
@@ -295,7 +296,7 @@ def forest_plot(
     tested = [f for f in findings if f.effect is not None and f.effect.value is not None]
     rows = _rows_of_claims(tested)
     kinds, sets = {f.kind for f in tested}, list(dict.fromkeys(f.data for f in tested))
-    shown_sets = sets if len(sets) > 1 else []
+    marker_of = dict(zip(sets, cycle(_DATA_MARKERS))) if len(sets) > 1 else {}  # one data set has markers by kind
     labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f, *_ in rows]
     height = np.array([max(1.5 + label.count('\n'), .7 + .8*len(row)) for label, row in zip(labels, rows)])  # in lines
     center = height.cumsum() - height/2
@@ -305,8 +306,7 @@ def forest_plot(
     for y, finding in drawn:
         effect, color = finding.effect, _verdicts.get(finding.verdict, grey)
         if effect.interval: ax.plot([v/effect.sesoi for v in effect.interval], [y, y], color=color, lw=2.2)
-        of_kind = 'o' if finding.kind == 'paper' else 'D'
-        marker = _DATA_MARKERS[shown_sets.index(finding.data) % len(_DATA_MARKERS)] if shown_sets else of_kind
+        marker = marker_of.get(finding.data, 'o' if finding.kind == 'paper' else 'D')
         ax.plot(effect.value/effect.sesoi, y, marker, color=color, ms=6)
     ax.set_xscale('symlog', linthresh=1, linscale=.6)
     ax.xaxis.set_major_formatter('{x:g}')
@@ -317,10 +317,10 @@ def forest_plot(
                   'adjusted for the number of claims, like the verdicts', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
-    handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if shown_sets else 'o', lw=2.2, label=v)
+    handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if marker_of else 'o', lw=2.2, label=v)
                for v in present]
     handles += [mpl.lines.Line2D([], [], color='k', marker=marker, ls='', label=name)
-                for name, marker in zip(shown_sets, _DATA_MARKERS*len(shown_sets))]
+                for name, marker in marker_of.items()]
     ax.legend(handles=handles, loc='lower right', bbox_to_anchor=(1, 1), ncols=max(1, min(4, len(handles))))
 
 # %% ../nbs/35_plots.ipynb #a0975219
