@@ -133,11 +133,6 @@ def resampled(runs, scaled=False):
     return {name: np.stack([np.asarray(m[name]) for m in found], -1) for name in ("ece", "floor")}
 
 
-def standard_error(margins):
-    "Of the mean over repetitions, whose test samples are drawn too."
-    return np.sqrt(margins[0].var(ddof=1)/margins.shape[1] + margins[1:].mean(1).var(ddof=1))
-
-
 def test_tables_2_and_3_are_of_the_runs(study, runs):
     assert {row[0]: row[3] for row in table(study, "without_sece")[1:]} == {
         "FLγ-CE": percent(eces(runs["gamma-ce"])), "FLγ-SECE": percent(eces(runs["gamma-sece"])),
