@@ -271,10 +271,12 @@ def at_least(
 
 def seeds_of(
     seed:int,    # of the study
-    n_seeds:int, # number of repetitions, at most 100
+    n_seeds:int, # number of repetitions, at most 100; 0: ten in the quick setting, five in the full one
+    quick:bool=True,
 )->list[int]:
     "Return the seeds of a study's repetitions, 100 seed + 0, 1, ...; more repetitions keep the first seeds."
-    if not 1 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 1 to 100')
+    if not 0 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 0 to 100')
+    n_seeds = n_seeds or (10 if quick else 5)
     return [100*seed + i for i in range(n_seeds)]
 
 def positive(settings:dict, *names, why:str=''):

@@ -12,6 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..notebooks.execute import Notebook
+from ..notebooks.parameters import seeds_of
 from ..runs.folder import RunFolder, find_runs, runs_root
 
 # %% ../../nbs/85_sweep/05_more_seeds.ipynb #b8e77b51
@@ -27,7 +28,12 @@ class StudyState:
     expected:float = math.nan # number of claims that the next look is expected to decide
     minutes:float = math.nan  # core-minutes until the next look; nan: not known
 
-    def settings(self, seeds): return self.notebook.plan(self.params | dict(n_seeds=seeds))
+    def settings(self, seeds)->dict:
+        "Return the settings of a look; a study that takes so many seeds by default is asked for its default."
+        default = self.notebook.plan(self.params)
+        if len(seeds_of(default['seed'], default['n_seeds'], default.get('quick', True))) == seeds: return default
+        return self.notebook.plan(self.params | dict(n_seeds=seeds))
+
     def folder(self, seeds)->RunFolder: return self.notebook.folder(self.settings(seeds), self.root)
 
     def read(self):
