@@ -37,7 +37,7 @@ def _over_total(short, total):
     return short if total is None else short.div_(total)
 
 def _largest_ce(like):
-    "Return a cap on logit differences that keeps the cross-entropy, even times gamma <= 500, from overflowing."
+    "Return the largest logit difference for which gamma times the cross-entropy does not overflow, for gamma <= 500."
     return torch.finfo(like.dtype).max/2**10
 
 def _parts(logits, label):
@@ -155,12 +155,12 @@ def _plain(logits, target, weight, detach):
     "Return u(p, y) times the cross-entropy of each sample, for autograd."
     lp = LogProbs(logits, target)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach): u = weight(lp)
-    ce = -lp.log_p_y.clamp_min(-_largest_ce(lp.log_p_y))  # an infinite one times a derivative of 0 is nan
+    ce = -lp.log_p_y.clamp_min(-_largest_ce(lp.log_p_y))  # an infinite cross-entropy times a derivative of 0 is nan
     return ce*u
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "Derivatives of -s u: `by_gamma`, and by the logits along G + square G² + sum_i extra_i e_(k_i), where G = total g."
+    "Derivatives of -s u by gamma, `by_gamma`, and by logits, along G + square G² + sum_i extra_i e_(k_i), G = total g."
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids

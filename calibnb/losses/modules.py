@@ -94,7 +94,7 @@ class LossModule(nn.Module):
         bound = _plain_options(_bind(type(self), args, options))
         tensors = {k: v for k, v in bound.items() if isinstance(v, Tensor)}
         self.options, self.tensors = {k: v for k, v in bound.items() if k not in tensors}, tuple(tensors)
-        for name, value in tensors.items():  # a learnable gamma is registered, so that it moves with the module
+        for name, value in tensors.items():  # registered tensors move with the module
             if isinstance(value, nn.Parameter): self.register_parameter(name, value)
             else: self.register_buffer(name, value)
         per_sample = any(v.ndim for k, v in tensors.items() if k != 'weight')  # checked against each batch
@@ -143,7 +143,7 @@ class ConsistencyLoss(LossModule, fn=consistency_loss):
     any other training loop must call `before_training`, or the loss raises a ValueError."""
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self._heads = ()  # the network's last layer; in a tuple, its weights are no parameters of the loss
+        self._heads = ()  # the last layer; in a tuple, so that its weights are not parameters of the loss
 
     def before_training(self, network:nn.Module):
         "Take the `head` of a network, its last layer; raise ValueError if a head is needed and missing."
@@ -193,15 +193,15 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
         if 'gammas' not in self._buffers: return self.fn(logits, target, **self.options)  # in `_try_options`
-        counts = dict(weight=self._buffers.get('weight'), ignore_index=self.options.get('ignore_index'))
-        return adafocal_loss(logits, target, self.gammas, self.edges, **counts, reduction=self.options['reduction'])
+        shared = dict(weight=self._buffers.get('weight'), ignore_index=self.options.get('ignore_index'))
+        return adafocal_loss(logits, target, self.gammas, self.edges, **shared, reduction=self.options['reduction'])
 
     @torch.no_grad()
     def update(self,
         conf,  # (N,) confidence of each validation sample, the probability of the predicted class
         hit,   # (N,) bool, or 0 and 1: True if the predicted class is the label
     ):
-        """Set ranges that hold equally many of these samples, and update each exponent by the gap of its range.
+        """Set ranges with equal numbers of these samples, and update each exponent by the gap of its range.
 
         For logits, `conf, pred = logits.softmax(1).max(1)` and `hit = pred == target`."""
         conf, hit = _checked_hits(conf, hit)

@@ -107,7 +107,7 @@ def soft_target_loss(
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape:
         raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; '
-                         'class ids go to cross_entropy_loss')
+                         'for class ids use cross_entropy_loss')
     check_scores('logits', logits)
     rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
     log_p = rows.log_softmax(1)
@@ -126,8 +126,8 @@ def mixup_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return lam·CE(target) + (1 - lam)·CE(target_b) [Zhang 2018]."
     if not 0 <= lam <= 1: raise ValueError(f'lam: {lam}, want a share in [0, 1]')
-    counts = dict(weight=weight, ignore_index=ignore_index)
-    a, b = (cross_entropy_loss(logits, t, **counts, reduction=reduction) for t in (target, target_b))
+    shared = dict(weight=weight, ignore_index=ignore_index)
+    a, b = (cross_entropy_loss(logits, t, **shared, reduction=reduction) for t in (target, target_b))
     return lam*a + (1 - lam)*b
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #5499f799

@@ -80,7 +80,7 @@ def _by_order(conf, hit, share, width):
     return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
 
 def _by_matrix(conf, hit, share, width):
-    "Return what `_by_order` returns, from the matrix of all pairs; 15 kernels, not 37: faster for small GPU batches."
+    "Return the same as `_by_order`, from the matrix of all pairs; 15 GPU kernels, not 37: faster for small batches."
     e = share*(hit - conf)
     difference = conf[:, None] - conf
     kernel = difference.abs().mul_(-1/width).exp_()
@@ -127,7 +127,7 @@ def _check_width(width):
 def mmce(
     logits,           # (N, K) or (N, K, d1, ...)
     target,           # (N,) or (N, d1, ...) class ids
-    width:float=.4,   # of the Laplacian kernel, in units of confidence
+    width:float=.4,   # width of the Laplacian kernel, in units of confidence
     sqrt:bool=False,  # True: return the square root, as defined in the paper
 )->Tensor:            # 0-d, in [0, 1]
     "Return the maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
@@ -143,7 +143,7 @@ def mmce(
 def mmce_weighted(
     logits,             # (N, K) or (N, K, d1, ...)
     target,             # (N,) or (N, d1, ...) class ids
-    width:float=.4,     # of the Laplacian kernel, in units of confidence
+    width:float=.4,     # width of the Laplacian kernel, in units of confidence
     compat:bool=False,  # True: divide by the counts twice, as the reference code does
 )->Tensor:              # 0-d, >= 0
     "Return the weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N)."

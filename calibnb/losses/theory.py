@@ -19,7 +19,7 @@ from .weighted import _check_gamma
 def focal_gradient_factor(
     p,            # probability of the label, tensor or number in [0, 1]
     gamma:float,  # focal exponent >= 0
-)->Tensor:        # float64, like p
+)->Tensor:        # float64, the shape of p
     "Return g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of CE [Lin 2025]."
     gamma, p = _check_gamma(gamma), as_tensor(p, 'p').double()
     d = 1 - p
@@ -41,7 +41,7 @@ def gamma_from_p0(
     return brentq(excess, 1e-12, high, xtol=1e-15, rtol=1e-14)
 
 # %% ../../nbs/20_losses/07_theory.ipynb #895157e3
-def _focal_pull(t, share, gamma):
+def _negative_slope(t, share, gamma):
     "Return share (1-x) g(x, gamma) at x = sigmoid(t): the negative t-derivative of one class's expected loss."
     log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
     return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
@@ -55,6 +55,6 @@ def binary_focal_argmin(
     if not 0 <= q <= 1: raise ValueError(f'q: {q}, want a probability')
     gamma = _check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
-    def balance(t): return _focal_pull(-t, 1 - q, gamma) - _focal_pull(t, q, gamma)
+    def balance(t): return _negative_slope(-t, 1 - q, gamma) - _negative_slope(t, q, gamma)
     t = brentq(balance, -700, 700, xtol=1e-14)  # exp(710) overflows in float64
     return float(np.exp(-np.logaddexp(0, -t)))

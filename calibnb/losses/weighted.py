@@ -72,7 +72,7 @@ def _check_gamma(gamma, target=None, name='gamma'):
 def _check_exponent(value, name):
     number = isinstance(value, Real)
     if number and math.isfinite(value) and value >= 0: return
-    advice = '; for u growing with p use inverse_focal_loss' if number and value < 0 else ''
+    advice = '; for a weight that grows with p use inverse_focal_loss' if number and value < 0 else ''
     raise ValueError(f'{name}: {value!r}, want a finite number >= 0{advice}')
 
 def _is_zero(gamma): return not isinstance(gamma, Tensor) and gamma == 0
@@ -191,7 +191,7 @@ def consistency_loss(
     scale:float=1.0,        # size of the noise, in units of the logits or of the features
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])
-    perturbed:str='logits', # 'logits', which is ours, or 'features' as in [Lin 2025], which needs `head`
+    perturbed:str='logits', # 'logits', our own variant; or 'features' as in [Lin 2025], which needs `head`
     *, head=None,           # (K, d) weights of the last linear layer, for noise on its inputs
     generator=None,         # torch.Generator on the device of the logits
     weight=None,            # (K,) weights of the classes

@@ -98,7 +98,7 @@ def sece(
     ...
 def kde_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': 'beta' by likelihood
+    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' ('beta' only): likeliest
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
@@ -131,7 +131,7 @@ def ace(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,          # ranges of equal mass for each class
     *, ties:str='mean',     # 'mean': equal probabilities get their common label frequency, so the order of
-                            # samples does not matter; 'split' ties in sample order, as in the paper
+                            # samples does not matter; 'split': split ties in sample order, as in the paper
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -218,7 +218,7 @@ def marginal_ce_ci(
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; fewer than 2/(1 - level) - 1 give a lower end of 0
+    draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -244,7 +244,7 @@ def ks_test(
 def skce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     bandwidth=None,           # kernel width; None: the median distance between two predictions
-    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
+    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N if N <= 4,096, else min(N/50, 1,024)
     seed:int=0,               # seed of the shuffle before the split into blocks
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out

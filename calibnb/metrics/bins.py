@@ -39,7 +39,7 @@ def bin_ids(
 )->Tensor:               # int32 in 0..n_bins-1, the shape of conf
     "Return the equal-width bin of each confidence."
     check_closed(closed)
-    if conf.dtype == torch.float64 and not conf.is_cpu: return _ids_by_edges(conf, n_bins, closed)  # without syncing
+    if conf.dtype == torch.float64 and not conf.is_cpu: return _ids_by_edges(conf, n_bins, closed)  # without a sync
     scaled = conf.to(torch.float64, copy=True).mul_(n_bins)
     distance = (scaled - scaled.round()).abs_() if conf.dtype == torch.float64 else None  # to the nearest edge
     below = scaled.ceil_().sub_(1) if closed == 'right' else scaled.floor_()
@@ -180,7 +180,7 @@ def mass_ids(
     conf:Tensor,  # (N,) on the CPU
     n_bins:int,
 )->Tensor:        # (N,) int64
-    "Return the index of the equal-mass bin of each confidence; the bins are as in `mass_table`."
+    "Return the index of the equal-mass bin of each confidence, for the bins of `mass_table`."
     order = conf.sort(stable=True).indices
     first = equal_mass_starts(len(conf), n_bins)
     ids = torch.empty(len(conf), dtype=torch.int64, device='cpu')
@@ -193,7 +193,7 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounding of [Mukhoti 2020]
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounded as [Mukhoti 2020]
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)

@@ -112,8 +112,8 @@ def mce(
     "Return the maximum calibration error: the largest |accuracy - confidence| of a bin; unstable with small bins."
     if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
     def largest(table):
-        counts = table.count >= min_count
-        return torch.where(counts.any(), table.gap.abs().where(counts, 0.).amax(), math.nan)
+        large_enough = table.count >= min_count
+        return torch.where(large_enough.any(), table.gap.abs().where(large_enough, 0.).amax(), math.nan)
     return from_tables(samples, largest, n_bins, closed)
 
 @sample_metric('task', 'sample_weight')
@@ -169,7 +169,7 @@ def noise_floor(
 )->Tensor:               # 0-d float64 in [0, 1]
     "Return the mean ECE of a perfectly calibrated model with these confidences, from simulated hits."
     if np.ndim(n_bins):
-        raise ValueError('target: noise_floor takes none, it draws hits from the confidences; call noise_floor(probs)')
+        raise ValueError('target: noise_floor takes none, as it draws hits from confidences; call noise_floor(probs)')
     check_bins(n_bins)
     conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
@@ -230,7 +230,7 @@ def sece(
 @sample_metric('task')
 def kde_ece(
     samples,
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo': 'beta' by likelihood
+    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' ('beta' only): likeliest
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'
@@ -294,7 +294,7 @@ def ace(
     samples,
     n_bins:int=15,          # ranges of equal mass for each class
     *, ties:str='mean',     # 'mean': equal probabilities get their common label frequency, so the order of
-                            # samples does not matter; 'split' ties in sample order, as in the paper
+                            # samples does not matter; 'split': split ties in sample order, as in the paper
 )->Tensor:                  # 0-d float64 in [0, 1]
     "Return the adaptive calibration error: mean |frequency - probability| over ranges and classes [Nixon 2019]."
     check_bins(n_bins)

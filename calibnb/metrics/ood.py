@@ -98,7 +98,7 @@ class _Sorted:
     def __init__(self, inside, outside):
         (inside, self.in_order), (outside, self.out_order) = inside.sort(), outside.sort()
         self.below = torch.searchsorted(outside, inside)              # (N,) outside scores below each inside score
-        self.up_to = torch.searchsorted(outside, inside, right=True)  # (N,) outside scores at most each inside score
+        self.up_to = torch.searchsorted(outside, inside, right=True)  # (N,) outside scores not above each inside score
 
     def measures(self, in_rows, out_rows):
         "Return AUROC and FPR95 of a resample: (N,) row numbers of inside, (M,) row numbers of outside."

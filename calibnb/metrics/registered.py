@@ -38,11 +38,11 @@ _NAMED = {  # name -> (metric, function that returns its interval, or None for t
 }
 
 # %% ../../nbs/10_metrics/09_registered.ipynb #9ebb2954
-_OF_TABLE = 'error', 'nll', 'brier', 'ece', 'ada_ece', 'smooth_ece', 'classwise_ece', 'top_label_ece'
+_STANDARD_COLUMNS = 'error', 'nll', 'brier', 'ece', 'ada_ece', 'smooth_ece', 'classwise_ece', 'top_label_ece'
 
 def _as_metric(name, fn):
     "Return `fn` if `fn` can be a column with this name; else raise ValueError."
-    if name in _OF_TABLE or name.startswith('ece_'):
+    if name in _STANDARD_COLUMNS or name.startswith('ece_'):
         raise ValueError(f'metric: {name!r} is a column of every evaluation; take another name, e.g. "my_{name}"')
     if callable(fn): return fn
     raise ValueError(f'metric: {name} is {fn!r}, want a function (probs, target) that returns a number')

@@ -102,11 +102,11 @@ def _check_ignored(ignore_index, target):
 
 def _without_ignored(samples, ignore_index):
     "Drop the samples that have weight 0 or the label `ignore_index`."
-    counts = None if samples.weight is None else samples.weight > 0
+    used = None if samples.weight is None else samples.weight > 0
     if ignore_index is not None:
         known = samples.target != ignore_index
-        counts = known if counts is None else counts & known
-    return samples if counts is None or counts.all() else samples[counts]
+        used = known if used is None else used & known
+    return samples if used is None or used.all() else samples[used]
 
 # %% ../../nbs/10_metrics/04a_samples.ipynb #825c767e
 def _columns_of_samples(probs, target, task, sample_weight, ignore_index, validate, name, labelled):
@@ -130,7 +130,7 @@ def _columns_of_samples(probs, target, task, sample_weight, ignore_index, valida
 def check_samples(
     probs,                      # (N, K), or (N,) or (N, 1) for class 1; or (N, K, d1, ...)
     target,                     # class ids, (N,) or (N, d1, ...); None where `labelled` is False
-    sample_weight=None,         # the shape of the target; a weight is a frequency, so weight 2 means two samples
+    sample_weight=None,         # like the target; a weight is a frequency, so weight 2 means two samples
     ignore_index:int|None=None, # a label to leave out
     validate:bool=True,         # False skips the passes over the values
     *, labelled:bool=True,      # True: target is required

@@ -61,8 +61,8 @@ def nll(
         nonlocal zeros
         p_y = samples.p_y.clamp_min(eps)
         value = _mean_on(samples, -p_y.log(), on)
-        may_wait = validate or p_y.is_cpu  # reading values synchronises with a GPU
-        if on == 'all' and may_wait and value.isinf(): zeros += (p_y == 0).sum().item()
+        may_sync = validate or p_y.is_cpu  # reading values synchronises with a GPU
+        if on == 'all' and may_sync and value.isinf(): zeros += (p_y == 0).sum().item()
         return value
     out = over_samples(error, probs, target, task, sample_weight, ignore_index, validate)
     if zeros:
@@ -75,7 +75,7 @@ def brier_of_samples(
     probs,   # (N, K), or (N, 1) for class 1
     target,  # (N,) class ids
 )->Tensor:   # (N,) in [0, 2]; binary in [0, 1]
-    "Return each prediction's squared distance to the one-hot label, or to a binary label; check nothing [Brier 1950]."
+    "Return the squared distance of each prediction to the one-hot or binary label, without checks [Brier 1950]."
     if probs.shape[1] == 1: return (probs[:, 0] - target).square()
     p_y = probs.gather(1, target[:, None])[:, 0]
     return probs.square().sum(1) - 2*p_y + 1

@@ -54,22 +54,22 @@ def _checked_scores(score, wrong, weight):
     wrong = wrong.to(score.device)
     if weight is None: return score, wrong, None
     weight = _checked_weight(weight, score, score.shape, True, 'weight')
-    counts = weight > 0
-    if not counts.any(): raise ValueError('weight: 0 for every sample, want one above 0')
-    return score[counts], wrong[counts], weight[counts]
+    used = weight > 0
+    if not used.any(): raise ValueError('weight: 0 for every sample, want one above 0')
+    return score[used], wrong[used], weight[used]
 
 def _accepted(score, wrong, weight):
-    "Return coverage, selective risk and threshold for each distinct score, from the highest score on."
+    "Return coverage, selective risk and threshold for each distinct score, in descending order."
     score, order = score.double().sort(descending=True, stable=True)
     weight = torch.ones_like(score) if weight is None else weight[order]
-    last = torch.cat([score[1:] != score[:-1], score.new_ones(1, dtype=torch.bool)])  # of equal scores
+    last = torch.cat([score[1:] != score[:-1], score.new_ones(1, dtype=torch.bool)])  # last of equal scores
     total, failed = (v.cumsum(0)[last].cpu() for v in (weight, weight*wrong[order].double()))
     return total/total[-1], failed/total, score[last].cpu()
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #ee2dab7b
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    "A risk-coverage curve with a point for each distinct score, from the highest score on; made by `of`."
+    "A risk-coverage curve with a point for each distinct score, in descending order; `of` makes one."
     coverage:Tensor   # (M,) float64 share of samples with at least this score; the last is 1
     risk:Tensor       # (M,) selective risk: the error rate of these samples
     threshold:Tensor  # (M,) the score

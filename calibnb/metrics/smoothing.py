@@ -156,7 +156,7 @@ def smooth_curve(
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #cc7ed258
 def _row_chunks(conf, chunk=2000):
-    "Split the row numbers into chunks; the kernel of a chunk and all samples has at most 2**24 numbers, 128 MiB."
+    "Split the row numbers into chunks; the kernel between a chunk and all samples has at most 2**24 numbers, 128 MiB."
     rows = max(1, min(chunk, 2**24//len(conf)))
     return torch.arange(len(conf), device=conf.device).split(rows)
 

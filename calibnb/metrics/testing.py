@@ -40,7 +40,7 @@ def _label_cdf(probs):
     return cdf/cdf[:, -1:]
 
 def _sorted_top_labels(probs):
-    "Return (N, 1) sorted confidences, which are cheap to sort again, (N, 1) probabilities of a hit, and row numbers."
+    "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
     top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
     order = top[:, 0].argsort()
     return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
@@ -123,7 +123,7 @@ def _distances(a, b): return torch.cdist(a, b, compute_mode='donot_use_mm_for_eu
 
 def kernel_width(
     probs:Tensor,  # (N, K)
-    seed:int=0,    # for the draw of a thousand samples, if there are more
+    seed:int=0,    # of the draw of a thousand samples from a larger set
 )->float:          # 1 if all predictions are equal
     "Return the median distance between two predictions; if the median is 0, the mean of the positive distances."
     if len(probs) > 1000:
@@ -183,7 +183,7 @@ def _kernel_inputs(samples, bandwidth, block, seed):
 def skce(
     samples,
     bandwidth=None,           # kernel width; None: the median distance between two predictions
-    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N up to 4,096, else N/50, at most 1,024
+    *, block:int|None=None,   # samples per block, 2: linear estimator; None: N if N <= 4,096, else min(N/50, 1,024)
     seed:int=0,               # seed of the shuffle before the split into blocks
 )->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
     """Return the unbiased estimate of the squared kernel calibration error of all classes [Widmann 2019].

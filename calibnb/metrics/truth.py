@@ -20,9 +20,9 @@ from .intervals import Resamples, percentiles
 class TruthError:
     "Mean squared distance between confidences and true probabilities, and its two parts."
     squared: float      # may be below 0 by noise if the truth is estimated from votes
-    calibration: float  # at least 0: a function of the confidence could remove this part
-    interval: tuple[float, float] # of `calibration`, from resamples
-    squared_interval: tuple[float, float] # of `squared`
+    calibration: float  # at least 0; the part that a function of the confidence can remove
+    interval: tuple[float, float] # interval of `calibration`, from resamples
+    squared_interval: tuple[float, float] # interval of `squared`
 
     @property
     def refinement(self)->float:
@@ -45,11 +45,11 @@ def truth_error(
     resamples:Resamples|None=None, # of the samples or of their clusters; None: 400 resamples of the samples
     level:float=.95,    # of the intervals
 )->TruthError:
-    "Measure the squared distance of confidences from the truth, its calibration part, and their intervals."
+    "Estimate the squared distance of confidences from true probabilities and its calibration part, with intervals."
     if resamples is None: resamples = Resamples(len(conf))
     found = resampled_truth_error(conf, truth, resamples, votes, n_bins=n_bins, clip=False)
     squared, calibration = found['true_squared'], found['true_calibration']
-    # resampling adds the noise of the binned means once more, so the resamples are centred on the estimate
+    # resampling adds noise to the binned means a second time, so the resamples are centred on the estimate
     centred = calibration[1:] - calibration[1:].mean() + calibration[0]
     interval = [max(0., end) for end in percentiles(torch.from_numpy(centred), level)]
     return TruthError(float(squared[0]), max(0., float(calibration[0])), tuple(interval),
@@ -76,17 +76,18 @@ def resampled_truth_error(
     return {f'true_squared{suffix}': squared, f'true_calibration{suffix}': calibration}
 
 def _check_truth(conf, truth, votes, resamples):
-    "Raise ValueError for arguments of the wrong form."
+    "Raise ValueError for wrong shapes, values outside [0, 1] or fewer than 2 votes."
     for name, values in dict(conf=conf, truth=truth).items():
         if values.ndim != 1 or len(values) != resamples.n:
             raise ValueError(f'{name}: shape {tuple(values.shape)}, want ({resamples.n},), one number per sample')
-        if not ((values >= 0) & (values <= 1)).all(): raise ValueError(f'{name}: a value outside of 0 to 1')
+        inside = (values >= 0) & (values <= 1)
+        if not inside.all(): raise ValueError(f'{name}: a value outside [0, 1], want probabilities')
     if votes is not None and not (votes >= 2).all():
-        raise ValueError('votes: fewer than 2 for a sample, but the noise of a share is known only from 2 votes on')
+        raise ValueError('votes: fewer than 2 for a sample, want at least 2 to estimate the noise of a share')
 
 def removed_share(
     before:TruthError,
     after:TruthError,
 )->float: # at most 1; below 0 if the calibrator adds error
-    "Return the share of the removable error that a calibrator removed; nan if there was none."
+    "Return the share of the calibration error that a calibrator removed; nan if there was none before."
     return 1 - after.calibration/before.calibration if before.calibration > 0 else math.nan

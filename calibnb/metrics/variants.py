@@ -58,7 +58,8 @@ def _ranked(samples, k, ranks):
         raise ValueError('probs: got one column, P(y = 1), expected at least two columns; pass stack([1 - p, p], 1)')
     K = samples.probs.shape[1]
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
-    if not whole or not 1 <= k <= K: raise ValueError(f'k: {k!r}, want a whole number from 1 to {K}, the classes')
+    if not whole or not 1 <= k <= K:
+        raise ValueError(f'k: {k!r}, want a whole number from 1 to {K}, the number of classes')
     parts = [_largest(probs, target, k) for probs, target in chunks(samples.probs, samples.target)]
     largest, rank = map(torch.cat, zip(*parts))
     if ranks == 'within': return largest.sum(1).clamp_max(1), rank < k  # the sum may exceed 1 by rounding
@@ -103,7 +104,7 @@ def cumulative_errors(
     residual = hit[order].double() - conf
     weight = torch.ones_like(conf) if samples.weight is None else samples.weight[order]
     share = weight/weight.sum()
-    last = torch.cat([conf[1:] != conf[:-1], conf.new_ones(1, dtype=torch.bool)])  # of equal confidences
+    last = torch.cat([conf[1:] != conf[:-1], conf.new_ones(1, dtype=torch.bool)])  # last of equal confidences
     return conf, (share*residual).cumsum(0)[last], (share*residual).square().sum().sqrt()
 
 @sample_metric('task', 'sample_weight')
@@ -198,7 +199,7 @@ def marginal_ce(
     probs, target,              # as in `ece`
     n_bins:int=15,              # equal-width bins for each class
     *, p:float=2.,              # power of the gaps, at least 1
-    debiased:bool=False,        # True, needs p=2: subtract the expected noise, not below 0 [Kumar 2019]
+    debiased:bool=False,        # True (p=2 only): subtract the expected noise; the result is at least 0 [Kumar 2019]
     closed:str='right',
     task:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
@@ -209,7 +210,7 @@ def marginal_ce(
     check_positive(p=p)
     check_bool(debiased=debiased)
     if p < 1: raise ValueError(f'p: {p}, want at least 1')
-    if debiased and p != 2: raise ValueError(f'p: {p}, want 2 where debiased is True')
+    if debiased and p != 2: raise ValueError(f'p: {p}, want 2 if debiased is True')
     def powers(samples): return _mean_power(*_class_tables(samples, n_bins, closed), p, debiased)
     return over_samples(powers, probs, target, task, None, ignore_index, validate).clamp_min(0).pow(1/p)
 
@@ -255,10 +256,10 @@ def marginal_ce_ci(
     n_bins:int=15,
     *, closed:str='right',
     level:float=.95,
-    draws:int=400,              # simulated calibrated models; fewer than 2/(1 - level) - 1 give a lower end of 0
+    draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
-    "Return an interval of the debiased `marginal_ce`; its lower end is 0 unless calibrated models have smaller errors."
+    "Return an interval of the debiased `marginal_ce`; its lower end is 0 unless calibrated models rarely reach it."
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
@@ -282,8 +283,8 @@ def canonical_ce(
 )->Tensor:                      # 0-d float64 in [0, 2]; nan for one sample
     """Return the mean over samples of the sum over classes of |local frequency - probability|^p [Popordanoska 2022].
 
-    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes most samples have few
-    neighbours within the kernel, and noise dominates: the error of calibrated models with 10 classes and 2,000 samples
+    A binary task uses the gap of class 1 only, like `kde_ece`. With ten or more classes, most samples have few
+    neighbours within the kernel, so noise dominates: the error of calibrated models with 10 classes and 2,000 samples
     is .88. Compare only errors with the same number of samples, or use the p value of `consistency_test`. The bootstrap
     is not valid, because resamples repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and
     1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N)."""

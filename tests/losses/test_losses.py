@@ -366,7 +366,8 @@ def test_gamma_per_sample_and_its_gradient():
 
 
 BAD = [
-    ("focal", dict(gamma=-1), "gamma: -1.0, want a finite number >= 0; for u growing with p use inverse_focal_loss"),
+    ("focal", dict(gamma=-1),
+     "gamma: -1.0, want a finite number >= 0; for a weight that grows with p use inverse_focal_loss"),
     ("focal", dict(gamma="3"), "gamma: '3', want a finite number"),
     ("focal", dict(gamma=float("inf")), "gamma: inf"),
     ("focal", dict(gamma=float("nan")), "gamma: nan"),

@@ -123,13 +123,13 @@ def test_columns_of_a_multilabel_problem():
 
 
 REFUSED = [
-    (metrics.top_k_ece, dict(k=0), "k: 0, want a whole number from 1 to 4, the classes"),
+    (metrics.top_k_ece, dict(k=0), "k: 0, want a whole number from 1 to 4, the number of classes"),
     (metrics.top_k_ece, dict(k=True), "k: True, want a whole number from 1 to 4"),
     (metrics.top_k_ece, dict(ranks="with"), "ranks: 'with' is not known; did you mean 'within'"),
     (metrics.ks_error, dict(k=5), "k: 5, want a whole number from 1 to 4"),
     (metrics.overconfidence_error, dict(by_confidence=1), "by_confidence: 1, want True or False"),
     (metrics.marginal_ce, dict(p=.5), r"p: 0.5, want at least 1"),
-    (metrics.marginal_ce, dict(p=3, debiased=True), "p: 3, want 2 where debiased is True"),
+    (metrics.marginal_ce, dict(p=3, debiased=True), "p: 3, want 2 if debiased is True"),
     (metrics.marginal_ce, dict(n_bins=0), "n_bins: 0, want a whole number"),
     (metrics.canonical_ce, dict(bandwidth="lo"), "bandwidth: 'lo', want a positive number"),
     (metrics.canonical_ce, dict(p=math.inf), "p: inf, want a positive number"),
