@@ -160,7 +160,7 @@ def _plain(logits, target, weight, detach):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "Derivatives of -s u by gamma, `by_gamma`, and by logits, along G + square G² + sum_i extra_i e_(k_i), G = total g."
+    "Derivatives of -s u: `by_gamma`, and for the logits along G + square G² + sum_i extra_i e_(k_i), with G = total g."
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids
@@ -179,7 +179,7 @@ def _loss_slope(parts, base, u, values, exponent, wants_gamma):
     return _LossSlope(along, square, k, None if k is None else steep*c, by_gamma)
 
 def _logit_gradient(gap, slope, grad):
-    "Return the gradient with respect to the logits, times the incoming (N, 1) or 0-d `grad`; overwrites `gap`."
+    "Return the gradient with respect to the logits, times the incoming (N, 1) or 0-d `grad`; overwrite `gap`."
     if slope.square is not None and not gap.is_cpu: return _with_square(gap, slope)*grad
     factor = slope.along*grad
     if slope.square is not None: factor = (gap*(slope.square*grad)).add_(factor)

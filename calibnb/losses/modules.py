@@ -296,5 +296,5 @@ def make_loss(
 def register_loss(
     name:str,  # name of the loss for `make_loss`
 ):             # a decorator
-    "Register a function (logits, target, options) or a module class; raise ValueError if calibnb has this name."
+    "Register a function (logits, target, options) or a module class; raise ValueError if calibnb uses the name."
     return registers(losses, name)

@@ -106,7 +106,7 @@ def soft_target_loss(
     "Return cross-entropy against target probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape:
-        raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} as logits; '
+        raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} like logits; '
                          'for class ids use cross_entropy_loss')
     check_scores('logits', logits)
     rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)

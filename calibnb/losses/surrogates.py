@@ -61,7 +61,7 @@ def _kernel_sums(c, e, width):
     first = torch.searchsorted(c, c)                  # index of the first sample of equal confidence
     last = torch.searchsorted(c, c, right=True) - 1
     x, y = up*e, down*e
-    left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # small terms first, so nothing cancels
+    left, right = x.cumsum(0), y.flip(0).cumsum(0).flip(0)  # each sum starts with its smallest terms
     total = down*left + up*right - e
     smaller = down*(left - x).index_select(0, first)
     larger = up*(right - y).index_select(0, last)

@@ -64,7 +64,7 @@ def _check_gamma(gamma, target=None, name='gamma'):
         _check_exponent(gamma, name)
         return gamma
     if gamma.ndim and gamma.shape != (shape := as_tensor(target).shape):
-        raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} as target, or one number')
+        raise ValueError(f'{name}: shape {tuple(gamma.shape)}, want {tuple(shape)} like target, or one number')
     if gamma.is_cpu and not traced():
         for bound in gamma.detach().aminmax(): _check_exponent(bound.item(), name)
     return gamma.reshape(-1) if gamma.ndim else gamma
@@ -187,7 +187,7 @@ def bsce_loss(
 def consistency_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
-    gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - share
+    gamma:float=3.0,        # exponent of the weight; 1 gives u = 1 - consistency
     scale:float=1.0,        # size of the noise, in units of the logits or of the features
     draws:int=32,           # number of noisy copies
     noise:str='normal',     # 'normal' (standard deviation `scale`) or 'uniform' (in [-scale, scale])
@@ -214,14 +214,14 @@ def consistency_loss(
                                   ignore_index=ignore_index, reduction=reduction)
 
 def _check_head(head, logits):
-    "Return the weights of the last layer, like the logits; raise ValueError unless they have a row for each class."
+    "Return the last layer's weights, converted like the logits; raise ValueError unless each class has a row."
     if head is None: raise ValueError('head: None, want (K, d) weights of the last linear layer for noise on features')
     head = as_tensor(head, 'head').detach()
     if head.ndim == 2 and len(head) == logits.shape[1]: return head.to(logits)
     raise ValueError(f'head: shape {tuple(head.shape)}, want ({logits.shape[1]}, d) weights of the last linear layer')
 
 def _noise(logits, scale, noise, generator, width=None):
-    "Return (N, width) numbers of noise, with the type and on the device of the logits; `width` defaults to K."
+    "Return (N, width) noise with the dtype and device of the logits; `width` defaults to K."
     draw = logits.new_empty(len(logits), width or logits.shape[1])
     if noise == 'normal': draw.normal_(generator=generator)
     else: draw.uniform_(-1, 1, generator=generator)

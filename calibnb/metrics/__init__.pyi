@@ -27,7 +27,7 @@ def reliability_bins(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,        # M
     *, scheme:str='width',# 'width': equal-width bins; 'mass': bins with equal counts; or another name in `BIN_RULES`
-    closed:str='right',   # the edge that belongs to an equal-width bin
+    closed:str='right',   # for equal-width bins: 'right' for (lo, hi], 'left' for [lo, hi)
     ties:str='split',     # in equal-mass bins: 'split' equal confidences, or 'group' them in one bin
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
@@ -98,7 +98,7 @@ def sece(
     ...
 def kde_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' ('beta' only): likeliest
+    bandwidth=None,         # None: .02 ('beta'), rule of thumb ('triweight'); 'loo' ('beta' only): by likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1

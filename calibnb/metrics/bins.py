@@ -77,7 +77,8 @@ class ReliabilityBins:
     @property
     def noise(self):
         "(M,) unbiased variance of a hit; 0 in a bin of one sample."
-        if self.mass is not None: raise ValueError('sample_weight: noise needs counts; leave the weights out')
+        if self.mass is not None:
+            raise ValueError('sample_weight: a bin of weighted samples has no noise estimate; leave it out')
         return hit_variance(self.acc, self.count)
     def frame(self):
         "Return the table as a pandas DataFrame."

@@ -62,7 +62,7 @@ def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, optio
     return len(samples), value
 
 def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the number and the function of `_metric_of_samples` for a multilabel task; nan if a column has no label."
+    "Return the number of samples and a metric of row numbers for a multilabel task; nan if a column has no label."
     over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)

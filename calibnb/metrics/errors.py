@@ -59,7 +59,7 @@ def reliability_bins(
     samples,
     n_bins:int=15,        # M
     *, scheme:str='width',# 'width': equal-width bins; 'mass': bins with equal counts; or another name in `BIN_RULES`
-    closed:str='right',   # the edge that belongs to an equal-width bin
+    closed:str='right',   # for equal-width bins: 'right' for (lo, hi], 'left' for [lo, hi)
     ties:str='split',     # in equal-mass bins: 'split' equal confidences, or 'group' them in one bin
 )->ReliabilityBins:
     "Return the count, accuracy and mean confidence of each bin; binary: the frequency and mean probability of y = 1."
@@ -230,7 +230,7 @@ def sece(
 @sample_metric('task')
 def kde_ece(
     samples,
-    bandwidth=None,         # None: .02 for 'beta', a rule of thumb for 'triweight'; 'loo' ('beta' only): likeliest
+    bandwidth=None,         # None: .02 ('beta'), rule of thumb ('triweight'); 'loo' ('beta' only): by likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'

@@ -49,7 +49,7 @@ def _scores_of(values, score, name):
     if score == _CUSTOM: return _numbers(values, name)
     if as_tensor(values, name).ndim == 1:
         raise ValueError(f"{name}: got one number for each sample; for custom scores pass score='given', "
-                         'for probabilities of class 1 a column, (N, 1)')
+                         'for probabilities of class 1 pass a column (N, 1)')
     try:
         if score in _OF_LOGITS: return _OF_LOGITS[score](values).cpu()
         return _confidences(check_samples(values, None, labelled=False).probs, score).cpu()

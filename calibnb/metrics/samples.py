@@ -130,9 +130,9 @@ def _columns_of_samples(probs, target, task, sample_weight, ignore_index, valida
 def check_samples(
     probs,                      # (N, K), or (N,) or (N, 1) for class 1; or (N, K, d1, ...)
     target,                     # class ids, (N,) or (N, d1, ...); None where `labelled` is False
-    sample_weight=None,         # like the target; a weight is a frequency, so weight 2 means two samples
+    sample_weight=None,         # shaped like the target; a sample of weight 2 counts as two samples
     ignore_index:int|None=None, # a label to leave out
-    validate:bool=True,         # False skips the passes over the values
+    validate:bool=True,         # False skips the checks of the values
     *, labelled:bool=True,      # True: target is required
 )->Samples:                     # empty if all samples are left out
     "Check the arguments of a metric and return multiclass or binary samples; raise ValueError for invalid arguments."

@@ -62,7 +62,7 @@ def _accepted(score, wrong, weight):
     "Return coverage, selective risk and threshold for each distinct score, in descending order."
     score, order = score.double().sort(descending=True, stable=True)
     weight = torch.ones_like(score) if weight is None else weight[order]
-    last = torch.cat([score[1:] != score[:-1], score.new_ones(1, dtype=torch.bool)])  # last of equal scores
+    last = torch.cat([score[1:] != score[:-1], score.new_ones(1, dtype=torch.bool)])  # True at the last of ties
     total, failed = (v.cumsum(0)[last].cpu() for v in (weight, weight*wrong[order].double()))
     return total/total[-1], failed/total, score[last].cpu()
 

@@ -104,7 +104,7 @@ def cumulative_errors(
     residual = hit[order].double() - conf
     weight = torch.ones_like(conf) if samples.weight is None else samples.weight[order]
     share = weight/weight.sum()
-    last = torch.cat([conf[1:] != conf[:-1], conf.new_ones(1, dtype=torch.bool)])  # last of equal confidences
+    last = torch.cat([conf[1:] != conf[:-1], conf.new_ones(1, dtype=torch.bool)])  # True at the last of ties
     return conf, (share*residual).cumsum(0)[last], (share*residual).square().sum().sqrt()
 
 @sample_metric('task', 'sample_weight')
@@ -259,7 +259,7 @@ def marginal_ce_ci(
     draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
-    "Return an interval of the debiased `marginal_ce`; its lower end is 0 unless calibrated models rarely reach it."
+    "Return an interval of the debiased `marginal_ce`; its lower end is 0 if the simulated p is > (1 - level)/2."
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
