@@ -18,7 +18,7 @@ from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
 from calibnb.losses.weights import (
     LogProbs, _above_zero, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
-    inverse_focal_weight, dual_focal_weight, _second, bsce_weight, reduce
+    inverse_focal_weight, dual_focal_weight, _second_class, bsce_weight, reduce
 )
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #dbfcfbae
@@ -32,7 +32,7 @@ class _Parts(NamedTuple):
     gap: Tensor     # (N, K) total times g = p - e_y
     total: Tensor|None = None # (N, 1) sum of exp(logits - largest logit); None if gap is g itself
 
-def _over_total(short, total):
+def _divide_by_total(short, total):
     "Divide an (N, 1) tensor in place by `total`, the factor in `gap`."
     return short if total is None else short.div_(total)
 
@@ -103,7 +103,7 @@ def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
 def _runner_up(parts, second):
     "Return p_j and the id of its class, each (N, 1); p_j is 0 if there is no such class."
     if parts.total is not None:
-        nearest, distance = _second(parts.logits, parts.label, second)
+        nearest, distance = _second_class(parts.logits, parts.label, second)
         return (-parts.ce - distance).exp(), nearest
     if second == 'runner_up': return parts.gap.max(1, keepdim=True)  # gap is p, but negative at the label
     ahead = parts.logits >= parts.logits.gather(1, parts.label)
@@ -116,23 +116,23 @@ def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
     return _Base(parts.d*factor, gamma, lambda: _BaseSlope(parts.p_y*factor))
 
 def _brier(parts, gamma):
-    norm = _over_total(torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True), parts.total)
+    norm = _divide_by_total(torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True), parts.total)
     brier = _above_zero(norm.square_())
     return _Base(brier, gamma, lambda: _BaseSlope(parts.d - brier, 1., parts.label, -brier, times=2.), power=.5)
 
-_closed = {
+_ANALYTIC_FORMS = {
     focal_weight: _focal, flsd_weight: _flsd, inverse_focal_weight: _inverse_focal,
     dual_focal_weight: _dual_focal, bsce_weight: _bsce, adafocal_weight: _adafocal,
 }
 
-def _closed_form(weight):
+def _analytic_form(weight):
     "Return the analytic form of a function in `weights` or of its keyword `partial`; None if it has no analytic form."
     fn, options = getattr(weight, 'func', weight), getattr(weight, 'keywords', {})
-    if getattr(weight, 'args', ()) or fn not in _closed: return None
+    if getattr(weight, 'args', ()) or fn not in _ANALYTIC_FORMS: return None
     if fn is bsce_weight:
         is_a_power = options.get('form') != 'sum' and options.get('beta', 2) in (1, 2, math.inf)
         if not is_a_power: return None
-    return partial(_closed[fn], **options)
+    return partial(_ANALYTIC_FORMS[fn], **options)
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #45ab3da4
 def weighted_ce(
@@ -147,9 +147,9 @@ def weighted_ce(
     gamma = getattr(weight, 'keywords', {}).get('gamma')
     gamma = gamma.to(logits) if isinstance(gamma, Tensor) else None
     if gamma is not None: weight = partial(weight, gamma=gamma)
-    closed = None if traced() else _closed_form(weight)
-    if closed is None: return reduce(_plain(logits, target, weight, detach), reduction)
-    return _PowerCE.apply(logits, target, gamma, weight, closed, detach, reduction)
+    analytic = None if traced() else _analytic_form(weight)
+    if analytic is None: return reduce(_plain(logits, target, weight, detach), reduction)
+    return _PowerCE.apply(logits, target, gamma, weight, analytic, detach, reduction)
 
 def _plain(logits, target, weight, detach):
     "Return u(p, y) times the cross-entropy of each sample, for autograd."
@@ -171,7 +171,7 @@ def _loss_slope(parts, base, u, values, exponent, wants_gamma):
     steep, scale = values/base.w, exponent  # steep*scale is the derivative of -s u with respect to w
     if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
     a, b, k, c, times = base.slope()
-    along = _over_total(torch.addcmul(u, steep, a, value=scale*times), parts.total)
+    along = _divide_by_total(torch.addcmul(u, steep, a, value=scale*times), parts.total)
     steep = steep.mul_(scale*times) if b or k is not None else None
     square = None
     if b: square = steep*b if parts.total is None else steep.div(parts.total.square()).mul_(b)
@@ -196,14 +196,14 @@ def _with_square(gap, slope):
 class _PowerCE(torch.autograd.Function):
     "The reduced loss -s u; the forward pass also computes its derivatives with respect to logits and gamma."
     @staticmethod
-    def forward(ctx, logits, target, gamma, weight, closed, detach, reduction):
+    def forward(ctx, logits, target, gamma, weight, analytic, detach, reduction):
         parts = _parts(logits, target[:, None])
-        if gamma is None: base = closed(parts)
-        else: base = closed(parts, gamma=gamma[:, None] if gamma.ndim else gamma)
+        if gamma is None: base = analytic(parts)
+        else: base = analytic(parts, gamma=gamma[:, None] if gamma.ndim else gamma)
         exponent = base.gamma if base.power == 1 else base.gamma*base.power
         u = base.w.pow(exponent)
         values = parts.ce*u
-        if detach or not any(ctx.needs_input_grad): slope = _LossSlope(_over_total(u, parts.total))
+        if detach or not any(ctx.needs_input_grad): slope = _LossSlope(_divide_by_total(u, parts.total))
         else: slope = _loss_slope(parts, base, u, values, exponent, wants_gamma=gamma is not None)
         ctx.save_for_backward(logits, target, gamma)
         ctx.options, ctx.gap, ctx.slope = (weight, detach, reduction), parts.gap, slope

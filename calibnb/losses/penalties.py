@@ -31,7 +31,7 @@ def _largest(logits):
 def mbls_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
     target,                 # (N,) or (N, d1, ...) class ids
-    margin:float=10.,       # m: difference from the largest logit without penalty
+    margin:float=10.,       # m: no penalty for differences up to m from the largest logit
     alpha:float=.1,         # weight of the penalty
     *, weight=None,         # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
@@ -78,7 +78,7 @@ def max_sup_loss(
     "Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
     _check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
-    gap = (_largest(batch.logits) - batch.logits).mean(1)  # differences first: the sum of large logits overflows
+    gap = (_largest(batch.logits) - batch.logits).mean(1)  # subtract first: the sum of large logits may overflow
     return _with_penalty(batch, alpha*gap, reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #a94d26d6

@@ -32,7 +32,7 @@ def label_smoothing_loss(
     target,                 # (N,) or (N, d1, ...) class ids
     eps:float=.05,          # probability taken from the label, in [0, 1)
     mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over other classes [Mukhoti 2020]
-    *, weight=None,         # (K,) weights of the classes, also for the smoothed probability
+    *, weight=None,         # (K,) weights of the classes, which also weight the smoothed label
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
@@ -65,7 +65,7 @@ def lp_norm_loss(
     batch = check_batch(logits, target, weight, ignore_index)
     logits = batch.logits
     tiny = torch.finfo(logits.dtype).tiny
-    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # a divisor, so that no power overflows
+    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # divided by, so that no power overflows
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
     return _with_penalty(batch, alpha*norm, reduction)
 
@@ -102,7 +102,7 @@ def soft_target_loss(
     target_probs,           # like logits: the target probabilities, classes in dimension 1
     *, weight=None,         # (K,) weight of each class
     reduction:str='mean',   # 'mean', 'sum' or 'none'; the mean is over samples
-)->Tensor:                  # 0-d, or the shape of one class of `logits`
+)->Tensor:                  # 0-d, or the shape of `logits` without the classes
     "Return cross-entropy against target probabilities: -sum_k t_k log p_k."
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape:

@@ -186,11 +186,11 @@ def dece(
     probs = logits.softmax(1)
     conf, _ = _confidence(probs)
     weight = _soft_bins(conf, n_bins, t_b, n_bins if row_norm == 'exact' else n_bins + 1)
-    gap = _sum_by(weight, _soft_accuracy(probs, target, t_a) - conf)  # (M,) n_j (A_j - C_j)
+    gap = _sum_by(weight, _soft_accuracy(probs, target, t_a) - conf)  # (M,) sum of accuracy - confidence in each bin
     return gap.abs().sum()/len(conf)
 
 def _soft_bins(conf, n_bins, t_b, shifts):
-    "Return the (N, M) weight of each bin for each confidence, divided by 1 + shifts · _BIN_SHIFT."
+    "Return the (N, M) weights of the bins for each confidence, divided by 1 + shifts · _BIN_SHIFT."
     j = torch.arange(1, n_bins + 1, dtype=conf.dtype, device=conf.device)
     below = torch.arange(n_bins, dtype=conf.dtype, device=conf.device).cumsum(0)/n_bins  # sum of the edges i/M, i < j
     weight = ((j*conf[:, None] - below)/t_b).softmax(1) + _BIN_SHIFT
@@ -213,7 +213,7 @@ def soft_ece(
     centre = (torch.arange(n_bins, dtype=conf.dtype, device=conf.device) + .5)/n_bins
     weight = (-(conf[:, None] - centre).square()/temperature).softmax(1)
     size = weight.sum(0)
-    gap = _sum_by(weight, (top == target).to(conf.dtype) - conf)   # (M,) S_j (A_j - C_j)
+    gap = _sum_by(weight, (top == target).to(conf.dtype) - conf)   # (M,) sum of hit - confidence in each bin
     tiny = torch.finfo(conf.dtype).tiny
     total = (size*(gap.abs()/size.clamp_min(tiny)).pow(p)).sum()/len(conf)
     return total.clamp_min(tiny).pow(1/p)

@@ -148,12 +148,12 @@ def dual_focal_weight(
     detach_second:bool=False,  # no gradient through p_j, as in the authors' code [Lin 2025]
 )->Tensor:                     # (N,) in [0, 1] for 'below', [0, 2^gamma] for 'runner_up'
     "Return u = (1 - p_y + p_j)^gamma [Tao 2023; Lin 2025, Eq. 5]."
-    nearest, distance = _second(lp.logits.detach(), lp._label, second)
+    nearest, distance = _second_class(lp.logits.detach(), lp._label, second)
     p_j = _at_label(lp._probs, nearest[:, 0]).masked_fill(distance[:, 0] == math.inf, 0.)
     if detach_second: p_j = p_j.detach()
     return (lp.d_y + p_j).pow(gamma)
 
-def _second(logits, label, second):
+def _second_class(logits, label, second):
     "Return the class j of p_j, and z_y - z_j, which is inf if no such class exists; both are (N, 1)."
     behind = logits.gather(1, label) - logits
     if second == 'below': behind = F.threshold_(behind, 0., math.inf)

@@ -160,7 +160,8 @@ def mass_table(
     last = F.pad(first[1:], (0, 1), value=len(conf)) - 1
     ids = torch.arange(len(first), device=conf.device).repeat_interleave(last - first + 1, output_size=len(conf))
     if ties == 'group':
-        ids = ids[torch.searchsorted(conf, conf)].unique_consecutive(return_inverse=True)[1]  # some ids may be missing
+        # ties take the id of their first sample; if ids are skipped, the ids are renumbered
+        ids = ids[torch.searchsorted(conf, conf)].unique_consecutive(return_inverse=True)[1]
         last = ids.bincount().cumsum(0) - 1
         first = F.pad(last[:-1] + 1, (1, 0))
     return _table(bin_sums(ids, conf, hit[order], len(last)).cpu(), conf[first], conf[last])

@@ -69,7 +69,7 @@ def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, optio
     weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
     if sample_weight is not None: weight = _checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
     scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
-    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # 'kind': the old name, in a user's metric
+    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # 'kind' is the old name of 'task'
     shared = dict.fromkeys(names, 'multilabel')
     if ignore_index is not None: shared['ignore_index'] = ignore_index
     def value(rows):

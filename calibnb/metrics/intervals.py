@@ -63,7 +63,7 @@ def percentiles(
     return lower.item(), upper.item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5be100fb
-_N_DRAWS = 2**13  # largest number of drawn units; the relative error of a standard error is then 1/sqrt(2*2**13)
+_N_DRAWS = 2**13  # largest number of drawn units; a standard error then has a relative error of 1/sqrt(2*2**13)
 
 class Resamples:
     """Bootstrap resamples of a set, shared by all metrics; row 0 of each result belongs to the set itself [Efron 1993].
@@ -71,7 +71,7 @@ class Resamples:
     Attributes: `n`, the number of samples; `group`, the (n,) group of each sample, None if each is its own group;
     `weight`, the (1 + n_boot, groups) counts; and `size`, the (1 + n_boot, 1) numbers of samples."""
     def __init__(self,
-        clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or N: each sample is a cluster
+        clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or the number N, without clusters
         n_boot:int=400,  # number of resamples
         seed:int=0,
         draw:str='poisson', # 'poisson': a cluster has the same counts in every set; 'multinomial': draw N samples

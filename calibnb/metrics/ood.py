@@ -33,9 +33,9 @@ def _logits(logits):
     refuse_probs(logits, "use score 'max', 'margin' or 'entropy'")
     return logits
 
-_OF_LOGITS = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}
+_LOGIT_SCORES = {'energy': energy_score, 'max_logit': lambda logits: _logits(logits).amax(1)}
 
-def _numbers(values, name):
+def _custom_scores(values, name):
     "Check the user's scores and return them as (N,) float64."
     values = as_tensor(values, name)
     if values.ndim != 1 or not len(values):
@@ -45,13 +45,13 @@ def _numbers(values, name):
 
 def _scores_of(values, score, name):
     "Return the (N,) float64 scores of a set, on the CPU."
-    pick('score', score, [*SCORES, *_OF_LOGITS, _CUSTOM])
-    if score == _CUSTOM: return _numbers(values, name)
+    pick('score', score, [*SCORES, *_LOGIT_SCORES, _CUSTOM])
+    if score == _CUSTOM: return _custom_scores(values, name)
     if as_tensor(values, name).ndim == 1:
         raise ValueError(f"{name}: got one number for each sample; for custom scores pass score='given', "
                          'for probabilities of class 1 pass a column (N, 1)')
     try:
-        if score in _OF_LOGITS: return _OF_LOGITS[score](values).cpu()
+        if score in _LOGIT_SCORES: return _LOGIT_SCORES[score](values).cpu()
         return _confidences(check_samples(values, None, labelled=False).probs, score).cpu()
     except ValueError as e: raise ValueError(f'{name}: {e}') from None
 

@@ -72,7 +72,7 @@ class RiskCoverage:
     "A risk-coverage curve with a point for each distinct score, in descending order; `of` makes one."
     coverage:Tensor   # (M,) float64 share of samples with at least this score; the last is 1
     risk:Tensor       # (M,) selective risk: the error rate of these samples
-    threshold:Tensor  # (M,) the score
+    threshold:Tensor  # (M,) distinct scores
     n:int|None=None   # number of samples; None if samples have weights
 
     @classmethod

@@ -41,7 +41,7 @@ class SumMetric(Metric):
             seen, now = ('one column' if binary else 'several columns' for binary in (self.binary, samples.binary))
             raise ValueError(f'probs: {now}, but earlier batches had {seen}; use a new metric')
         more = self.batch(samples.probs, samples.target).to(self.sums.device) if len(samples) else 0
-        self.sums, self.n = self.sums + more, self.n + len(samples)  # in-place fails on inference-mode tensors
+        self.sums, self.n = self.sums + more, self.n + len(samples)  # in-place addition fails on inference tensors
         self.binary = samples.binary
 
     def compute(self):

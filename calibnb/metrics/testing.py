@@ -119,7 +119,7 @@ def _residuals(samples):
     label = samples.target[:, None] if samples.binary else F.one_hot(samples.target, p.shape[1])
     return p, label - p
 
-def _distances(a, b): return torch.cdist(a, b, compute_mode='donot_use_mm_for_euclid_dist')  # exact near 0
+def _distances(a, b): return torch.cdist(a, b, compute_mode='donot_use_mm_for_euclid_dist')  # keeps digits near 0
 
 def kernel_width(
     probs:Tensor,  # (N, K)
