@@ -43,11 +43,11 @@ def _published(net, name)->dict:
                          f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
 
 class _Resizing(Classifier):
-    "A network of another package behind an optional resize; subclasses set `body`, which computes the features."
-    def __init__(self, name, in_shape, resize, least):
+    "A network of another package that may resize its images; subclasses set `body`, which computes the features."
+    def __init__(self, name, in_shape, resize, min_side):
         super().__init__()
         if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
-        _check_image(name, in_shape, least)
+        _check_image(name, in_shape, min_side)
         self.image_shape = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)  # after resizing
         self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
