@@ -54,7 +54,7 @@ def _gaussian_blur(x, c, g): return _smooth(x, c)
 
 @cache
 def _disc(radius, soft):
-    "Return a (1, 1, n, n) disc of weights, smoothed by a Gaussian 3 pixels wide, or 5 for a radius above 8."
+    "Return a (1, 1, n, n) disc of weights, smoothed by a Gaussian 3 pixels wide (5 for radii above 8)."
     half_width, rim = int(radius) + 2, 1 if radius <= 8 else 2
     x = np.arange(-half_width, half_width + 1)
     disc = (x[:, None]**2 + x**2 <= radius**2).astype(np.float64)

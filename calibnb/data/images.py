@@ -186,7 +186,7 @@ def read_svhn(root=None)->dict:
     return cached('svhn', files.values(), make)
 
 def read_tiny_imagenet(root=None)->dict:
-    "Read Tiny ImageNet, 200 classes, 64x64 pixels; the official validation images are the test set."
+    "Read Tiny ImageNet (200 classes, 64x64 pixels); the official validation images are the test set."
     folder = find_data('tiny_imagenet', ['tiny-imagenet-200'], root)
     train, train_y, classes = list_images(folder/'train')
     notes = folder/'val'/'val_annotations.txt'  # each line: file, class, and a bounding box

@@ -164,12 +164,12 @@ def _resolve(name):
     return data_sets.find(name), {}
 
 # %% ../../nbs/50_data/08_sets.ipynb #6a33b358
-_FILES = {  # set -> lists of possible files under the data root; the first existing list is read
+_FILES = {  # set -> lists of possible files under the data root; the first list that exists is read
     'cifar10': [['cifar-10-batches-py'], ['cifar10'], ['train', 'val', 'test']], 'cifar100': [['cifar-100-python']],
     'svhn': [['train_32x32.mat', 'test_32x32.mat']], 'tiny_imagenet': [['tiny-imagenet-200']],
     '20newsgroups': [['20news-bydate_py3.pkz']], 'sst': [['sst'], ['trees']],
 }
-_HUMAN = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # also read if `human_labels` is set
+_HUMAN_FILES = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # also read if `human_labels` is set
 
 def data_paths(
     name:str, /, # one of `list_data()`
@@ -181,7 +181,7 @@ def data_paths(
     else:
         places = [[data_root()/file for file in place] for place in _FILES.get(kind, ())]
         wanted = next((place for place in places if place[0].exists()), [])
-    if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN]
+    if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN_FILES]
     if options.get('vectors'):
         try: wanted.append(find_vectors(options['vectors']))
         except MissingData: pass  # raised again when the set is read
@@ -196,7 +196,7 @@ def check_data(
     kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
     elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
-    if options.get('human_labels'): find_data('cifar10h', [_HUMAN[0]])
+    if options.get('human_labels'): find_data('cifar10h', [_HUMAN_FILES[0]])
     if options.get('vectors'): find_vectors(options['vectors'])
 
 def _check_path(kind, path):

@@ -177,7 +177,7 @@ def split_arrays(
         if len(rows): parts[part] = _split_of(arrays, 'train', rows, scale, in_memory)
         elif f'{part}_x' in arrays: parts[part] = _split_of(arrays, part, None, scale, in_memory)
     num_classes = 1 + max(int(split.y.max()) for split in parts.values())
-    vectors = _on_disk(arrays['vectors']) if 'vectors' in arrays else None
+    vectors = _to_tensor(arrays['vectors']) if 'vectors' in arrays else None
     return Splits(name, num_classes, **parts, vectors=vectors)
 
 def _check_sizes(n_train, **shares):
@@ -204,7 +204,7 @@ def _split_rows(name, y, sizes, n_train, seed):
 
 def _split_of(arrays, part, rows, scale, in_memory):
     "Return a Split of some rows of a part; rows=None: all rows."
-    x, y = _on_disk(arrays[f'{part}_x']), _on_disk(arrays[f'{part}_y'])
+    x, y = _to_tensor(arrays[f'{part}_x']), _to_tensor(arrays[f'{part}_y'])
     rows = torch.arange(len(y), device='cpu') if rows is None else rows
     inputs = Rows(x, rows)
     if inputs.nbytes <= in_memory: inputs = inputs[:]
@@ -212,7 +212,7 @@ def _split_of(arrays, part, rows, scale, in_memory):
     if posterior is not None: posterior = torch.from_numpy(posterior)[rows].double()
     return Split(inputs, y[rows].long(), posterior, scale, rows)
 
-def _on_disk(array):
+def _to_tensor(array):
     "Convert an array to a tensor without a copy; torch needs writable memory, so a file is mapped copy-on-write."
     if isinstance(array, np.memmap): array = np.load(array.filename, mmap_mode='c')
     return torch.from_numpy(array)

@@ -51,7 +51,7 @@ def _as_vector(numbers, dim, place):
         raise ValueError(f'{place}: {numbers[:40]!r} after a word, want {dim} numbers, as on the first line') from None
 
 # %% ../../nbs/50_data/04_texts.ipynb #cd4fb3ae
-_FIVE, _TWO = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment from 0 to 4; -1: neutral, no class
+_FIVE_CLASSES, _TWO_CLASSES = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment 0 to 4; -1: neutral, no class
 
 def read_sst(
     fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
@@ -64,7 +64,7 @@ def read_sst(
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
     for file in files.values(): find_data('sst', [file], root)
-    sources, classes = list(files.values()), _FIVE if fine else _TWO
+    sources, classes = list(files.values()), _FIVE_CLASSES if fine else _TWO_CLASSES
     if vectors is not None: sources.append(find_vectors(vectors, root))
     def make(new):
         trees = {part: _read_trees(file, classes) for part, file in files.items()}

@@ -166,7 +166,7 @@ def meta_gradient(
     return torch.autograd.grad(-lr*product, list(parameters))
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #9a824dbc
-def _share(reduction, n):
+def _sample_factor(reduction, n):
     "Return the factor s of one sample's loss in the loss of the batch."
     return 1/n if reduction == 'mean' else 1.
 
@@ -201,7 +201,7 @@ def hypergradient(
         check_logits(logits, y)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
         theta = dict(model.named_parameters()) if scope == 'full' else dict(weight=head.weight, bias=head.bias)
-        gradients = _inner_gradients(inner, head, logits, _share(reduction, len(y))*d_logits.detach(), theta)
+        gradients = _inner_gradients(inner, head, logits, _sample_factor(reduction, len(y))*d_logits.detach(), theta)
         if scope == 'full': direction = full_direction(model, x, gradients, x_other, y_other, outer, lr, jvp_by, state)
         else:
             with torch.no_grad(): features_other = model.features(x_other)
@@ -234,7 +234,7 @@ def leaked_gradients(
         features = model.features(x)
         logits, weights = head(features), dict(model.named_parameters())
         theta = {k: p for k, p in weights.items() if scope == 'full' or p is head.weight or p is head.bias}
-        d_logits = inner.logit_gradient(logits, y, features)*_share(reduction, len(y))
+        d_logits = inner.logit_gradient(logits, y, features)*_sample_factor(reduction, len(y))
         gradients = _inner_gradients(inner, head, logits, d_logits, theta, create_graph=True)
         moved = weights | virtual_step(theta, gradients, lr)
         value = outer(functional_call(model, moved, (x_other,)), y_other)

@@ -319,7 +319,7 @@ class MetaTrainer(Trainer):
     @torch.no_grad()
     def gamma(self, split:Split)->Tensor:  # (N,)
         "Return the exponent from γ-Net for each sample of a split."
-        if self.meta.learn != 'gamma': raise ValueError(f'gamma: the learned loss {self.meta.learn} has none')
+        if self.meta.learn != 'gamma': raise ValueError(f'gamma: the learned loss {self.meta.learn} has no gamma')
         if self.stepper is None: raise ValueError('gamma: nothing is trained yet, call fit first')
         if not isinstance(split, Split):
             raise ValueError(f'split: {type(split).__name__}, want a Split, e.g. splits.test')

@@ -31,7 +31,7 @@ def _resized(x, size):
 
 def _first_line(error): return str(error).partition('\n')[0]
 
-def _published(net, name)->dict:
+def _pretrained_weights(net, name)->dict:
     "Return the state dictionary of torchvision's weights, from torch's cache or from the internet."
     import torchvision
     known = torchvision.models.get_model_weights(net).__members__
@@ -76,7 +76,7 @@ class Torchvision(_Resizing):
 
     def _load(self, net, weights):
         if not Path(weights).exists():
-            self.body.load_state_dict(_published(net, weights))
+            self.body.load_state_dict(_pretrained_weights(net, weights))
             return
         try: self.body.load_state_dict(torch.load(weights, map_location='cpu', weights_only=True))
         except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:

@@ -297,12 +297,12 @@ def _copy_state(module):
     return {} if module is None else {k: v.detach().clone() for k, v in module.state_dict().items()}
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
-def _as_maker(name, thing):
+def _as_factory(name, thing):
     "Return a factory of recorders: a class is its own factory; a plain function gets a factory that returns it."
     if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
     return thing if isinstance(thing, type) else lambda: thing
 
-recorders = Registry('recorder', adapt=_as_maker, made={
+recorders = Registry('recorder', adapt=_as_factory, made={
     'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm,
     'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
     'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats,
