@@ -57,7 +57,7 @@ def read_sst(
     fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
     phrases:bool=True,       # True: label phrases and sentences; False: label only sentences
     vocabulary:int=20_000,
-    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; words of all splits then have ids
+    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; if set, words of all splits get ids
     root=None,               # folder of data sets; None: `data_root()`
 )->dict:                     # train_x (N, T, 5) int16, train_y (N,), also val and test; vectors (V, D) if requested
     "Read the Stanford Sentiment Treebank from train.txt, dev.txt and test.txt in sst/ or trees/."

@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # later one per class
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # in training, K
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))

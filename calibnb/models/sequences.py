@@ -50,7 +50,7 @@ class _Levels(NamedTuple):
     nodes: Tensor   # (B*T, 5) concatenated tables
     offset: Tensor  # (B*T,) row of the first node of the node's tree
     order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
-    rank: Tensor    # (B*T,) position of each node in the order by the parent's height, then by height
+    rank: Tensor    # (B*T,) position of each node when sorted by the parent's height, then by height
     count: Tensor   # (T, T) number of nodes by height (rows) and parent's height (columns; 0: a root), on the CPU
 
 def _inverse(rows, n):

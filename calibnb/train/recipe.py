@@ -54,7 +54,7 @@ def _preset(name, doc):
 
 # %% ../../nbs/60_train/01_recipe.ipynb #5a9d3c11
 class FusedSGD:
-    "SGD with momentum, by torch's fused kernel; weights and state equal those of `torch.optim.SGD(fused=True)`."
+    "SGD with momentum, by torch's fused kernel; gives the same weights and state as `torch.optim.SGD(fused=True)`."
     def __init__(self,
         weights,        # tensors of one dtype, on one device
         lr:float,

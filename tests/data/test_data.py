@@ -152,7 +152,7 @@ def test_sst_sizes_and_options(root):
 
 @pytest.mark.parametrize("line, message", [
     ("good", "does not begin with a bracket"), ("(3 (2 a)", "ends before its brackets are closed"),
-    ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "a word beside a branch")])
+    ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "two children in brackets")])
 def test_bad_trees_are_refused(line, message):
     with pytest.raises(ValueError, match=f"tree: .*{message}"):
         parse_tree(line)

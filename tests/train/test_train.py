@@ -252,7 +252,7 @@ def test_what_is_not_a_row_a_sample_is_refused(end, size, message):
     class Odd(Relabelled):
         def forward(self, x):
             return end(super().forward(x))
-    with pytest.raises(ValueError, match=f"model: it {message}"):
+    with pytest.raises(ValueError, match=f"model: {message}"):
         Evaluator(Odd(), device="cpu").predict(problem().test, batch_size=size)
 
 
