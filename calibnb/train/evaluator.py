@@ -72,8 +72,8 @@ def check_micro_batches(loss, recipe, num_classes, device):
     while isinstance(function, partial): function = function.func
     options, tensors = getattr(loss, 'options', {}), getattr(loss, 'tensors', None)
     is_weighted = 'weight' in (tensors or ()) or 'ignore_index' in options
-    is_sample_mean = tensors is not None or getattr(function, 'has_batch_penalty', False)
-    if not is_weighted and (is_sample_mean or _is_sample_mean(loss, num_classes, device)): return
+    is_declared = tensors is not None or getattr(function, 'has_batch_penalty', False)
+    if not is_weighted and (is_declared or _is_sample_mean(loss, num_classes, device)): return
     raise ValueError(f'loss: its mean is not over all samples, e.g. because of class weights, so the means of '
                      f'{recipe.accumulate} micro-batches on {world_size()} processes do not add up; take accumulate=1 '
                      'and one process, or reduction="sum" with a lower lr; for a loss that couples samples on purpose, '
