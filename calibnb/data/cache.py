@@ -35,11 +35,11 @@ def find_data(
     root=None,    # None: `data_root()`
     hint:str='',  # how to get the data set
 )->Path:
-    "Return the first of `places` that exists; raise MissingData if no place exists."
+    "Return the first of `places` that exists; raise MissingData if none exists."
     root = Path(root) if root else data_root()
     for place in places:
         if (root/place).exists(): return root/place
-    hint = hint or f'run `calibnb download {name}`, or set the environment variable CALIBNB_DATA to its folder'
+    hint = hint or f'run `calibnb download {name}`, or set the environment variable CALIBNB_DATA to the data folder'
     raise MissingData(f'data: {name} is not in {root} (looked for {", ".join(map(str, places))}); {hint}')
 
 # %% ../../nbs/50_data/01_cache.ipynb #ff54ab73
@@ -56,7 +56,7 @@ def decoded_root()->Path:
 # %% ../../nbs/50_data/01_cache.ipynb #b1b8994f
 def fingerprint(
     files,    # paths of the source files
-    *options, # values that determine the arrays
+    *options, # options that change the arrays
 )->str:       # 12 hex digits
     "Return a hash of the names and contents of source files, and of options."
     paths = list(map(Path, files))
@@ -100,11 +100,11 @@ def _open_arrays(folder):
 def cached(
     name:str,    # name of the data set
     files,       # paths of the source files
-    make,        # function of `new` -> dict of arrays; `new(name, shape, dtype)` returns an array on disk to fill
-    *options,    # values that determine the arrays
+    make,        # make(new) returns a dict of arrays; new(name, shape, dtype) creates an array on disk to fill
+    *options,    # options that change the arrays
     root=None,   # None: `decoded_root()`
 )->dict:         # name -> memory-mapped array, read-only
-    "Open the arrays of a data set; the first call in any process makes the arrays with `make`."
+    "Open the arrays of a data set; if they are not stored yet, make them with `make`."
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{folder}.lock'):

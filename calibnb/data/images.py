@@ -21,10 +21,10 @@ from .cache import MissingData, cached, data_root, find_data
 PARTS = 'train', 'val', 'test'
 
 def list_images(
-    folder,        # with one folder per class
+    folder,        # contains one folder per class
     classes=None,  # class names in order; None: the names of the folders, sorted
 ):                 # (paths, (N,) class ids, class names)
-    "List the images of a folder by class and file name, 2.png before 10.png."
+    "List the images of a folder, sorted by class and file name (2.png before 10.png)."
     folders = sorted(p.name for p in Path(folder).iterdir() if p.is_dir() and not p.name.startswith('.'))
     classes = folders if classes is None else list(classes)
     if unknown := sorted(set(folders) - set(classes)):
@@ -76,11 +76,11 @@ def _check_size(size):
 # %% ../../nbs/50_data/02_images.ipynb #47254943
 def decode_images(
     paths,
-    new,                # (name, shape, dtype) -> array to fill, from `cached`
+    new,                # new(name, shape, dtype) returns an array to fill, as in `cached`
     name:str,           # name of the array
     size:int|None=None, # as in `load_image`
 )->np.ndarray:          # (N, 3, H, W) uint8
-    "Decode images of equal shape; raise ValueError with the name of the first image of another shape."
+    "Decode images of equal shape; raise ValueError naming an image of another shape."
     shape = load_image(paths[0], size).shape
     out = new(name, (len(paths), *shape))
     def decode(start):
@@ -97,7 +97,7 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # with one folder per class, or with such folders train/ and perhaps val/ and test/
+    path,               # one folder per class, directly in it or in its train/ and optional val/ and test/
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist
@@ -122,8 +122,8 @@ def read_folder(
 
 # %% ../../nbs/50_data/02_images.ipynb #bed4e48c
 def _original_order(labels, root):
-    "Return each image's row in the original test set; the images of a class keep their order."
-    hint = 'save the labels in the original order there; they match the images of a folder with CIFAR-10H'
+    "Return each image's row in the original test set; assumes that each class is in the original order."
+    hint = 'save the labels in the original order there; they assign the rows of CIFAR-10H to the images'
     file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
     original = np.load(file, allow_pickle=False)
     if not np.array_equal(np.bincount(original), np.bincount(labels)):
@@ -186,7 +186,7 @@ def read_svhn(root=None)->dict:
     return cached('svhn', files.values(), make)
 
 def read_tiny_imagenet(root=None)->dict:
-    "Read Tiny ImageNet, 200 classes, 64x64 pixels; the validation images are the test set, as in the papers."
+    "Read Tiny ImageNet (200 classes, 64x64 pixels); the official validation images are the test set."
     folder = find_data('tiny_imagenet', ['tiny-imagenet-200'], root)
     train, train_y, classes = list_images(folder/'train')
     notes = folder/'val'/'val_annotations.txt'  # each line: file, class, and a bounding box
@@ -261,4 +261,4 @@ def _refuse_capitals(path, given):
     known = {name for part in PARTS for pair in _npz_names(part) for name in pair}
     for name in given:
         if name not in known and name.lower() in known:
-            raise ValueError(f'{path}: has {name}, want {name.lower()} in small letters')
+            raise ValueError(f'{path}: has {name}, want {name.lower()} in lower case')

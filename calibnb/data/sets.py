@@ -25,14 +25,14 @@ from .corruptions import check_corruption, corrupt_split
 
 # %% ../../nbs/50_data/08_sets.ipynb #80939e51
 def _read_and_split(name, read, seed, scale=None, **options):
-    "Read and split a set on disk; `read` gets the options in its signature, and `split_arrays` the other options."
+    "Read and split a set on disk; `read` takes the options in its signature, and `split_arrays` takes the rest."
     declared = inspect.signature(read).parameters
     reading = {k: v for k, v in options.items() if k in declared}
     splitting = {k: v for k, v in options.items() if k not in declared}
     return split_arrays(name, read(**reading), seed, scale=scale, **splitting)
 
 # %% ../../nbs/50_data/08_sets.ipynb #a89db22e
-CIFAR_SCALE = ((.4914, .4822, .4465), (.2023, .1994, .2010))  # mean and std of red, green and blue in common use
+CIFAR_SCALE = ((.4914, .4822, .4465), (.2023, .1994, .2010))  # commonly used mean and std of red, green and blue
 
 def cifar10(
     seed:int,
@@ -41,21 +41,21 @@ def cifar10(
     n_train:int|None=None,
     human_labels:bool=False,  # use the human labels of CIFAR-10H as posterior of the test split
 )->Splits:
-    "Split CIFAR-10."
+    "Read and split CIFAR-10."
     options = dict(val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
     return _read_and_split('cifar10', read_cifar, seed, CIFAR_SCALE, **options)
 
 def cifar100(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
-    "Split CIFAR-100."
+    "Read and split CIFAR-100."
     read = partial(read_cifar, 'cifar100')
     return _read_and_split('cifar100', read, seed, CIFAR_SCALE, val=val, meta_val=meta_val, n_train=n_train)
 
 def svhn(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
-    "Split SVHN (street view house numbers), without the extra training images."
+    "Read and split SVHN (street view house numbers), without the extra training images."
     return _read_and_split('svhn', read_svhn, seed, val=val, meta_val=meta_val, n_train=n_train)
 
 def tiny_imagenet(seed:int, val:float=.1, meta_val:float=0., n_train:int|None=None)->Splits:
-    "Split Tiny ImageNet; test is the official validation set, and val is held out of the 500 images per class."
+    "Read and split Tiny ImageNet; test is the official validation set, and val is held out of the training images."
     return _read_and_split('tiny_imagenet', read_tiny_imagenet, seed, val=val, meta_val=meta_val, n_train=n_train)
 
 # %% ../../nbs/50_data/08_sets.ipynb #424723d5
@@ -67,7 +67,7 @@ def newsgroups(
     length:int=1000,        # tokens per message
     vocabulary:int=20_000,  # number of token ids
 )->Splits:
-    "Split 20 Newsgroups, as rows of token ids."
+    "Read and split 20 Newsgroups, as rows of token ids."
     options = dict(val=val, meta_val=meta_val, n_train=n_train, length=length, vocabulary=vocabulary)
     return _read_and_split('20newsgroups', read_newsgroups, seed, **options)
 
@@ -76,11 +76,11 @@ def sst(
     meta_val:float=0.,
     n_train:int|None=None,
     fine:bool=False,        # True: five classes; False: negative and positive
-    phrases:bool=True,      # True: labels of phrases and sentences; False: of sentences only
+    phrases:bool=True,      # True: label phrases and sentences; False: label only sentences
     vocabulary:int=20_000,
     vectors:str|None=None,  # word vectors in the data root, e.g. 'glove.840B.300d' for glove.840B.300d.txt
 )->Splits:
-    "Split the Stanford Sentiment Treebank, as tables of nodes, into the official train, val and test."
+    "Read the Stanford Sentiment Treebank, as tables of nodes, with its official train, val and test splits."
     options = dict(meta_val=meta_val, n_train=n_train)
     return _read_and_split('sst', read_sst, seed, **options, fine=fine, phrases=phrases, vocabulary=vocabulary,
                            vectors=vectors)
@@ -97,7 +97,7 @@ def imagefolder(
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Split images with one folder per class; val and test are held out of train if they have no folder."
+    "Read and split images with one folder per class; val and test are held out of train if they have no folder."
     scale = pixel_scale(mean, std, 3)
     options = dict(path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'imagefolder:{path}', read_folder, seed, scale, **options)
@@ -110,7 +110,7 @@ def npz(
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Split the arrays of an .npz file; val and test are held out of train if the file lacks them."
+    "Read and split the arrays of an .npz file; val and test are held out of train if the file lacks them."
     options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
@@ -156,7 +156,7 @@ def _resolve(name):
         taken = [p for p in inspect.signature(make).parameters if p in ('kind', 'severity', 'constants')]
         if taken:
             raise ValueError(f'data: {name} has two options called {taken[0]}; '
-                             'want a set without it; use corrupted: only once')
+                             'use corrupted: only once, or rename the option of your set')
         return _corrupting(make), inner
     with_path = f'{kind}:/path'
     if colon and (with_path in data_sets or with_path in data_sets.names()):
@@ -164,12 +164,12 @@ def _resolve(name):
     return data_sets.find(name), {}
 
 # %% ../../nbs/50_data/08_sets.ipynb #6a33b358
-_FILES = {  # set -> lists of possible files under the data root; the first existing list is read
+_FILES = {  # set -> lists of possible files under the data root; the first list that exists is read
     'cifar10': [['cifar-10-batches-py'], ['cifar10'], ['train', 'val', 'test']], 'cifar100': [['cifar-100-python']],
     'svhn': [['train_32x32.mat', 'test_32x32.mat']], 'tiny_imagenet': [['tiny-imagenet-200']],
     '20newsgroups': [['20news-bydate_py3.pkz']], 'sst': [['sst'], ['trees']],
 }
-_HUMAN = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # also read by `human_labels`
+_HUMAN_FILES = 'cifar10h-probs.npy', 'cifar10-test-labels.npy'  # also read if `human_labels` is set
 
 def data_paths(
     name:str, /, # one of `list_data()`
@@ -181,7 +181,7 @@ def data_paths(
     else:
         places = [[data_root()/file for file in place] for place in _FILES.get(kind, ())]
         wanted = next((place for place in places if place[0].exists()), [])
-    if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN]
+    if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN_FILES]
     if options.get('vectors'):
         try: wanted.append(find_vectors(options['vectors']))
         except MissingData: pass  # raised again when the set is read
@@ -196,7 +196,7 @@ def check_data(
     kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
     elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
-    if options.get('human_labels'): find_data('cifar10h', [_HUMAN[0]])
+    if options.get('human_labels'): find_data('cifar10h', [_HUMAN_FILES[0]])
     if options.get('vectors'): find_vectors(options['vectors'])
 
 def _check_path(kind, path):
@@ -259,7 +259,7 @@ def true_posterior(
     *, seed:int=0,  # as in `load_data`
     **options,      # as in `load_data`
 ):                  # (N, K) float64 tensor; None if unknown
-    "Return the posterior of the test samples (for CIFAR-10, the human labels); MissingData if CIFAR-10H is missing."
+    "Return the posterior of the test samples (CIFAR-10: the human labels); raise MissingData if CIFAR-10H is missing."
     if 'human_labels' in data_options(name): options['human_labels'] = True
     return load_data(name, seed=seed, **options).test.posterior
 
@@ -283,5 +283,5 @@ def data_size(
         return splits.in_shape, splits.num_classes, len(splits.train)
     shape, num_classes, n = _SIZES[known]
     if 'length' in options: shape = (options['length'],)
-    left = round(n*(1 - options['val'] - options['meta_val']))
-    return shape, num_classes, options['n_train'] or left
+    remaining = round(n*(1 - options['val'] - options['meta_val']))
+    return shape, num_classes, options['n_train'] or remaining

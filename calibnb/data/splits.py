@@ -42,8 +42,8 @@ class Split:
                                # for memory
     y:Tensor                   # (N,) int64
     posterior:Tensor|None=None # (N, K) float64
-    scale:tuple|None=None      # (mean, std) of each channel, from 0 to 1: `ready` normalises uint8 images with this
-                               # scale; float images are already normalised
+    scale:tuple|None=None      # (mean, std) of each channel, for pixels from 0 to 1: `ready` normalises uint8 images
+                               # by this scale; float images are already normalised
     rows:Tensor|None=None      # (N,) int64, row of each sample in the source data set
 
     def __len__(self): return len(self.y)
@@ -83,7 +83,7 @@ class Splits:
     val:Split
     test:Split
     meta_val:Split|None=None
-    vectors:Tensor|None=None  # (V, D) float32, row i for word id i, nan for a word without a vector; only for texts
+    vectors:Tensor|None=None  # (V, D) float32, word vectors by word id, nan for a word without a vector; texts only
 
     @property
     def in_shape(self):
@@ -106,8 +106,8 @@ def hold_out(
     y,             # (N,) class ids
     sizes,         # numbers of samples to hold out, one for each part
     seed:int,
-)->list:           # (n,) row numbers of the rest, then of each part
-    "Hold out parts with the same share of every class; raise ValueError if a part or a class is too small."
+)->list:           # (n,) row numbers of the remaining samples, then of each part
+    "Hold out random parts, stratified by class; raise ValueError if a part or a class is too small."
     from sklearn.model_selection import train_test_split
     rest, parts = np.arange(len(y)), []
     for i, n in enumerate(sizes):
@@ -135,14 +135,14 @@ def pixel_scale(
         if not 0 < value <= 1:
             raise ValueError(f'std: {value:g}, want a number above 0, up to 1; divide by 255 for pixels from 0 to 255')
     if not mean or len(mean) != len(std) or channels and len(mean) not in (1, channels):
-        want = 'as many of each' if channels is None else f'{channels} of each, or 1'
+        want = 'the same number of each' if channels is None else f'{channels} of each, or 1'
         raise ValueError(f'mean, std: {len(mean)} and {len(std)} numbers, want {want}')
     return mean, std
 
 def channel_scale(
     x,          # (N, C, H, W) uint8
 )->tuple:       # (mean, std), each a tuple of C numbers on a scale from 0 to 1
-    "Return the mean and standard deviation of each channel, over at most about 10,000 images."
+    "Return the mean and standard deviation of each channel; large sets are subsampled to 10,000 to 20,000 images."
     x = x[::max(1, len(x)//10_000)]
     chunks = np.array_split(x, max(1, len(x)//500))  # limits the memory for the squares
     chunks = [c.reshape(len(c), c.shape[1], -1).astype(np.float64)/255 for c in chunks]
@@ -167,9 +167,9 @@ def split_arrays(
     "Make the splits of a data set from its arrays, in memory or on disk."
     y, n = np.asarray(arrays['train_y']), len(arrays['train_y'])
     _check_sizes(n_train, val=val, meta_val=meta_val, test=test)
-    own_val, own_test = 'val_x' in arrays, 'test_x' in arrays
-    sizes = [0 if own_val else round(val*n), round(meta_val*n), 0 if own_test else round(test*n)]
-    if not own_val and not sizes[0]: raise ValueError(f'val: {val} of {n} samples leaves none for validation')
+    has_val, has_test = 'val_x' in arrays, 'test_x' in arrays
+    sizes = [0 if has_val else round(val*n), round(meta_val*n), 0 if has_test else round(test*n)]
+    if not has_val and not sizes[0]: raise ValueError(f'val: {val} of {n} samples leaves none for validation')
     train, *held_out = _split_rows(name, y, sizes, n_train, seed)
     if scale is None and arrays['train_x'].dtype == np.uint8: scale = channel_scale(arrays['train_x'])
     parts = {'train': _split_of(arrays, 'train', train, scale, in_memory)}
@@ -177,7 +177,7 @@ def split_arrays(
         if len(rows): parts[part] = _split_of(arrays, 'train', rows, scale, in_memory)
         elif f'{part}_x' in arrays: parts[part] = _split_of(arrays, part, None, scale, in_memory)
     num_classes = 1 + max(int(split.y.max()) for split in parts.values())
-    vectors = _on_disk(arrays['vectors']) if 'vectors' in arrays else None
+    vectors = _to_tensor(arrays['vectors']) if 'vectors' in arrays else None
     return Splits(name, num_classes, **parts, vectors=vectors)
 
 def _check_sizes(n_train, **shares):
@@ -204,7 +204,7 @@ def _split_rows(name, y, sizes, n_train, seed):
 
 def _split_of(arrays, part, rows, scale, in_memory):
     "Return a Split of some rows of a part; rows=None: all rows."
-    x, y = _on_disk(arrays[f'{part}_x']), _on_disk(arrays[f'{part}_y'])
+    x, y = _to_tensor(arrays[f'{part}_x']), _to_tensor(arrays[f'{part}_y'])
     rows = torch.arange(len(y), device='cpu') if rows is None else rows
     inputs = Rows(x, rows)
     if inputs.nbytes <= in_memory: inputs = inputs[:]
@@ -212,7 +212,7 @@ def _split_of(arrays, part, rows, scale, in_memory):
     if posterior is not None: posterior = torch.from_numpy(posterior)[rows].double()
     return Split(inputs, y[rows].long(), posterior, scale, rows)
 
-def _on_disk(array):
+def _to_tensor(array):
     "Convert an array to a tensor without a copy; torch needs writable memory, so a file is mapped copy-on-write."
     if isinstance(array, np.memmap): array = np.load(array.filename, mmap_mode='c')
     return torch.from_numpy(array)

@@ -21,7 +21,7 @@ class GaussianMixture:
     "A mixture of one Gaussian per class in D dimensions, with the exact posterior."
     def __init__(self,
         means,       # (K, D) mean of each class
-        cov=1.0,     # variance of every coordinate, or a (D, D) or (K, D, D) covariance matrix
+        cov=1.0,     # variance of every coordinate, a (D, D) covariance, or (K, D, D), one per class
         priors=None, # (K,) class probabilities; None: equal
     ):
         self.means = as_tensor(means, 'means').double()
@@ -83,7 +83,7 @@ class NoisyImages:
     "Variants of images with noisy labels, and the distribution of the labels."
     x:Tensor          # (N, 1, H, W) float32
     y:Tensor          # (N,) int64, noisy
-    posterior:Tensor  # (N, K) float64: 1 - flip on the true class
+    posterior:Tensor  # (N, K) float64, probability of each label
     base:Tensor       # (N,) int64 index of the base image
 
 def vary_images(
@@ -94,7 +94,7 @@ def vary_images(
     turn:float=15.,      # largest rotation, degrees
     shift:float=1.,      # largest shift, pixels
     scale:float=.1,      # largest relative change of the size
-    noise:float=.1,      # standard deviation of the pixel noise, in units of the image's range
+    noise:float=.1,      # standard deviation of the pixel noise, relative to the range of all pixels
     flip:float=.1,       # probability that a label is replaced
     generator=None,      # torch.Generator
 )->NoisyImages:          # B*variants images
@@ -137,17 +137,17 @@ def blend_images(
     images:Tensor,     # (N, ...) float
     labels:Tensor,     # (N,) int64, at least two classes
     n:int,             # number of blends
-    steepness:float,   # k
+    steepness:float,   # k, where g(w) = sigmoid(k (w - 1/2))
     generator:torch.Generator,
 )->NoisyImages:        # `base`: the image with the larger weight
-    "Blend random pairs of images of different classes; the weight w gives the first class probability g(w)."
+    "Blend pairs of images of different classes; the first image, with weight w, gives the label with probability g(w)."
     order = labels.argsort(stable=True)
     images, labels = images[order], labels[order]
     number = labels.bincount()
     first = torch.randint(len(labels), (n,), generator=generator, device='cpu')
     of_class = number[labels[first]]
     start = (number.cumsum(0) - number)[labels[first]]
-    # a random image of the others: skip the images of the first image's class, which are consecutive
+    # draw the second image from the other classes: skip the first image's class, whose images are consecutive
     drawn = (torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')*(len(labels) - of_class)).long()
     second = torch.where(drawn >= start, drawn + of_class, drawn)
     w, u = torch.rand(2, n, generator=generator, dtype=torch.float64, device='cpu')
@@ -156,8 +156,8 @@ def blend_images(
     posterior.scatter_(1, labels[first][:, None], g[:, None])
     posterior.scatter_(1, labels[second][:, None], 1 - g[:, None])
     y = torch.where(u < g, labels[first], labels[second])
-    share = w.to(images.dtype).view(-1, *[1]*(images.ndim - 1))
-    x = share*images[first] + (1 - share)*images[second]
+    weight = w.to(images.dtype).view(-1, *[1]*(images.ndim - 1))
+    x = weight*images[first] + (1 - weight)*images[second]
     return NoisyImages(x, y, posterior, order[torch.where(w >= .5, first, second)])
 
 # %% ../../nbs/50_data/05_synth.ipynb #8decdf02

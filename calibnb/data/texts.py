@@ -19,9 +19,9 @@ PADDING, UNKNOWN = 0, 1  # token ids that are not words
 
 def number_words(
     texts,           # iterables of words: the training texts
-    vocabulary:int,  # number of ids, with padding and unknown
+    vocabulary:int,  # number of ids, including padding and unknown
 )->dict:             # word -> id
-    "Number the most frequent words, from 2 on."
+    "Number the most frequent words, starting at 2."
     counts = Counter(word for words in texts for word in words)
     by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
     return {word: i for i, word in enumerate(by_frequency[:vocabulary - 2], 2)}
@@ -31,7 +31,7 @@ def read_vectors(
     file,        # in GloVe's format: a word and its numbers on each line
     words:dict,  # word -> id
 )->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, padding and the unknown word
-    "Read vectors of words; raise ValueError for another format, or if the file has none of the words."
+    "Read vectors of words; raise ValueError if the format is wrong or the file has none of the words."
     vectors = None
     with open(file, encoding='utf-8', newline='\n') as lines:
         for line_number, line in enumerate(lines, 1):
@@ -51,20 +51,20 @@ def _as_vector(numbers, dim, place):
         raise ValueError(f'{place}: {numbers[:40]!r} after a word, want {dim} numbers, as on the first line') from None
 
 # %% ../../nbs/50_data/04_texts.ipynb #cd4fb3ae
-_FIVE, _TWO = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment from 0 to 4; -1: neutral, no class
+_FIVE_CLASSES, _TWO_CLASSES = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each sentiment 0 to 4; -1: neutral, no class
 
 def read_sst(
     fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
-    phrases:bool=True,       # True: labels of phrases and sentences; False: of sentences only
+    phrases:bool=True,       # True: label phrases and sentences; False: label only sentences
     vocabulary:int=20_000,
-    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; words of all splits then have ids
+    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; if set, words of all splits get ids
     root=None,               # folder of data sets; None: `data_root()`
 )->dict:                     # train_x (N, T, 5) int16, train_y (N,), also val and test; vectors (V, D) if requested
-    "Read the Stanford Sentiment Treebank, from sst/ or trees/ with train.txt, dev.txt and test.txt."
+    "Read the Stanford Sentiment Treebank from train.txt, dev.txt and test.txt in sst/ or trees/."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
     for file in files.values(): find_data('sst', [file], root)
-    sources, classes = list(files.values()), _FIVE if fine else _TWO
+    sources, classes = list(files.values()), _FIVE_CLASSES if fine else _TWO_CLASSES
     if vectors is not None: sources.append(find_vectors(vectors, root))
     def make(new):
         trees = {part: _read_trees(file, classes) for part, file in files.items()}
@@ -80,7 +80,7 @@ def find_vectors(
 )->Path:
     "Find a file of word vectors, `<name>.txt` in the root or in its folder glove/; else raise MissingData."
     hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), set the '
-            'environment variable CALIBNB_DATA to its folder, or leave the option vectors out')
+            'environment variable CALIBNB_DATA to the data folder, or leave the option vectors out')
     return find_data('word vectors', [f'{name}.txt', f'glove/{name}.txt'], root, hint)
 
 # %% ../../nbs/50_data/04_texts.ipynb #d207f39a

@@ -15,7 +15,7 @@ from .synth import GaussianMixture, blend_images, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_SAMPLE_SEED = 2**31  # added to the seed for samples; the seed itself draws means or splits
+_SAMPLE_SEED = 2**31  # added to the seed that draws samples; the seed itself draws means or splits
 
 def gaussian_problem(
     seed:int,             # random means
@@ -61,7 +61,7 @@ def _pool_and_scale(x, pool):
     (mean,), (std,) = _SCALE
     return (x - mean).div_(std)
 
-_FOR_TRAINING = 700  # images reserved for training, so that a smaller n_train changes no other split
+_FOR_TRAINING = 700  # images reserved for training, so that a smaller n_train changes neither val nor test
 
 def _three_parts(n, n_train, n_val, seed):
     "Split a random permutation of n rows into train, val and test; train may have more than n_train rows."
@@ -74,7 +74,7 @@ def _three_parts(n, n_train, n_val, seed):
 
 def _check_meta(n_meta, n_val):
     if not 0 <= n_meta < n_val:
-        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} validation samples that include them')
+        raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} validation samples, which include meta_val')
 
 # %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
@@ -96,7 +96,7 @@ def digits(
 def noisy_digits(
     seed:int,           # random split and noise
     flip:float=.05,     # probability that a label is replaced by another
-    noise:float=.05,    # standard deviation of the pixel noise, in units of the image's range
+    noise:float=.05,    # standard deviation of the pixel noise, relative to the range of all pixels
     variants:int=1,     # variants of each base image for training
     more_variants:int=15, # variants of each base image for validation and test
     pool:int=1,         # side of averaged blocks
@@ -121,8 +121,8 @@ def noisy_digits(
 def ambiguous_digits(
     seed:int,              # random split, pairs, weights and labels
     steepness:float=8.,    # k: a larger k makes the labels less random
-    n_train:int=2000,      # blends of 700 base images; fewer are the first of 2,000
-    n_val:int=4000,        # blends of 400 base images, less `n_meta`
+    n_train:int=2000,      # blends of 700 base images; a smaller n_train takes the first of 2,000 blends
+    n_val:int=4000,        # blends of 400 base images, including the `n_meta` blends of meta_val
     n_test:int=10_000,     # blends of 697 base images
     n_meta:int=0,          # validation blends to use as meta_val
     pool:int=1,            # side of averaged blocks

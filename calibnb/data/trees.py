@@ -18,7 +18,7 @@ _token = re.compile(r'[()]|[^ \t\r()]+')  # a word may contain a no-break space
 def parse_tree(
     line:str,  # '(3 (2 good) (1 film))'
 )->list:       # nodes [word, left, right, height, label], sorted by height, the root last
-    "Parse a labelled binary tree in brackets into nodes; raise ValueError for other text."
+    "Parse a labelled binary tree in brackets into nodes; raise ValueError for malformed text."
     nodes, open_brackets = [], []
     for token in _token.findall(line):
         if token == '(': open_brackets.append([])
@@ -38,14 +38,14 @@ def _node(content, nodes, line):
         raise ValueError(f'tree: {line[:60]!r}, want nodes (label word) or (label left right)')
     if len(children) == 1: return [children[0], -1, -1, 0, int(label)]
     if not all(isinstance(child, int) for child in children):
-        raise ValueError(f'tree: {line[:60]!r} has a word beside a branch')
+        raise ValueError(f'tree: {line[:60]!r}, want each of two children in brackets')
     return ['', *children, 1 + max(nodes[child][HEIGHT] for child in children), int(label)]
 
 def _by_height(nodes):
     "Sort nodes by height and renumber the rows of children."
     order = sorted(range(len(nodes)), key=lambda row: nodes[row][HEIGHT])
-    place = {old: new for new, old in enumerate(order)} | {-1: -1}
-    return [[word, place[left], place[right], height, label]
+    new_row = {old: new for new, old in enumerate(order)} | {-1: -1}
+    return [[word, new_row[left], new_row[right], height, label]
             for word, left, right, height, label in (nodes[row] for row in order)]
 
 # %% ../../nbs/50_data/03_trees.ipynb #e01f373e

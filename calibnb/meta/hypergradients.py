@@ -22,7 +22,7 @@ from ..core.checks import check_logits, check_positive
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #b0c75abc
 @contextmanager
 def frozen_batchnorm_stats(model:nn.Module):
-    "Freeze the running statistics of batch norm; in training mode, batch norm still normalises by the batch."
+    "Freeze the running statistics of batch norm; in training mode, it still normalises by the statistics of the batch."
     norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
     norms = [m for m in norms if m.training and m.track_running_stats]
     for m in norms: m.track_running_stats = False
@@ -50,7 +50,7 @@ def rng_state(device)->tuple:
 
 @contextmanager
 def replay_rng(state, device):
-    "Inside the block, repeat the random numbers that followed `state`; then restore the generators. None: do nothing."
+    "Repeat the random numbers after `state` inside the block, then restore the generators; state=None: do nothing."
     if state is None:
         yield
         return
@@ -153,20 +153,20 @@ def _finite_difference(f, theta, v, f_theta):
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #6361e8c7
 def meta_gradient(
     direction:Direction,
-    logit_gradient:Tensor,   # (N, K), of each sample's inner loss, as a function of the meta-parameters
+    logit_gradient:Tensor,   # (N, K), of the inner loss of each sample, differentiable in the meta-parameters
     parameters,              # the meta-parameters
     lr:float,                # alpha
     reduction:str='mean',    # reduction of the inner loss
-    head_gradient=None,      # (weight, bias) gradient of a penalty, as a function of the meta-parameters
+    head_gradient=None,      # (weight, bias) gradient of a penalty, differentiable in the meta-parameters
 )->tuple:                    # a gradient for each meta-parameter
     "Return the gradient of the outer loss after the virtual step, with respect to the meta-parameters."
-    along = (logit_gradient*direction.u).sum()
-    if reduction == 'mean': along = along/len(logit_gradient)
-    if head_gradient is not None: along = along + sum((g*v).sum() for g, v in zip(head_gradient, direction.head))
-    return torch.autograd.grad(-lr*along, list(parameters))
+    product = (logit_gradient*direction.u).sum()  # <gradient of the inner loss, v>
+    if reduction == 'mean': product = product/len(logit_gradient)
+    if head_gradient is not None: product = product + sum((g*v).sum() for g, v in zip(head_gradient, direction.head))
+    return torch.autograd.grad(-lr*product, list(parameters))
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #9a824dbc
-def _share(reduction, n):
+def _sample_factor(reduction, n):
     "Return the factor s of one sample's loss in the loss of the batch."
     return 1/n if reduction == 'mean' else 1.
 
@@ -201,7 +201,7 @@ def hypergradient(
         check_logits(logits, y)
         d_logits = inner.logit_gradient(logits.detach(), y, features.detach())
         theta = dict(model.named_parameters()) if scope == 'full' else dict(weight=head.weight, bias=head.bias)
-        gradients = _inner_gradients(inner, head, logits, _share(reduction, len(y))*d_logits.detach(), theta)
+        gradients = _inner_gradients(inner, head, logits, _sample_factor(reduction, len(y))*d_logits.detach(), theta)
         if scope == 'full': direction = full_direction(model, x, gradients, x_other, y_other, outer, lr, jvp_by, state)
         else:
             with torch.no_grad(): features_other = model.features(x_other)
@@ -215,7 +215,7 @@ def _check(inner, scope, reduction, lr):
     check_positive(lr=lr)
     if hasattr(inner, 'logit_gradient'): return
     raise ValueError(f'inner: {type(inner).__name__} has no `logit_gradient`; '
-                     'want GammaNet, LearnedSmoothing, LearnedL2 or the like')
+                     'want GammaNet, LearnedSmoothing, LearnedL2 or another LearnedLoss')
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #d0b18d27
 def leaked_gradients(
@@ -234,7 +234,7 @@ def leaked_gradients(
         features = model.features(x)
         logits, weights = head(features), dict(model.named_parameters())
         theta = {k: p for k, p in weights.items() if scope == 'full' or p is head.weight or p is head.bias}
-        d_logits = inner.logit_gradient(logits, y, features)*_share(reduction, len(y))
+        d_logits = inner.logit_gradient(logits, y, features)*_sample_factor(reduction, len(y))
         gradients = _inner_gradients(inner, head, logits, d_logits, theta, create_graph=True)
         moved = weights | virtual_step(theta, gradients, lr)
         value = outer(functional_call(model, moved, (x_other,)), y_other)

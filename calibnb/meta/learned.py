@@ -66,7 +66,7 @@ class LearnedLoss(nn.Module):
         return None
 
     def clamp(self):
-        "Restore the allowed range of the parameters, after each step."
+        "Clamp the parameters to their allowed range; called after each step."
 
 # %% ../../nbs/65_meta/01_learned.ipynb #d5fcf02c
 def _softplus_inverse(gamma): return gamma + math.log(-math.expm1(-gamma))
@@ -112,17 +112,17 @@ class GammaNet(LearnedLoss):
     def __init__(self,
         dim:int,               # d, dimension of the features
         heads:int,             # k; in the paper the number of classes
-        tau:float=.01,         # divisor; a meta step of size 0.001 changes gamma by about 1
+        tau:float=.01,         # divisor; at 0.01, one Adam step with lr 0.001 changes gamma by about 1
         gamma0:float=1.,       # initial gamma, unless init is random
-        init:str='exact',      # 'exact': gamma0 for every input; 'scaled': mean gamma0 on a batch; 'random'
+        init:str='exact',      # 'exact': gamma0 for every input; 'scaled': gamma0 on average over a batch; 'random'
         positivity:str='abs',  # 'abs', 'relu', 'softplus', 'sigmoid' (below 1) or 'min_max' (0 to 1 in every batch)
-        gamma_max:float|None=None,  # a larger gamma is clamped, and has no gradient
+        gamma_max:float|None=None,  # upper bound of gamma; a clamped gamma has no gradient
     ):
         super().__init__()
         _check_gamma_net(dim, heads, tau, gamma0, init, positivity, gamma_max)
         self.tau, self.gamma0, self.init, self.gamma_max = tau, gamma0, init, gamma_max
         self.positive, inverse = POSITIVITY[positivity]
-        kind = dict(dtype=torch.float32, device='cpu')  # as the data, even if torch's defaults differ
+        kind = dict(dtype=torch.float32, device='cpu')  # like the data, whatever torch's defaults are
         self.A = nn.Parameter(torch.randn(dim, heads, **kind)/math.sqrt(dim))
         W = torch.randn(dim, **kind)/math.sqrt(dim)
         if init == 'exact': W = (torch.linalg.pinv(self.A.detach().double().T).sum(1)*tau*inverse(gamma0)).float()
@@ -153,7 +153,7 @@ SMOOTHINGS = 'scalar', 'vector', 'non_uniform'
 def _zeros(*shape): return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
 
 class LearnedSmoothing(LearnedLoss):
-    "Label smoothing with one learned eps, with one per class, or also with a weight per pair of classes [Bohdal 2021]."
+    "Label smoothing with one learned eps, or one per class, or also a weight per pair of classes [Bohdal 2021]."
     def __init__(self,
         num_classes:int,       # K
         kind:str='scalar',     # 'scalar', 'vector' or 'non_uniform'
@@ -205,6 +205,6 @@ class LearnedL2(LearnedLoss):
 
     @torch.no_grad()
     def clamp(self):
-        "Clamp omega to 0 or more, so that omega stays a decay."
+        "Clamp omega to 0 or more, so that the penalty stays a weight decay."
         if not self.nonnegative: return
         for p in self.parameters(): p.clamp_min_(0)

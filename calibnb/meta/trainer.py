@@ -45,13 +45,13 @@ class MetaRecipe(Settings):
     "The settings of bilevel training: the learned inner loss, the outer loss, and their steps."
     model_config = ConfigDict(extra='forbid', frozen=True, hide_input_in_errors=True, allow_inf_nan=False)
     learn: str = 'gamma'                       # inner loss: gamma (γ-Net), smoothing, l2
-    learn_args: dict = {}                      # its options, e.g. tau, gamma0, heads of gamma; kind of smoothing
+    learn_args: dict = {}                      # options of the inner loss: tau, gamma0, heads, ... or kind (smoothing)
     outer: str = 'sece'                        # calibration error: sece, dece; ce: cross-entropy, as a baseline
     outer_args: dict = {}                      # options of the outer loss: bandwidth, n_bins, ...
     ce_weight: float = Field(0., ge=0)         # weight of cross-entropy in the outer loss
     cal_weight: float = Field(1., ge=0)        # weight of the calibration error
     scope: str = 'head'                        # weights that the virtual step moves: head, full
-    jvp_by: str = 'forward'                    # derivative for full: forward mode, or difference
+    jvp_by: str = 'forward'                    # derivative for scope full: forward (mode), difference (quotient)
     lr: float = Field(1e-4, gt=0)              # learning rate of Adam for the inner loss
     batch_size: int|None = Field(None, ge=2)   # for meta_val; None: the batch size of the recipe
     with_leak: bool = False                    # let meta_val train the network too, as in published code
@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # later one per class
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # in training, K
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
@@ -93,7 +93,7 @@ class MetaRecipe(Settings):
         logits = torch.zeros(3, 2, **like)
         OUTER[self.outer](logits, logits[:, 0].long(), **self.outer_args)
         if self.ce_weight or self.cal_weight: return self
-        raise ValueError('cal_weight: 0 with ce_weight 0 leaves no outer loss to learn from')
+        raise ValueError('cal_weight: 0 with ce_weight 0 leaves no outer loss')
 
     def outer_loss(self, logits:Tensor, target:Tensor)->Tensor:
         "Return the outer loss of a batch."
@@ -112,11 +112,11 @@ class MetaRecipe(Settings):
                           precision=recipe.precision == 'fp16')
         for name, is_set in impossible.items():
             if not is_set: continue
-            raise ValueError(f'recipe: {name} is {getattr(recipe, name)!r}, which bilevel training cannot do')
+            raise ValueError(f'recipe: {name} is {getattr(recipe, name)!r}, which bilevel training does not support')
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #f9ec0ce9
 class InnerLoss:
-    "A placeholder that identifies the inner loss in checkpoints; `MetaStepper` computes the inner loss."
+    "A placeholder that describes the inner loss to checkpoints; `MetaStepper` computes the inner loss."
     reduction = 'mean'
     def __init__(self, meta:MetaRecipe): self.meta = meta.model_dump_json()
     def __call__(self, logits, target):
@@ -151,9 +151,9 @@ class InnerStep:
     y:Tensor               # (B,)
     logits:Tensor          # (B, K), detached
     features:Tensor        # (B, d), detached
-    logit_gradient:Tensor  # (B, K), as a function of the inner loss's parameters
+    logit_gradient:Tensor  # (B, K), differentiable in the parameters of the inner loss
     losses:Tensor          # (B,), without the penalty
-    penalty:tuple|None     # gradient of the penalty: (weight, bias), as a function of the same parameters
+    penalty:tuple|None     # gradient of the penalty: (weight, bias), differentiable in the same parameters
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #f60e1be6
 class MetaStepper(Stepper):
@@ -221,7 +221,7 @@ class MetaStepper(Stepper):
 
     @torch.no_grad()
     def _meta_features(self, x):
-        "Return features, with batch norm by this batch; on a CPU, channels-last images make batch norm faster."
+        "Return the features of a batch of `meta_val`; on a CPU, channels-last images make batch norm faster."
         if x.ndim == 4 and not x.is_cuda: x = x.contiguous(memory_format=torch.channels_last)
         with frozen_batchnorm_stats(self.model), autocast(self.device, self.recipe.precision):
             return self.model.features(x).float()
@@ -263,7 +263,7 @@ def _check_network(model):
         raise ValueError(f'model: {name} has no `features` and linear `head`, which bilevel training needs')
     if head.bias is None: raise ValueError(f'model: the head of {name} has no bias, which bilevel training needs')
     if makes_own_labels(model):
-        raise ValueError(f'model: {name} trains on more labels than samples, which bilevel training cannot do')
+        raise ValueError(f'model: {name} trains on more labels than samples, which bilevel training does not support')
 
 @torch.no_grad()
 def _check_forward(model, x):
@@ -284,7 +284,7 @@ def _check_meta_val(splits):
     if len(splits.meta_val) < 2:
         raise ValueError(f'splits: meta_val of {splits.name} has {len(splits.meta_val)} samples, '
                          'want at least 2, better hundreds')
-    if world_size() > 1: raise ValueError('MetaTrainer works on one process')
+    if world_size() > 1: raise ValueError(f'MetaTrainer: {world_size()} processes, want one')
 
 # %% ../../nbs/65_meta/03_trainer.ipynb #e4bec88d
 class MetaTrainer(Trainer):
@@ -319,7 +319,7 @@ class MetaTrainer(Trainer):
     @torch.no_grad()
     def gamma(self, split:Split)->Tensor:  # (N,)
         "Return the exponent from γ-Net for each sample of a split."
-        if self.meta.learn != 'gamma': raise ValueError(f'gamma: the learned loss {self.meta.learn} has none')
+        if self.meta.learn != 'gamma': raise ValueError(f'gamma: the learned loss {self.meta.learn} has no gamma')
         if self.stepper is None: raise ValueError('gamma: nothing is trained yet, call fit first')
         if not isinstance(split, Split):
             raise ValueError(f'split: {type(split).__name__}, want a Split, e.g. splits.test')

@@ -27,18 +27,18 @@ class Classifier(nn.Module):
         return self(x), y
 
 # %% ../../nbs/55_models/01_classifier.ipynb #87b3c116
-def _check_image(name, in_shape, least=8):
-    "Raise ValueError unless inputs of this shape are images with height and width of at least `least` pixels."
-    if len(in_shape) != 3 or min(in_shape[1:]) < least:
+def _check_image(name, in_shape, min_side=8):
+    "Raise ValueError unless `in_shape` is (channels, height, width) with at least `min_side` pixels per side."
+    if len(in_shape) != 3 or min(in_shape[1:]) < min_side:
         raise ValueError(f'in_shape: {tuple(in_shape)}, want (channels, height, width) with at least '
-                         f'{least}x{least} pixels; a {name} needs images')
+                         f'{min_side}x{min_side} pixels; a {name} needs images')
 
 def _conv(c_in, c_out, size, stride=1):
-    "Make a padded convolution; only the stride changes the size of the image."
+    "Make a convolution without bias, padded so that only the stride changes the size of the image."
     return nn.Conv2d(c_in, c_out, size, stride, padding=size//2, bias=False)
 
 def _conv_bn(c_in, c_out, size, stride=1):
-    "Make a convolution without bias, and a batch norm."
+    "Make a convolution and a batch norm."
     return [_conv(c_in, c_out, size, stride), nn.BatchNorm2d(c_out)]
 
 class MLP(Classifier):
@@ -57,7 +57,7 @@ class MLP(Classifier):
 
 # %% ../../nbs/55_models/01_classifier.ipynb #37bafda1
 class SmallCNN(Classifier):
-    "Three convolutions with batch norm, 2x2 pooling after the first two, then a global mean."
+    "Three convolutions with batch norm, 2x2 pooling after the first two, then global average pooling."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) of one image, at least 4x4

@@ -19,7 +19,7 @@ from .classifier import Classifier
 
 # %% ../../nbs/55_models/05_clipping.ipynb #a86e1037
 _STEPS = 100          # thresholds in the first search
-_SEARCH_ROWS = 4096   # from a larger set, the first search takes at least this many rows
+_SEARCH_ROWS = 4096   # if there are more rows, the first search uses a subset of at least this many
 
 def _clipped_nll(head, features, target, threshold):
     "Return the mean NLL with clipped features, summed in float64."

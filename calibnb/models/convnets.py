@@ -15,14 +15,14 @@ from .classifier import Classifier, _check_image, _conv, _conv_bn
 
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
 class _PadShortcut(nn.Module):
-    "A shortcut without parameters: every second pixel, with added channels of zeros."
-    def __init__(self, more):
+    "A shortcut without parameters: it takes every second pixel and adds channels of zeros."
+    def __init__(self, added):
         super().__init__()
-        self.pad = (0, 0, 0, 0, more//2, more - more//2)
+        self.pad = (0, 0, 0, 0, added//2, added - added//2)
     def forward(self, x): return F.pad(x[:, :, ::2, ::2], self.pad)
 
 class _Residual(nn.Module):
-    "A residual block: the ReLU of a body plus a shortcut."
+    "A residual block: relu(body(x) + shortcut(x))."
     def __init__(self, body, c_in, c_out, stride, shortcut):
         super().__init__()
         self.body = body
@@ -32,12 +32,12 @@ class _Residual(nn.Module):
     def forward(self, x): return F.relu(self.body(x) + self.shortcut(x))
 
 def _basic(c_in, width, stride, shortcut):
-    "Make a block of two 3x3 convolutions, and return its number of output channels."
+    "Return a block of two 3x3 convolutions, and its number of output channels."
     body = nn.Sequential(*_conv_bn(c_in, width, 3, stride), nn.ReLU(), *_conv_bn(width, width, 3))
     return _Residual(body, c_in, width, stride, shortcut), width
 
 def _bottleneck(c_in, width, stride, shortcut):
-    "Make a block with a 3x3 convolution on a quarter of the channels, and return its number of output channels."
+    "Return a block with a 3x3 convolution on a quarter of the channels, and its number of output channels."
     c_out = 4*width
     body = nn.Sequential(*_conv_bn(c_in, width, 1), nn.ReLU(), *_conv_bn(width, width, 3, stride), nn.ReLU(),
                          *_conv_bn(width, c_out, 1))
@@ -100,7 +100,7 @@ class _PreActivation(nn.Module):
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "Wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so that WRN-26-10 has four blocks per stage."
+    "Wide residual network [Zagoruyko 2016]; depth counted as in [Mukhoti 2020]: WRN-26-10 has four blocks per stage."
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)

@@ -31,7 +31,7 @@ def _resized(x, size):
 
 def _first_line(error): return str(error).partition('\n')[0]
 
-def _published(net, name)->dict:
+def _pretrained_weights(net, name)->dict:
     "Return the state dictionary of torchvision's weights, from torch's cache or from the internet."
     import torchvision
     known = torchvision.models.get_model_weights(net).__members__
@@ -43,11 +43,11 @@ def _published(net, name)->dict:
                          f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
 
 class _Resizing(Classifier):
-    "A network of another package behind an optional resize; subclasses set `body`, which computes the features."
-    def __init__(self, name, in_shape, resize, least):
+    "A network of another package that may resize its images; subclasses set `body`, which computes the features."
+    def __init__(self, name, in_shape, resize, min_side):
         super().__init__()
         if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
-        _check_image(name, in_shape, least)
+        _check_image(name, in_shape, min_side)
         self.image_shape = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)  # after resizing
         self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
@@ -76,7 +76,7 @@ class Torchvision(_Resizing):
 
     def _load(self, net, weights):
         if not Path(weights).exists():
-            self.body.load_state_dict(_published(net, weights))
+            self.body.load_state_dict(_pretrained_weights(net, weights))
             return
         try: self.body.load_state_dict(torch.load(weights, map_location='cpu', weights_only=True))
         except (OSError, RuntimeError, TypeError, pickle.UnpicklingError) as e:

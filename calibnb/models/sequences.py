@@ -50,11 +50,11 @@ class _Levels(NamedTuple):
     nodes: Tensor   # (B*T, 5) concatenated tables
     offset: Tensor  # (B*T,) row of the first node of the node's tree
     order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
-    rank: Tensor    # (B*T,) position of each node if sorted by the parent's height, then by height
+    rank: Tensor    # (B*T,) position of each node when sorted by the parent's height, then by height
     count: Tensor   # (T, T) number of nodes by height (rows) and parent's height (columns; 0: a root), on the CPU
 
 def _inverse(rows, n):
-    "Return the position in `rows` of each row number below n; undefined for missing row numbers."
+    "Return the position in `rows` of each row number below n; undefined for numbers not in `rows`."
     position = torch.arange(len(rows), device=rows.device)
     return torch.empty(n, dtype=torch.long, device=rows.device).scatter_(0, rows, position)
 
@@ -82,7 +82,7 @@ def _roots(x):
 def _node_states(net, x):
     "Return h of every node, (M, d), and the row of every node in the flattened batch (B, T, 5)."
     nodes, offset, order, rank, count = _levels(x)
-    states, for_parents = [], defaultdict(list)                # for_parents: by the parents' height
+    states, for_parents = [], defaultdict(list)                # for_parents: parents' height -> states
     start, used = 0, count[:, 0].sum().item()                  # roots have no parents and come first in rank
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]

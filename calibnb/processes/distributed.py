@@ -52,19 +52,19 @@ def joined(
 def all_reduce(
     values:Tensor,  # of the same shape on every process
 )->Tensor:          # the sum over processes, in place
-    "Sum a tensor over all processes, on every process. The sum is exact if only one term is nonzero."
+    "Sum a tensor over all processes; every process gets the sum, which is exact if only one term is nonzero."
     if world_size() > 1: dist.all_reduce(values)
     return values
 
 def broadcast(value):
-    "Return the value of process 0, on every process."
+    "Return the value of process 0 to every process."
     if world_size() == 1: return value
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
 
 def gathered(value)->list:
-    "Return the values of all processes by rank, on every process."
+    "Return the values of all processes, in the order of their ranks, to every process."
     if world_size() == 1: return [value]
     box = [None]*world_size()
     dist.all_gather_object(box, value)
@@ -124,8 +124,8 @@ def waiting_ranks(
     waited = [r for r in sorted(done) if r not in late]
     target = f'for {_ranks_text(late)}' if late else 'for one another'
     wait = f'{int(match[4])//1000} s {target} ({match[3].lower()})'
-    return (f'{_ranks_text(waited)} waited {wait}; look for its last lines in the output and for another job on its '
-            'GPU; a new start continues from the checkpoint')
+    return (f'{_ranks_text(waited)} waited {wait}; read the last output of each late process, and look for other '
+            'jobs on its GPU; start again to continue from the checkpoint')
 
 def _ranks_text(ranks): return f'process{"es"[:2*(len(ranks) > 1)]} {", ".join(map(str, ranks))}'
 
@@ -137,4 +137,4 @@ def failure_reason(
     "Explain why a training on several processes failed."
     if recorded is None: return waiting_ranks(output, processes) or 'no reason given'
     if not _GLOO_DISCONNECTED.search(recorded): return recorded
-    return f'{recorded}: another process ended or hangs; look for its last lines in the output'
+    return f'{recorded}: another process ended or hangs; read its last lines in the output'

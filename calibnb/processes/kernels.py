@@ -32,7 +32,7 @@ def _apply_environment(env, cwd):
     if 'matplotlib' in sys.modules: sys.modules['matplotlib'].rcParams['backend'] = backend
 
 def _kernel_main(pipe):
-    "Wait for an order from the pipe, then run the kernel (the target function of the process)."
+    "Wait for the arguments of the kernel, then run the kernel (the target function of the process)."
     end_with_parent(signal.SIGKILL)
     try: argv, env, cwd = pipe.recv()
     except (EOFError, OSError): return  # the parent is gone
@@ -44,13 +44,13 @@ def _kernel_main(pipe):
     IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])  # ends with its parent
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #7a883021
-_prestarted = []   # (process, pipe) of forked processes that still wait for an order
+_prestarted = []   # (process, pipe) of forked processes that wait for the arguments of a kernel
 
 def _kill_if_alive(process):
     if process.is_alive(): process.kill()
 
 def _start_process(start):
-    "Start a process that waits for an order; return the process and the pipe for the order."
+    "Start a process that waits for the arguments of a kernel; return the process and the pipe for the arguments."
     parent_end, child_end = start.Pipe()
     process = start.Process(target=_kernel_main, args=(child_end,))
     process.start()
@@ -60,7 +60,7 @@ def _start_process(start):
 
 @contextmanager
 def prestarted_kernel():
-    "If the fork server created this process, fork the process of the next kernel now; at the end, kill an unused copy."
+    "If the fork server created this process, fork a process for the next kernel; after the block, kill an unused copy."
     made_by_server = isinstance(multiprocessing.current_process(), getattr(context, 'ForkServerProcess', ()))
     if made_by_server: _prestarted.append(_start_process(multiprocessing.get_context('fork')))
     try: yield
@@ -71,9 +71,9 @@ def prestarted_kernel():
 class _ForkedProcess:
     "A forked process with the methods of `subprocess.Popen` that jupyter_client calls."
     stdin = stdout = stderr = None
-    def __init__(self, *order):
+    def __init__(self, *kernel_arguments):
         self.process, pipe = _prestarted.pop() if _prestarted else _start_process(fork_server(KERNEL_MODULES))
-        pipe.send(order)
+        pipe.send(kernel_arguments)
         self.pid = self.process.pid
     def poll(self): return self.process.exitcode
     def wait(self):

@@ -52,7 +52,7 @@ def check_timeout(
 def fork_server(modules=()):
     """Return a multiprocessing context whose processes have imported torch and `modules`.
 
-    The context is a fork server, or spawn on Windows. Only the modules of the first call are imported."""
+    The start method is forkserver, or spawn on Windows. A later call cannot add modules."""
     if forkserver is None: return multiprocessing.get_context('spawn')
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['torch', *modules])
@@ -93,7 +93,7 @@ def _send_bytes(pipe, message:bytes)->bool:
     return True
 
 def _run_job(function, args, send)->bytes:
-    "Run a job and return its pickled value or error; a SystemExit is not caught, because a stopped job has no answer."
+    "Run a job and return its pickled value or error. SystemExit propagates, because a stopped job sends no result."
     try:
         answer = pickle.dumps(('value', function(*args, send=send), ''))
         pickle.loads(answer)
@@ -135,15 +135,15 @@ def _job_main(function, args, env, threads, pipe):
 
 # %% ../../nbs/05_processes/01_pool.ipynb #d18a1a1f
 PATIENCE = 60   # seconds for a job to save its state after SIGTERM
-_LINGER = 5     # seconds for a process to end after its answer
+_LINGER = 5     # seconds for a process to end after it has sent its result
 
 # %% ../../nbs/05_processes/01_pool.ipynb #a28163b8
 class _Job:
-    """A job that runs in its own process; the parent uses this class.
+    """A running job, as the parent sees it.
 
     `index` is the position in the list of jobs, `slot` has the environment variables, and `pipe` receives messages.
-    `start` is the time when `process` was created, `began` the time when the job began. `answer` is the message with
-    the outcome, and the process is killed at the time `deadline`."""
+    `start` is the time when `process` was created, and `began` is the time when the job began. `answer` is the message
+    with the outcome. The process is killed at the time `deadline`."""
     def __init__(self, index, slot, process, pipe):
         self.index, self.slot, self.process, self.pipe = index, slot, process, pipe
         self.start, self.began = time.monotonic(), None
@@ -152,7 +152,7 @@ class _Job:
     def receive(self):
         "Return the next message, a tuple that begins with its kind; None if the pipe is closed."
         try: message = self.pipe.recv_bytes()
-        except (EOFError, OSError): return None  # the pipe may close within a message
+        except (EOFError, OSError): return None  # the pipe may close in the middle of a message
         try: return pickle.loads(message)
         except Exception as e:
             return 'unreadable', RuntimeError(f'a message of the job cannot be read ({type(e).__name__}: {e})'), ''

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #b5f401a4
 def brief_spins(env)->dict:
-    "Return the variable that makes idle threads release their core early; {} if `env` already has a setting."
+    "Return a spin count of 1,000 as a dict; {} if `env` already sets the spin count or the wait policy."
     decided = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
     return {} if decided else dict(GOMP_SPINCOUNT='1000')
 
@@ -28,6 +28,6 @@ def environment_variables(variables:dict):
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #3986080f
 def omp_threads(env)->int|None:
-    "Return the first number in OMP_NUM_THREADS; None if this number is not a positive integer."
+    "Return the first number in OMP_NUM_THREADS; None unless it is a positive integer."
     first = env.get('OMP_NUM_THREADS', '').split(',')[0].strip()
     return int(first) or None if first.isascii() and first.isdigit() else None

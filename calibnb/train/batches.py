@@ -28,7 +28,7 @@ def _spans(n, batch_size):
 
 # %% ../../nbs/60_train/02_batches.ipynb #3a113f28
 class EpochPlan:
-    "The plan of one epoch: `rows` in random order, `spans` of the batches in `rows`, and random augmentation."
+    "The plan of one epoch: `rows` in random order, `spans` (start and end of each batch), and random augmentation."
     def __init__(self,
         n:int,                      # number of samples
         batch_size:int,
@@ -39,19 +39,19 @@ class EpochPlan:
     ):
         for name in augment: pick('augment', name, AUGMENTATIONS)
         self.padding, self.mix = padding, None
-        drawn = dict(generator=generator, device='cpu')
-        rows = torch.randperm(n, **drawn)
+        source = dict(generator=generator, device='cpu')
+        rows = torch.randperm(n, **source)
         self.spans = _spans(n, batch_size)
-        shift = torch.randint(0, 2*padding + 1, (n, 2), **drawn) if 'crop' in augment else None
-        flip = torch.rand(n, dtype=torch.float32, **drawn) < .5 if 'flip' in augment else None
+        shift = torch.randint(0, 2*padding + 1, (n, 2), **source) if 'crop' in augment else None
+        flip = torch.rand(n, dtype=torch.float32, **source) < .5 if 'flip' in augment else None
         self.parts = dict(rows=rows, shift=shift, flip=flip)
-        if mixup: self._draw_mixup(mixup, drawn)
+        if mixup: self._draw_mixup(mixup, source)
 
-    def _draw_mixup(self, mixup, drawn):
+    def _draw_mixup(self, mixup, source):
         "Draw a weight from Beta(mixup, mixup) for each batch, and for each sample a partner from the same batch."
-        seed = torch.randint(2**62, (), **drawn).item()
+        seed = torch.randint(2**62, (), **source).item()
         self.mix = np.random.default_rng(seed).beta(mixup, mixup, len(self.spans)).tolist()
-        self.parts['partner'] = torch.cat([a + torch.randperm(b - a, **drawn) for a, b in self.spans])
+        self.parts['partner'] = torch.cat([a + torch.randperm(b - a, **source) for a, b in self.spans])
 
     def __len__(self): return len(self.spans)
     def to(self, device):
@@ -133,7 +133,7 @@ class _Loader:
         rows = self.plan.rows[positions]
         parts = self.split.x[rows], self.split.y[rows.to(self.split.y.device)]
         if not self.pinned: return parts
-        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a new thread uses device 0
+        with torch.cuda.device(self.device): return [part.pin_memory() for part in parts]  # a new thread is on device 0
 
     def ready(self, x, y, where):
         "Move a batch to the device, augment it by the plan at these positions, and convert it to network inputs."
@@ -188,7 +188,7 @@ def flip_labels(
     share:float,       # probability that a label is replaced
     seed:int,
 )->Tensor:             # (N,)
-    "Replace random labels by another class; all other classes are equally likely."
+    "Replace random labels; all other classes are equally likely."
     draw = torch.Generator().manual_seed(seed)
     flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
     other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes

@@ -27,7 +27,7 @@ def _code_fingerprint(code):
     return sha256(code.co_code + constants.encode()).hexdigest()[:8]
 
 def _plain(value):
-    "Return a setting with the same text in every process; for other objects, return the name of the class."
+    "Return a value whose text is equal in all processes: a plain value, a tensor as a list, or an object's class name."
     if isinstance(value, torch.Tensor): return value.tolist()
     is_plain = isinstance(value, (bool, int, float, str, tuple, list, dict, type(None)))
     return value if is_plain else type(value).__qualname__
@@ -57,7 +57,7 @@ def _fingerprint(split):
     return f'{len(split)} samples, {content.hexdigest()[:16]}'
 
 def describe_task(trainer, splits)->dict:
-    "Describe network, loss, recipe and data as text; a checkpoint fits only a training run with equal text."
+    "Describe network, loss, recipe and data as text; a run can resume only from a checkpoint with the same text."
     shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
     task = dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss))
     task['model'] = f'{trainer.model!r} {shapes}'
@@ -99,7 +99,7 @@ def _difference(saved, current, before=40, length=120):
     return f'{excerpt(saved)}, not {excerpt(current)}'
 
 def _read(path, device):
-    "Read a checkpoint; raise ValueError for another file, UnpicklingError for a file that may contain code."
+    "Read a checkpoint; raise ValueError if it is not a checkpoint, UnpicklingError if it may contain code."
     try: state = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError: raise
     except Exception as e:
@@ -108,16 +108,16 @@ def _read(path, device):
     raise ValueError(f'checkpoint: {path} was not written by a Trainer; give another path')
 
 def _for_this_process(saved):
-    "Return the generators' states for this process, and the saved states whose losses this process reports."
+    "Return the generator states for this process, and the saved process states with the losses that it continues."
     if len(saved) == world_size(): return saved[rank()], [saved[rank()]]
-    generators = saved[min(rank(), len(saved) - 1)]  # dropout masks depend on the number of processes
+    generators = saved[min(rank(), len(saved) - 1)]  # with another number of processes, dropout masks differ anyway
     return generators, saved if rank() == 0 else []  # the first process reports all losses
 
 def load_checkpoint(
     trainer,  # before the first epoch of `fit`
     path,
 ):
-    "Restore the state that `save_checkpoint` wrote; raise ValueError for the file of another training run."
+    "Restore the state that `save_checkpoint` wrote; raise ValueError if another training run wrote it."
     state = _read(path, trainer.device)
     for part, current in trainer.task.items():
         saved = state['task'].get(part)

@@ -68,7 +68,7 @@ def largest_magnitude(weights:list, device)->Tensor: # 0-d, on the device
     return torch.stack([norm.double() for norm in torch._foreach_norm(weights, math.inf)]).amax()
 
 def average_buffers(model:nn.Module):
-    "Average batch norm's running statistics over processes, since each process sees different samples."
+    "Average batch norm's running statistics over processes, because each process sees other samples."
     if world_size() == 1: return
     for buffer in model.buffers():
         if buffer.is_floating_point(): all_reduce(buffer).div_(world_size())
@@ -101,7 +101,7 @@ def release_cached_memory():
             torch.cuda.empty_cache()
 
 def free_graph(error:BaseException):
-    "Free the local variables in the traceback of an error, such as tensors and graphs."
+    "Clear the local variables in the traceback of an error, which may hold tensors and graphs."
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__context__

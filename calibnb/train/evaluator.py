@@ -34,7 +34,7 @@ def loss_reduction(loss)->str:
     raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
 
 def _stated_reduction(loss):
-    "Return the option `reduction` of a module or partial, or the default of a function; 'mean' if there is none."
+    "Return the `reduction` of a module or partial, or the default in a function's signature; 'mean' if there is none."
     if isinstance(loss, partial): return loss.keywords.get('reduction') or _stated_reduction(loss.func)
     stated = getattr(loss, 'options', {}).get('reduction', getattr(loss, 'reduction', None))
     if stated is not None: return stated
@@ -51,7 +51,7 @@ def check_scalar(loss)->Tensor:
 # %% ../../nbs/60_train/07_evaluator.ipynb #d55f92ac
 def _is_sample_mean(loss, num_classes, device):
     "Return False if the loss of a batch is not the mean of the losses of its classes, weighted by sample counts."
-    trial = deepcopy(loss) if isinstance(loss, nn.Module) else loss  # a loss may count its calls
+    trial = deepcopy(loss) if isinstance(loss, nn.Module) else loss  # a copy, because a loss may count its calls
     label = torch.arange(0, num_classes, max(1, num_classes//1024), device='cpu')
     sizes = [4] + [2]*(len(label) - 1)  # samples of each class; equal sizes would hide a mean over classes
     with torch.no_grad(), seeded(0):
@@ -72,8 +72,8 @@ def check_micro_batches(loss, recipe, num_classes, device):
     while isinstance(function, partial): function = function.func
     options, tensors = getattr(loss, 'options', {}), getattr(loss, 'tensors', None)
     is_weighted = 'weight' in (tensors or ()) or 'ignore_index' in options
-    is_sample_mean = tensors is not None or getattr(function, 'has_batch_penalty', False)
-    if not is_weighted and (is_sample_mean or _is_sample_mean(loss, num_classes, device)): return
+    is_declared = tensors is not None or getattr(function, 'has_batch_penalty', False)
+    if not is_weighted and (is_declared or _is_sample_mean(loss, num_classes, device)): return
     raise ValueError(f'loss: its mean is not over all samples, e.g. because of class weights, so the means of '
                      f'{recipe.accumulate} micro-batches on {world_size()} processes do not add up; take accumulate=1 '
                      'and one process, or reduction="sum" with a lower lr; for a loss that couples samples on purpose, '
@@ -135,8 +135,8 @@ def check_task(
     _check_words(splits, model)
     _check_labels(splits, model)
     if recipe.mixup and makes_own_labels(model):
-        raise ValueError(f'mixup: {recipe.mixup:g}, but {type(model).__name__}.supervised makes the labels to train '
-                         'with, which cannot be mixed; take mixup=0')
+        raise ValueError(f'mixup: {recipe.mixup:g}, but {type(model).__name__}.supervised makes the training '
+                         'labels, which cannot be mixed; take mixup=0')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #5ababac3
 _MAX_BATCH, _MAX_INPUT = 2048, 2**24  # samples, values
@@ -144,9 +144,9 @@ _MAX_BATCH, _MAX_INPUT = 2048, 2**24  # samples, values
 def _check_rows(values, n, width):
     "Return the output of a network as float32; raise ValueError unless it has n rows, of the given width."
     if not isinstance(values, Tensor):
-        raise ValueError(f'model: it gives a {type(values).__name__}, want a tensor of logits, one row per sample')
+        raise ValueError(f'model: returns a {type(values).__name__}, want a tensor of logits, one row per sample')
     if values.ndim == 2 and len(values) == n and values.shape[1] == (width or values.shape[1]): return values.float()
-    raise ValueError(f'model: it gives shape {tuple(values.shape)} for a batch of {n} samples, want '
+    raise ValueError(f'model: returns shape {tuple(values.shape)} for a batch of {n} samples, want '
                      f'({n}, {width or "K"}), one row per sample')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #04390edd
@@ -175,7 +175,7 @@ class Evaluator:
 
     @torch.no_grad()
     def _evaluate(self, split, fn, batch_size):
-        "Return fn(x) of all samples, (N, width); each of k processes computes every k-th batch."
+        "Return fn(x) for all samples, (N, width); each of k processes computes every k-th batch."
         self.model.eval()
         values_each = max(1, split.x.shape[1:].numel(), getattr(self.model, 'values_each', 0))
         batch_size = batch_size or max(1, min(_MAX_BATCH, _MAX_INPUT//values_each))

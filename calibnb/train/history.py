@@ -83,7 +83,7 @@ class ProgressLines:
 
 # %% ../../nbs/60_train/04_history.ipynb #64a54910
 class EventFiles:
-    "Writes TensorBoard's event files: a scalar per column of the history, with `test_ece` as `test/ece`."
+    "Writes TensorBoard's event files: a scalar per column of the history; `test_ece` becomes `test/ece`."
     def __init__(self,
         folder,  # for `tensorboard --logdir`
     ):

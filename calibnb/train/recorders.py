@@ -35,7 +35,7 @@ class EpochView:
     def features(self, split:str)->Tensor: return self._cached('features', split)
 
     def _cached(self, method, split):
-        "Call a method of the trainer for a split, once per epoch."
+        "Call a method of the trainer with a split, and cache the result."
         if (method, split) not in self._cache:
             self._cache[method, split] = getattr(self.trainer, method)(pick('split', split, self.splits.parts))
         return self._cache[method, split]
@@ -46,7 +46,7 @@ class Recorder:
     A recorder may have `arrays`, a dictionary of tensors that is saved with the training run.
     """
     def check(self, trainer):
-        "Raise ValueError, before the first epoch, if this trainer lacks the quantity to record."
+        "Raise ValueError if this trainer lacks the quantity to record; called before the first epoch."
 
     def __call__(self, view:EpochView)->dict:
         "Return columns of the history for this epoch: name -> number."
@@ -56,7 +56,7 @@ class Recorder:
 class NLLBreakdown(Recorder):
     """Error and ECE of splits, and mean NLL, entropy and confidence [Mukhoti 2020, Fig. 1].
 
-    The means are over all samples, over the correct samples, and over the misclassified samples."""
+    Each mean is taken over all samples, over correct samples, and over misclassified samples."""
     def __init__(self,
         splits=('train', 'test'),  # names of the splits
         n_bins:int=15,             # bins of the ECE
@@ -297,12 +297,12 @@ def _copy_state(module):
     return {} if module is None else {k: v.detach().clone() for k, v in module.state_dict().items()}
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
-def _as_maker(name, thing):
-    "Return a maker of recorders: the class itself, or a function without arguments that returns the plain function."
+def _as_factory(name, thing):
+    "Return a factory of recorders: a class is its own factory; a plain function gets a factory that returns it."
     if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
     return thing if isinstance(thing, type) else lambda: thing
 
-recorders = Registry('recorder', adapt=_as_maker, made={
+recorders = Registry('recorder', adapt=_as_factory, made={
     'nll_breakdown': NLLBreakdown, 'calibration_errors': CalibrationErrors, 'weight_norm': WeightNorm,
     'optimal_ece': OptimalECE, 'learned_epoch': LearnedEpoch,
     'confidence_histogram': ConfidenceHistogram, 'gradient_norms': GradientNorms, 'gamma_stats': GammaStats,
@@ -322,7 +322,7 @@ def make_recorders(
     recorders,  # recorders, or names of recorders
     trainer,    # the trainer to record
 )->list:
-    "Make recorders from names, and check all recorders; raise ValueError if a recorder cannot record this trainer."
+    "Make recorders from names, and check all recorders; raise ValueError if one cannot record this trainer."
     made = [make_recorder(r) if isinstance(r, str) else r for r in recorders]
     for recorder in made:
         if hasattr(recorder, 'check'): recorder.check(trainer)

@@ -42,7 +42,7 @@ def _loss_of_model(loss, recipe, device):
     return forward
 
 class _NetworkWithLoss(nn.Module):
-    "A network and its forward pass as one module, for DistributedDataParallel."
+    "A network and its loss as one module, for DistributedDataParallel."
     def __init__(self, model, forward_pass):
         super().__init__()
         self.model, self.forward_pass = model, forward_pass
@@ -108,7 +108,7 @@ class Stepper:
         losses, labels = [], 0
         for i, (x, y, y_partner) in enumerate(parts):
             is_last = world_size() == 1 or i + 1 == len(parts)
-            with nullcontext() if is_last else self.net.no_sync():  # average over processes after the last micro-batch
+            with nullcontext() if is_last else self.net.no_sync():  # average over processes only after the last one
                 loss, loss_of_partners, m = self.net(to_memory_format(x, self.recipe), y, y_partner)
                 if y_partner is not None: loss = batch.lam*loss + (1 - batch.lam)*loss_of_partners
                 factor = scale(m)
@@ -139,7 +139,7 @@ class Stepper:
         torch._foreach_mul_([w.grad for w in self.weights if w.grad is not None], samples/labels)
 
     def largest_weight(self)->Tensor: # 0-d, on the device
-        "Return the largest magnitude of all trained weights, or nan or inf, without synchronisation."
+        "Return the largest magnitude of all trained weights; nan or inf if a weight is. Does not synchronise."
         learned = () if self.inner is None else self.inner.parameters()
         weights = [w for w in (*self.weights, *learned) if w.requires_grad and w.numel()]
         return largest_magnitude(weights, self.device)
@@ -158,8 +158,8 @@ class Progress:
     history:History                          # finished epochs
     epoch_start:Tensor = field(init=False)   # state of `generator` when this epoch began
     step:int = field(init=False)             # finished batches of this epoch
-    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch here, divided by `copies`
-    counts:list = field(init=False)          # labels of each finished batch in this process, divided by `copies`
+    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch in this process, / `copies`
+    counts:list = field(init=False)          # labels of each finished batch in this process, / `copies`
 
     def __post_init__(self): self.begin_epoch()
 
@@ -181,7 +181,7 @@ class Progress:
         return dict(losses=None if self.losses is None else self.losses.cpu(), counts=self.counts)
 
     def load_state_dict(self, state:dict, processes:list, device):
-        "Restore the saved state; `processes` are the saved states of the processes whose losses this process reports."
+        "Restore the saved state; this process continues the losses of `processes`, a list of saved process states."
         self.history.rows[:] = state['history']
         vars(self.best).update(state['kept'])
         self.generator.set_state(state['order'].cpu())  # to replay the plan of this epoch
@@ -342,7 +342,7 @@ class Trainer:
         return weights | dict(arrays=arrays) | self.progress.state_dict()
 
     def load_state_dict(self, state:dict, processes:list):
-        "Restore the saved state; `processes` are the saved states of the processes whose losses this process reports."
+        "Restore the saved state; this process continues the losses of `processes`, a list of saved process states."
         self.model.load_state_dict(state['model'])
         self.stepper.load_state_dict(state['stepper'])
         for name, value in state.get('loss', {}).items(): getattr(self.loss, name).copy_(value)

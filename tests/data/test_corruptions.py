@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from calibnb.data import corrupt, data_options, list_corruptions, load_data, register_data, split_arrays
 from calibnb.data import corruptions
-from calibnb.data.corruptions import _KINDS, _disc, _elastic_transform, _moved, _plasma, _uniform
+from calibnb.data.corruptions import _KINDS, _blur_along_line, _disc, _elastic_transform, _plasma, _uniform
 from calibnb.runs import RunConfig
 
 PHOTO = torch.rand(3, 3, 12, 12, generator=torch.Generator().manual_seed(3))
@@ -89,7 +89,7 @@ def test_motion_pixel_by_pixel(angle):
             for w in range(W):
                 row, column = min(max(h + down, 0), H - 1), min(max(w + right, 0), W - 1)
                 want[:, h, w] += weight/sum(weights)*PHOTO[0, :, row, column].double().numpy()
-    ours = _moved(PHOTO, torch.tensor([angle]*3, dtype=torch.float32), radius, sigma)[0]
+    ours = _blur_along_line(PHOTO, torch.tensor([angle]*3, dtype=torch.float32), radius, sigma)[0]
     np.testing.assert_allclose(ours, want, atol=1e-6)
 
 

@@ -152,7 +152,7 @@ def test_sst_sizes_and_options(root):
 
 @pytest.mark.parametrize("line, message", [
     ("good", "does not begin with a bracket"), ("(3 (2 a)", "ends before its brackets are closed"),
-    ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "a word beside a branch")])
+    ("()", "want nodes"), ("(3)", "want nodes"), ("(x a)", "want nodes"), ("(3 a (2 b))", "two children in brackets")])
 def test_bad_trees_are_refused(line, message):
     with pytest.raises(ValueError, match=f"tree: .*{message}"):
         parse_tree(line)
@@ -209,7 +209,7 @@ def test_npz(tmp_path):
     (dict(x=np.array([object()]*3), y=np.arange(3)), "not an .npz file of plain arrays"),
     (dict(x_train=X, y_train=Y, x_test=X, test_y=Y), "has x_test but no y_test; it holds"),
     (dict(x=np.where(np.arange(60)[:, None] == 7, np.nan, X), y=Y), "x: holds nan or inf, first in sample 7"),
-    (dict(x_train=X, y_train=Y, X_test=X, Y_test=Y), "has X_test, want x_test in small letters"),
+    (dict(x_train=X, y_train=Y, X_test=X, Y_test=Y), "has X_test, want x_test in lower case"),
 ], ids=["other-names", "objects", "mixed-names", "nan", "capitals"])
 def test_bad_arrays(tmp_path, arrays, message):
     np.savez(tmp_path/"a.npz", **arrays)

@@ -595,10 +595,10 @@ def without_bias():
 
 
 REFUSED = {
-    "accumulate": (with_recipe(accumulate=2), "which bilevel training cannot do"),
-    "mixup": (with_recipe(mixup=1.), "which bilevel training cannot do"),
-    "fp16": (with_recipe(precision="fp16"), "which bilevel training cannot do"),
-    "compile": (with_recipe(compile=True), "which bilevel training cannot do"),
+    "accumulate": (with_recipe(accumulate=2), "which bilevel training does not support"),
+    "mixup": (with_recipe(mixup=1.), "which bilevel training does not support"),
+    "fp16": (with_recipe(precision="fp16"), "which bilevel training does not support"),
+    "compile": (with_recipe(compile=True), "which bilevel training does not support"),
     "no MetaRecipe": (lambda: MetaTrainer(small_mlp(), Recipe()), "want a MetaRecipe"),
     "no head": (lambda: MetaTrainer(nn.Linear(3, 3)), "has no `features` and linear `head`"),
     "tree_lstm": (lambda: MetaTrainer(make_model("tree_lstm", 2, (9, 5))), "trains on more labels than samples"),

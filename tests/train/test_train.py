@@ -233,16 +233,16 @@ def relabelled_by_attribute():
 def test_labels_that_a_network_makes_are_not_mixed(make):
     def train(mixup):
         Trainer(make(), make_loss("ce"), Recipe(epochs=1, mixup=mixup), "cpu").fit(problem())
-    with pytest.raises(ValueError, match=r"mixup: 0.4, but \w+.supervised makes the labels to train with"):
+    with pytest.raises(ValueError, match=r"mixup: 0.4, but \w+.supervised makes the training labels"):
         train(.4)
     train(0)
 
 
 ODD_ROWS = {
-    "one for all": (lambda z: z[:1], 31, r"gives shape \(1, 3\) for a batch of 31 samples, want \(31, K\)"),
-    "no columns": (lambda z: z[:, 0], 31, r"gives shape \(31,\) for a batch"),
-    "a tuple": (lambda z: (z, z), 31, "gives a tuple, want a tensor"),
-    "other columns later": (lambda z: z[:, :len(z) - 13], 16, r"gives shape \(15, 2\) .* 15 samples, want \(15, 3\)"),
+    "one for all": (lambda z: z[:1], 31, r"returns shape \(1, 3\) for a batch of 31 samples, want \(31, K\)"),
+    "no columns": (lambda z: z[:, 0], 31, r"returns shape \(31,\) for a batch"),
+    "a tuple": (lambda z: (z, z), 31, "returns a tuple, want a tensor"),
+    "other columns later": (lambda z: z[:, :len(z) - 13], 16, r"returns shape \(15, 2\) .* 15 samples, want \(15, 3\)"),
 }
 
 
@@ -252,7 +252,7 @@ def test_what_is_not_a_row_a_sample_is_refused(end, size, message):
     class Odd(Relabelled):
         def forward(self, x):
             return end(super().forward(x))
-    with pytest.raises(ValueError, match=f"model: it {message}"):
+    with pytest.raises(ValueError, match=f"model: {message}"):
         Evaluator(Odd(), device="cpu").predict(problem().test, batch_size=size)
 
 
