@@ -11,7 +11,7 @@ ini = config["DEFAULT"]
 
 library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
            "pyyaml", "safetensors", "filelock>=3.13", "lazy_loader>=0.4", "shtab>=1.13", "threadpoolctl", "tqdm",
-           "torchmetrics>=1.4"]
+           "torchmetrics>=1.4", "rich>=13"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]
 # nbdev 3 refuses settings.ini, and newer versions of execnb break nbdev 2
 nbdev = ["nbdev==2.4.14", "execnb==0.1.18", "fastcore<2", "ghapi<2"]

@@ -56,7 +56,7 @@ def audit_rows(d):
         if most_memory:
             yield best_of(f"{what}, memory of the answer", iter(memory).__next__, most_memory, "1 GB", times)
         if report:
-            yield best_of(f"{what}, report written", lambda: command(line, **runs)[0], report)
+            yield best_of(f"{what}, report written", lambda: command(f"{line} --to {d}/audit", **runs)[0], report)
 
 
 def evaluate_rows():

@@ -9,9 +9,11 @@ __all__ = []
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
+import textwrap
 import warnings
 from functools import partial
 from importlib import import_module
@@ -20,6 +22,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
+from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
 from .flags import _add_kind, _add_plugin, _check_exists, _check_file, _check_root, _kind
@@ -54,7 +57,11 @@ def _add_audit(commands):
                        help='2000 resamples instead of 400, and every calibrator if none is named')
     audit.add_argument('--seed', type=int, default=0, help='seed of resamples and folds (default: 0)')
     audit.add_argument('--title', help='title of the report (default: name of the file)')
-    audit.add_argument('--to', metavar='DIR', help='also copy all output to DIR, in place of an earlier audit')
+    audit.add_argument('--to', metavar='DIR', help='folder of the report and the calibrator, in place of an earlier '
+                       'audit (default: calibnb-audit/NAME, with the name of the file)')
+    audit.add_argument('--wide', action='store_true', help='print all measures, whatever the width of the terminal')
+    audit.add_argument('--tie', type=float, default=.001, metavar='NATS', help='NLLs that differ by at most this are '
+                       'ties; the simplest calibrator wins (default: .001)')
     audit.add_argument('--no-report', action='store_true',
                        help='only print the answer: write no notebook, report or calibrator')
     audit.add_argument('--json', action='store_true',
@@ -62,7 +69,8 @@ def _add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
     _add_comparisons(audit)
-    flags = dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator', title='--title')
+    flags = dict(n_bins='--bins', seed='--seed', tie='--tie', metric='--metric', calibrator='--calibrator',
+                 title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
@@ -87,6 +95,7 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
         _check_root()
+        if not args.to: args.to = str(Path('calibnb-audit')/Path(args.file).stem)
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
     for flag, path in _paths_of_audit(args)[0]: _check_exists(path, flag)
@@ -127,19 +136,48 @@ def _evaluate(preds, val, args):
     from calibnb.evaluate.audit import evaluate
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
-    options = dict(n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric)
+    options = dict(n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric, tie=args.tie)
     return evaluate(preds, val, args.calibrator or calibrators, **options,
                     progress=sys.stderr.isatty() and not args.json)
 
-def _answer(found, preds, args)->str:
-    "Return the answer of an audit as text."
-    return f'{_title(args)}: {len(preds):,} samples, {preds.form}\n\n{found.text()}'
+def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
+    "Return the answer of an audit as paragraphs (text, style); `width` None: lines of any length."
+    from calibnb.evaluate.answer import ShortTable, numbers, remarks, verdict
+    def wrapped(text, indent=''): return textwrap.fill(text, width, subsequent_indent=indent) if width else text
+    command = _command_to_apply(found, args)
+    named = numbers(found)
+    size = max(map(len, named))
+    facts = '\n'.join(f'  {name.ljust(size)}  {value}' for name, value in named.items())
+    if args.wide: table = found.text().split('\n\n')[0] + '\n\n' + wrapped(found.caption())
+    else: table = ShortTable.of(found, width or 80).text()
+    notes = '\n'.join(wrapped(f'- {note}', '  ') for note in remarks(found))
+    head = f'{_title(args)}: {len(preds):,} samples, {preds.form}'
+    parts = [(head, 'dim'), (wrapped(verdict(found)), 'bold'),
+             (facts, ''), (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'), (notes, '')]
+    return [(printable(text), style) for text, style in parts if text]
+
+def _command_to_apply(found, args)->str:
+    "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
+    if args.no_report or found.recommended not in found.fitted: return ''
+    return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}',
+                       '--out', 'OUT.npz'])
+
+def _print_answer(found, preds, args):
+    "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."
+    from rich.console import Console
+    from rich.text import Text
+    console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
+    for text, style in _answer(found, preds, args, console.width if console.is_terminal else None):
+        shown = Text(text, '' if style == 'table' else style)
+        if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
+        console.print(shown, end='\n\n', soft_wrap=True)
 
 def _print_json(found, preds, report, on_shifted=None):
     "Print one JSON object, with null for an infinite value."
+    from calibnb.evaluate.answer import verdict
     sizes = dict(samples=len(preds), classes=preds.num_classes, report=report and str(report))
     shifted = dict(shifted=on_shifted.record()) if on_shifted else {}
-    print(json.dumps(sizes | dict(advice=found.advice()) | found.record() | shifted, indent=1))
+    print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | shifted, indent=1))
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
@@ -151,7 +189,9 @@ def _audit(args):
     found = _evaluate(preds, val, args)
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, args)
-    if not args.json: print(_answer(found, preds, args), *[on_shifted]*bool(on_shifted), sep='\n\n', flush=True)
+    if not args.json:
+        _print_answer(found, preds, args)
+        if on_shifted: print(on_shifted, flush=True)
     report = None
     try:
         if not args.no_report: report = _report(found, args, read, on_shifted)
@@ -201,33 +241,38 @@ def _report(found, args, read, on_shifted=None)->Path|None:
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    then = partial(_publish, args=args, on_shifted=on_shifted)
+    then = partial(_publish, found=found, args=args, on_shifted=on_shifted)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,
           environment_variables(dict(CALIBNB_EVALUATION=os.path.realpath(saved)))):
         found.save(saved)
-        try: folder = run_notebook('audit', settings, **how)
+        try: run_notebook('audit', settings, **how)
         except NotebookError as e:
             if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # e.g. because the disk is full
             print(f'calibnb: {e}', file=sys.stderr)
             return None
-    return (Path(args.to) if args.to else folder/'files')/'report.html'
+    return Path(args.to)/'report.html'
 
-def _publish(folder, args, on_shifted):
+def _publish(folder, found, args, on_shifted):
     "Write the report of a finished run, copy all output to --to, and print the paths."
-    from calibnb.notebooks.execute import describe
+    from calibnb.evaluate.page import write_page
     from calibnb.notebooks.pages import write_report
-    write_report(folder, folder/'files'/'report.html', f'calibration audit: {_title(args)}')
-    where = folder/'files'
-    if args.to:
-        where = Path(args.to)
-        with audit_folder('--to', where) as new: _copy_audit(folder, new, on_shifted)
-    if not args.json: _print_paths(describe(folder), where, _kind(args))
+    links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
+    write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
+    write_page(found, folder/'files'/'report.html', title=_title(args), command=_command_to_apply(found, args),
+               code=_code(args), links=links)
+    with audit_folder('--to', args.to) as new: _copy_audit(folder, new, on_shifted)
+    if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
 
-def _print_paths(description, where, kind):
-    calibrator = where/'calibrator.safetensors'
-    print(f'\n{description}\n\n  report      {where/"report.html"}')
-    if calibrator.exists(): print(f'  to use it   calibnb apply {calibrator} FILE --{kind} --out OUT')
+def _code(args)->str:
+    "Return the lines that repeat an audit, on the command line and in Python."
+    given = [('--target', args.target_file), ('--val', args.val_file), ('--val-target', args.val_target_file)]
+    flags = [part for flag, path in given if path for part in (flag, path)]
+    kind, files = _kind(args), (args.file, args.target_file, args.val_file, args.val_target_file)
+    return '\n'.join([
+        shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags]), '',
+        'from calibnb.evaluate import evaluate', 'from calibnb.evaluate.files import read_sets',
+        f'evaluate(*read_sets({args.file!r}, {kind!r}, {", ".join(map(repr, files[1:]))}))'])
 
 def _copy_audit(folder, to, on_shifted):
     from calibnb.notebooks.pages import copy_notebook

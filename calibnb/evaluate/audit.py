@@ -6,6 +6,7 @@
 __all__ = ['CrossFits', 'warning_texts', 'check_sets', 'check_metrics', 'evaluate']
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #dd7a9358
+import math
 import warnings
 from functools import partial
 from itertools import accumulate
@@ -143,13 +144,13 @@ def warning_texts(caught, name):
     return list(dict.fromkeys(said))
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #7bbd32ae
-def _on_top(found):
+def _on_top(found, tie):
     """Return Platt scaling and isotonic regression on top of the best calibrators in NLL.
 
     Calibrators whose ECE a calibrated model could show are left out."""
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
     nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
-    best = [row for row, value in nll.items() if value <= min(nll.values()) + SAME_NLL]
+    best = [row for row, value in nll.items() if value <= min(nll.values()) + tie]
     # one row for each NLL: matrix scaling and Dirichlet calibration are equal if the logits are log-probabilities
     distinct = {nll[row]: row for row in reversed(best)}.values()
     wanting = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
@@ -229,6 +230,7 @@ def evaluate(
     draws:int=50,
     seed:int=0,                 # of the folds, resamples and simulated labels
     metrics=(),                 # names of registered metrics, one column each
+    tie:float=SAME_NLL,         # calibrators whose NLLs differ by at most this many nats are tied; the simplest wins
     progress:bool=False,        # show a progress bar
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors, and recommend one.
@@ -238,6 +240,7 @@ def evaluate(
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
+    if not 0 <= tie < math.inf: raise ValueError(f'tie: {tie}, want a number of nats, 0 or more')
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
@@ -250,12 +253,12 @@ def evaluate(
     found = _Comparison(preds, fits, measured, notes)
     with fits.bar, cached_temperatures():
         found.add(chosen)
-        if calibrators is None: found.add(_on_top(found), on_top=True)
+        if calibrators is None: found.add(_on_top(found, tie), on_top=True)
     if not found.fitted: how = 'no calibrator was fitted'
     elif val is None: how = f'calibrators cross-fitted in {folds} folds'
     else: how = f'calibrators fitted on {n_fit:,} other samples'
-    best = as_good_as_best(found.rows, found.scored) | {name: [] for name in metrics}
+    best = as_good_as_best(found.rows, found.scored, tie) | {name: [] for name in metrics}
     for row, measures in found.rows.items():
         if row == UNCALIBRATED: measures.update(uncalibrated)
         elif metrics: measures.update(_registered_measures(metrics, preds, fits.probs(row), seed))
-    return Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful)
+    return Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful, tie)

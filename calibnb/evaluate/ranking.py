@@ -45,18 +45,22 @@ def _two_sided_p(value, variance):
 def _not_significantly_worse(
     values,      # row -> number, the smallest first
     covariance,  # (R, R) of the values, in the same order
+    tie=0.,      # differences of at most this are ties
 )->list[str]:
     "Return the rows that are not significantly larger than any other row at 5 %, with Holm's correction."
     pairs = list(combinations(range(len(values)), 2))
     number = list(values.values())
     def variance(i, j): return (covariance[i, i] + covariance[j, j] - 2*covariance[i, j]).clamp_min(0).item()
     p = holm([_two_sided_p(number[j] - number[i], variance(i, j)) for i, j in pairs])
-    beaten = {j for (i, j), adjusted in zip(pairs, p) if adjusted < .05 and number[i] < number[j]}
+    beaten = {j for (i, j), adjusted in zip(pairs, p) if adjusted < .05 and number[j] - number[i] > tie}
     return [row for i, row in enumerate(values) if i not in beaten]
+
+_ROUNDING = 1e-9  # smaller differences come from the arithmetic
 
 def as_good_as_best(
     rows:dict,    # row -> metric -> Measure
     scored:dict,  # row -> Scored, of the same samples
+    tie_nll:float=0., # NLLs that differ by at most this many nats are tied
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
@@ -72,7 +76,7 @@ def as_good_as_best(
         elif metric == 'top_label_ece':
             covariance = _covariance([signed_residuals(scored[row], top_label=True) for row in values])
         else: covariance = _covariance([residuals[row] for row in values])
-        found[metric] = _not_significantly_worse(values, covariance)
+        found[metric] = _not_significantly_worse(values, covariance, tie_nll if metric == 'nll' else _ROUNDING)
     return found
 
 def _interval_variances(measures):

@@ -86,7 +86,7 @@ def shows_no_error(row:str, ece:Measure)->bool:
     return ece.within_floor if row == UNCALIBRATED else (ece.p or 0.) >= DOUBT
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
-SAME_NLL = .002  # NLLs that differ by at most this many nats are equal; a fifth of the smallest effect of interest
+SAME_NLL = .001  # NLLs that differ by at most this many nats are tied, unless `tie` says otherwise
 _FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
 _BINARY_CAPTION = (
     'ECE, adaptive ECE and smooth ECE compare P(y = 1) with the frequency of y = 1. The top-label ECE compares '
@@ -102,6 +102,7 @@ class Evaluation:
     fitted:dict[str, 'Calibrator']        # row -> calibrator for use, fitted on all available samples
     notes:list[str]                       # omitted calibrators, and warnings of the fits
     doubtful:list[str]                    # rows whose fit gave a warning; never recommended
+    tie:float = SAME_NLL                  # NLLs that differ by at most this many nats are tied
 
     @property
     def recommended(self)->str:
@@ -111,10 +112,10 @@ class Evaluation:
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]
 
     def _equal_in_nll(self)->list[str]:
-        "Return the rows that equal the best row in NLL, from simple to complex; see `SAME_NLL`."
+        "Return the rows that tie with the lowest NLL, from simple to complex."
         nll = {row: self.rows[row]['nll'].value for row in self.best['nll'] if row not in self.doubtful}
         nll = {row: value for row, value in nll.items() if value is not None}
-        return [row for row in self.rows if row in nll and nll[row] <= min(nll.values()) + SAME_NLL]
+        return [row for row in self.rows if row in nll and nll[row] <= min(nll.values()) + self.tie]
 
     def fits(self, row:str)->bool:
         "Return True if a calibrated model could show the ECE of this row, at 5 %."
@@ -172,7 +173,7 @@ class Evaluation:
         "Return everything except samples and calibrators, for JSON."
         rows = {row: {name: m.model_dump() for name, m in measures.items()} for row, measures in self.rows.items()}
         return dict(recommended=self.recommended, how=self.how, notes=self.notes, doubtful=self.doubtful,
-                    rows=rows, best=self.best)
+                    tie=self.tie, rows=rows, best=self.best)
 
     def save(self, folder):
         "Write to a folder; raise ValueError for a calibrator without a name."
@@ -203,7 +204,8 @@ class Evaluation:
                       for i, row in enumerate(rows)}
             fitted = {row: Calibrator.load(Path(folder)/f'calibrator-{i}.safetensors')
                       for i, row in enumerate(head['fitted'])}
-            return cls(head['how'], rows, head['best'], scored, fitted, head['notes'], head['doubtful'])
+            tie = head.get('tie', SAME_NLL)
+            return cls(head['how'], rows, head['best'], scored, fitted, head['notes'], head['doubtful'], tie)
         except (KeyError, TypeError) as e: raise ValueError(f'folder: {path} is not as it was saved: {e}') from None
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #f97da392

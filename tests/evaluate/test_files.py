@@ -278,11 +278,16 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     path, out = write(tmp_path/"a.npz"), tmp_path/"out"
     assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--title", "my model"]) == 0
     said = capsys.readouterr().out
-    assert "Use temperature scaling with T = 2." in said or "Use temperature scaling with T = 1.9" in said
-    written = {"audit.ipynb", "audit.json", "report.html", "calibrator.safetensors", "recommendation.txt", "tables"}
+    assert "; temperature scaling with T = 2." in said or "; temperature scaling with T = 1.9" in said
+    assert "calibnb apply out/calibrator.safetensors FILE --logits" in said and "paper:" not in said
+    assert max(map(len, said.split("\n\n")[4].splitlines())) <= 80, "the table fits a terminal"
+    written = {"audit.ipynb", "audit.json", "report.html", "notebook.html", "calibrator.safetensors",
+               "recommendation.txt", "tables"}
     assert {p.name for p in out.iterdir()} == written
     assert {"measures.csv", "reliability_uncalibrated.csv"} <= {p.name for p in (out/"tables").iterdir()}
-    page = (out/"report.html").read_text()
+    report, page = ((out/name).read_text() for name in ("report.html", "notebook.html"))
+    assert "my model" in report and "calibnb audit a.npz --logits" in report and "https:" not in report
+    assert len(report) < 500_000 and 'href="notebook.html"' in report and str(tmp_path) not in report
     head, body = page.split("<body>")
     assert page.count("data:image/png;base64") == 4 and "my model" in page
     assert "http" not in body.replace("http://www.w3.org", "")
@@ -321,7 +326,7 @@ def test_audit_with_validation_and_of_a_changed_file(forked_kernels, tmp_path, m
     write(tmp_path/"val.npz", (LOGITS/2).softmax(1)[:300], TARGET[:300], "probs")
     assert cli.main(args) == 0
     second = capsys.readouterr().out
-    assert "leave the probabilities as they are" in second
+    assert "no calibrator lowers the NLL by more than chance" in second
     stale = tmp_path/"out"/"calibrator.safetensors"
     assert not stale.exists(), "a calibrator of the older audit would be taken for this one's"
 
@@ -374,11 +379,11 @@ def test_the_answer_alone_writes_nothing(tmp_path, monkeypatch, capsys):
     command = ["audit", str(write(tmp_path/"a.npz")), "--logits", "--no-report"]
     assert cli.main(command) == 0
     out = capsys.readouterr().out
-    assert out.startswith("a.npz: 600 samples, 4 classes") and "Use temperature scaling with T = " in out
+    assert out.startswith("a.npz: 600 samples, 4 classes") and "; temperature scaling with T = " in out
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["samples"], found["classes"], found["report"]) == (600, 4, None)
-    assert found["recommended"] == "temperature" and found["advice"] in out
+    assert found["recommended"] == "temperature" and found["verdict"] in out
     ece = found["rows"]["temperature"]["ece"]
     assert ece["interval"][0] <= ece["value"] <= ece["interval"][1] and ece["floor"] < ece["floor_high"]
     assert [p.name for p in tmp_path.iterdir()] == ["a.npz"]
@@ -397,13 +402,14 @@ def test_an_audit_tries_the_calibrators_that_are_named(tmp_path, capsys):
 def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch, capsys):
     "Not computed again: a note that is added on the way to the notebook is in the report."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    monkeypatch.chdir(tmp_path)
     save = Evaluation.save
     monkeypatch.setattr(Evaluation, "save", lambda self, folder: (self.notes.append("seen twice"), save(self, folder)))
     assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     report = Path(found["report"])
     assert "seen twice" in report.read_text() and "seen twice" in (report.parent/"recommendation.txt").read_text()
-    path = report.parents[1]/"tables"/"measures.csv"
+    path = report.parent/"tables"/"measures.csv"
     kept = pd.read_csv(path, index_col=["calibrator", "metric"], dtype=str)
     for row, measures in found["rows"].items():
         for name, measure in measures.items():
@@ -437,7 +443,7 @@ def test_a_binary_model_of_scikit_learn_from_csv(forked_kernels, tmp_path, monke
     said = capsys.readouterr().out
     error, top = (100*metrics.ece(q, labels).item() for q in (p, np.stack([1 - p, p], 1)))
     assert said.startswith("nb.csv: 1,600 samples, one column, P(y = 1)")
-    assert f"the ECE of P(y = 1) is {error:.2f} %" in said and f"the top-label ECE {top:.2f} %" in said
+    assert f"ECE of P(y = 1)  {error:.2f} %" in said and f"top-label ECE    {top:.2f} %" in said
     assert {"audit.ipynb", "report.html", "calibrator.safetensors"} <= {path.name for path in Path("out").iterdir()}
     assert "one column, P(y = 1)" in Path("out/report.html").read_text()
     assert cli.main(["apply", "out/calibrator.safetensors", "nb.csv", "--probs", "--out", "cal.csv"]) == 0
