@@ -8,12 +8,14 @@ __all__ = ['parser', 'main']
 # %% ../../nbs/90_cli/05_command.ipynb #81076675
 import argparse
 import os
+import re
 import sys
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
 import calibnb
+from ..core.options import pick
 from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream, printable
 from .flags import _check_overwriting
@@ -56,9 +58,18 @@ def _one_line(text):
     from calibnb.core.reading import brief
     return printable(brief(text, 1000), one_line=True)
 
+_EXAMPLES = '''examples:
+  calibnb audit predictions.npz --logits             is my model calibrated, and what should I do?
+  calibnb apply CALIBRATOR new.npz --logits --out calibrated.npz
+  calibnb run toy_gaussian                           run an experiment, figures and findings included
+  calibnb list losses                                what is there?'''
+
 class _Parser(argparse.ArgumentParser):
     "An argument parser whose errors are one line."
     def error(self, message):
+        if unknown := re.match("argument COMMAND: invalid choice: '([^']*)'", message):
+            try: pick('command', unknown[1], self.commands.choices)
+            except ValueError as e: message = str(e)
         line = _one_line(' '.join(map(str.strip, message.splitlines())))
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
@@ -66,7 +77,8 @@ class _Parser(argparse.ArgumentParser):
 def parser():
     "Return the parser of the command line."
     top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
-                  'calibrators, download data sets, list known names, find the figures of a paper.')
+                  'calibrators, download data sets, list known names, find the figures of a paper.',
+                  epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version', version=calibnb.__version__)
     top.commands = top.add_subparsers(required=True, metavar='COMMAND')
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
@@ -157,6 +169,9 @@ def main(argv=None)->int: # exit code
     "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
     with _plain_output(), _writable_settings():
+        if not (sys.argv[1:] if argv is None else argv):
+            parser().print_help()
+            return 0
         args = parser().parse_args(argv)
         try: return _do(args)
         except BrokenPipeError:  # the reader of the output has closed the pipe
