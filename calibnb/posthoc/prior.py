@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..core.checks import as_tensor, at_least_float32, check_probs
 from ..core.options import pick
@@ -72,26 +73,28 @@ def _em(
         left = len(r)*(g.max().item() - 1)
         if left < _LEFT_TO_GAIN: return prior, step
         prior = prior*g
-    warnings.warn(f'probs: EM has stopped after {_MOST_STEPS:,} steps, at most {left:.1g} nats below the largest '
-                  'log-likelihood; the classes are hard to tell apart', stacklevel=3)
+    if left > .01:
+        warnings.warn(f'probs: EM has stopped after {_MOST_STEPS:,} steps, up to {left:.1g} nats below the largest '
+                      'log-likelihood; the classes are hard to tell apart', stacklevel=3)
     return prior, _MOST_STEPS
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #0f4e97a6
 _PRESENT = .01  # a class with fewer expected samples is on the boundary
 
-def _profile_directions(I, present, g):
+def _identity(n, like): return torch.eye(n, dtype=like.dtype, device=like.device)
+
+def _profile_directions(J, present, g):
     "Return (K, K) directions in the columns: class k grows by 1 and the present classes give way."
-    F, K = present.nonzero()[:, 0], len(I)
-    I = I + 1e-12*I.trace()*torch.eye(K).to(I)  # so that a class that no sample tells apart has an inverse
-    M = torch.nn.functional.pad(I[F][:, F], (0, 1, 0, 1), value=1.)
+    F, delta = present.nonzero()[:, 0], _identity(len(J), J)
+    J = J + 1e-12*J.trace()*delta  # so that a class that no sample tells apart has an inverse
+    M = pad(J[F][:, F], (0, 1, 0, 1), value=1.)
     M[-1, -1] = 0
     inverse = torch.linalg.inv(M)
-    delta = torch.eye(K).to(I)
-    delta[F] = (inverse @ torch.cat([-I[F], -torch.ones(1, K).to(I)]))[:-1]
     C = inverse[:-1, :-1]
+    delta[F] = -(inverse @ pad(J[F], (0, 0, 0, 1), value=1.))[:-1]
     delta[:, F] = 0
     if len(F) > 1: delta[F[:, None], F] = C/C.diagonal()
-    else: delta[g.topk(2).indices, F] = torch.tensor([1., -1.]).to(I)  # only another class can take from this class
+    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # only an absent class can take its place
     return delta
 
 def _likelihood_interval(r, prior, level):
@@ -103,7 +106,7 @@ def _likelihood_interval(r, prior, level):
         def excess(t): return -2*(1 + t*v).clamp_min(1e-300).log().sum().item() - quantile
         return furthest if excess(furthest) <= 0 else brentq(excess, 0, furthest)
     ends = [(k + end(v, -k), k + end(v, 1 - k)) for k, v in zip(prior.tolist(), (scaled @ delta).T)]
-    return torch.tensor(ends).to(prior).clamp(0, 1).unbind(1)
+    return prior.new_tensor(ends).clamp(0, 1).unbind(1)
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #36dcdd3f
 _MOST_CONDITION = 1e6  # condition number of a confusion matrix
@@ -119,9 +122,9 @@ def _simplex_least_squares(A, mu):
 def _bbse(f, f_val, target_val, level):
     "Return the estimate and the ends of its interval, each (K,) [Lipton 2018]."
     K = f.shape[1]
-    n = target_val.bincount(minlength=K)
+    n = target_val.bincount(minlength=K).to(f)
     if n.min() < 2:
-        raise ValueError(f'target_val: got {n.min().item()} samples of class {n.argmin().item()}, expected at least 2 '
+        raise ValueError(f'target_val: got {n.min().item():g} samples of class {n.argmin().item()}, expected at least 2 '
                          'of each class')
     A = f.new_zeros(K, K).index_add_(0, target_val, f_val).div(n[:, None]).T
     condition = torch.linalg.cond(A).item()
@@ -178,5 +181,5 @@ def estimate_prior(
     if p_val.shape[1] != p.shape[1]:
         raise ValueError(f'probs_val: got {p_val.shape[1]} classes, expected {p.shape[1]} as in probs')
     if len(p) < 2: raise ValueError(f'probs: got {len(p)} sample, expected at least 2')
-    def of(p): return p if confusion == 'soft' else torch.eye(p.shape[1]).to(p)[first_argmax(p)]
+    def of(p): return p if confusion == 'soft' else _identity(p.shape[1], p)[first_argmax(p)]
     return PriorEstimate(*_bbse(of(p), of(p_val), y, level), method, len(p), None)

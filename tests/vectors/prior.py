@@ -121,7 +121,7 @@ def bbse(f, f_val, labels):
         return lu_solve(M, right)[k]
     widths = []
     for k in range(K):
-        slope = [diff(lambda h, m=m: solved([h if i == m else 0 for i in range(K)], k), 0) for m in range(K)]
+        slope = [diff(lambda h, m=m: solved([h*(i == m) for i in range(K)], k), 0) for m in range(K)]
         def quadratic(C): return sum(slope[i]*slope[j]*C[i][j] for i in range(K) for j in range(K))
         variance = quadratic(cov(f))/len(f) + sum(prior[j]**2*quadratic(cov(g))/len(g) for j, g in enumerate(groups))
         widths.append(sqrt(CHI2*variance))
@@ -165,9 +165,8 @@ def main():
             add(f"em {name}", dict(prior=best), 1e-6, **how)
             add(f"em {name}, interval to first order", interval, 2e-3, **how)
         for kind, of in dict(soft=lambda rows: rows, hard=one_hot).items():
-            found = bbse(of(probs), of(val), labels)
-            add(f"bbse {kind} {name}", dict(zip(("prior", "low", "high"), floats(found))), 1e-8, data=name, method="bbse",
-                confusion=kind)
+            found = dict(zip(("prior", "low", "high"), floats(bbse(of(probs), of(val), labels))))
+            add(f"bbse {kind} {name}", found, 1e-8, data=name, method="bbse", confusion=kind)
     file = dict(format="calibnb-vectors/1", section="prior", data=data, cases=cases)
     Path(__file__).with_suffix(".json").write_text(json.dumps(file, separators=(",", ":")) + "\n")
 
