@@ -2939,6 +2939,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                 'calibnb/posthoc/newton.py')},
             'calibnb.posthoc.prior': { 'calibnb.posthoc.prior.PriorEstimate': ( '30_posthoc/prior.html#priorestimate',
                                                                                 'calibnb/posthoc/prior.py'),
+                                       'calibnb.posthoc.prior.PriorEstimate.smoothed': ( '30_posthoc/prior.html#priorestimate.smoothed',
+                                                                                         'calibnb/posthoc/prior.py'),
                                        'calibnb.posthoc.prior._bbse': ('30_posthoc/prior.html#_bbse', 'calibnb/posthoc/prior.py'),
                                        'calibnb.posthoc.prior._check_prior': ( '30_posthoc/prior.html#_check_prior',
                                                                                'calibnb/posthoc/prior.py'),

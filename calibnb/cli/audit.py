@@ -292,7 +292,7 @@ def _at_prevalence(calibrator, probs, args):
         raise ValueError(f'{flag}: {args.calibrator} does not state the prevalence of the samples it was fitted on; '
                          'give it with --from-prevalence')
     found = estimate_prior(probs, source) if args.estimate_prevalence else None
-    probs = adjust_prior(probs, source, found.prior if found else args.prevalence)
+    probs = adjust_prior(probs, source, found.smoothed() if found else args.prevalence)
     lines = _prevalence_lines(found, calibrator.class_names_) if found else []
     return probs, first_argmax(class_probs(probs)), lines
 

@@ -124,8 +124,8 @@ def _bbse(f, f_val, target_val, level):
     K = f.shape[1]
     n = target_val.bincount(minlength=K).to(f)
     if n.min() < 2:
-        raise ValueError(f'target_val: got {n.min().item():g} samples of class {n.argmin().item()}, expected at least 2 '
-                         'of each class')
+        raise ValueError(f'target_val: got {n.min().item():g} samples of class {n.argmin().item()}, expected at least '
+                         '2 of each class')
     A = f.new_zeros(K, K).index_add_(0, target_val, f_val).div(n[:, None]).T
     condition = torch.linalg.cond(A).item()
     if not condition < _MOST_CONDITION:
@@ -148,6 +148,13 @@ class PriorEstimate:
     method:str           # 'em' or 'bbse'
     n:int                # number of target samples
     iterations:int|None  # of EM
+
+    def smoothed(self)->Tensor: # (K,) above 0
+        """Return the estimate together with one more sample, spread evenly over the classes [Perks 1947].
+
+        With an estimate of 0, `adjust_prior` calls a class impossible, and one sample of the class has an infinite
+        NLL."""
+        return (self.n*self.prior + 1/len(self.prior))/(self.n + 1)
 
 def estimate_prior(
     probs,             # of the target, without labels: (N, K) or (N, K, d1, ...); P(y = 1) of a binary problem (N,)

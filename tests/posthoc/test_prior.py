@@ -48,6 +48,7 @@ def test_one_class_and_many():
     probs = torch.tensor([[.9, .06, .04]], dtype=torch.float64).expand(40, 3)
     found = estimate_prior(probs, [1/3]*3)
     assert found.prior[0] > .999 and found.high[0] == 1 and .8 < found.low[0] < .99
+    assert adjust_prior(probs[:1], [1/3]*3, found.smoothed())[0, 2] > 1e-4 and found.smoothed().sum() == approx(1)
     assert found.low[1:].tolist() == [0, 0] and .01 < found.high[2] < found.high[1] < .2
     draw = torch.Generator().manual_seed(0)
     wide = torch.rand(30, 40, generator=draw, dtype=torch.float64).mul(9).softmax(1)
@@ -144,7 +145,7 @@ def test_apply_at_another_prevalence(files, tmp_path, capsys):
     raw = files.transform(LOGITS[:50])
     estimate = estimate_prior(raw, SHARES)
     found, out = applied("named.safetensors turned.csv --estimate-prevalence")
-    assert np.allclose(found["probs"][:, [1, 2, 0]], adjust_prior(raw, SHARES, estimate.prior), atol=1e-6)
+    assert np.allclose(found["probs"][:, [1, 2, 0]], adjust_prior(raw, SHARES, estimate.smoothed()), atol=1e-6)
     ends = (100*torch.stack([estimate.prior, estimate.low, estimate.high], 1)).tolist()
     for name, (prior, low, high) in zip(("ant", "bee", "cow"), ends):
         assert f"  {name}   {prior:.2f} % ({low:.2f} to {high:.2f} %)\n" in out
