@@ -434,8 +434,6 @@ def _rebuild(head, tensors):
     if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
         raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
     calibrator.prior_ = tuple(map(float, head.get('prior', ())))
-    if len(calibrator.prior_) not in (0, max(2, calibrator.n_classes_)):
-        raise ValueError(f'prior: got {len(calibrator.prior_)} numbers for {calibrator.n_classes_} classes')
     rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
     if rule != _ZEROS and any(c.eps_ for c in (calibrator, *calibrator.columns_)):
         warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '
