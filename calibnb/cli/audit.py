@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
+import argparse
 import json
 import os
 import re
@@ -291,8 +292,10 @@ def _add_apply(commands):
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='output file: .npz, .npy, .csv, .pt or .safetensors')
+    _add_prevalence(apply)
     _add_plugin(apply)
-    apply.set_defaults(flags=dict(path='calibrator'), paths=_paths_of_apply)
+    flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
+    apply.set_defaults(flags=flags, paths=_paths_of_apply)
     return apply
 
 def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', args.file)], [('--out', args.out)]
@@ -304,6 +307,48 @@ def _columns_of(header, calibrator, path):
     try: return tensor(column_order(header, calibrator.class_names_))
     except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
 
+# %% ../../nbs/90_cli/03_audit.ipynb #a9e1d3c7
+def _prevalence(text):
+    "Return a number, or the list of numbers with commas."
+    try: numbers = [float(number) for number in text.split(',')]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f'got {text!r}, expected a number, or numbers with commas') from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+def _add_prevalence(apply):
+    to = apply.add_mutually_exclusive_group()
+    to.add_argument('--prevalence', type=_prevalence, metavar='P', help='adjust the probabilities to this prevalence: '
+                    'P(y = 1), or the share of each class with commas, in the order of the calibrator')
+    to.add_argument('--estimate-prevalence', action='store_true',
+                    help='estimate the prevalence of these samples by EM, and adjust the probabilities to it')
+    apply.add_argument('--from-prevalence', type=_prevalence, metavar='P', help='prevalence of the samples that the '
+                       'calibrator was fitted on (default: from its file)')
+
+def _at_prevalence(calibrator, probs, args):
+    "Return probabilities and predicted classes at the prevalence of the command line, and lines that state it."
+    from calibnb.core.predictions import class_probs, first_argmax
+    from calibnb.posthoc import adjust_prior, estimate_prior
+    flag = '--estimate-prevalence' if args.estimate_prevalence else '--prevalence'
+    if calibrator.columns_:
+        raise ValueError(f'{flag}: {args.calibrator} is multilabel, expected one label for each sample; '
+                         'fit a calibrator for each column')
+    source = calibrator.prior_ if args.from_prevalence is None else args.from_prevalence
+    if source == ():
+        raise ValueError(f'{flag}: {args.calibrator} does not state the prevalence of the samples it was fitted on; '
+                         'give it with --from-prevalence')
+    found = estimate_prior(probs, source) if args.estimate_prevalence else None
+    probs = adjust_prior(probs, source, found.smoothed() if found else args.prevalence)
+    lines = _prevalence_lines(found, calibrator.class_names_) if found else []
+    return probs, first_argmax(class_probs(probs)), lines
+
+def _prevalence_lines(found, names, most=10):
+    "Describe an estimated prevalence; of a binary problem class 1 only, of many classes the first."
+    K = len(found.prior)
+    shown = [1] if K == 2 else range(min(K, most))
+    lines = [f'prevalence by EM, with 95 % interval: {f"{K} classes, the first {most}" if K > most else ""}'.rstrip()]
+    return lines + [f'  {names[k] if names else f"class {k}"}   {100*found.prior[k]:.2f} % '
+                    f'({100*found.low[k]:.2f} to {100*found.high[k]:.2f} %)' for k in shown]
+
 # %% ../../nbs/90_cli/03_audit.ipynb #27e6350b
 def _check_apply(args)->Path:
     "Check the arguments and return the file to write."
@@ -313,6 +358,8 @@ def _check_apply(args)->Path:
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     _check_exists(args.file)
+    if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
+        raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out
 
 def _check_kind(calibrator, args):
@@ -336,7 +383,9 @@ def _apply(args):
     order = _columns_of(read.header, calibrator, args.file)
     logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
-    pred = calibrator._predicted(logits)
+    pred, prevalence = calibrator._predicted(logits), []
+    if args.prevalence is not None or args.estimate_prevalence:
+        probs, pred, prevalence = _at_prevalence(calibrator, probs, args)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')
+    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}', *prevalence, sep='\n')

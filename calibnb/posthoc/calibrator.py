@@ -92,6 +92,11 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
     return logits[positive], target[positive], dict(weight=weight[positive])
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e4919f9c
+def _frequencies(logits, target, weight=None):
+    "Return the weighted share of each class as a tuple, of two classes for binary log-odds."
+    counts = target.bincount(weight, max(2, logits.shape[1])).double()
+    return tuple((counts/counts.sum()).tolist())
+
 def _named(name, cls):
     "Set the registered name of a calibrator class and return the class; raises ValueError for any other object."
     if not isinstance(cls, type) or not issubclass(cls, Calibrator):
@@ -121,6 +126,8 @@ class Calibrator(BaseEstimator):
       an older version `input_` is None; `transform` then takes logits, and `transform_probs` takes probabilities;
     - `eps_`, the weight of the uniform distribution that replaces probabilities of 0, see `log_probs`;
     - `class_names_`, if the `Predictions` of the fit had class names;
+    - `prior_`, the (weighted) frequencies of the classes in the fit, as in `adjust_prior`; () for a multilabel fit or a
+      file of an older version;
     - `columns_`, the binary calibrators of a multilabel fit.
 
     To define a calibrator, write
@@ -136,7 +143,7 @@ class Calibrator(BaseEstimator):
     keeps_prediction, in_audits, takes_weight = True, True, False
     fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
     shapes = {}              # attribute -> shape, to check files: () for a number, 'K' for the number of classes
-    columns_, input_, eps_, class_names_ = (), 'logits', 0., ()
+    columns_, input_, eps_, class_names_, prior_ = (), 'logits', 0., (), ()
 
     def __init_subclass__(cls, name=None, **kwargs):
         super().__init_subclass__(**kwargs)
@@ -199,7 +206,7 @@ class Calibrator(BaseEstimator):
         with _user_errors(self):
             if z.shape[1] == 1: self._fit_binary(class_logits(z), target, **weight)
             else: self._fit(z, target, **weight)
-            self.columns_, self.n_classes_ = (), z.shape[1]
+            self.columns_, self.n_classes_, self.prior_ = (), z.shape[1], _frequencies(z, target, **weight)
             try: _check_user_calibrator(self, z)
             except BaseException:
                 del self.n_classes_  # not fitted
@@ -207,7 +214,7 @@ class Calibrator(BaseEstimator):
         return self
 
     def _set_columns(self, columns, kind):
-        self.columns_, self.n_classes_ = columns, len(columns)
+        self.columns_, self.n_classes_, self.prior_ = columns, len(columns), ()
         return self._record(kind)
 
     def _record(self, kind, eps=0., names=()):
@@ -385,7 +392,7 @@ _ZEROS = 'bounded'  # rule that replaces zeros, stored as 'mixed' in a file; old
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
     head = dict(calibrator=name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
-                classes=calibrator.class_names_, mixed=_ZEROS)
+                classes=calibrator.class_names_, prior=calibrator.prior_, mixed=_ZEROS)
     head = json.dumps(head, default=_plain)
     _check_readable(calibrator, head, tensors)
     write_state(path, head, tensors)
@@ -426,6 +433,7 @@ def _rebuild(head, tensors):
     calibrator.class_names_ = tuple(map(str, head.get('classes', ())))
     if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
         raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
+    calibrator.prior_ = tuple(map(float, head.get('prior', ())))
     rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
     if rule != _ZEROS and any(c.eps_ for c in (calibrator, *calibrator.columns_)):
         warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '

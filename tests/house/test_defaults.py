@@ -31,7 +31,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
-               " posthoc.composed posthoc.refinement",
+               " posthoc.composed posthoc.refinement posthoc.prior",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted",
     "synth": "data.synth",
@@ -344,6 +344,9 @@ TABLE |= {
     "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
     "posthoc.held_out_scores": lambda: [posthoc.held_out_scores(*ROUGH, score=score) for score in ("nll", "brier")],
     "posthoc.score_decomposition": lambda: posthoc.score_decomposition(*ROUGH, "vector", n_boot=5),
+    "posthoc.adjust_prior": lambda: [posthoc.adjust_prior(p, [.2, .3, .5], [.6, .4, 0.]) for p, _ in SCORES],
+    "posthoc.estimate_prior": lambda: [[posthoc.estimate_prior(p, [.2, .3, .5]), posthoc.estimate_prior(
+        p, method="bbse", probs_val=PROBS, target_val=TARGET, confusion="hard")] for p, _ in SCORES],
     "posthoc.oracle_ece": lambda: [posthoc.oracle_ece(*ROUGH, 5, search) for search in ("pool", "grid")],
     "temperature.nll_temperature": lambda: [temperature.nll_temperature(z, ROUGH[1])
                                             for z in (ROUGH[0], ROUGH[0].double())],
@@ -654,7 +657,7 @@ ELSEWHERE = {
     "surrogates": {},
     "metrics": {HELPERS: "metrics register_metric SCORES"},
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "register_calibrator name_of rows_per_piece weighted_samples",
+                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "

@@ -7,7 +7,7 @@ from reading import assert_open, finding, margin, percent, plan, rows, run_with,
 
 from calibnb.data import corrupt_split, load_data
 from calibnb.metrics import ece, nll
-from calibnb.notebooks import WRONG
+from calibnb.notebooks import CONTRADICTED, WRONG
 from calibnb.posthoc import TemperatureScaling
 
 KINDS = {"gaussian_noise": "imagenet_c", "contrast": "cifar10_c"}
@@ -77,10 +77,56 @@ def test_samples_from_elsewhere(study):
     assert lead == pytest.approx(values["FL-3"][0] - values["CE + TS"][0], abs=.11)
 
 
+def long_tail(y, ratio, seed, order):
+    "Rows of a test set whose class shares fall by equal factors, as the study draws them."
+    draw = np.random.default_rng([seed, order])
+    rows = [draw.permutation(np.flatnonzero(y == k)) for k in range(10)]
+    share = [ratio**(-place/9) for place in draw.permutation(10)]
+    largest = min(len(each)/q for each, q in zip(rows, share))
+    return np.concatenate([each[:int(largest*q + 1e-9)] for each, q in zip(rows, share)])
+
+
+def by_em(p, source):
+    "Shares of the classes by the rule of Saerens et al., and one sample spread evenly."
+    shares = source
+    for _ in range(3000):
+        weighed = p*shares/source
+        shares = (weighed/weighed.sum(1, keepdims=True)).mean(0)
+    return (len(p)*shares + .1)/(len(p) + 1)
+
+
+def test_at_another_prevalence(root, study):
+    "NLL and errors of the shares at the largest ratio, computed by Bayes' rule."
+    found, expected = rows(study, "prevalence"), {"not adjusted": [], "known shares": [], "EM": []}
+    for split in (0, 1):
+        run = networks(root, "ce")[split, split]
+        val, (z, y) = run.predictions("val"), logits(run, "contrast", 0, split)
+        p, y = TemperatureScaling().fit(val.logits, val.target).transform(z.double()).numpy(), y.numpy()
+        source, each = np.bincount(val.target)/len(val), {name: [] for name in expected}
+        for order in range(5):
+            kept = long_tail(y, 30., split, order)
+            shares = np.bincount(y[kept], minlength=10)/len(kept)
+            assert shares.max()/shares.min() > 15
+            for name, prior in zip(expected, (source, shares, by_em(p[kept], source))):
+                q = p[kept]*prior/source
+                nats = -np.log(q[range(len(kept)), y[kept]]/q.sum(1)).mean()
+                each[name].append((nats, 100*abs(prior - shares).mean()))
+        for name, values in each.items():
+            expected[name].append(np.mean(values, 0))
+    for name, values in expected.items():
+        nats, off = np.transpose(values)
+        assert found[name]["NLL, 30"] == percent(nats, 3)
+        assert found[name]["error of a share, 30"] == percent(off, 2)
+    gain = np.subtract(*(np.mean(expected[name], 0)[0] for name in ("not adjusted", "known shares")))
+    assert margin(study, "the known shares of the classes") == pytest.approx(gain, abs=1e-6)
+
+
 def test_a_calibrator_that_changes_predictions_breaks_the_identity(root):
     wrong = """def make_calibrator(name, of=make_calibrator):
     calibrator = of('matrix' if name == 'temperature' else name)
     calibrator.temperature_ = 1.
     return calibrator"""
+    wrong += "\ndef adjust_prior(*args, of=adjust_prior): return .999*of(*args) + .0001"
     folder = run_with(STUDY, wrong, SETTINGS, root)
     assert finding(folder, "a temperature changes no prediction").verdict == WRONG
+    assert finding(folder, "an adjustment to other shares and back").verdict == CONTRADICTED
