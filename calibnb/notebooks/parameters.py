@@ -127,7 +127,7 @@ def check_storable(
     name:str,  # of the parameter, for the message
     value,
 ):
-    "Raise ValueError for values that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
+    "Raise ValueError for a value that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
     if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_DEEPEST} levels')
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -225,7 +225,7 @@ def notebook_parameters(
 PLANNED = '_planned_values'  # name of the `PlannedValues` in the namespace of a checks cell
 
 class PlannedValues(dict):
-    "A dictionary {name: value} of all parameters, checked against their declarations by a plan."
+    "A dictionary {name: value} of all parameters, already checked against their declarations."
 
 def check_parameters(
     namespace:dict,  # globals() of the notebook
@@ -296,10 +296,10 @@ def one_of(settings:dict, **choices):
 
 def only_full(
     settings:dict,
-    why:str,       # for the message: the content of the quick setting
+    why:str,       # for the message: what the quick setting contains
     **defaults,    # name=default
 ):
-    "Raise ValueError if `quick` is True and a parameter of the full setting differs from its default."
+    "Raise ValueError if `quick` is True and a parameter that only the full setting uses differs from its default."
     for name, default in defaults.items():
         if settings['quick'] and settings[name] != default:
             raise ValueError(f'{name}: {settings[name]!r} belongs to the full setting, set quick to False; {why}')
