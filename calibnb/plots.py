@@ -382,7 +382,7 @@ def label_points(
     ax,            # with its final limits, markers and lines
     points,        # (N, 2) coordinates in the data
     labels,        # N texts
-    size=7.5,      # of the font
+    size=7.5,      # font size in points
     styles=(),     # further properties of each text, e.g. dict(fontweight='bold'); (): none
 ):
     "Write a label beside each point, where it overlaps no other label and covers as few markers and lines as possible."

@@ -150,7 +150,7 @@ class Registry(dict):
         self.kind, self.skip, self.adapt = kind, skip, adapt
 
     def names(self)->list[str]:
-        "Return all names, including those of plugins."
+        "Return all names, including the names of plugins."
         load_plugins()
         return list(self)
 

@@ -156,7 +156,7 @@ def _classifier_probs(classifier, X, y):
                         'give its logits to Predictions, or probabilities to Predictions.from_probs')
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
-        raise ValueError(f'y: shape {y.shape}, want one label per sample; give one output at a time')
+        raise ValueError(f'y: shape {y.shape}, want one label per sample; pass the outputs one by one')
     columns = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unknown = y[classes[columns] != y].tolist()
     if unknown: raise _unknown_label('y', unknown[0], classifier)
@@ -308,7 +308,7 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        "Count the samples of `other` in this set; 0 if at most 1 % of a set, or if repeated rows explain the count."
+        "Count the samples of `other` in this set; 0 if the count is at most 1 % of a set or due to repeated rows."
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
         unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
         shared = torch.isin(other_rows, unique).sum().item()

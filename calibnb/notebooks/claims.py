@@ -69,14 +69,14 @@ def find_claim(
     return pick('id', id, _claims())
 
 def printed_claim(
-    row:dict, # of claims.csv
+    row:dict, # row of claims.csv
 )->str:
     "Return the place, the claim and its strength as text; the strength 'stated' is left out."
     strength = '' if row['strength'] == 'stated' else f' ({row["strength"]})'
     return f'{row["place"]}: {row["claim"]}{strength}'
 
 def paper_side(
-    row:dict, # of claims.csv
+    row:dict, # row of claims.csv
 )->str:
     "Return the paper's place, claim, strength, numbers, scope and protocol as text."
     parts = [f'{row["paper"]}, {printed_claim(row)}']
@@ -86,12 +86,12 @@ def paper_side(
     return ' '.join(parts)
 
 def claim_of_paper(
-    id:str,        # of the claim in claims.csv
+    id:str,        # id of the claim in claims.csv
     text:str,      # the claim as tested here, with the compared methods
     margin,        # as in `Claim`, positive if the claim of the paper is right
-    *args,         # further fields of `Claim` after the margin: unit, sesoi
+    *args,         # fields of `Claim` after the margin: unit, sesoi
     kind:str|None=None, # None: as in claims.csv; 'identity': algebra or arithmetic decides the claim here
-    **fields,      # of `Claim`
+    **fields,      # further fields of `Claim`
 )->Claim:
     "Return a `Claim` that tests a paper's claim, with the paper's text, scope and protocol from claims.csv."
     row = find_claim(id)
@@ -124,7 +124,7 @@ def joint_verdict(
     return next((v for v in order if v in verdicts), OPEN)
 
 def count_claims(
-    verdicts:dict, # of `read_verdicts`
+    verdicts:dict, # from `read_verdicts`
 )->Counter:        # joint verdict, 'open' or 'cannot be asked here' -> number of empirical claims
     "Count the empirical claims by joint verdict, each claim once."
     def state(row):
@@ -134,8 +134,8 @@ def count_claims(
 
 # %% ../../nbs/75_notebooks/07a_claims.ipynb #7aebfef6
 def claim_state(
-    row:dict,      # of claims.csv
-    verdicts:dict, # of `read_verdicts`
+    row:dict,      # row of claims.csv
+    verdicts:dict, # from `read_verdicts`
 )->str:
     "Return the verdicts on a claim with data sets and studies, or the reason why there is no verdict."
     found = verdicts.get(row['id'], [])
@@ -149,7 +149,7 @@ def claim_state(
     return f'open: {row["open"]}' if row['open'] else f'asked by {row["asked"]}, not executed in the gallery'
 
 def own_table(
-    row:dict, # of claims.csv
+    row:dict, # row of claims.csv
 )->str:
     "Return `borne` and `own_numbers` as text, e.g. 'yes: 4 of 4'."
     return row['borne'] + (f': {row["own_numbers"]}' if row['own_numbers'] else '')

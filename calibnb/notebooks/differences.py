@@ -83,7 +83,7 @@ def two_errors_p(
     value, a, b = (np.asarray(x, np.float64)[..., None] for x in (value, seed_error, test_error))
     centre, root = .5*math.log(dof), math.sqrt(dof)
     u = np.linspace(centre - 40/dof - 6/root, centre + 6/root, 301)
-    log_weight = dof*u - np.exp(2*u)/2  # of ln(chi), up to a constant
+    log_weight = dof*u - np.exp(2*u)/2  # log-density of ln(chi), up to a constant
     weight = np.exp(log_weight - log_weight.max())
     p = (2*ndtr(-abs(value)/np.sqrt(a**2*dof*np.exp(-2*u) + b**2)) @ weight)/weight.sum()
     return p if p.ndim else float(p)

@@ -201,7 +201,7 @@ def run_notebook(
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #a21436bb
 def describe(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
 )->str:
     "Return the paths of a run's notebook, figures and tables, and the findings of the run, as text."
     state = folder.state if folder.fresh else f'{folder.state} before, not executed again'

@@ -57,7 +57,7 @@ def save_with_palette(
     image,       # PIL image, RGB
     file,        # path or open file
     colours:int,
-    **options,   # of `PIL.Image.Image.save`
+    **options,   # options of `PIL.Image.Image.save`
 ):
     "Save a picture as PNG with a palette; the octree method keeps rare hues, which the median cut would merge."
     image.quantize(colours, 2).save(file, 'png', **options)  # 2: octree

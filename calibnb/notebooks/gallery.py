@@ -32,7 +32,7 @@ def named_outputs(notebook)->dict:
     return found
 
 class _Cells(HTMLParser):
-    "The cells of an HTML table: `head` and `body` are rows of dict: th, index_name, text, spans."
+    "The cells of an HTML table; `head` and `body` are lists of rows, and a row is a list of one dictionary per cell."
     def __init__(self, html):
         super().__init__()
         self.head, self.body, self._rows, self._open = [], [], None, False
@@ -88,7 +88,7 @@ def _sentence(text)->str:
 
 def save_small_picture(
     png:str,         # base64, as in a notebook
-    path,            # of the file
+    path,            # path of the file
     width:int=1000,  # in pixels
 ):
     "Save a picture of a notebook with 128 colours, at most `width` pixels wide."

@@ -18,7 +18,7 @@ from .experiment import count_verdicts, save_with_palette
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #8052f318
 def copy_notebook(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
     "Copy an executed notebook without papermill's metadata and progress lines; reduce figures to 128 colours."
@@ -98,7 +98,7 @@ img {{ break-inside: avoid; }}
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #c9351ce1
 def write_report(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
     path,              # path of the HTML file
     title:str='',      # title of the page; '' for the name of the experiment
 )->Path:

@@ -18,7 +18,7 @@ from ..runs.folder import checkout
 # %% ../../nbs/75_notebooks/07_papers.ipynb #e704a9ff
 @cache
 def read_rows(
-    name:str, # of a CSV file in `nbs/`
+    name:str, # name of a CSV file in `nbs/`
 )->list[dict]: # column -> text
     "Read the rows of a CSV file in `nbs/`; raise FileNotFoundError outside of a clone."
     home = checkout()
@@ -108,7 +108,7 @@ PANEL_FACTS = 'x', 'y', 'methods', 'paper_data', 'network', 'epochs'
 def figure_index(
     paper:str|None=None, # see `find_paper`; None: all papers
 )->list[dict]:           # rows with `runs` (number of training runs) and `gpu_hours`; None: unknown
-    "Return the rows of `places.csv` with their plans; panels in the same one of our figures are merged into one row."
+    "Return the rows of `places.csv` with their plans; rows of panels that one figure of ours shows are merged."
     wanted = None if paper is None else find_paper(paper)
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
@@ -119,7 +119,7 @@ def figure_index(
 def _drawing(row): return [row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows', 'command')]
 
 def _merge_panels(rows):
-    "Merge the rows of panels that share one of our figures: 'Fig. 6 b-f', with the distinct facts joined."
+    "Merge the rows of panels that one figure of ours shows: 'Fig. 6 b-f', with the distinct facts joined."
     def texts(column): return '; '.join(filter(None, dict.fromkeys(row[column] for row in rows)))
     panels = [row['panel'] for row in rows]
     notes = '; '.join(dict.fromkeys(part for row in rows for part in row['note'].split('; ') if part))
@@ -172,7 +172,7 @@ def _setting(plan)->str:
 
 # %% ../../nbs/75_notebooks/07_papers.ipynb #0b1a1ac2
 def commands_of(
-    rows:list, # of `figure_index`
+    rows:list, # rows from `figure_index`
 )->dict:       # command -> last row with this command
     "Return the distinct commands of the rows."
     return {row['command']: row for row in rows if row['command']}

@@ -124,7 +124,7 @@ def _is_deep(value):
     return bool(level)
 
 def check_storable(
-    name:str,  # of the parameter, for the message
+    name:str,  # name of the parameter, for the message
     value,
 ):
     "Raise ValueError for a value that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
@@ -187,13 +187,13 @@ def join_dotted(
 
 # %% ../../nbs/75_notebooks/01_parameters.ipynb #48e879fb
 def read_notebook(
-    path,  # of an .ipynb file
+    path,  # path of an .ipynb file
 )->dict:   # the JSON of the file; every cell has metadata and a source
     "Read a notebook from disk; raise ValueError if the file is not a notebook."
     return parse_notebook(Path(path).read_bytes(), path)
 
 def parse_notebook(
-    content:bytes,  # of an .ipynb file
+    content:bytes,  # content of an .ipynb file
     path,           # for messages
 )->dict:
     "Read a notebook from the bytes of its file, as `read_notebook` does."
@@ -210,7 +210,7 @@ def cells_tagged(notebook:dict, tag:str)->list[str]:
     return [''.join(cell['source']) for cell in notebook['cells'] if tag in cell['metadata'].get('tags', [])]
 
 def notebook_parameters(
-    path,  # of an .ipynb file
+    path,  # path of an .ipynb file
     notebook:dict|None=None, # content of the file, if already read
 )->dict[str, tuple]: # name -> (type, default)
     "Return the parameters that a notebook declares; raise ValueError unless one cell is tagged `parameters`."

@@ -32,7 +32,7 @@ _UNITS = {'points': (100., .5), 'nats': (1., .01), '': (1., None)}  # unit -> sc
 @dataclass(frozen=True, eq=False)
 class Claim:
     "A claim and its margin; a positive margin supports the claim."
-    kind: str        # of `KINDS`
+    kind: str        # one of `KINDS`
     text: str        # the claim
     source: str      # paper, section, and the paper's result
     margin: object   # (S,) one number per seed, or (1 + B, S) with B more rows, one per resample of the test samples;
@@ -186,7 +186,7 @@ def _verdict_on_identity(claim):
     return WRONG if claim.id else CONTRADICTED
 
 def _family(claim):
-    "Return the key of the claims that are corrected together."
+    "Return a key that the claims of one family share."
     return claim.kind, claim.id.partition('-')[0], claim.data, claim.by_sample
 
 def _holm_factors(p):
@@ -232,7 +232,7 @@ def _table_of_needs(claims, decided, minutes):
 def _needs(claim, finding, family, minutes):
     "Return one row of the table; `family` is the number of open claims that share the correction."
     verdict = finding.verdict
-    seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # of the deciding look
+    seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # number at the deciding look
     worst = min((Difference.of(rows[:, :seeds]) for rows in claim.margins.values()), key=lambda d: d.value)
     row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=worst.value,
                seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=seeds,
@@ -339,7 +339,7 @@ _ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth E
 def calibration_difference(
     pairs:Pairs,
     more, less,       # methods; the claim is that the first has the larger calibration error
-    suffix:str='',    # of the measures' names, e.g. '_ts' after temperature scaling
+    suffix:str='',    # end of the measures' names, e.g. '_ts' after temperature scaling
     less_suffix:str|None=None, # suffix for the second method; None: the same as `suffix`
 )->dict:
     "Return the `Claim` fields margin, also, unit, n_test and floor for a claim about two calibration errors."

@@ -55,7 +55,7 @@ def _refuse_misplaced(
     for name in given.keys() - known:
         for part, part_name in names.items():
             try: options = _OPTIONS_OF[part](part_name)
-            except ValueError: continue  # the name of the part is wrong; a later check reports it
+            except ValueError: continue  # the name is wrong; a later check reports the name
             if name in options:
                 here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
                 raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
@@ -100,7 +100,7 @@ def _codes(named, stated):
     return found
 
 def check_code(
-    code:dict[str, str],  # of a RunConfig
+    code:dict[str, str],  # `code` of a RunConfig
     elsewhere:bool=False, # True: other processes train, which cannot import from this notebook
 ):
     "Raise ValueError unless all names are registered in this process with the same source code."
@@ -137,7 +137,7 @@ class RunConfig(Settings):
     @model_validator(mode='before')
     @classmethod
     def _complete_options(cls, given):
-        "Fill in the options of all parts; raise ValueError for invalid settings."
+        "Fill in the options of data, model and loss; raise ValueError for invalid settings."
         given = dict(given)
         names = {part: given.get(part, cls.model_fields[part].default) for part in _OPTIONS_OF}
         recorders = given.get('recorders')

@@ -108,7 +108,7 @@ def labelled_images(
     data:str,               # data set, or folder with a subfolder per class, or folder with one such folder per split
     split:str|None=None,    # None: test; for a folder without splits, all images
     size:int|None=None,     # for a folder: shorter side after resizing, before the centre crop
-    mean=None, std=None,    # of each channel, in [0, 1]; None: as in the data set
+    mean=None, std=None,    # values per channel, in [0, 1]; None: as in the data set
     seed:int=0,             # seed of the split of a data set
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # the split, and the number of classes

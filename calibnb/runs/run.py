@@ -178,7 +178,7 @@ def _preload(configs):
 
 # %% ../../nbs/70_runs/04_run.ipynb #23ff330e
 def train_file(
-    path,        # of a RunConfig as JSON, or the run.json of a run folder
+    path,        # file: a RunConfig as JSON, or the run.json of a run folder
     root=None,   # folder of all runs; None: the root of the run.json, else `runs_root()`
     device:str='auto',
 )->Run|None:

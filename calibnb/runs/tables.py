@@ -52,7 +52,7 @@ def list_runs(
     root=None,                # folder of all runs; None: `runs_root()`
     experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each run
-    "List every run under `root` by experiment; notebook runs precede training runs, and late runs precede early runs."
+    "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
     import pandas as pd
     rows = [_index_row(folder) for folder in _folders(root, experiment)]
     table = pd.DataFrame(rows, columns=_COLUMNS)

@@ -176,7 +176,7 @@ class Explorer:
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #d1f44559
 class View:
-    """The content of an explorer. A subclass defines `controls`, `stage` and `fill`. It also defines `staged` if the
+    """The content of an explorer. A subclass defines `controls`, `stage` and `fill`, and also `staged` if the
     stage depends on values, and `shown` if controls are sometimes hidden."""
     def controls(self)->dict:
         "Return the ipywidgets controls by name."
