@@ -23,7 +23,7 @@ _ALLOWED = (', '.join([*_TYPES, 'None', 'Any', 'Optional', 'Union', 'Literal'])
             + ', or of these X | None, list[X], dict[X, Y], tuple[X, ...]')
 
 def _read_type(node, subscripted=False):
-    "Return the type of an annotation node; raise KeyError for an unknown type. `subscripted`: brackets follow."
+    "Return the type of an annotation; raise KeyError for an unknown type. `subscripted`: True for `list` in list[int]."
     match node:
         case ast.Constant(value=None): return type(None)
         case ast.Name(id=name): found = (_TYPES | _TYPING)[name]

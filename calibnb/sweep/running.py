@@ -25,7 +25,7 @@ def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run
     state = folder.status.get('state')
     reason = folder.status.get('reason', '')
-    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run itself knows no other reason
+    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run recorded no reason of its own
     unfinished = state in ('running', None)  # this process has the lock, so no other process makes the run
     if unfinished or only_stopped: folder.fail(failure(error), trace=trace)
     folder.release()
