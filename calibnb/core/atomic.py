@@ -22,9 +22,9 @@ _REFUSED = errno.ENOSPC, errno.EDQUOT, errno.EFBIG  # the disk is full, or a quo
 @contextmanager
 def naming_target(
     path,         # the file or folder to write
-    written=None, # the temporary file or folder that is written instead of `path`
+    written=None, # temporary file or folder, later renamed to `path`
 ):
-    "Turn the error of a failed write into an OSError that names the file under `path`."
+    "Turn the error of a failed write into an OSError that names the file to be written."
     try: yield
     except Exception as e:
         names = [str(name) for name in (getattr(e, 'filename2', None), getattr(e, 'filename', None)) if name]
@@ -61,12 +61,12 @@ def atomic_write(
         with naming_target(path, name):
             yield Path(name)
             with open(name, 'rb+') as f: os.fsync(f.fileno())
-            os.chmod(name, 0o666 & ~_umask())  # the mode of any new file; mkstemp creates private files
+            os.chmod(name, 0o666 & ~_umask())  # permissions of an ordinary new file; mkstemp creates private files
             os.replace(name, path)
     finally: Path(name).unlink(missing_ok=True)
 
 def _umask():
-    "Return the umask of this process; reading the umask requires setting the umask."
+    "Return the umask of this process, which can only be read by setting it."
     mask = os.umask(0)
     os.umask(mask)
     return mask

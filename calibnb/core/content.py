@@ -20,7 +20,7 @@ from .atomic import atomic_write
 
 # %% ../../nbs/00_core/05a_content.ipynb #65049d90
 def _files_below(folder):
-    "Yield the files of a folder by name; follow symbolic links, except to a parent folder."
+    "Yield the files in a folder and its subfolders, sorted; follow symbolic links, except to a parent folder."
     chains = {str(folder): [os.path.realpath(folder)]}
     for place, folders, names in os.walk(folder, followlinks=True):
         chain = chains.pop(place)
@@ -113,7 +113,7 @@ def _fingerprint(key, paths):
         if known and known[0] == seen: return known[1]
         found = _digest(files, states)
         if list(_file_states(_label_files(paths))) == states: break
-    else: raise OSError(f'{paths[0]}: it changes while it is read; wait until it is written')
+    else: raise OSError(f'{paths[0]}: the file keeps changing while it is read; wait until it is complete')
     newest = max((max(modified, changed) for *_, modified, changed in states), default=0)
     if newest < now - _TICK_NS: _to_cache(key, [seen, found])
     return found
@@ -130,7 +130,7 @@ def _texts(value):
         for item in value: yield from _texts(item)
 
 def _path_in(text):
-    "Return the path of an existing file that a text names, or of a folder named after a prefix; else None."
+    "Return the path of the existing file in a text, or of the existing folder after a prefix; None if there is none."
     places = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
     for start in [0, *places]:
         name = text[start:]

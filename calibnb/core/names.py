@@ -64,7 +64,7 @@ NAMES = {  # kind -> names; `make sync` writes this cell
 
 # %% ../../nbs/00_core/07_names.ipynb #5ed4ba95
 def check_names(
-    given:dict,  # settings of a training; only `data`, `model` and `loss` are checked
+    given:dict,  # settings of a training run; only `data`, `model` and `loss` are checked
 ):
     "Raise ValueError for a name that is in no registry; paths are not checked."
     for kind in 'data', 'model', 'loss':
@@ -72,5 +72,5 @@ def check_names(
         if ':' not in str(name): pick(kind, name, NAMES[kind], HINT)
 
 def check_names_before_torch(given:dict):
-    "Call `check_names`, unless a user can have added names: torch is imported or there are plugins."
+    "Call `check_names`, unless a user may have added names: torch is imported, or there are plugins."
     if 'torch' not in sys.modules and not has_plugins(): check_names(given)

@@ -18,7 +18,7 @@ def pick(
     kind:str,  # for the message: 'loss', 'data', ...
     name:str,  # the name to look up
     known,     # mapping or iterable of known names
-    more:str='', # added to the message
+    more:str='', # text at the end of the message
 ):             # `known[name]` for a mapping, else `name`
     "Look up `name` in `known`; for an unknown name, raise ValueError with the nearest name and all known names."
     if not isinstance(name, Hashable) or name not in known:
@@ -29,7 +29,7 @@ def pick(
     return known[name] if hasattr(known, 'keys') else name
 
 # %% ../../nbs/00_core/02_options.ipynb #5fb67d93
-_ALSO = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}  # accepted types for each annotation
+_ACCEPTED = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}  # accepted types for each annotation
 
 def bind_options(
     owner:str,     # name of the loss, model, ... that has the options, for messages
@@ -57,9 +57,9 @@ def _fits(value, kind):
     return any(_is_of(value, k) for k in kinds)
 
 def _is_of(value, kind):
-    "Return True if a value is of type `kind`; a bool is not a number. 'inf' is a float, since JSON has no infinity."
+    "Return True if a value has type `kind`; a bool is not a number, and 'inf' is a float, since JSON has no infinity."
     if isinstance(value, bool): return kind is bool
-    return isinstance(value, _ALSO.get(kind, kind)) or (kind is float and value == 'inf')
+    return isinstance(value, _ACCEPTED.get(kind, kind)) or (kind is float and value == 'inf')
 
 def _as_default(value, default):
     "Convert int and 'inf' to float if the default is a float, and a sequence to the type of a non-empty default."

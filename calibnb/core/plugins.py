@@ -130,7 +130,7 @@ def code_is_same(
     return all(now.get(name) == code for name, code in used.items())
 
 # %% ../../nbs/00_core/06_plugins.ipynb #3856af83
-HINT = '; your own names are registered by a file that CALIBNB_PLUGINS or --plugin names'
+HINT = '; to use your own names, list the file that registers them in CALIBNB_PLUGINS or --plugin'
 _NAME = re.compile(r'[\w.-]+(:/path)?')  # safe in a command line, a grid and a file name
 
 class UnknownName(ValueError):
@@ -150,7 +150,7 @@ class Registry(dict):
         self.kind, self.skip, self.adapt = kind, skip, adapt
 
     def names(self)->list[str]:
-        "Return all names, including those of plugins."
+        "Return all names, including the names of plugins."
         load_plugins()
         return list(self)
 

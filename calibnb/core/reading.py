@@ -24,9 +24,9 @@ def reason(error:Exception)->str:
     if isinstance(error, MemoryError) or any(words in text for words in _NO_MEMORY):
         return 'it needs more memory than this machine has'
     if isinstance(error, OSError) and error.strerror: return error.strerror.lower()
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    if 'TorchScript interpreter' in text: said.reverse()  # the message of the program is the last line
-    first = said[0] if said else ''
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if 'TorchScript interpreter' in text: lines.reverse()  # the message of the program is the last line
+    first = lines[0] if lines else ''
     kind = '' if type(error) is ValueError and first else type(error).__name__
     return brief(': '.join(filter(None, (kind, first))), 300)
 
@@ -77,7 +77,7 @@ def first_repeated(names):
     return next((name for name in names if name in seen or seen.add(name)), None)
 
 def check_archive(path):
-    "Raise ValueError if a zip archive has two entries of the same name, or unpacks into more than the memory holds."
+    "Raise ValueError if two entries of a zip archive have the same name, or if its content does not fit in memory."
     with zipfile.ZipFile(path) as archive: entries = archive.infolist()
     twice = first_repeated(entry.filename.removesuffix('.npy') for entry in entries)
     if twice is not None: raise ValueError(f'holds two entries called {brief(twice)!r}, want one; save the file again')

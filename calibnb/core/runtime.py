@@ -82,8 +82,7 @@ def pick_device(
     try: device = torch.device(device)
     except RuntimeError: raise ValueError(f'device: {device!r}, want "auto", "cpu", "cuda" or "cuda:1"') from None
     if device.type == 'mps':
-        raise ValueError(f'device: {device} has no float64, which the sums of losses, MMCE and others need; '
-                         'use "cpu"')
+        raise ValueError(f'device: {device} has no float64, which losses and metrics need for sums; use "cpu"')
     if device.type != 'cuda': return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:

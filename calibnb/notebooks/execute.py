@@ -92,20 +92,20 @@ class Notebook:
     )->RunFolder:
         "Return the folder of a run; two notebooks with the same name and different code have different folders."
         path = self.path.resolve()
-        def is_same(info): return info.get('notebook') in (None, str(path)) or self._made(info)
+        def is_same(info): return info.get('notebook') in (None, str(path)) or self._has_same_code(info)
         mark = dict(notebook=sha256(os.fsencode(path)).hexdigest()[:16])
         return RunFolder(path_beside(path.stem, settings, root, mark, is_same))
 
     def is_current(self, folder:RunFolder)->bool:
         "Return True if a run is done, and its code, plugins and inputs have not changed since."
         executed = folder.state == 'done' and (folder/'notebook.ipynb').exists()
-        if not executed or not self._made(folder.info): return False
+        if not executed or not self._has_same_code(folder.info): return False
         inputs = folder.info.get('inputs', {})
         same = all(input_now(source) in (None, before) for source, before in inputs.items())
         return same and code_is_same(folder.info.get('plugins', {}))
 
-    def _made(self, info):
-        "Return True if a run was made by this code; older versions recorded only the first 16 digits."
+    def _has_same_code(self, info):
+        "Return True if a run was made with this code; older versions recorded only the first 16 digits of the hash."
         source = info.get('source')
         return isinstance(source, str) and len(source) in (16, 24) and self.code_hash.startswith(source)
 
@@ -172,11 +172,11 @@ def _how_it_ended(nb):
     "Describe the end of a notebook that raised no exception but left no result."
     left = [c.execution_count for c in nb.cells for o in c.get('outputs', []) if o.output_type == 'error']
     if left: return f'the notebook ended in cell {left[0]} by SystemExit before experiment.findings(...) was called'
-    return 'the notebook came to its end, but experiment.findings(...) was not called'
+    return 'the notebook ran to its end, but experiment.findings(...) was not called'
 
 @contextmanager
 def _failures_located(path, folder):
-    "Turn an exception into a NotebookError that names the notebook and the file with the details."
+    "Turn an exception into a NotebookError that names the notebook, and the file with the traceback."
     try: yield
     except Exception as e:
         where = 'notebook.ipynb' if (folder/'notebook.ipynb').exists() else 'log.txt'
@@ -201,7 +201,7 @@ def run_notebook(
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #a21436bb
 def describe(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
 )->str:
     "Return the paths of a run's notebook, figures and tables, and the findings of the run, as text."
     state = folder.state if folder.fresh else f'{folder.state} before, not executed again'
@@ -258,7 +258,7 @@ def _describe_plan(path):
     return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False), *_missing_sets(rows)]
 
 def _missing_sets(rows):
-    "Return lines that name the data sets of a plan which are not on this machine."
+    "Return a line for each data set of a plan that is missing on this machine."
     from calibnb.runs.config import missing_data
     names = rows.data.unique() if 'data' in rows else ()
     return [f'  {line}' for line in missing_data([(name, {}) for name in names if ':' not in name])]

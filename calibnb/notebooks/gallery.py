@@ -32,7 +32,7 @@ def named_outputs(notebook)->dict:
     return found
 
 class _Cells(HTMLParser):
-    "The cells of an HTML table: `head` and `body` are rows of dict: th, index_name, text, spans."
+    "The cells of an HTML table; `head` and `body` are lists of rows, and a row is a list of one dictionary per cell."
     def __init__(self, html):
         super().__init__()
         self.head, self.body, self._rows, self._open = [], [], None, False
@@ -55,10 +55,10 @@ class _Cells(HTMLParser):
     def handle_data(self, data):
         if self._open: self._rows[-1][-1]['text'] += html_text(data.replace('\xa0', ' ').strip())
 
-_SHORT = 12 # letters of a name that stands in the corner of a table, not above it
+_SHORT = 12 # longest index name in the corner of a table; a longer name is above the table
 
 def _plain_table(html)->str:
-    "Return a pandas table without styles, for Markdown: one heading fewer, the name of the index above the table."
+    "Return a pandas table in HTML without styles, with one heading row fewer; a long index name is above the table."
     cells = _Cells(html)
     *heads, names = cells.head
     caption, width = '', sum(cell['index_name'] for cell in names)
@@ -82,13 +82,13 @@ def _cell(cell)->str:
     return f'<{tag} align="{align}"{cell["spans"]}>{text}</{tag}>'
 
 def _sentence(text)->str:
-    "Return a phrase with a full stop and a capital first letter, except for symbols and identifiers."
+    "Return a phrase as a sentence: with a full stop and, except before symbols and identifiers, a capital letter."
     kept = not text[:1].isascii() or re.match(r'[B-Zb-z]\b|\w+_', text)  # γ, g(p), noisy_digits
     return (text[:1] if kept else text[:1].upper()) + text[1:].removesuffix('.') + '.'
 
 def save_small_picture(
     png:str,         # base64, as in a notebook
-    path,            # of the file
+    path,            # path of the file
     width:int=1000,  # in pixels
 ):
     "Save a picture of a notebook with 128 colours, at most `width` pixels wide."
@@ -109,17 +109,17 @@ def _printed_numbers(paper, place)->list[str]:
     else:  # too wide: one table for each data set, with a row for each method
         tables = [part for data, of_data in table.groupby(level='data', sort=False) for part in
                   (f'{markdown_text(data)}:', markdown_table(of_data.T.set_axis(_metrics(of_data), axis=1)))]
-    return _folded(_numbers_heading(numbers), tables)
+    return _collapsed_if_long(_numbers_heading(numbers), tables)
 
 def _metrics(table)->list[str]:
-    "Return the names of the rows of one data set without the name of the data."
+    "Return the row names of one data set, without the name of the data set."
     return [_row_name(key[1:]) for key in table.index.droplevel([])]
 
-_LONG = 14 # rows; a longer table of a paper is folded
+_LONG = 14 # rows; a longer table of a paper is collapsed
 _WIDE = 65 # letters in the heading of a table
 
-def _folded(heading, tables)->list[str]:
-    "Return a heading and tables in Markdown, folded if they are long together."
+def _collapsed_if_long(heading, tables)->list[str]:
+    "Return a heading and tables in Markdown, collapsed if the tables have many rows in total."
     n = sum(len(table.splitlines()) - 2 for table in tables if table.startswith('|'))
     if n <= _LONG: return [f'**{heading}:**', *tables]
     summary = f'<summary><b>{html_text(heading)}</b> ({n} rows)</summary>'
@@ -159,7 +159,7 @@ def _anchor(heading)->str:
 _OF_REPORT = 'No quick run shows this table: `report` makes it from the trainings of the full run.'
 
 def _paragraphs(directory, row, outputs, shown)->list[str]:
-    "Return the paragraphs of a row; `shown` maps an output or command to its place on the page, and is filled."
+    "Return the paragraphs of a row; `shown` maps outputs and commands to places on the page, and is updated."
     title = f'**{markdown_text(_sentence(row["shows"]))}**'
     note = [markdown_text(_sentence(row['note']))] if row['note'] else []
     output = _our_output(directory, row, outputs)
@@ -173,13 +173,13 @@ def _paragraphs(directory, row, outputs, shown)->list[str]:
     return [title, f'This is the {row["kind"]} under [{place}]({_anchor(place)}).', *note]
 
 def _quick_run(text)->str:
-    "Return the paragraph about what is shown, from `quick_text`."
+    "Return the paragraph about the quick run, from `quick_text`."
     if text == 'no training': return '*Nothing is trained.*'
     if text == "the paper's numbers alone": return "*The paper's numbers alone.*"
     return f'*Quick run:* {markdown_text(_sentence(text))}'
 
 def _full_run(row, shown)->list[str]:
-    "Return the paragraphs about the run that a row's command makes, with the command once; `shown` is filled."
+    "Return the paragraphs about the run of a row's command, with the command only once; `shown` is updated."
     if not row['command']: return []
     run = f'*Full run:* {markdown_text(_sentence(full_text(row)))}'
     if place := shown.get(row['command']): return [f'{run} The command is under [{place}]({_anchor(place)}).']
@@ -192,7 +192,7 @@ def _place(directory, rows, outputs, shown)->list[str]:
     captions = dict.fromkeys(_sentences(panel_text(row)) for row in rows if panel_text(row))
     printed = _printed_numbers(paper, place)
     parts = [f'## {place}', *(f'*In the paper:* {markdown_text(caption)}' for caption in captions), *printed]
-    if printed: rows = [row for row in rows if not row['shows'].startswith("the paper's numbers")]  # the same again
+    if printed: rows = [row for row in rows if not row['shows'].startswith("the paper's numbers")]  # printed above
     for _, group in groupby(rows, lambda row: row['command']):
         group = list(group)
         for row in group: parts += _paragraphs(directory, row, outputs, shown)
@@ -206,7 +206,7 @@ _MARKERS = {HOLDS: '●', HOLDS_BUT_SMALL: '•', CONTRADICTED: '○', EQUIVALEN
 _LEGEND = ', '.join(f'{marker} {verdict}' for verdict, marker in _MARKERS.items())
 
 def _marker(found)->str:
-    "Return a marker with a link for each study; `found`: verdicts of `read_verdicts` on one claim and data set."
+    "Return a marker with a link for each study; `found` has the verdicts on one claim and data set."
     if not found: return ''
     by_study = {}
     for v in found: by_study.setdefault(v['notebook'], []).append(v['verdict'])
@@ -239,7 +239,7 @@ def _escape_keeping_spaces(text):
     return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _claim_cell(row, found)->str:
-    "Return the place and text of a claim, the reason if no study asks the claim, and its details, folded."
+    "Return the place and text of a claim, collapsed details and, if no study tests the claim, the reason."
     place = markdown_text(row['place'] + (', identity' if row['kind'] == 'identity' else ''))
     strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
     missing = '' if found else row['cannot'] or row['open']

@@ -18,7 +18,7 @@ from .experiment import count_verdicts, save_with_palette
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #8052f318
 def copy_notebook(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
     "Copy an executed notebook without papermill's metadata and progress lines; reduce figures to 128 colours."
@@ -28,17 +28,17 @@ def copy_notebook(
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
     for cell in nb.cells: _remove_progress(cell)
     nb.metadata['findings'] = count_verdicts(folder.result.findings)
-    nb.metadata['claims'] = [f.model_dump(include=set(_OF_CLAIM)) for f in folder.result.findings if f.id]
+    nb.metadata['claims'] = [f.model_dump(include=set(_CLAIM_FIELDS)) for f in folder.result.findings if f.id]
     for output in png_outputs(nb): output.data['image/png'] = _reduce_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
 
-_OF_CLAIM = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `07a_claims`
+_CLAIM_FIELDS = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `07a_claims`
 _PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # format of `ProgressLines`
 
 def _remove_progress(cell):
-    "Remove the lines of progress from the outputs of a cell."
+    "Remove progress lines from the outputs of a cell."
     for output in cell.get('outputs', []):
         if output.output_type == 'stream': output.text = _PROGRESS.sub('', output.text)
     if 'outputs' in cell: cell.outputs = [o for o in cell.outputs if o.output_type != 'stream' or o.text]
@@ -54,7 +54,7 @@ def open_png(png:str):
     return Image.open(BytesIO(b64decode(png))).convert('RGB')
 
 def _reduce_colours(png):
-    "Encode a PNG in base64 with a palette of 128 colours."
+    "Return a base64 PNG with a palette of 128 colours."
     out = BytesIO()
     save_with_palette(open_png(png), out, 128, optimize=True)
     return b64encode(out.getvalue()).decode()
@@ -98,7 +98,7 @@ img {{ break-inside: avoid; }}
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #c9351ce1
 def write_report(
-    folder:RunFolder,  # of a finished notebook
+    folder:RunFolder,  # folder of a finished notebook run
     path,              # path of the HTML file
     title:str='',      # title of the page; '' for the name of the experiment
 )->Path:

@@ -23,7 +23,7 @@ _ALLOWED = (', '.join([*_TYPES, 'None', 'Any', 'Optional', 'Union', 'Literal'])
             + ', or of these X | None, list[X], dict[X, Y], tuple[X, ...]')
 
 def _read_type(node, subscripted=False):
-    "Return the type of an annotation node; raise KeyError for an unknown type. `subscripted`: brackets follow."
+    "Return the type of an annotation; raise KeyError for an unknown type. `subscripted`: True for `list` in list[int]."
     match node:
         case ast.Constant(value=None): return type(None)
         case ast.Name(id=name): found = (_TYPES | _TYPING)[name]
@@ -124,10 +124,10 @@ def _is_deep(value):
     return bool(level)
 
 def check_storable(
-    name:str,  # of the parameter, for the message
+    name:str,  # name of the parameter, for the message
     value,
 ):
-    "Raise ValueError for values that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
+    "Raise ValueError for a value that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
     if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_DEEPEST} levels')
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -187,13 +187,13 @@ def join_dotted(
 
 # %% ../../nbs/75_notebooks/01_parameters.ipynb #48e879fb
 def read_notebook(
-    path,  # of an .ipynb file
+    path,  # path of an .ipynb file
 )->dict:   # the JSON of the file; every cell has metadata and a source
     "Read a notebook from disk; raise ValueError if the file is not a notebook."
     return parse_notebook(Path(path).read_bytes(), path)
 
 def parse_notebook(
-    content:bytes,  # of an .ipynb file
+    content:bytes,  # content of an .ipynb file
     path,           # for messages
 )->dict:
     "Read a notebook from the bytes of its file, as `read_notebook` does."
@@ -210,7 +210,7 @@ def cells_tagged(notebook:dict, tag:str)->list[str]:
     return [''.join(cell['source']) for cell in notebook['cells'] if tag in cell['metadata'].get('tags', [])]
 
 def notebook_parameters(
-    path,  # of an .ipynb file
+    path,  # path of an .ipynb file
     notebook:dict|None=None, # content of the file, if already read
 )->dict[str, tuple]: # name -> (type, default)
     "Return the parameters that a notebook declares; raise ValueError unless one cell is tagged `parameters`."
@@ -225,7 +225,7 @@ def notebook_parameters(
 PLANNED = '_planned_values'  # name of the `PlannedValues` in the namespace of a checks cell
 
 class PlannedValues(dict):
-    "A dictionary {name: value} of all parameters, checked against their declarations by a plan."
+    "A dictionary {name: value} of all parameters, already checked against their declarations."
 
 def check_parameters(
     namespace:dict,  # globals() of the notebook
@@ -296,10 +296,10 @@ def one_of(settings:dict, **choices):
 
 def only_full(
     settings:dict,
-    why:str,       # for the message: the content of the quick setting
+    why:str,       # for the message: what the quick setting contains
     **defaults,    # name=default
 ):
-    "Raise ValueError if `quick` is True and a parameter of the full setting differs from its default."
+    "Raise ValueError if `quick` is True and a parameter that only the full setting uses differs from its default."
     for name, default in defaults.items():
         if settings['quick'] and settings[name] != default:
             raise ValueError(f'{name}: {settings[name]!r} belongs to the full setting, set quick to False; {why}')

@@ -89,7 +89,8 @@ def load_network(
     if not path.is_file(): raise ValueError(f'model: {path} is not there')
     pick('model file', path.suffix.lower(), ('.pt', '.pth', '.ts', '.onnx', '.safetensors'))
     complete = path.suffix.lower() == '.onnx' or _is_script(path)
-    if complete and (name or options): raise ValueError(f'model: {path} is a complete network; leave out its name')
+    if complete and (name or options):
+        raise ValueError(f'model: {path} is a complete network; leave out its name and options')
     if path.suffix.lower() == '.onnx': return _Onnx(path).eval()
     if complete: return _script(path)
     weights = _weights(path)
@@ -99,15 +100,15 @@ def load_network(
     try: network.load_state_dict(weights)
     except Exception as e:  # e.g. tensors of another shape, quantised, sparse
         why = ' '.join(str(e).split())[:300]
-        raise ValueError(f'model: {name} for {num_classes} classes does not take {path} ({why})') from None
+        raise ValueError(f'model: {path} does not fit {name} with {num_classes} classes ({why})') from None
     return network.eval()
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #c100f6e9
 def labelled_images(
-    data:str,               # data set, folder with a subfolder per class, or folder with such a folder per split
+    data:str,               # data set, or folder with a subfolder per class, or folder with one such folder per split
     split:str|None=None,    # None: test; for a folder without splits, all images
     size:int|None=None,     # for a folder: shorter side after resizing, before the centre crop
-    mean=None, std=None,    # of each channel, in [0, 1]; None: as in the data set
+    mean=None, std=None,    # values per channel, in [0, 1]; None: as in the data set
     seed:int=0,             # seed of the split of a data set
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # the split, and the number of classes
@@ -128,10 +129,10 @@ def labelled_images(
     return Split(part.x, part.y, part.posterior, scale, part.rows), splits.num_classes
 
 def _of_folder(folder, split, size, scale):
-    "Return a split of a folder of images, or all images of a folder without splits, and the number of classes."
+    "Return the images of a split (all images if the folder has no splits), and the number of classes."
     if scale is None:
-        raise ValueError(f'mean, std: not given, but the images in {folder} must be normalised as in the training '
-                         'of the network; for ImageNet give .485 .456 .406 and .229 .224 .225')
+        raise ValueError(f'mean, std: not given, but the images in {folder} must be normalised as in the '
+                         'training of the network; for ImageNet give .485 .456 .406 and .229 .224 .225')
     pixel_scale(*scale, 3)
     arrays = read_folder(folder, size)
     parts = [name.removesuffix('_y') for name in arrays if name.endswith('_y')]
@@ -157,17 +158,17 @@ def predict_with(
     def of_batch(x): return _tensor_of(evaluator.model(x))
     try: logits = evaluator._evaluate(split, of_batch, None)
     except Exception as e:  # TorchScript may raise any exception
-        raise ValueError(f'model: {path} does not take images of {tuple(shape)} ({reason(e)})') from e
+        raise ValueError(f'model: {path} cannot process images of shape {tuple(shape)} ({reason(e)})') from e
     columns = logits.shape[1]
     if columns != num_classes and (columns, num_classes) != (1, 2):
-        raise ValueError(f'model: {path} gives {columns} columns, but {data} has {num_classes} classes')
+        raise ValueError(f'model: {path} returns {columns} columns, but {data} has {num_classes} classes')
     with naming(path, 'model'): return Predictions(logits, split.y.cpu())
 
 def _tensor_of(found):
     "Return the output of a network for a batch; raise ValueError if the output is not a matrix of logits."
     if isinstance(found, Tensor) and found.ndim == 2: return found
     kind = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else f'a {type(found).__name__}'
-    raise ValueError(f'it gives {kind} for a batch, want a tensor of logits, (batch, classes)')
+    raise ValueError(f'the network returns {kind} for a batch, want a tensor of logits, (batch, classes)')
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #e1708ae9
 def write_predictions(

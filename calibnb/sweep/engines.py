@@ -32,8 +32,8 @@ class Engine(Protocol):
     The outcome of a failed job has an error. A JobDied means that the process was lost, and the sweep retries the job.
     Closing the generator stops the running jobs. Unknown options raise ValueError."""
     def __call__(self,
-        jobs:list,           # (config, root) of each job: a training or notebook, and the folder of all runs
-        workers:int|str,     # jobs at a time; 'auto': the engine decides
+        jobs:list,           # (config, root) of each job: a training run or notebook, and the folder of all runs
+        workers:int|str,     # jobs that run at the same time; 'auto': the engine decides
         per_gpu:int,         # jobs that share a GPU
         timeout:float|None,  # seconds that a job may take; None: no limit
         options:dict,        # options of this engine only
@@ -127,7 +127,7 @@ def _calibnb_variables():
 def lost_job(error)->JobDied:
     "Return the error of a job whose machine or process was lost."
     reason = one_line(str(error)) or type(error).__name__
-    return JobDied(f'the machine or the process that had the run is lost: {reason}')
+    return JobDied(f'the machine or the process of the run was lost: {reason}')
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #953f09f3
 class RayCluster(Cluster):
@@ -171,7 +171,7 @@ def run_on_ray(jobs, workers, per_gpu, timeout, options):
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #7e40e5c4
 _DAY_S = 24*3600   # Slurm's time limit of a run without a timeout
-_GRACE_MIN = 10    # minutes added to Slurm's limit, so that our timeout comes first and is recorded
+_GRACE_MIN = 10    # minutes added to Slurm's limit, so that our timeout ends the run first and is recorded
 _POLL_S = dict(slurm=5., local=.1)  # seconds between two polls; a scheduler must not be polled often
 
 class SlurmCluster(Cluster):

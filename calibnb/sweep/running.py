@@ -19,13 +19,13 @@ from .engines import engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
-    "Record the reason of a failure, if a run was killed or has only recorded `Stopped`."
+    "Record the reason for a failure, if a run was killed or has recorded only `Stopped`."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run
     state = folder.status.get('state')
     reason = folder.status.get('reason', '')
-    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run recorded no reason
+    only_stopped = state == 'failed' and reason.startswith(Stopped.__name__)  # the run recorded no reason of its own
     unfinished = state in ('running', None)  # this process has the lock, so no other process makes the run
     if unfinished or only_stopped: folder.fail(failure(error), trace=trace)
     folder.release()
@@ -59,7 +59,7 @@ class _Row:
         if self.job.done(self.root): self.state = 'done before'
 
     def update(self, outcome:Outcome):
-        "Enter the outcome of a try; ignore an error if the run finished before it was stopped."
+        "Enter the outcome of a try; ignore an error if the run was finished before the process was stopped."
         self.tries += 1
         self.folder = self.job.folder(self.root)  # another folder if the data have changed since the start
         self.seconds += outcome.seconds
@@ -125,7 +125,7 @@ def sweep(
     return pd.DataFrame([row.cells() for row in rows], columns=_COLUMNS)
 
 def _follow(outcomes, rows, retries, bar)->list:
-    "Enter outcomes into their rows as they come; return the rows to try again."
+    "Enter each outcome into the row of its job; return the rows to try again."
     again = []
     with closing(outcomes):
         for outcome in outcomes:

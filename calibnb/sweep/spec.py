@@ -56,7 +56,7 @@ class SweepSpec(Settings):
     "The settings of many runs, as in the files of `sweeps/`."
     model_config = ConfigDict(extra='forbid', hide_input_in_errors=True)
     about: str = ''                       # purpose of the sweep
-    notebook: str|None = None             # name of an experiment, or path of a notebook; None: trainings
+    notebook: str|None = None             # name of an experiment, or path of a notebook; None: training runs
     preset: str|None = None               # name of a Recipe preset, e.g. cifar; settings `recipe.*` change it
     base: dict[str, object] = {}          # settings of every run
     cases: list[dict[str, object]] = [{}] # settings that belong together, a dict for each case
@@ -66,14 +66,14 @@ class SweepSpec(Settings):
     def _check(self):
         "Raise ValueError for a notebook with a preset, an empty list of cases, or an axis that overwrites settings."
         if self.notebook and self.preset:
-            raise ValueError('preset: belongs to trainings, and this is a notebook; set its parameters instead')
+            raise ValueError('preset: only for training runs; for a notebook, set its parameters instead')
         if not self.cases: raise ValueError('cases: the list is empty; leave `cases` out, or list at least one case')
         for axis, values in self.grid.items():
             points = values if isinstance(values, list) else [None]  # a value may be a dict with nested settings
             names = {name for value in points for name in self._names({axis: value})}
             for part, given in ('base', [self.base]), ('cases', self.cases):
                 if any(names & self._names(settings) for settings in given):
-                    raise ValueError(f'grid: {axis} is in {part} too and would be overwritten; leave it out of one')
+                    raise ValueError(f'grid: {axis} is in {part} too and would be overwritten; remove one of the two')
         return self
 
     def _names(self, settings)->set:
@@ -130,7 +130,7 @@ def _config(settings, preset):
 # %% ../../nbs/85_sweep/01_spec.ipynb #df7e4168
 @dataclass(frozen=True)
 class Job:
-    "A run to make: a training, or a notebook with its parameters."
+    "A run to make: a training run, or a notebook with its parameters."
     name:str      # the parameters that distinguish the job in its sweep
     config:object # RunConfig, or (path of the notebook, its settings)
     notebook:Notebook|None = field(default=None, compare=False, repr=False) # the notebook at this path, if already read

@@ -45,7 +45,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def resolve(self, kind, value, implicit):
-        "A range such as 5:10 is text; YAML 1.1 reads it as minutes and seconds, 310."
+        "Read a range such as 5:10 as text; YAML 1.1 would read minutes and seconds, 310."
         tag = super().resolve(kind, value, implicit)
         is_time = kind is yaml.ScalarNode and ':' in value and tag.endswith((':int', ':float'))
         return 'tag:yaml.org,2002:str' if is_time else tag
@@ -67,5 +67,5 @@ def _spec_of_file(path, parameters, axes):
         raise ValueError(f'{path}: {reasons(e)}; the fields are {", ".join(SweepSpec.model_fields)}') from None
     for name in parameters:
         if any(name in case for case in spec.cases):
-            raise ValueError(f'-p {name}: the cases of {path} set it too, and would overwrite it; change the file')
+            raise ValueError(f'-p {name}: the cases of {path} also set {name} and would overwrite -p; change the file')
     return spec

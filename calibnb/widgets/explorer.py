@@ -25,7 +25,7 @@ from ..plots import set_style
 # %% ../../nbs/80_widgets/01_explorer.ipynb #6b79df7b
 def _ipywidgets():
     try: import ipywidgets
-    except ImportError: raise ImportError("ipywidgets: it is not installed; pip install 'calibnb[notebooks]'") from None
+    except ImportError: raise ImportError("ipywidgets: not installed; pip install 'calibnb[notebooks]'") from None
     return ipywidgets
 
 def _figure(width, height):
@@ -60,7 +60,7 @@ class _Stage:
 _CACHED_STAGES = 4  # a stage takes some megabytes
 
 class _Pictures:
-    "Pictures of a figure for any values of its controls."
+    "Pictures of a figure, for any values of the controls."
     def __init__(self, stage, fill, staged):
         self.stage, self.fill, self.staged, self.cache = stage, fill, staged, {}
 
@@ -126,7 +126,7 @@ class Explorer:
             control.style.description_width = '7.5em'
             control.layout.width = control.layout.width or '25em'
             control.observe(self._changed, 'value')
-        self._choose()
+        self._show_or_hide()
 
     @property
     def values(self)->dict: return {name: control.value for name, control in self.controls.items()}
@@ -135,7 +135,7 @@ class Explorer:
         "Move controls; raise ValueError if a control cannot take its value."
         for name, value in values.items(): _move(name, pick('control', name, self.controls), value)
 
-    def _choose(self):
+    def _show_or_hide(self):
         names = self.controls if self.shown is None else self.shown(self.values)
         for name, control in self.controls.items(): control.layout.display = None if name in names else 'none'
 
@@ -159,7 +159,7 @@ class Explorer:
         return data, dict(raw=True, metadata={'image/png': dict(width=width, height=height, alt=text)})
 
     def _changed(self, change):
-        self._choose()
+        self._show_or_hide()
         if not self._handles: return
         data, options = self._output()
         for handle in self._handles: handle.update(data, **options)
@@ -176,7 +176,7 @@ class Explorer:
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #d1f44559
 class View:
-    """The content of an explorer. A subclass defines `controls`, `stage` and `fill`. It also defines `staged` if the
+    """The content of an explorer. A subclass defines `controls`, `stage` and `fill`, and also `staged` if the
     stage depends on values, and `shown` if controls are sometimes hidden."""
     def controls(self)->dict:
         "Return the ipywidgets controls by name."

@@ -38,10 +38,10 @@ _strengths = {
 }
 _greek = dict(gamma='γ', eps='ε', alpha='α')
 _along_p = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm',
-            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that treat each sample alone
+            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that do not couple samples
 
 def _options(name, strength):
-    "Return the options that set the strength of a loss; empty if the loss has no strength."
+    "Return the option that sets the strength of a loss; {} if the loss has no strength."
     return {_strengths[name].option: strength} if name in _strengths else {}
 
 def _loss_and_gradient(name, options, p, K):

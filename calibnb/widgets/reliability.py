@@ -25,11 +25,11 @@ class _Tempered:
     def __init__(self, preds):
         logits = preds.class_logits.cpu().double()
         self.pred, self.target = preds.pred.cpu(), preds.target.cpu()
-        self.below = logits - logits.amax(1, keepdim=True)
+        self.shifted = logits - logits.amax(1, keepdim=True)  # at most 0
         self.samples, self.diagram = lru_cache(4)(self._samples), lru_cache(64)(self._diagram)
 
     def __call__(self, T:float, of:int|None):
-        e = (self.below/T).exp_()
+        e = (self.shifted/T).exp_()
         largest = 1/e.sum(1)
         if of is None: return largest, self.pred == self.target
         return e[:, of]*largest, self.target == of
@@ -80,8 +80,8 @@ class _ReliabilityView(View):
         fill_reliability_axes(left, left.child_axes[0], **before, title='uncalibrated', note=f'ECE {ece}')
         fill_reliability_axes(right, right.child_axes[0], **after, title=f'temperature {temperature:.3g}',
                               note=f'ECE {ece_T}')
-        judged = 'predicted class' if of is None else f'class {self.names[of]}'
-        return (f'{judged}, {n_bins} bins of {scheme}, n = {self.n:,}: ECE {ece} uncalibrated, '
+        label = 'predicted class' if of is None else f'class {self.names[of]}'
+        return (f'{label}, {n_bins} bins of {scheme}, n = {self.n:,}: ECE {ece} uncalibrated, '
                 f'{ece_T} at temperature {temperature:.3g}')
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
@@ -92,8 +92,9 @@ def _check_sets(preds, val, names):
         if not isinstance(given, Predictions) and not omitted:
             raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
     K = preds.num_classes
-    if names is not None and len(names) != K: raise ValueError(f'names: {len(names)} for {K} classes, want one each')
-    if val is not None and val.num_classes != K: raise ValueError(f'val: {val.num_classes} classes, preds has {K}')
+    if names is not None and len(names) != K: raise ValueError(f'names: got {len(names)}, want {K}, one per class')
+    if val is not None and val.num_classes != K:
+        raise ValueError(f'val: {val.num_classes} classes, want {K} as in preds')
 
 def reliability_explorer(
     preds:Predictions,          # predictions to show
@@ -101,7 +102,7 @@ def reliability_explorer(
     names=None,                 # names of the classes
     n_bins:int=15,
 )->Explorer:
-    "Explore reliability diagrams, uncalibrated and at a temperature, by number and kind of bins and by class."
+    "Explore reliability diagrams, uncalibrated and at any temperature, for any class, number and kind of bins."
     check_bins(n_bins)
     _check_sets(preds, val, names)
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)

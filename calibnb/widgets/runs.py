@@ -31,7 +31,7 @@ def _finished(root):
     return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
 
 def _strength_of(config):
-    "Return {option: value} for the strength of a run's loss; empty if there is none, or if the loss is learned."
+    "Return {option: value} for the strength of a run's loss; {} for a loss without strength, and for a learned loss."
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
@@ -42,7 +42,7 @@ def _labels(runs):
     return {name: f'{label} {name.split("/")[1][:4]}' if twins[label] > 1 else label for name, label in found.items()}
 
 def _choices(runs, labels):
-    "Return pairs (text in the list, name) of all runs."
+    "Return (text, name) for each run, as options of a widget."
     def words(name, config):
         experiment, folder = name.split('/')
         return f'{experiment}: {labels[name]}, {config.data} {config.model} {folder[:8]}'
@@ -89,7 +89,7 @@ class _Trainings:
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #ba87cea0
 class _RunsView(View):
-    "Histories of runs, values at an epoch, and reliability diagrams of up to four runs on the test split."
+    "Histories of runs with the values at an epoch, and test reliability diagrams of up to four runs."
     def __init__(self, trainings, column):
         self.trainings, self.column = trainings, column
 

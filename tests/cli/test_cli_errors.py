@@ -124,7 +124,7 @@ SPECS = {  # file -> (its text, what is said of it)
     "axes.yaml": ("grid: [seed]", "grid"), "void.yaml": ("grid: {seed: []}", "seed: [] holds no value"),
     "range.yaml": ("grid: {seed: 1:x}", "recipe.seed"), "preset.yaml": ("preset: quik", "did you mean 'quick'"),
     "presets.yaml": ("preset: [quick]", "preset"),
-    "both.yaml": ('preset: quick\nnotebook: train', "preset: belongs to trainings"),
+    "both.yaml": ('preset: quick\nnotebook: train', "preset: only for training runs"),
     "loss.yaml": ("base: {loss: focall}", "focall"), "data.yaml": ("base: {data: cifar}", "cifar"),
     "model.yaml": ("base: {model: resnet}", "resnet"),
     "option.yaml": ("base: {loss: focal, loss_args.gama: 2}", "gama"),

@@ -117,7 +117,7 @@ def test_one_column_of_the_other_class_is_refused(capsys):
     binary("yes.csv", "yes", ["no", "yes"], slice(300))
     binary("no.csv", "no", ["no", "yes"], slice(300, 600), flip=True)
     err = refused(capsys, "audit", "yes.csv", "--probs", "--val", "no.csv")
-    assert "file: no.csv: classes: the column is of 'no', want 'yes'" in err
+    assert "file: no.csv: classes: the column is for 'no', want 'yes'" in err
     preds = read_predictions("yes.csv", "probs")
     evaluate(preds, calibrators=["platt"], draws=5, n_boot=20).fitted["platt"].save("c.safetensors")
     err = refused(capsys, "apply", "c.safetensors", "no.csv", "--probs", "--out", "out.csv")

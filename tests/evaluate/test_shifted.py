@@ -125,7 +125,7 @@ def test_predictions_of_another_form_are_refused():
     one = sampled(100, 2., K=2, seed=1)
     with pytest.raises(ValueError, match="shifted: one column, P.y = 1., but preds: 2 classes; want the same"):
         check_shifted(two, Predictions(one.logits[:, 1] - one.logits[:, 0], one.target))
-    with pytest.raises(ValueError, match="shifted: its zeros were replaced with eps 0.1"):
+    with pytest.raises(ValueError, match="shifted: zeros were replaced with eps 0.1"):
         check_shifted(Predictions.from_probs(two.probs, two.target), Predictions.from_probs(one.probs, one.target, .1))
 
 

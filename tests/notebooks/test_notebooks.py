@@ -25,7 +25,7 @@ ENDS = dict(
     exit=("raise SystemExit(0)",
           r"the notebook ended in cell 4 by SystemExit before experiment\.findings\(\.\.\.\) was called"),
     exit_3=("sys.exit(3)", r"SystemExit: 3 \(in cell 4\)"),
-    over=("1 + 1", r"the notebook came to its end, but experiment\.findings\(\.\.\.\) was not called"),
+    over=("1 + 1", r"the notebook ran to its end, but experiment\.findings\(\.\.\.\) was not called"),
     killed=("os.kill(os.getpid(), signal.SIGKILL)",
             r"DeadKernelError: Kernel died in cell 4 \(out of memory, or killed\?\)"),
     slow=("import time; time.sleep(600)", r"a cell took longer than 3 s \(cell 4\)"),

@@ -84,7 +84,7 @@ def test_a_damaged_program_is_one_line(home, n):
 @pytest.mark.parametrize("columns", [1, 9, 12])
 def test_a_network_of_another_number_of_classes_is_refused(home, columns):
     save_mlp(columns)
-    with pytest.raises(ValueError, match=f"program.ts gives {columns} columns, but digits has 10 classes"):
+    with pytest.raises(ValueError, match=f"program.ts returns {columns} columns, but digits has 10 classes"):
         predict_with("program.ts", "digits")
 
 
@@ -96,14 +96,14 @@ class Wrong(torch.nn.Module):
 
 
 @pytest.mark.parametrize("shape, told", [
-    ((3, 4, 4), "it gives a tuple for a batch, want a tensor of logits"),
+    ((3, 4, 4), "the network returns a tuple for a batch, want a tensor of logits"),
     ((1, 4, 4), "AssertionError: want three channels"),
 ])
 def test_a_program_that_gives_no_logits_is_one_line(home, shape, told):
     save_insects(home)
     save_program(torch.jit.script, Wrong())
     options = dict(mean=[.5], std=[.5]) if shape[0] == 3 else {}
-    with pytest.raises(ValueError, match="program.ts does not take images") as caught:
+    with pytest.raises(ValueError, match="program.ts cannot process images") as caught:
         predict_with("program.ts", "insects" if shape[0] == 3 else "digits", **options)
     assert told in str(caught.value) and "\n" not in str(caught.value)
 

@@ -100,7 +100,7 @@ def test_a_plugin_is_swept_resumed_after_a_kill_and_swept_again_when_changed(min
     wait_for(lambda: not any(f.is_locked() for f in begun_before), 90)
     code, out, err = ended(command(args, root))
     assert code == 0 and "4 done" in out, err
-    assert all("going on from checkpoint.pt" in (f/"log.txt").read_text() for f in begun_before)
+    assert all("resuming from checkpoint.pt" in (f/"log.txt").read_text() for f in begun_before)
     first = {f.path.name for f in find_runs(root)}
     assert len(first) == 4 and all("largest" in (f/"history.csv").read_text() for f in find_runs(root))
     assert ended(command(args, root))[1].count("done before") == 5  # four rows, and their number
@@ -167,13 +167,13 @@ def test_an_older_run_is_read_and_not_trained_with_other_code(named, tmp_path):
     assert again.config == config and again.metrics == run.metrics
     with pytest.raises(ValueError, match="model: line does not fit the weights in .*model.safetensors"):
         again.model()
-    with pytest.raises(ValueError, match="the text of 'rings' in .*mine.py has changed since"):
+    with pytest.raises(ValueError, match="the source code of 'rings' in .*mine.py has changed since"):
         train_file(tmp_path/"old.json", tmp_path/"elsewhere")
     assert not (tmp_path/"elsewhere").exists()
     forget(named)
     named.write_text("")
     assert Run(run.path).config == config and Run(run.path).predictions().num_classes == 2
-    with pytest.raises(ValueError, match="data: 'rings' is not known to this process; your own names"):
+    with pytest.raises(ValueError, match="data: 'rings' is not known to this process; to use your own names"):
         train_file(tmp_path/"old.json", tmp_path/"elsewhere")
 
 
@@ -345,8 +345,8 @@ def test_workers_say_when_a_name_is_known_to_the_notebook_only(tmp_path):
     try:
         config = RunConfig(loss="here", recipe=Recipe.quick(epochs=1))
         table = sweep([config], tmp_path, progress=False)
-        assert "loss: 'here' is not known to this process; your own names" in table.reason[0]
-        with pytest.raises(ValueError, match="'here' is defined in a notebook, where other processes do not see it"):
+        assert "loss: 'here' is not known to this process; to use your own names" in table.reason[0]
+        with pytest.raises(ValueError, match="'here' is defined in a notebook, which other processes cannot import"):
             get_run(config, tmp_path, processes=2, progress=False)
     finally:
         del losses["here"], plugins._origins["loss", "here"]

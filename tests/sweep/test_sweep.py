@@ -182,7 +182,7 @@ def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path, how):
     out, err = master.communicate(timeout=patience(240))
     assert master.returncode == 0, err
     assert "2 done" in out and all(f.state == "done" for f in find_runs(root))
-    assert begun(victim) == 2 and "going on from checkpoint.pt" in (victim/"log.txt").read_text()
+    assert begun(victim) == 2 and "resuming from checkpoint.pt" in (victim/"log.txt").read_text()
 
 
 def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tmp_path):

@@ -897,7 +897,7 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     assert run.folder.info["processes"] == 2
     again = predicted_by_kept_weights(run, load_data(setting.data), "small_cnn", width=4)
     assert torch.equal(again, run.predictions("test").logits)  # bits: the same weights
-    assert "kept epoch" in (run.path/"log.txt").read_text()
+    assert "best epoch" in (run.path/"log.txt").read_text()
     assert run.predictions("test").hit.double().mean() > .6
 
 
