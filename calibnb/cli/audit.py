@@ -40,11 +40,15 @@ _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` o
               '.parquet or .feather with a column `target`; .npy with --target. A single column is '
               'P(y = 1) or its log-odds')
 
+_EXAMPLE = 'calibnb-example.npz'
+
 def _add_audit(commands):
     about = 'evaluate the calibration of predictions in a file, and recommend a calibrator'
     audit = commands.add_parser('audit', help=about)
-    audit.add_argument('file', help=_FILE_HELP)
-    _add_kind(audit)
+    audit.add_argument('file', nargs='?', help=_FILE_HELP)
+    audit.add_argument('--example', action='store_true', help='audit simulated predictions, which are written to '
+                       f'{_EXAMPLE} in the current folder')
+    _add_kind(audit, required=False)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
                        help='validation predictions to fit calibrators on (default: cross-fitting)')
@@ -87,7 +91,29 @@ def _add_comparisons(audit):
     _add_plugin(audit)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #4e409a0f
+def _write_example(args):
+    "Simulate predictions with twice the true logits; audit their file."
+    import numpy as np
+    from calibnb.evaluate.files import write_npz
+    if args.file: raise ValueError(f'--example: given with a file, {args.file}; want one of the two')
+    args.file, args.logits, args.probs, draw = _EXAMPLE, True, False, np.random.default_rng(0)
+    logits = 2*draw.standard_normal((2000, 4))
+    target = (logits + draw.gumbel(size=logits.shape)).argmax(1)  # drawn from softmax(logits)
+    if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
+
+def _settle_kind(args):
+    "Take the kind of scores from the names in the file if no flag says it."
+    if args.logits or args.probs: return
+    from calibnb.evaluate.files import named_kind
+    kind = named_kind(args.file)
+    if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
+    setattr(args, kind, True)
+
 def _check_audit(args):
+    if args.example: _write_example(args)
+    if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
+    _check_exists(args.file)
+    _settle_kind(args)
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')

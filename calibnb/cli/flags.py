@@ -80,8 +80,8 @@ def typed(add, line):
     return parser.parse_args(line.split())
 
 # %% ../../nbs/90_cli/01_flags.ipynb #2d942ee8
-def _add_kind(command):
-    kind = command.add_mutually_exclusive_group(required=True)
+def _add_kind(command, required=True):
+    kind = command.add_mutually_exclusive_group(required=required)
     kind.add_argument('--logits', action='store_true', help='the file holds logits')
     kind.add_argument('--probs', action='store_true', help='the file holds probabilities')
 

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'READERS', 'WRITERS', 'FileContents', 'column_numbers', 'class_names',
            'advice', 'CsvPlaces', 'unused_columns', 'class_ids', 'binary_names', 'column_order', 'read_file',
-           'read_predictions', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'read_scored', 'read_scores',
-           'write_npz', 'write_probs']
+           'named_kind', 'read_predictions', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'read_scored',
+           'read_scores', 'write_npz', 'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -311,6 +312,29 @@ def read_file(path)->FileContents:
     reader = pick('file format', suffix, READERS)
     note_input('files', str(path), content=content_hash(path))
     with naming(path, failed=f'cannot be read as {suffix[1:]}'): return reader(path)
+
+_KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
+    ('logits', 'logits?'), ('probs', 'prob(s|a|abilit(y|ies))?'))}
+
+def named_kind(path)->str|None: # 'logits' or 'probs'; None if the names do not decide
+    "Return the kind of scores that the names of the arrays or columns in a file announce, e.g. `logits` or prob_0."
+    names = [*map(_plain, _names_in(Path(path)))]
+    found = [kind for kind, pattern in _KINDS.items() if any(map(pattern.fullmatch, names))]
+    return found[0] if len(found) == 1 else None
+
+def _names_in(path):
+    "Return the names of arrays or columns without reading their values."
+    suffix = file_format(path)
+    if suffix == '.npz': return np.load(path, allow_pickle=False).files
+    if suffix == '.safetensors':
+        with safe_open(path, 'pt') as file: return [*file.keys()]
+    if suffix.startswith('.csv'):
+        import pandas as pd
+        return [*pd.read_csv(path, nrows=0)]
+    if suffix == '.parquet' and find_spec('pyarrow'):
+        from pyarrow.parquet import read_schema
+        return read_schema(path).names
+    return []
 
 def _find(contents, wanted):
     "Return the names in a file that are among the wanted names, in upper or lower case."
