@@ -23,6 +23,7 @@ from .composed import calibrated_logits as calibrated_logits
 from .composed import held_out_logits as held_out_logits
 from .refinement import held_out_scores as held_out_scores
 from .refinement import score_decomposition as score_decomposition
+from .sklearn import CalibratedModel as CalibratedModel
 from .named import CALIBRATORS as CALIBRATORS
 from .named import Calibrator as Calibrator
 from .named import list_calibrators as list_calibrators
