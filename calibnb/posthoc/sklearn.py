@@ -32,8 +32,8 @@ def _responses(estimator, X, method, n_classes):
     width = 2 if found.ndim == 1 else found.shape[1]
     if width == n_classes: return found if found.dtype.kind == 'f' else found.astype(float)
     raise ValueError(f'response_method: {method} of {type(estimator).__name__} gives {width} columns, expected '
-                     f'{n_classes}, one for each class; give each class in `classes_` a column and each fold a sample '
-                     'of each class')
+                     f'{n_classes}, one for each class; take another response_method, or the option of the estimator '
+                     "for a column per class (SVC: decision_function_shape='ovr')")
 
 def _class_ids(y, classes):
     "Return the index of each label in the sorted classes; raises ValueError for an unknown label."

@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
-from calibnb.posthoc import CalibratedModel, Calibrator
+from calibnb.posthoc import CalibratedModel, Calibrator, Isotonic
 
 X, IDS = make_classification(300, 6, n_informative=4, n_classes=3, random_state=0)
 WORDS = np.array(["ant", "bee", "cat"])[IDS]
@@ -57,14 +57,14 @@ def test_a_search_in_a_pipeline_gives_a_model_that_joblib_keeps(tmp_path):
     assert np.array_equal(calibrator.transform(scores), probs)  # bits: saved and loaded
 
 
-@pytest.mark.parametrize("estimator", [
-    LogisticRegression(class_weight=dict(ant=1, bee=2, cat=5)),  # the folds see the words
-    StackingClassifier([("a", LogisticRegression())], cv=2),     # has its methods only after a fit
-    RandomForestClassifier(20, random_state=0),                  # probabilities of exactly 0
+@pytest.mark.parametrize("estimator, calibrator", [
+    (LogisticRegression(class_weight=dict(ant=1, bee=2, cat=5)), "temperature"),  # the folds see the words
+    (StackingClassifier([("a", LogisticRegression())], cv=2), "vector"),          # has its methods only after a fit
+    (RandomForestClassifier(20, random_state=0), Isotonic(smooth=False)),         # probabilities of exactly 0
 ], ids=["class weights", "stack", "forest"])
 @pytest.mark.filterwarnings("ignore:.*have probability 0")
-def test_estimators_of_every_kind_keep_their_predictions(estimator):
-    model = CalibratedModel(estimator, cv=3).fit(X, WORDS)
+def test_predictions_fit_the_probabilities_for_estimators_of_every_kind(estimator, calibrator):
+    model = CalibratedModel(estimator, calibrator, cv=3).fit(X, WORDS)
     z, probs = model.decision_function(X), model.predict_proba(X)
     assert np.isfinite(z).all() and np.allclose(np.exp(z), probs, rtol=1e-6, atol=1e-300)
     assert (model.predict(X) == model.classes_[probs.argmax(1)]).all()
