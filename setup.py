@@ -9,7 +9,7 @@ config = ConfigParser(delimiters=["="])
 config.read(here/"settings.ini", encoding="utf-8")
 ini = config["DEFAULT"]
 
-library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "matplotlib", "pydantic>=2",
+library = ["torch>=2.6", "torchvision", "numpy", "scipy", "scikit-learn>=1.6", "pandas", "matplotlib", "pydantic>=2",
            "pyyaml", "safetensors", "filelock>=3.13", "lazy_loader>=0.4", "shtab>=1.13", "threadpoolctl", "tqdm",
            "torchmetrics>=1.4", "rich>=13"]
 notebooks = ["jupyterlab", "papermill>=2.6", "ipywidgets", "ipykernel"]

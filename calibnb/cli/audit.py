@@ -397,21 +397,32 @@ def _check_kind(calibrator, args):
         advice = 'give a file of logits, with --logits, or audit probabilities to fit another calibrator'
     raise ValueError(f'--{_kind(args)}: {args.calibrator} was fitted on {fitted_on}; {advice}')
 
+def _fit_text(calibrator):
+    "Return the number of samples and the date of the fit as text; '' for a file of an older version."
+    fit = calibrator.fitted_on_
+    if not {'samples', 'date'} <= {*fit}: return ''
+    return f', fitted on {fit["samples"]:,} samples ({calibrator.input_}) on {fit["date"]:.10}'
+
 def _apply(args):
     out = _check_apply(args)
-    from calibnb.core.predictions import class_probs
-    from calibnb.evaluate.files import read_columns, write_probs
+    from calibnb.core.predictions import class_probs, quote_names
+    from calibnb.core.reading import naming
+    from calibnb.evaluate.files import class_names, read_columns, write_probs
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _check_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
     read = read_columns(args.file, _kind(args), eps, calibrator.class_names_)
     order = _columns_of(read.header, calibrator, args.file)
-    logits = calibrator._as_fitted(read.logits[:, order])
+    with naming(args.file): logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
     pred, prevalence = calibrator._predicted(logits), []
     if args.prevalence is not None or args.estimate_prevalence:
         probs, pred, prevalence = _at_prevalence(calibrator, probs, args)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}', *prevalence, sep='\n')
+    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',
+          *prevalence, sep='\n')
+    if not calibrator.class_names_ and (names := class_names(read.header)):
+        print(f'calibnb: {args.calibrator} does not name its classes, so the columns of {args.file} were not compared '
+              f'with them and keep their order: {quote_names(names)}', file=sys.stderr)

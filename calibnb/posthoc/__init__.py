@@ -21,5 +21,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'composed': ['COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits'],
     'refinement': ['held_out_scores', 'score_decomposition'],
     'prior': ['PriorEstimate', 'adjust_prior', 'estimate_prior'],
+    'sklearn': ['CalibratedModel'],
     'named': ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'register_calibrator'],
 })

@@ -26,6 +26,7 @@ from .refinement import score_decomposition as score_decomposition
 from .prior import PriorEstimate as PriorEstimate
 from .prior import adjust_prior as adjust_prior
 from .prior import estimate_prior as estimate_prior
+from .sklearn import CalibratedModel as CalibratedModel
 from .named import CALIBRATORS as CALIBRATORS
 from .named import Calibrator as Calibrator
 from .named import list_calibrators as list_calibrators

@@ -81,7 +81,7 @@ class Composed(Calibrator, name='+'):
         made = cls(name_of(first), then)
         pick('first', made.first, COMPOSABLE)
         made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready_logits(held_out), target)
-        made.n_classes_, made.prior_ = first.n_classes_, first.prior_
+        made.n_classes_, made.prior_, made.fitted_on_ = first.n_classes_, first.prior_, first.fitted_on_
         return made._record(first.input_, first.eps_, first.class_names_)
 
     def _check_fitted(self):

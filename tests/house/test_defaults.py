@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from close import close
+from sklearn.naive_bayes import GaussianNB
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,7 +32,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
-               " posthoc.composed posthoc.refinement posthoc.prior",
+               " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted",
     "synth": "data.synth",
@@ -342,6 +343,8 @@ TABLE |= {
     "temperature.mixture_log_probs": lambda: temperature.mixture_log_probs(
         LOGITS.double(), 2., LOG_WEIGHTS),
     "core.uniform_weight": lambda: core.uniform_weight(ROUGH[0].softmax(1), ROUGH[1]),
+    "posthoc.CalibratedModel": lambda: posthoc.CalibratedModel(GaussianNB(), cv=2).fit(FEATURES.numpy(), TARGET.numpy())
+                                              .predict_proba(FEATURES.numpy()),
     "posthoc.held_out_scores": lambda: [posthoc.held_out_scores(*ROUGH, score=score) for score in ("nll", "brier")],
     "posthoc.score_decomposition": lambda: posthoc.score_decomposition(*ROUGH, "vector", n_boot=5),
     "posthoc.adjust_prior": lambda: [posthoc.adjust_prior(p, [.2, .3, .5], [.6, .4, 0.]) for p, _ in SCORES],
@@ -657,7 +660,7 @@ ELSEWHERE = {
     "surrogates": {},
     "metrics": {HELPERS: "metrics register_metric SCORES"},
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples",
+                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "

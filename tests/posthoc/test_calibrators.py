@@ -5,8 +5,10 @@ import math
 import pickle
 import subprocess
 import sys
+from datetime import date
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -579,6 +581,59 @@ def test_a_calibrator_that_forgets_what_it_fits_is_not_saved(attributes, mine, m
     with pytest.raises(ValueError, match="Mine: .*add the attributes that _fit sets to Mine.fitted"):
         mine().fit(LOGITS, TARGET).save(tmp_path/"c.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_says_what_the_calibrator_was_fitted_on(tmp_path):
+    "Equal fits have equal records; a fit on other samples, labels or weights has another fingerprint."
+    classes, scaling, odds = ["ant", "bee", "cat"], make_calibrator("temperature"), LOGITS[:, 1] - LOGITS[:, 0]
+    scaling.fit(LOGITS, TARGET, classes=classes).save(tmp_path/"c.safetensors")
+    loaded = Calibrator.load(tmp_path/"c.safetensors")
+    record = loaded.fitted_on_
+    assert loaded.class_names_ == tuple(classes) and loaded.input_ == "logits"
+    assert [*record] == ["samples", "fingerprint", "date", "calibnb", "torch", "numpy"]
+    assert record["samples"] == len(LOGITS) and date.fromisoformat(record["date"]).year >= 2026
+    found = evaluate(Predictions(LOGITS, TARGET), calibrators=["temperature", "temperature+platt"], n_boot=2, draws=1)
+    for same in scaling.fit(LOGITS.numpy(), TARGET), *found.fitted.values():
+        assert same.fitted_on_["fingerprint"] == record["fingerprint"] and same.class_names_ == ()
+    weight, one_other = torch.ones(len(LOGITS)), torch.cat([TARGET[:-1], 2 - TARGET[-1:]])
+    others = [scaling.fit(LOGITS[:-1], TARGET[:-1]), clone(scaling).fit(LOGITS, one_other),
+              clone(scaling).fit(LOGITS, TARGET, weight), clone(scaling).fit_probs(LOGITS.softmax(1), TARGET),
+              clone(scaling).fit(LOGITS, HOTS, kind="multilabel", classes=classes)]
+    assert len({other.fitted_on_["fingerprint"] for other in [loaded, *others]}) == 6
+    assert others[-1].class_names_ == tuple(classes)
+    assert scaling.fit(odds, TARGET == 1, classes=["no", "yes"]).class_names_ == ("no", "yes")
+    with pytest.raises(ValueError, match="classes: 'no', 'yes', want 3 distinct names"):
+        scaling.fit(LOGITS, TARGET, classes=["no", "yes"])
+    rewrite(tmp_path/"c.safetensors", lambda head, _: head.pop("fitted_on"))
+    assert Calibrator.load(tmp_path/"c.safetensors").fitted_on_ == {}
+    rewrite(tmp_path/"c.safetensors", lambda head, _: head.update(fitted_on=dict(samples="many")))
+    with pytest.raises(ValueError, match="damaged .ValueError: samples: got 'many'"):
+        Calibrator.load(tmp_path/"c.safetensors")
+
+
+def test_apply_refuses_what_does_not_match_the_fit(tmp_path, monkeypatch, capsys):
+    "One line, and nothing is written; columns in another order are matched by name."
+    monkeypatch.chdir(tmp_path)
+    make_calibrator("vector").fit(LOGITS, TARGET, classes=["ant", "bee", "cat"]).save("c.safetensors")
+    make_calibrator("vector").fit(LOGITS, TARGET).save("nameless.safetensors")
+    def write_table(z, names): pd.DataFrame(z.numpy(), columns=names.split()).to_csv("t.csv", index=False)
+    for z, names, kind, message in [
+            (LOGITS, "ant bee dog", "logits", "the columns are 'ant', 'bee', 'dog', want 'ant', 'bee', 'cat'"),
+            (LOGITS[:, :2], "a0 a1", "logits", "file: t.csv: logits: got 2 classes, expected 3 ('ant', 'bee', 'cat')"),
+            (LOGITS.softmax(1), "ant bee cat", "logits", "these are probabilities; read the file as probs"),
+            (LOGITS.softmax(1), "ant bee cat", "probs", "--probs: c.safetensors was fitted on logits; give a file")]:
+        write_table(z, names)
+        assert cli.main(["apply", "c.safetensors", "t.csv", f"--{kind}", "--out", "o.csv"]) == 2
+        err = capsys.readouterr().err
+        assert message in err and err.count("\n") == 1 and not (tmp_path/"o.csv").exists(), err
+    write_table(LOGITS[:, [2, 0, 1]], "cat ant bee")
+    assert cli.main("apply c.safetensors t.csv --logits --out o.csv".split()) == 0
+    out, err = capsys.readouterr()
+    assert f"fitted on {len(LOGITS)} samples (logits) on 20" in out and not err
+    want = Calibrator.load("c.safetensors").transform(LOGITS)
+    assert np.allclose(pd.read_csv("o.csv")[["ant", "bee", "cat"]], want, rtol=1e-6)
+    assert cli.main("apply nameless.safetensors t.csv --logits --out o.csv".split()) == 0
+    assert "nameless.safetensors does not name its classes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rule", [None, "zeros"])
