@@ -102,9 +102,9 @@ def _write_example(args):
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
 def _settle_kind(args):
-    "Take the kind of scores from the names in the file if no flag says it."
-    if args.logits or args.probs: return
+    "Take the kind of scores from the names in the file."
     from calibnb.evaluate.files import named_kind
+    _check_exists(args.file)
     kind = named_kind(args.file)
     if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
     setattr(args, kind, True)
@@ -112,8 +112,7 @@ def _settle_kind(args):
 def _check_audit(args):
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
-    _check_exists(args.file)
-    _settle_kind(args)
+    if not (args.logits or args.probs): _settle_kind(args)
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
