@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.checks import at_least_float32
+from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
 from .temperature import start_temperature, warn_at_bound, wide_enough
 
@@ -27,7 +27,8 @@ def _rows_of_piece(z): return max(1, _PIECE//z.shape[1]) if z.is_cpu else len(z)
 
 def _log_entropy_share(z):
     "Return log(H/log K) of each sample, (N,) float64, at most 0."
-    entropy = [torch.special.entr(rows.double().softmax(1)).sum(1) for rows in z.split(_rows_of_piece(z))]
+    pieces = [z] if traced() else z.split(_rows_of_piece(z))
+    entropy = [torch.special.entr(rows.double().softmax(1)).sum(1) for rows in pieces]
     return (torch.cat(entropy)/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
 def sample_temperatures(
@@ -36,7 +37,8 @@ def sample_temperatures(
     bias:float,     # b
 )->Tensor:          # (N,) float64, between .01 and 100
     "Return softplus(w log(H/log K) + b), where H is the entropy of the sample's probabilities [Balanya 2022, HTS]."
-    return F.softplus(weight*_log_entropy_share(logits) + bias).clamp(_T_MIN, _T_MAX)
+    softplus = -F.logsigmoid(-(weight*_log_entropy_share(logits) + bias))  # onnxruntime has no float64 softplus
+    return softplus.clamp(_T_MIN, _T_MAX)
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #6386cf41
 def _nll_and_slope(z, y, beta):
