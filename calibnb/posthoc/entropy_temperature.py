@@ -25,11 +25,14 @@ _T_MIN, _T_MAX = .01, 100.  # bounds of the temperature, as in temperature scali
 
 def _rows_of_piece(z): return max(1, _PIECE//z.shape[1]) if z.is_cpu else len(z)
 
+def _entropy(z):
+    log_p = z.double().log_softmax(1)
+    return -(log_p.exp()*log_p).sum(1)
+
 def _log_entropy_share(z):
     "Return log(H/log K) of each sample, (N,) float64, at most 0."
-    pieces = [z] if traced() else z.split(_rows_of_piece(z))
-    entropy = [torch.special.entr(rows.double().softmax(1)).sum(1) for rows in pieces]
-    return (torch.cat(entropy)/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
+    entropy = _entropy(z) if traced() else torch.cat([_entropy(rows) for rows in z.split(_rows_of_piece(z))])
+    return (entropy/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
 def sample_temperatures(
     logits:Tensor,  # (N, K)

@@ -28,10 +28,16 @@ def module_state(calibrator)->dict: # attribute -> tensor, number, list of dicti
     return {name: module_state(value) if isinstance(value, BaseEstimator) else value
             for name, value in calibrator._state().items() if isinstance(value, (Tensor, float, list, BaseEstimator))}
 
+def _list_attributes(calibrator):
+    "Store the names of all attributes in a calibrator and its parts, because older versions cannot trace `vars`."
+    calibrator._attributes = tuple(vars(calibrator))
+    for part in (*calibrator.columns_, *vars(calibrator).values()):
+        if isinstance(part, BaseEstimator): _list_attributes(part)
+
 def _with_state(calibrator, state):
     "Return a copy of a calibrator with other values of its fitted attributes."
     made = object.__new__(type(calibrator))
-    for name, value in vars(calibrator).items(): setattr(made, name, value)
+    for name in calibrator._attributes: setattr(made, name, getattr(calibrator, name))
     for name, value in state.items():
         old = getattr(calibrator, name)
         if name == 'columns_': value = [_with_state(column, inner) for column, inner in zip(old, value)]
@@ -50,6 +56,7 @@ class CalibratorModule(nn.Module):
         super().__init__()
         pick('dtype', dtype, (torch.float64, torch.float32))
         self.calibrator, self.dtype = copy.deepcopy(calibrator), dtype
+        _list_attributes(self.calibrator)
         self.names = self._register('', module_state(calibrator))
 
     def _register(self, name, value):
@@ -109,8 +116,8 @@ def onnx_graph(
                                         output_names=['probabilities'], dynamic_shapes=({0: torch.export.Dim('N')},))
         except Exception as e:
             name = type(module.calibrator).__name__
-            raise ValueError(f'calibrator: {name} cannot be exported ({reason(e)}); its formula must be operations of '
-                             'torch that do not depend on values') from e
+            raise ValueError(f'calibrator: {name} cannot be exported by torch {torch.__version__} ({reason(e)}); write '
+                             'a formula of your own without branches on values, or update torch, onnxscript') from e
     return program.model_proto
 
 def onnx_function(

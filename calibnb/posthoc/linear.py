@@ -269,7 +269,7 @@ def affine_logits(
 )->Tensor:         # (N, K)
     "Return W x + b for each row x."
     weight, bias = weight.to(x), bias.to(x)
-    return F.linear(x, weight, bias) if weight.ndim == 2 else torch.addcmul(bias, x, weight)
+    return F.linear(x, weight, bias) if weight.ndim == 2 else (x*weight).add_(bias)
 
 _TINY_PENALTY = 1e-10  # penalty of a diagonal weight
 
