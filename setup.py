@@ -19,9 +19,10 @@ oracles = ["netcal", "relplot"]  # other people's metrics, to test ours against
 clusters = ["ray", "submitit"]
 board = ["tensorboard"]
 tables = ["pyarrow>=14.0.1"]  # parquet and feather
+onnx = ["onnx", "onnxruntime", "onnxscript"]
 site = ["mkdocs-material", "mkdocs-jupyter", "beautifulsoup4", "latex2mathml"]
 tools = ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff", "basedpyright", "playwright"]
-dev = notebooks + nbdev + oracles + clusters + board + tables + site + tools
+dev = notebooks + nbdev + oracles + clusters + board + tables + onnx + site + tools
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 setup(
@@ -37,7 +38,7 @@ setup(
     package_dir={"": "."},  # a plain .pth: a finder would come after a folder `calibnb` in the working directory
     python_requires=f">={ini['min_python']}",
     install_requires=library,
-    extras_require=dict(notebooks=notebooks, dev=dev, bench=bench, tensorboard=board, tables=tables,
+    extras_require=dict(notebooks=notebooks, dev=dev, bench=bench, tensorboard=board, tables=tables, onnx=onnx,
                         ray=["ray"], slurm=["submitit"]),
     entry_points=dict(console_scripts=["calibnb=calibnb.cli:main"]),
 )

@@ -50,8 +50,9 @@ def as_tensor(
     return torch.from_numpy(x if shareable else x.copy())
 
 def traced():
-    "Return True inside torch.compile or a torch.func transform, where values cannot be read."
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    "Return True inside torch.compile, torch.export, torch.jit.trace or torch.func, where values cannot be read."
+    active = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return active or torch.jit.is_tracing()
 
 # %% ../../nbs/00_core/03_checks.ipynb #a1ffcc37
 def check_target(target):

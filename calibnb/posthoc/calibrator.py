@@ -19,21 +19,23 @@ import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
-from torch import Tensor
+from torch import nn, Tensor
 
 import calibnb
 from calibnb.core.checks import (
-    ENOUGH_ROWS, as_tensor, at_least_float32, check_logits, check_multilabel, refuse_probs
+    ENOUGH_ROWS, as_tensor, at_least_float32, check_logits, check_multilabel, check_probs, refuse_probs
 )
 from ..core.options import pick
 from calibnb.core.predictions import (
-    _check_class_names, class_logits, first_argmax, log_probs, quote_names, Predictions
+    _check_class_names, class_logits, first_argmax, log_probs, quote_names, Predictions, unchecked_log_probs
 )
 from ..core.plugins import Registry, UnknownName, add_user, registers
 from ..metrics.samples import _checked_weight
+from .export import CalibratorModule, write_onnx
+from .folding import check_folded, fold_linear
 from calibnb.posthoc.state import (
-    check_numbers, check_record, fitted_state, gives_probabilities, read_state, set_state, trial_probabilities,
-    write_state
+    _attribute, check_numbers, check_record, fitted_state, gives_probabilities, read_state, set_state,
+    trial_probabilities, write_state
 )
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #ff288975
@@ -155,6 +157,7 @@ class Calibrator(BaseEstimator):
     - `fitted`, the names of these attributes, each a tensor, a number, or a list of dictionaries of tensors;
     - `_logits(z)`, which returns the calibrated logits of float64 rows, or both `_probs(z)` and `_log_probs(z)`;
     - `keeps_prediction = False`, if the class with the largest probability may change;
+    - `_affine()`, if the calibrated logits are W z + b: W (K, K) and b (K,), for `fold_into`;
     - `in_audits = False`, if an audit should try the calibrator only on request, by name;
     - `takes_weight = True`, if `_fit` takes `weight`, (N,) float64 above 0;
     - `__init__` with named options, each stored in an attribute of the same name, as in scikit-learn.
@@ -180,6 +183,22 @@ class Calibrator(BaseEstimator):
 
     def _probs(self, z): return self._logits(z).softmax(1)
     def _log_probs(self, z): return self._logits(z).log_softmax(1)
+
+    not_affine = 'its calibrated logits are not known to be a linear function of the logits' # for a message
+
+    def _affine(self):
+        "Return W (K, K) and b (K,) of calibrated logits W z + b; raises ValueError if no W and b are exact."
+        raise ValueError(f'calibrator: {type(self).__name__} cannot be folded into a network: {self.not_affine}; '
+                         'take as_module()')
+
+    def _binary_affine(self):
+        "Return the slope and the offset of calibrated log-odds, two tensors of shape ()."
+        W, b = self._affine()  # of the logits 0 and z
+        return W[1, 1] - W[0, 1], b[1] - b[0]
+
+    def _state(self):
+        "Return the attributes of the fit by name; `as_module` makes buffers of their tensors and floats."
+        return {name: _attribute(self, name) for name in self.fitted}
 
     def _fit_binary(self, z, target, **weight):
         "Fit to binary log-odds z, given as two columns 0 and z."
@@ -297,6 +316,55 @@ class Calibrator(BaseEstimator):
         "Load a calibrator from a file that `save` wrote, without executing code; raises ValueError for any other file."
         return _read(path)
 
+    def fold_into(self,
+        model:nn.Module,   # network with outputs (N, K), the logits of the fit; or its last linear layer
+        layer=None,        # last layer, or its name; None: `head`, `heads`, `fc` or `classifier`, get_classifier()
+                           # of timm, or the last layer of nn.Sequential
+        *, sample=None,    # inputs of the network, a tensor or a dictionary, to check that the copy is calibrated
+    )->nn.Module:          # a copy of the network, without DataParallel and torch.compile
+        """Return a copy of a network whose logits are calibrated: a linear map is multiplied into the last layer.
+
+        The copy has the same architecture and names of weights. Without `sample`, only the structure is checked: the
+        copy is wrong if the network changes the outputs of its last layer. Raises ValueError if the calibrator is not
+        linear in logits, and if the layer is not found, not linear, or has another number of outputs."""
+        self._check_is_fitted()
+        if self.input_ == 'probs':
+            raise ValueError(f'calibrator: {type(self).__name__} was fitted on probabilities, so it cannot be folded '
+                             'into a network; fit it on logits')
+        folded = fold_linear(model, *self._output_map(), layer)
+        if sample is not None: check_folded(model, folded, sample, self)
+        return folded
+
+    def _output_map(self):
+        "Return W (K, K) and b (K,) of the calibrated outputs; for binary and multilabel outputs, log-odds."
+        if self.n_classes_ > 1 and not self.columns_: return self._affine()
+        slopes, offsets = zip(*(column._binary_affine() for column in self.columns_ or [self]))
+        return torch.stack(slopes).diag(), torch.stack(offsets)
+
+    def as_module(self,
+        dtype=torch.float64, # precision of the computation; torch.float32 where hardware has no float64
+    )->CalibratorModule:
+        """Return an `nn.Module` from logits (N, K) to probabilities, for torch.compile and torch.export.
+
+        In float64 the module gives the probabilities of `transform`. A calibrator that was fitted on probabilities
+        takes probabilities. Values are not checked. Raises NotFittedError before `fit`."""
+        self._check_is_fitted()
+        return CalibratorModule(self, dtype)
+
+    def export_onnx(self,
+        path,           # the file to write
+        network=None,   # ONNX file of a network with logits (N, K), to put before the calibrator
+    )->float|None:      # largest difference from `transform` in onnxruntime; None if onnxruntime is not installed
+        "Write the calibrator, or a network and the calibrator, to an ONNX file; needs onnx and onnxscript."
+        return write_onnx(self.as_module(), path, network, self._about())
+
+    def _about(self):
+        "Return what an exported file says about the calibrator: names -> texts."
+        import calibnb
+        return dict(calibrator=self._name or type(self).__name__, options=json.dumps(self.get_params(), default=_plain),
+                    input=self.input_ or 'logits', n_classes=str(self.n_classes_),
+                    classes=json.dumps(self.class_names_), calibnb=calibnb.__version__, torch=torch.__version__)
+
     def _calibrated(self, z):
         "Return probabilities of (N, K) logits in the form that `_fit` takes, in float32 or better."
         dtype = at_least_float32(z).dtype
@@ -369,6 +437,8 @@ class Calibrator(BaseEstimator):
         if (kind or self.input_) != 'probs': return self._ready_logits(x)
         flat = check_multilabel(self._as_rows(x), None, False)[0]
         self._check_width(flat, 'probs')
+        if self.columns_: check_multilabel(flat, None)
+        else: check_probs(flat, least=1)
         return self._logits_of_probs(flat)
 
     def _ready_logits(self, x):
@@ -386,7 +456,7 @@ class Calibrator(BaseEstimator):
 
     def _logits_of_probs(self, probs):
         "Return logarithms of (N, K) probabilities, with zeros replaced as in the fit."
-        if not self.columns_: return log_probs(probs, self.eps_)
+        if not self.columns_: return unchecked_log_probs(probs, self.eps_)
         return torch.cat([c._logits_of_probs(p) for c, p in zip(self.columns_, probs.split(1, 1))], 1)
 
     def _logits_of(self, preds):

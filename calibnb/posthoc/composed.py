@@ -95,6 +95,12 @@ class Composed(Calibrator, name='+'):
         if not self.columns_: self.first_._record(kind, eps, names)  # then_ takes the logits of first_
         return super()._record(kind, eps, names)
 
+    def _affine(self): return self.then_._affine()  # raises the error of a function of the confidence
+
+    def _binary_affine(self):
+        (slope, offset), (then_slope, then_offset) = self.first_._binary_affine(), self.then_._binary_affine()
+        return slope*then_slope, offset*then_slope + then_offset
+
     def _probs(self, z): return self.then_._probs(self.first_._logits(z))
     def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
     def _binary_log_probs(self, z):

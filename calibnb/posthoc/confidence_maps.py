@@ -12,11 +12,12 @@ import math
 import torch
 import torch.nn.functional as F
 
+from ..core.checks import traced
 from ..core.options import pick
 from ..core.predictions import first_argmax
 from ..metrics.bins import chunks
 from .score_maps import affine_map, bbq_map, histogram_map, isotonic_map, step_map
-from .smooth_maps import beta, beta_map, platt, platt_map, spline, spline_map
+from .smooth_maps import beta, beta_map, platt, platt_map, spline, spline_map, with_curvature
 from .venn_abers import venn_abers, venn_abers_map
 from .calibrator import Calibrator
 from .state import check_table
@@ -46,16 +47,21 @@ def capped(log_p, log_value):
     "Cap log-probabilities (N, K) of the other classes below the log-confidence (N,); keep the sum of each row."
     cap = log_value + _JUST_BELOW
     K, over = log_p.shape[1], log_p.amax(1) > cap
-    rows = (over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))).nonzero()[:, 0]
-    if not len(rows): return log_p
-    share, cap = log_p[rows], cap[rows, None]
+    over = over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))
+    if traced(): return torch.where(over[:, None], _capped_rows(log_p, cap[:, None]), log_p)
+    rows = over.nonzero()[:, 0]  # few rows need the sort
+    return log_p.index_copy(0, rows, _capped_rows(log_p[rows], cap[rows, None])) if len(rows) else log_p
+
+def _capped_rows(share, cap):
+    "Cap log-probabilities (n, K) at `cap` (n, 1), and divide the excess among the other classes."
+    K = share.shape[1]
     share = torch.where(share.isneginf(), share, share.clamp_min(_LEAST_LOG))
     ordered = share.sort(1, descending=True).values[:, :-1]  # the m largest shares are capped, the other shares scaled
-    after = ordered.flip(1).logcumsumexp(1).flip(1)
+    after = ordered.flip(1).exp().cumsum(1).log().flip(1)
     m = torch.arange(K - 1, dtype=share.dtype, device=share.device)
     factor = (after[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - after
     fewest = (ordered + factor <= cap).int().argmax(1, keepdim=True)
-    return log_p.index_copy(0, rows, torch.minimum(share + factor.gather(1, fewest), cap))
+    return torch.minimum(share + factor.gather(1, fewest), cap)
 
 def normalised(log_p):
     "Normalise probabilities of rows to a sum of 1; return a uniform row if all probabilities of the row are 0."
@@ -70,6 +76,7 @@ class ConfidenceMap(Calibrator):
     `_apply(map, score)` returns the values of the function, and `__init__` stores `mode`. Scores and values are
     log-odds with `on_log_odds`, and probabilities otherwise. `sizes` and `shares` are the arguments of `check_table`
     for dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
+    not_affine = 'it is a function of one probability of each row'
     keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()
@@ -86,9 +93,8 @@ class ConfidenceMap(Calibrator):
         "Return the score of y = 1 from the two columns 0 and z, where z are log-odds."
         return z[:, 1] if self.on_log_odds else z[:, 1].sigmoid()
 
-    def _log_values(self, m, score):
-        "Return log p and log(1 - p), where p is the calibrated probability of a class."
-        x = self._apply(m, score)
+    def _log_values(self, x):
+        "Return log p and log(1 - p) of a calibrated probability p, given as log-odds with `on_log_odds`."
         if self.on_log_odds: return F.logsigmoid(x), F.logsigmoid(-x)  # 1 - sigmoid(x) would round to 0
         return x.log(), torch.log1p(-x)
 
@@ -116,21 +122,22 @@ class ConfidenceMap(Calibrator):
         if self.mode == 'each': return self._log_probs(z).exp()
         top = first_argmax(z)
         score = self._scores(z, top)
-        x, (log_value, log_rest) = self._apply(self.maps_[0], score), self._log_values(self.maps_[0], score)
+        x = self._apply(self.maps_[0], score)
+        log_value, log_rest = self._log_values(x)
         rest = capped(other_log_probs(z, top) + log_rest[:, None], log_value).exp()
         return rest.scatter(1, top[:, None], (x.sigmoid() if self.on_log_odds else x)[:, None])
 
     def _log_probs(self, z):
         if self.mode == 'each':
             columns = zip(self.maps_, self._scores(z).unbind(1))
-            return normalised(torch.stack([self._log_values(m, score)[0] for m, score in columns], 1))
+            return normalised(torch.stack([self._log_values(self._apply(m, score))[0] for m, score in columns], 1))
         top = first_argmax(z)
-        log_value, log_rest = self._log_values(self.maps_[0], self._scores(z, top))
+        log_value, log_rest = self._log_values(self._apply(self.maps_[0], self._scores(z, top)))
         rest = capped(other_log_probs(z, top) + log_rest[:, None], log_value)
         return rest.scatter(1, top[:, None], log_value[:, None])
 
     def _binary_log_probs(self, z):
-        return torch.stack(self._log_values(self.maps_[0], self._binary_scores(z))[::-1], 1)
+        return torch.stack(self._log_values(self._apply(self.maps_[0], self._binary_scores(z)))[::-1], 1)
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #22228a7c
 class HistogramBinning(ConfidenceMap, name='histogram'):
@@ -169,7 +176,9 @@ class Platt(ConfidenceMap, name='platt'):
         mode:str='top',      # as in `HistogramBinning`
     ): self.targets, self.mode = targets, mode
 
+    not_affine = 'it is linear in the log-odds of one class; for binary problems, fit it on one column of log-odds'
     def _fit_map(self, odds, hit, weight=None): return platt_map(odds, hit, self.targets, weight)
+    def _binary_affine(self): return self.maps_[0]['slope'], self.maps_[0]['intercept']
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #ea3f7222
 class BBQ(ConfidenceMap, name='bbq'):
@@ -213,6 +222,8 @@ class SplineCalibration(ConfidenceMap, name='spline'):
 
     def _fit_map(self, odds, hit, weight=None):
         return spline_map(odds, hit, self.n_knots, self.smoothing, self.targets, weight)
+
+    def _state(self): return dict(maps_=[with_curvature(m) for m in self.maps_])
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #13d3fcf2
 class VennAbers(ConfidenceMap, name='venn_abers'):

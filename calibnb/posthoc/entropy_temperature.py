@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.checks import at_least_float32
+from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
 from .temperature import start_temperature, warn_at_bound, wide_enough
 
@@ -25,10 +25,14 @@ _T_MIN, _T_MAX = .01, 100.  # bounds of the temperature, as in temperature scali
 
 def _rows_of_piece(z): return max(1, _PIECE//z.shape[1]) if z.is_cpu else len(z)
 
+def _entropy(z):
+    log_p = z.double().log_softmax(1)
+    return -(log_p.exp()*log_p).sum(1)
+
 def _log_entropy_share(z):
     "Return log(H/log K) of each sample, (N,) float64, at most 0."
-    entropy = [torch.special.entr(rows.double().softmax(1)).sum(1) for rows in z.split(_rows_of_piece(z))]
-    return (torch.cat(entropy)/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
+    entropy = _entropy(z) if traced() else torch.cat([_entropy(rows) for rows in z.split(_rows_of_piece(z))])
+    return (entropy/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
 def sample_temperatures(
     logits:Tensor,  # (N, K)
@@ -36,7 +40,8 @@ def sample_temperatures(
     bias:float,     # b
 )->Tensor:          # (N,) float64, between .01 and 100
     "Return softplus(w log(H/log K) + b), where H is the entropy of the sample's probabilities [Balanya 2022, HTS]."
-    return F.softplus(weight*_log_entropy_share(logits) + bias).clamp(_T_MIN, _T_MAX)
+    softplus = -F.logsigmoid(-(weight*_log_entropy_share(logits) + bias))  # onnxruntime has no float64 softplus
+    return softplus.clamp(_T_MIN, _T_MAX)
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #6386cf41
 def _nll_and_slope(z, y, beta):

@@ -269,7 +269,7 @@ def affine_logits(
 )->Tensor:         # (N, K)
     "Return W x + b for each row x."
     weight, bias = weight.to(x), bias.to(x)
-    return F.linear(x, weight, bias) if weight.ndim == 2 else torch.addcmul(bias, x, weight)
+    return F.linear(x, weight, bias) if weight.ndim == 2 else (x*weight).add_(bias)
 
 _TINY_PENALTY = 1e-10  # penalty of a diagonal weight
 
@@ -293,6 +293,7 @@ class LinearScaling(Calibrator):
         self.weight_, self.bias_ = weight/T, bias
 
     def _logits(self, z): return affine_logits(self._inputs(z), self.weight_, self.bias_)
+    def _affine(self): return (self.weight_ if self.weight_.ndim == 2 else self.weight_.diag()), self.bias_
 
 class VectorScaling(LinearScaling, name='vector'):
     "softmax(w*logits + b), with w in `weight_` (K,) and b in `bias_` (K,) [Guo 2017]."
@@ -317,6 +318,8 @@ class MatrixScaling(LinearScaling, name='matrix'):
 
     def _strengths(self, N, K, T): return odir_strengths(self.lam, self.mu, N, K, T)
 
+_ROUNDING = 1e-12 # relative difference of sums of weights that is a rounding error
+
 class Dirichlet(LinearScaling, name='dirichlet'):
     "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Kull 2019]."
     def __init__(self,
@@ -324,7 +327,13 @@ class Dirichlet(LinearScaling, name='dirichlet'):
         mu:float|None=None,  # as in `MatrixScaling`
     ): self.lam, self.mu = lam, mu
 
+    not_affine = 'it is linear in log-probabilities, but not in logits, as the rows of `weight_` have different sums'
     def _inputs(self, z): return z.log_softmax(1)
+    def _affine(self):
+        "Return W and b. Since log p = z - c with a number c for each sample, W log p + b = W z + b - c W 1."
+        sums = self.weight_.sum(1)
+        same = (sums - sums.mean()).abs().max() <= _ROUNDING*self.weight_.abs().max()
+        return super()._affine() if same else Calibrator._affine(self)
     def _strengths(self, N, K, T): return odir_strengths(self.lam, self.mu, N, K, T)
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #c9a47b8d
@@ -346,6 +355,7 @@ class StructuredScaling(Calibrator):
     A subclass defines the `kind` of map, and the strengths of the penalty as options."""
     keeps_prediction, in_audits, takes_weight = False, False, True
     fitted = 'temperature_', 'uniform_', 'weight_', 'bias_'
+    not_affine = 'its input is the logarithm of a mixture with a uniform distribution'
     shapes = dict(temperature_=(), uniform_=(), weight_=('K', 'K'), bias_=('K',))
 
     def _fit(self, logits, target, weight=None):

@@ -8,6 +8,8 @@ __all__ = ['TemperatureScaling', 'OracleECE', 'oracle_ece', 'EnsembleTemperature
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #94fa3de8
 from typing import NamedTuple
 
+import torch
+
 from ..core.options import pick
 from ..core.checks import check_logits
 from ..metrics.bins import check_bins
@@ -52,6 +54,10 @@ class TemperatureScaling(Calibrator, name='temperature'):
 
     def _logits(self, z): return z/self.temperature_
 
+    def _affine(self):
+        W = torch.eye(max(2, self.n_classes_), dtype=torch.float64, device='cpu')/self.temperature_
+        return W, torch.zeros_like(W[0])
+
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #0ffa9807
 class OracleECE(NamedTuple):
     "The least ECE over a list of temperatures, and the temperature that reaches this ECE."
@@ -74,6 +80,7 @@ def oracle_ece(
 class EnsembleTemperatureScaling(Calibrator, name='ets'):
     "w1 softmax(logits/T) + w2 softmax(logits) + w3/K, with T in `temperature_` and w in `weights_` [Zhang 2020, ETS]."
     fitted, shapes = ('temperature_', 'weights_'), dict(temperature_=(), weights_=(3,))
+    not_affine = 'it mixes the predictions of two temperatures with a uniform distribution'
     def _fit(self, logits, target): self.temperature_, self.weights_ = ensemble_temperature(logits, target)
     def _logits(self, z): return mixture_log_probs(z, self.temperature_, self.weights_.log())
 
@@ -84,5 +91,6 @@ class EntropyTemperatureScaling(Calibrator, name='hts'):
     scaling."""
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=(), bias_=())
     in_audits, takes_weight = False, True
+    not_affine = 'it has another temperature for each sample'
     def _fit(self, logits, target, weight=None): self.weight_, self.bias_ = entropy_temperature(logits, target, weight)
     def _logits(self, z): return z/sample_temperatures(z, self.weight_, self.bias_)[:, None].to(z)

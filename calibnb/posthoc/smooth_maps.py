@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['soft_labels', 'platt_map', 'platt', 'logistic', 'beta_map', 'beta', 'banded_matrix', 'second_derivatives',
-           'spline_features', 'natural_spline', 'choose_smoothing', 'spline_map', 'spline']
+           'spline_features', 'spline_values', 'natural_spline', 'choose_smoothing', 'spline_map', 'with_curvature',
+           'spline']
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #0aafb82f
 import math
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from ..core.options import pick
 from .newton import logistic_nll, logistic_regression
-from .score_maps import check_finite
+from .score_maps import bucket, check_finite
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #a9ffd60f
 def soft_labels(
@@ -120,23 +121,28 @@ def second_derivatives(x):
 
 def spline_features(x, at):
     "Return the matrix (n, m) that maps values at the knots x to values of the spline at the n points `at`."
-    i = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
-    h = np.diff(x)[i]
-    t = np.clip((at - x[i])/h, 0, 1)  # for the cubic parts between the knots; the straight ends are added below
-    rows, basis = np.arange(len(at)), np.zeros((len(at), len(x)))
-    basis[rows, i], basis[rows, i + 1] = 1 - t, t
-    gamma = second_derivatives(x)
-    left, right = gamma[i], gamma[i + 1]
-    basis += (h*h/6)[:, None]*(((1 - t)**3 - (1 - t))[:, None]*left + (t**3 - t)[:, None]*right)
-    beyond = at - np.clip(at, x[0], x[-1])
-    outside = beyond != 0
-    if outside.any(): basis[outside] += beyond[outside, None]*_end_slopes(x, gamma)[(beyond[outside] > 0).astype(int)]
-    return basis
+    arrays = x, np.eye(len(x)), second_derivatives(x), at
+    return spline_values(*map(torch.from_numpy, arrays)).numpy()
 
-def _end_slopes(x, gamma):
-    "Return the matrix (2, m) that maps values at the knots to the slopes at the first and the last knot."
-    one, first, last = np.eye(len(x)), x[1] - x[0], x[-1] - x[-2]
-    return np.stack([(one[1] - one[0])/first - first/6*gamma[1], (one[-1] - one[-2])/last + last/6*gamma[-2]])
+def spline_values(
+    x:Tensor,     # (m,) knots
+    v:Tensor,     # (m,) values at the knots; or (m, c), for c splines
+    gamma:Tensor, # (m,) or (m, c) second derivatives at the knots
+    at:Tensor,    # (n,)
+)->Tensor:        # (n,) or (n, c)
+    "Return the values of a natural cubic spline."
+    i = (bucket(x, at) - 1).clamp(0, len(x) - 2)
+    h = x[i + 1] - x[i]
+    t = ((at - x[i])/h).clamp(0, 1)  # for the cubic parts between the knots; the straight ends are added below
+    beyond = at - at.clamp(x[0], x[-1])
+    first, last = x[1] - x[0], x[-1] - x[-2]
+    start = (v[1] - v[0])/first - first/6*gamma[1]    # slopes at the first and the last knot
+    end = (v[-1] - v[-2])/last + last/6*gamma[-2]
+    cubes = h*h/6*((1 - t)**3 - (1 - t)), h*h/6*(t**3 - t)
+    weights = 1 - t, t, *cubes, beyond.clamp_max(0), beyond.clamp_min(0)
+    if v.ndim == 2: weights = [w[:, None] for w in weights]
+    terms = v[i], v[i + 1], gamma[i], gamma[i + 1], start, end
+    return sum(w*term for w, term in zip(weights, terms))
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #599f1763
 _SMOOTHINGS = 10.**np.arange(3, -6, -1)
@@ -202,8 +208,8 @@ def spline_map(
         smoothing = choose_smoothing(s, t, hit.double().cpu().numpy(), weight, knots, curves, roughness)
     arrays = spline_features(knots, s) @ curves, t, weight, np.diag(2*smoothing*roughness)
     y = curves @ logistic_regression(*map(torch.from_numpy, arrays)).numpy()
-    def tensor(v): return torch.tensor(v, dtype=torch.float64, device='cpu')
-    return dict(x=tensor(knots), y=tensor(y), scale=tensor(scale), smoothing=tensor(float(smoothing)))
+    m = dict(x=knots, y=y, scale=scale, smoothing=float(smoothing))
+    return {name: torch.tensor(v, dtype=torch.float64, device='cpu') for name, v in m.items()}
 
 # %% ../../nbs/30_posthoc/02a_smooth_maps.ipynb #bb3cd9e5
 def _quantiles(values, shares, weight):
@@ -219,7 +225,13 @@ def _separated(knots):
         if x - separated[-1] >= 1e-6*np.ptp(knots): separated.append(x)
     return np.array(separated if len(separated) > 1 else [knots[0] - .5, knots[0] + .5])
 
+def with_curvature(m:dict)->dict:
+    "Add `curvature`, the second derivatives at the knots, to a map of `spline_map`, unless the map has them."
+    if 'curvature' in m: return m
+    return m | dict(curvature=torch.from_numpy(second_derivatives(m['x'].numpy()) @ m['y'].numpy()))
+
 def spline(m:dict, odds:Tensor)->Tensor:
     "Return the calibrated log-odds, the value of the spline."
-    features = spline_features(m['x'].numpy(), odds.double().cpu().numpy()/m['scale'].item())
-    return torch.from_numpy(features @ m['y'].numpy()).to(odds)
+    m = with_curvature(m)
+    x, y, curvature, scale = (m[name].to(odds) for name in ('x', 'y', 'curvature', 'scale'))
+    return spline_values(x, y, curvature, odds/scale)

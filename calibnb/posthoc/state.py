@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOST_CLASSES', 'LARGEST', 'INPUTS', 'fitted_state', 'set_state', 'check_record', 'check_numbers', 'check_table',
-           'write_state', 'read_state', 'trial_probabilities', 'gives_probabilities']
+           'write_state', 'read_state', 'trial_logits', 'trial_probabilities', 'gives_probabilities']
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #17e7fbfe
 import torch
@@ -158,12 +158,17 @@ def read_state(path)->tuple[str, dict]:
         raise ValueError(f'path: {path} holds no calibrator; give a file that Calibrator.save wrote')
     return meta.get('head', ''), tensors
 
-def trial_probabilities(calibrator)->Tensor:
-    "Return the calibrated probabilities of confident test logits, and of two rows of evenly spaced logits."
-    K = calibrator.n_classes_
+def trial_logits(
+    K:int, # number of columns
+)->Tensor: # (N, K) float64
+    "Return confident test logits, and two rows of evenly spaced logits."
     confident = 8*torch.eye(max(1, min(K, 2**20//K)), K, dtype=torch.float64, device='cpu')
     rising = torch.linspace(-8, 8, K, dtype=torch.float64, device='cpu')
-    return calibrator._calibrated(torch.cat([confident, rising[None], -rising[None]]))
+    return torch.cat([confident, rising[None], -rising[None]])
+
+def trial_probabilities(calibrator)->Tensor:
+    "Return the calibrated probabilities of test logits."
+    return calibrator._calibrated(trial_logits(calibrator.n_classes_))
 
 def gives_probabilities(calibrator)->bool:
     "Return True if test logits give finite, non-negative probabilities, and the temperature, if any, is positive."

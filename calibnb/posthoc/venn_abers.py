@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .score_maps import check_finite, merged_scores
+from .score_maps import bucket, check_finite, merged_scores
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #f8f7187e
 def _above(W, S, i, j, k):
@@ -99,8 +99,8 @@ def venn_abers_map(
 
 def venn_abers(m:dict, score:Tensor)->Tensor:
     "Return the calibrated log-odds, log p1 - log(1 - p0)."
-    return m['odds'].to(score)[gap_index(m['scores'].to(score), score.contiguous())]
+    return m['odds'].to(score)[gap_index(m['scores'].to(score), score)]
 
 def gap_index(scores, score):
     "Return the index among 2n + 1 gaps and scores: 2i for the gap below score i, 2i + 1 for score i."
-    return torch.bucketize(score, scores) + torch.bucketize(score, scores, right=True)
+    return bucket(scores, score) + bucket(scores, score, right=True)
