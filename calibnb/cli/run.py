@@ -94,8 +94,8 @@ def _run_until_decided(args, params):
 def _add_sweep(commands):
     about = 'make many runs in parallel, from a file or from a notebook and a grid'
     many = commands.add_parser('sweep', help=about)
-    many.add_argument('what', metavar='FILE|NOTEBOOK',
-                      help='.yaml or .json as in sweeps/, or the name or path of a notebook')
+    many.add_argument('what', metavar='FILE|NAME',
+                      help='.yaml or .json file, name of a sweep (see `calibnb list sweeps`), or name or path of a notebook')
     many.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
                       help='setting of every run; may be repeated')
     many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES',
