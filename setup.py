@@ -27,7 +27,7 @@ tools = ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruf
 dev = notebooks + nbdev + oracles + clusters + board + tables + site + tools
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
-# what calibnb.core.resources finds; the votes of CIFAR-10H (*.votes.npz) have another licence and stay in the repository
+# what calibnb.core.resources finds; the votes of CIFAR-10H (*.votes.npz) have another licence and stay here
 SHARED = ["nbs/*.csv", "nbs/index.ipynb", "nbs/experiments/*.ipynb", "nbs/explore/*.ipynb", "sweeps/*.yaml",
           "runs/gallery/cifar10/*.npz"]
 
@@ -35,9 +35,9 @@ SHARED = ["nbs/*.csv", "nbs/index.ipynb", "nbs/experiments/*.ipynb", "nbs/explor
 class BuildWithResources(build_py):
     "Copy the experiments, sweeps and tables into the package; an sdist has them at their own places."
     def resources(self):
-        found = sorted(path for pattern in SHARED for path in here.glob(pattern) if not path.name.endswith(".votes.npz"))
-        return {path.relative_to(here).as_posix(): f"{self.build_lib}/calibnb/_repository/{path.relative_to(here)}"
-                for path in found}
+        "Source -> copy, both relative to this folder."
+        found = sorted(path.relative_to(here).as_posix() for pattern in SHARED for path in here.glob(pattern))
+        return {path: f"{self.build_lib}/calibnb/_repository/{path}" for path in found if ".votes." not in path}
 
     def run(self):
         super().run()

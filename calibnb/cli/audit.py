@@ -78,6 +78,13 @@ def _add_comparisons(audit):
     _add_plugin(audit)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #4e409a0f
+def _without_papermill(args):
+    "Turn the report off if papermill is not installed; ValueError if --to asks for the report."
+    how = "papermill is not installed; pip install 'calibnb[notebooks]'"
+    if args.to: raise ValueError(f'--to: {how}, or leave --to out to get the answer without a report')
+    print(f'calibnb: no report, {how}', file=sys.stderr)
+    args.no_report = True
+
 def _check_audit(args):
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
@@ -85,6 +92,7 @@ def _check_audit(args):
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
+    if not args.no_report and not find_spec('papermill'): _without_papermill(args)
     if not args.no_report:
         _check_root()
         for name, value in _audit_settings(args).items(): check_storable(name, value)

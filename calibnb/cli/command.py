@@ -28,8 +28,8 @@ from .workspace import _add_lab, _add_notebooks, _lab, _notebooks
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _PATHS = dict(  # argument that names files or folders -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
-    calibrator='calibrator', network='network', out='--out', to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv',
-    parquet='--parquet', experiments='experiment', what='sweep', plugin='--plugin')
+    calibrator='calibrator', network='network', out='--out', to='--to', copy_to='--copy-to', copy='--copy',
+    root='--root', csv='--csv', parquet='--parquet', experiments='experiment', what='sweep', plugin='--plugin')
 
 def _add_completion(commands):
     about = 'print a script that completes commands, flags and files in a shell'

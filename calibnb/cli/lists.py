@@ -39,7 +39,8 @@ def _download(args):
     print(f'{args.data} is in {download(args.data)}')
 
 def _add_list(commands):
-    names = commands.add_parser('list', help='list experiments, sweeps, data sets, models, losses, other components and runs')
+    about = 'list experiments, sweeps, data sets, models, losses, other components and runs'
+    names = commands.add_parser('list', help=about)
     names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'sweeps', *_LISTS, 'runs'],
                        help='kind of names (default: all)')
     _add_plugin(names)

@@ -19,7 +19,7 @@ from .flags import _check_folder
 def _shipped():
     "Return the paths of the notebooks that come with calibnb, relative to `nbs`."
     home = resource('nbs')
-    return [path.relative_to(home) for part in ('experiments', 'explore') for path in sorted((home/part).glob('*.ipynb'))]
+    return [path.relative_to(home) for path in sorted(home.glob('ex*/*.ipynb'))]
 
 def _add_notebooks(commands):
     notebooks = commands.add_parser('notebooks', help='list or copy the notebooks that come with calibnb')
