@@ -55,7 +55,7 @@ class Notebook:
     """An experiment notebook, read once when the object is created.
 
     path: file of the notebook; parameters: name -> (type, default); code_hash: 24 hex digits, 16 for the text of the
-    code and 8 for lengths of cells; checks: compiled cell tagged `checks`; None unless the notebook comes with calibnb."""
+    code and 8 for lengths of cells; checks: compiled cell tagged `checks`; None unless it comes with calibnb."""
     def __init__(self,
         notebook,  # name of an experiment, or path of a notebook
     ):
