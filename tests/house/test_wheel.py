@@ -69,7 +69,7 @@ def test_a_wheel_does_its_work_anywhere_and_writes_nothing_into_itself(wheel, tm
                            text=True, timeout=patience(120))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "toy_gaussian, " in ended.stdout and ended.stdout.count("30 runs, 30 to be made") == 2
-    assert {"report.html", "calibrator.safetensors"} <= {path.name for path in (tmp_path/"audited").iterdir()}
+    assert (tmp_path/"audited"/"report.html").exists()
     runs = {path.parent.parent.name for path in (tmp_path/"runs").glob("*/*/result.json")}
     assert runs == {"audit", "toy_gaussian"}
     made = json.loads((tmp_path/"mine"/"experiments"/"toy_gaussian.ipynb").read_text())
