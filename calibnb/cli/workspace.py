@@ -33,12 +33,12 @@ def _notebooks(args):
     n = _copy_notebooks(args.copy)
     print(f'{n} notebooks are in {args.copy}; start with {Path(args.copy)/"explore"/"start.ipynb"}')
 
-def _copy_notebooks(to, flag='--copy'):
+def _copy_notebooks(to):
     "Copy the notebooks into a folder and return their number; ValueError if one of the files exists."
     paths = [*_shipped(), Path('index.ipynb')]
-    _check_folder(flag, to)
+    _check_folder('--copy', to)
     for path in paths:
-        if os.path.lexists(Path(to)/path): raise ValueError(f'{flag}: {Path(to)/path} exists; give another folder')
+        if os.path.lexists(Path(to)/path): raise ValueError(f'--copy: {Path(to)/path} exists; give another folder')
     for path in paths:
         (Path(to)/path).parent.mkdir(parents=True, exist_ok=True)
         copyfile(resource('nbs')/path, Path(to)/path)  # without the mode: the original may be read-only
@@ -47,15 +47,15 @@ def _copy_notebooks(to, flag='--copy'):
 # %% ../../nbs/90_cli/04a_workspace.ipynb #7e520008
 def _add_lab(commands):
     lab = commands.add_parser('lab', help='open JupyterLab on the start page')
-    lab.add_argument('--to', metavar='DIR', help='folder of the notebooks, copied on the first use (default: the '
+    lab.add_argument('--copy', metavar='DIR', help='folder of the notebooks, copied on the first use (default: the '
                      "clone's own; without a clone: notebooks)")
     lab.add_argument('options', nargs='*', metavar='OPTION', help='options for JupyterLab, after --')
     return lab
 
 def _lab(args):
     require('jupyterlab', 'notebooks')
-    home = resource('nbs') if checkout() and not args.to else Path(args.to or 'notebooks')
+    home = resource('nbs') if checkout() and not args.copy else Path(args.copy or 'notebooks')
     start = home/'explore'/'start.ipynb'
-    if not start.exists(): _copy_notebooks(home, '--to')
+    if not start.exists(): _copy_notebooks(home)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, '-m', 'jupyterlab', f'--notebook-dir={home}', *args.options, str(start)])
