@@ -435,7 +435,7 @@ def test_a_dry_run_names_the_data_to_download(here, tmp_path, monkeypatch, capfd
 
 def test_every_command_that_writes_says_what_it_reads_and_writes():
     writes = {"--out", "--to", "--copy-to", "--csv", "--parquet"}
-    commands = cli.command.parser().commands.choices
+    commands = cli.parser().commands.choices
     writing = {name for name, c in commands.items() if writes & {o for a in c._actions for o in a.option_strings}}
     assert writing == {name for name, c in commands.items() if c.get_default("paths")} >= {"audit", "run", "collect"}
 
