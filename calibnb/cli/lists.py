@@ -117,6 +117,6 @@ def _print_claims(args):
             print(f'{"":13} own numbers: {own_table(row)}')
             print(f'{"":13} here: {row["state"]}')
         print()
-    if args.paper is None:
+    if args.paper is None and verdicts:
         counts = ', '.join(f'{n} {state}' for state, n in count_claims(verdicts).most_common())
         print(f'{len(rows)} empirical claims: {counts}')
