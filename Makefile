@@ -25,7 +25,7 @@ theirs = .venv is a link to the environment of another checkout: remove the link
 own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu mutants gallery plans clean
+.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu mutants gallery plans release clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -73,7 +73,7 @@ one: $(DEV)            ## lessons and tests of one wing: make one W=metrics
 	  $(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/$(W),true))
 
 lab: $(DEV)            ## JupyterLab, on its start page
-	$(BIN)/jupyter lab --notebook-dir=nbs nbs/explore/start.ipynb
+	$(BIN)/calibnb lab
 
 docs: $(DEV)           ## the documentation site, from notebooks and docstrings: _docs/site/index.html
 	$(BIN)/python docs/make_docs.py
@@ -122,6 +122,9 @@ gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the ex
 plans: $(DEV)          ## after changing what a notebook trains: hours of each command of the papers, nbs/plans.csv
 	$(BIN)/python docs/plans.py
 	$(BIN)/python docs/places.py
+
+release: $(DEV)        ## on a clean tree: version, CHANGELOG, tag, and dist/ built and checked; VERSION=1.2.0; publishes nothing
+	$(BIN)/python docs/release.py $(VERSION)
 
 clean:                 ## remove the environment and caches; runs stay
 	rm -rf .venv *.egg-info .pytest_cache .hypothesis

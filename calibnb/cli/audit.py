@@ -232,7 +232,7 @@ def _prepare_report():
     rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
              'runs.run')
     fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
-    Thread(target=_import_papermill, daemon=True).start()
+    if find_spec('papermill'): Thread(target=_import_papermill, daemon=True).start()
 
 def _import_papermill():
     "Import papermill; prevent urllib3's warning if PySocks is not installed."
@@ -267,6 +267,7 @@ def _report(found, args, read, on_shifted=None)->Path|None:
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
+    if not find_spec('papermill'): return _report_without_notebook(found, args, on_shifted)
     then = partial(_publish, found=found, args=args, on_shifted=on_shifted)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,
@@ -281,14 +282,30 @@ def _report(found, args, read, on_shifted=None)->Path|None:
 
 def _publish(folder, found, args, on_shifted):
     "Write the report of a finished run, copy all output to --to, and print the paths."
-    from calibnb.evaluate.page import write_page
     from calibnb.notebooks.pages import write_report
     links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
     write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
-    write_page(found, folder/'files'/'report.html', title=_title(args), command=_command_to_apply(found, args),
-               code=_code(args), links=links)
+    _write_page(found, folder/'files'/'report.html', args, links)
     with audit_folder('--to', args.to) as new: _copy_audit(folder, new, on_shifted)
     if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
+
+def _write_page(found, path, args, links={}):
+    from calibnb.evaluate.page import write_page
+    command = _command_to_apply(found, args)
+    write_page(found, path, title=_title(args), command=command, code=_code(args), links=links)
+
+def _report_without_notebook(found, args, on_shifted)->Path:
+    "Write report, calibrator and tables without the notebook, which papermill would execute."
+    with audit_folder('--to', args.to) as new:
+        (new/'tables').mkdir()
+        found.frame().to_csv(new/'tables'/'measures.csv')
+        if on_shifted: on_shifted.frame().to_csv(new/'tables'/'shifted.csv')
+        if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
+        _write_page(found, new/'report.html', args)
+    print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
+    report = Path(args.to)/'report.html'
+    if not args.json: print(f'  report     {report}')
+    return report
 
 def _code(args)->str:
     "Return the lines that repeat an audit, on the command line and in Python."

@@ -7,10 +7,12 @@ __all__ = []
 
 # %% ../../nbs/90_cli/04_lists.ipynb #dee11b9f
 import json
+import sys
 from string import ascii_lowercase
 
 from ..core.plugins import load_plugins, user_registered
 from ..core.names import NAMES
+from ..core.resources import list_sweeps, resource
 from .flags import _add_plugin
 
 # %% ../../nbs/90_cli/04_lists.ipynb #2a9fe115
@@ -32,12 +34,14 @@ def _add_download(commands):
     return parser
 
 def _download(args):
-    from calibnb.data.downloads import download
+    from calibnb.data.downloads import download, licences
+    print(f'{args.data}: {licences[args.data]}', flush=True)
     print(f'{args.data} is in {download(args.data)}')
 
 def _add_list(commands):
-    names = commands.add_parser('list', help='list experiments, data sets, models, losses, other components and runs')
-    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', *_LISTS, 'runs'],
+    about = 'list experiments, sweeps, data sets, models, losses, other components and runs'
+    names = commands.add_parser('list', help=about)
+    names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'sweeps', *_LISTS, 'runs'],
                        help='kind of names (default: all)')
     _add_plugin(names)
     return names
@@ -47,6 +51,7 @@ def _list(args):
     if args.what in ('experiments', 'all'):
         from calibnb.notebooks.execute import list_experiments
         print(f'{"experiments":12} {", ".join(list_experiments())}')
+    if args.what in ('sweeps', 'all'): print(f'{"sweeps":12} {", ".join(list_sweeps())}')
     for title, kind in _LISTS.items():
         if args.what in (title, 'all'): print(f'{title:12} {", ".join(_names(kind))}')
     if args.what in ('runs', 'all'): _list_runs(args.what == 'all')
@@ -101,9 +106,8 @@ def _cells(row, letter):
 def _print_claims(args):
     from calibnb.notebooks.claims import (
         claim_state, count_claims, own_table, paper_claims, printed_claim, read_verdicts)
-    from calibnb.runs.folder import checkout
-    home = checkout()
-    verdicts = read_verdicts(home/'runs'/'gallery') if home else {}
+    verdicts = read_verdicts(resource('runs/gallery'))
+    if not verdicts: print('calibnb: without verdicts, which are in the gallery of a clone', file=sys.stderr)
     rows = [row | dict(state=claim_state(row, verdicts)) for row in paper_claims(args.paper, 'empirical')]
     if args.json: return print(json.dumps(rows, indent=1))
     for paper in dict.fromkeys(row['paper'] for row in rows):
@@ -113,6 +117,6 @@ def _print_claims(args):
             print(f'{"":13} own numbers: {own_table(row)}')
             print(f'{"":13} here: {row["state"]}')
         print()
-    if args.paper is None:
+    if args.paper is None and verdicts:
         counts = ', '.join(f'{n} {state}' for state, n in count_claims(verdicts).most_common())
         print(f'{len(rows)} empirical claims: {counts}')

@@ -94,8 +94,8 @@ def _run_until_decided(args, params):
 def _add_sweep(commands):
     about = 'make many runs in parallel, from a file or from a notebook and a grid'
     many = commands.add_parser('sweep', help=about)
-    many.add_argument('what', metavar='FILE|NOTEBOOK',
-                      help='.yaml or .json as in sweeps/, or the name or path of a notebook')
+    many.add_argument('what', metavar='FILE|NAME',
+                      help='.yaml or .json file, a name of `calibnb list sweeps`, or name or path of a notebook')
     many.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
                       help='setting of every run; may be repeated')
     many.add_argument('--grid', action='append', default=[], metavar='NAME=VALUES',
@@ -180,7 +180,7 @@ _SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 
 def _add_collect(commands):
     table = commands.add_parser('collect', help='settings and results of every training, as a table')
     table.add_argument('--root', metavar='DIR',
-                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone)')
+                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     table.add_argument('--experiment', metavar='NAME', help='only trainings of this experiment')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
     table.add_argument('--parquet', metavar='FILE', help='write the table as Parquet')

@@ -16,7 +16,7 @@ def _add_runs(commands):
     table = commands.add_parser('runs', help='list run folders: settings, seed, state, figures, result')
     table.add_argument('experiment', nargs='?', help='only runs of this experiment')
     table.add_argument('--root', metavar='DIR',
-                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone)')
+                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
     table.set_defaults(paths=_paths_of_runs)
     return table

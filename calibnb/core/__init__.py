@@ -10,7 +10,7 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'atomic': ['atomic_write'],
-    'options': ['pick', 'bind_options'],
+    'options': ['pick', 'bind_options', 'require'],
     'checks': [
         'flatten_classes', 'at_least_float32', 'as_tensor', 'traced', 'check_target', 'check_positive', 'check_bool',
         'check_scores', 'one_column', 'check_logits', 'check_unlabelled', 'check_probs', 'check_multilabel'
@@ -21,4 +21,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'Predictions'
     ],
     'plugins': ['Registry', 'load_plugins', 'PluginError'],
+    'resources': ['resource', 'list_sweeps'],
 })

@@ -2,6 +2,7 @@
 from .atomic import atomic_write as atomic_write
 from .options import pick as pick
 from .options import bind_options as bind_options
+from .options import require as require
 from .checks import flatten_classes as flatten_classes
 from .checks import at_least_float32 as at_least_float32
 from .checks import as_tensor as as_tensor
@@ -32,3 +33,5 @@ from .predictions import Predictions as Predictions
 from .plugins import Registry as Registry
 from .plugins import load_plugins as load_plugins
 from .plugins import PluginError as PluginError
+from .resources import resource as resource
+from .resources import list_sweeps as list_sweeps

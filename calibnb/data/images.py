@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..core.options import require
 from ..core.reading import reason
 from ..core.reading import read_npz as read_arrays
 from .cache import MissingData, cached, data_root, find_data
@@ -47,8 +48,7 @@ def _images_below(folder):
     return [p for p in files if p.suffix.lower() in extensions]
 
 def _extensions():
-    from torchvision.datasets.folder import IMG_EXTENSIONS
-    return IMG_EXTENSIONS
+    return require('torchvision.datasets.folder', 'train').IMG_EXTENSIONS
 
 # %% ../../nbs/50_data/02_images.ipynb #c8553c41
 _CHUNK = 256  # images that a thread decodes at a time
@@ -59,10 +59,10 @@ def load_image(
 )->np.ndarray:           # (3, H, W) uint8
     "Read an image in RGB; raise ValueError with the file name if the file cannot be read."
     from PIL import Image
-    from torchvision.transforms.functional import center_crop, resize
+    functional = size and require('torchvision.transforms.functional', 'train')
     try:
         with Image.open(path) as image: image = image.convert('RGB')
-        if size: image = center_crop(resize(image, size), size)
+        if size: image = functional.center_crop(functional.resize(image, size), size)
     except Exception as e: raise ValueError(f'{path}: not a readable image ({reason(e)})') from None
     return np.asarray(image).transpose(2, 0, 1)
 
@@ -156,11 +156,11 @@ def read_cifar(
 def _is_cifar10(folder): return all((folder/'train'/name).is_dir() for name in CIFAR10_CLASSES)
 
 def _read_torchvision_cifar(name, dataset, place, root):
-    import torchvision
+    datasets = require('torchvision.datasets', 'train')
     def make(new):
         arrays = {}
         for part in 'train', 'test':
-            images = getattr(torchvision.datasets, dataset)(root, train=part == 'train')
+            images = getattr(datasets, dataset)(root, train=part == 'train')
             arrays |= {f'{part}_x': images.data.transpose(0, 3, 1, 2), f'{part}_y': np.array(images.targets)}
         return arrays
     return cached(name, sorted(p for p in place.iterdir() if p.is_file()), make)
@@ -174,13 +174,13 @@ def _human_posterior(order, root):
 # %% ../../nbs/50_data/02_images.ipynb #e59f5605
 def read_svhn(root=None)->dict:
     "Read the cropped digits of SVHN, 73,257 for training and 26,032 for test, from torchvision's files."
-    import torchvision
+    datasets = require('torchvision.datasets', 'train')
     root = Path(root) if root else data_root()
     files = {part: find_data('svhn', [f'{part}_32x32.mat'], root) for part in ('train', 'test')}
     def make(new):
         arrays = {}
         for part in files:
-            images = torchvision.datasets.SVHN(root, split=part)
+            images = datasets.SVHN(root, split=part)
             arrays |= {f'{part}_x': images.data, f'{part}_y': images.labels.astype(np.int64)}
         return arrays
     return cached('svhn', files.values(), make)

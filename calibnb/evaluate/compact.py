@@ -78,8 +78,22 @@ def _joined(planes):
     "Join lower and upper bytes to int16 codes."
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(planes, 0, -1)).view('<i2')[..., 0].astype(np.int16))
 
+def _changes(codes, order):
+    "Return the changes of int16 codes in an order, modulo 2^16, with the sign in the last bit."
+    change = np.diff(codes[order], prepend=np.int16(0))
+    return change << 1 ^ change >> 15
+
+def _from_changes(changes, order):
+    "Return the int16 codes that have these changes in an order."
+    codes = np.empty_like(changes)
+    codes[order] = np.cumsum((changes >> 1 & 0x7fff) ^ -(changes & 1), dtype=np.int16)
+    return codes
+
+def _order(codes): return np.argsort(codes, kind='stable')
+
 def pack_sets(
     sets:list[Compact],   # of the same samples, at least one
+    like:list|None=None,  # index of the set that each set resembles, or its own index; None: its own
 )->dict[str, np.ndarray]:
     "Return arrays for `write_rows` that compress well; the arrays do not contain the labels."
     target, K = sets[0].target, sets[0].num_classes
@@ -87,7 +101,10 @@ def pack_sets(
         raise ValueError('sets: samples differ, want the same labels in the same order')
     off = torch.stack([(one.pred - target) % K for one in sets]).numpy().astype(np.min_scalar_type(K - 1))
     missed = torch.cat([one.label[~one.hit] for one in sets])
-    return dict(off=off, odds=_planes(torch.stack([one.codes for one in sets])), missed=_planes(missed))
+    codes = torch.stack([one.codes for one in sets]).numpy()
+    like = list(range(len(sets))) if like is None else like
+    odds = [own if i == j else _changes(own, _order(codes[j])) for i, (own, j) in enumerate(zip(codes, like))]
+    return dict(off=off, odds=_planes(np.stack(odds)), missed=_planes(missed), like=np.array(like, dtype=np.uint16))
 
 def unpack_sets(
     arrays:dict,     # from `pack_sets`
@@ -95,10 +112,13 @@ def unpack_sets(
     num_classes:int,
 )->list[Compact]:
     "Return the sets of predictions that were packed."
-    if arrays.keys() != {'off', 'odds', 'missed'}:
-        raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds and missed, as pack_sets returns them')
+    if arrays.keys() != {'off', 'odds', 'missed', 'like'}:
+        raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds, missed and like, as pack_sets returns them')
     off = torch.from_numpy(arrays['off'].astype(np.int64))
-    codes, missed = _joined(arrays['odds']), _joined(arrays['missed'])
+    odds, missed = _joined(arrays['odds']).numpy(), _joined(arrays['missed'])
+    codes = np.stack([own if i == j else _from_changes(own, _order(odds[j]))
+                      for i, (own, j) in enumerate(zip(odds, arrays['like']))])
+    codes = torch.from_numpy(codes)
     if off.shape[1] != len(target): raise ValueError(f'target: {len(target)} labels, want {off.shape[1]}')
     label = codes.clone()
     label[off != 0] = missed

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn, Tensor
 from torch.overrides import TorchFunctionMode
 
-from ..core.options import pick
+from ..core.options import pick, require
 from ..core.checks import as_tensor, at_least_float32, check_bool, check_logits
 from ..core.runtime import seeded
 from ..core.plugins import Registry, registers
@@ -33,8 +33,7 @@ def _first_line(error): return str(error).partition('\n')[0]
 
 def _pretrained_weights(net, name)->dict:
     "Return the state dictionary of torchvision's weights, from torch's cache or from the internet."
-    import torchvision
-    known = torchvision.models.get_model_weights(net).__members__
+    known = require('torchvision.models', 'train').get_model_weights(net).__members__
     if name not in known:
         raise ValueError(f'weights: {name!r} is neither a file nor one of {", ".join(map(repr, known))}')
     try: return known[name].get_state_dict(progress=False, check_hash=True)
@@ -61,14 +60,14 @@ class Torchvision(_Resizing):
         weights:str|None=None, # a name of torchvision, e.g. 'IMAGENET1K_V1', or a state dictionary's path; None: random
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
-        import torchvision
+        models = require('torchvision.models', 'train')
         pick('net', net, ('resnet18', 'resnet50', 'vit_b_16'))
         super().__init__(f'torchvision {net}', in_shape, resize, 32 if resize is None else 1)
         _, *size = self.image_shape
         if net == 'vit_b_16' and size != [224, 224]:
             raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, vit_b_16 needs 224x224; '
                              'resize=224 enlarges them')
-        self.body = torchvision.models.get_model(net, weights=None)
+        self.body = models.get_model(net, weights=None)
         if weights is not None: self._load(net, weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from ..core.atomic import naming_target
 from ..core.content import named_files
-from ..core.options import pick
+from ..core.options import pick, require
 from ..core.plugins import code_is_same
+from ..core.resources import resource
 from ..core.settings import one_line
 from ..processes.threads import brief_spins, environment_variables
 from ..processes.pool import check_timeout
 from ..processes.kernels import forked_kernels
-from ..runs.folder import RunFolder, checkout, failure, input_now, locked_folder, path_beside
+from ..runs.folder import RunFolder, failure, input_now, locked_folder, path_beside
 from calibnb.notebooks.parameters import (
     PLANNED, PlannedValues, cells_tagged, check_values, join_dotted, notebook_parameters, parse_notebook
 )
@@ -32,9 +33,8 @@ from .client import NotebookError, engine_name
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #e8735fb0
 def list_experiments()->dict[str, Path]:
-    "Map names to paths of the experiment notebooks in the checkout or, without a checkout, in the current folder."
-    home = checkout() or Path.cwd()
-    return {p.stem: p for p in sorted((home/'nbs'/'experiments').glob('*.ipynb'))}
+    "Map names to paths of the experiment notebooks that come with calibnb."
+    return {p.stem: p for p in sorted(resource('nbs/experiments').glob('*.ipynb'))}
 
 def find_notebook(
     name:str,  # name of an experiment, or path of a notebook
@@ -44,23 +44,18 @@ def find_notebook(
     if path.suffix == '.ipynb':
         if not path.is_file(): raise ValueError(f'notebook: {name} is not there')
         return path
-    known = list_experiments()
-    if not known:
-        raise ValueError(f'experiment: {name!r}, but no experiments were found; install calibnb from a clone '
-                         '(pip install -e), which has them in nbs/experiments, or give the path of a notebook')
-    return pick('experiment', name, known)
+    return pick('experiment', name, list_experiments())
 
 def _is_own_experiment(path)->bool:
-    "Return True for a notebook in nbs/experiments of the checkout from which calibnb is installed."
-    home = checkout()
-    return home is not None and path.resolve().parent == (home/'nbs'/'experiments').resolve()
+    "Return True for a notebook that comes with calibnb."
+    return path.resolve().parent == resource('nbs/experiments').resolve()
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #4db9220f
 class Notebook:
     """An experiment notebook, read once when the object is created.
 
     path: file of the notebook; parameters: name -> (type, default); code_hash: 24 hex digits, 16 for the text of the
-    code and 8 for lengths of cells; checks: compiled cell tagged `checks`, None outside this checkout."""
+    code and 8 for lengths of cells; checks: compiled cell tagged `checks`; None unless it comes with calibnb."""
     def __init__(self,
         notebook,  # name of an experiment, or path of a notebook
     ):
@@ -115,6 +110,7 @@ class Notebook:
         then=lambda folder: None, # options as in `run_notebook`
     )->RunFolder:          # folder of the finished run; `fresh` is True if this call executed the run
         "Execute the notebook into its run folder, unless that run is current; raise NotebookError if the run fails."
+        require('papermill', 'notebooks')
         with locked_folder(lambda: self.folder(settings, root)) as folder:
             if again or not self.is_current(folder):
                 origin = dict(source=self.code_hash, notebook=str(self.path.resolve()), files=named_files(settings))

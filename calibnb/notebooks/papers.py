@@ -13,20 +13,15 @@ from functools import cache
 from itertools import groupby
 
 from ..core.options import pick
-from ..runs.folder import checkout
+from ..core.resources import resource
 
 # %% ../../nbs/75_notebooks/07_papers.ipynb #e704a9ff
 @cache
 def read_rows(
     name:str, # name of a CSV file in `nbs/`
 )->list[dict]: # column -> text
-    "Read the rows of a CSV file in `nbs/`; raise FileNotFoundError outside of a clone."
-    home = checkout()
-    path = home/'nbs'/name if home else None
-    if path is None or not path.is_file():
-        raise FileNotFoundError(f'nbs/{name} is missing; the numbers of the papers are only in a clone of calibnb, '
-                                'install from a clone (pip install -e)')
-    with open(path, newline='', encoding='utf-8') as file: return list(csv.DictReader(file))
+    "Read the rows of a CSV file in `nbs/`."
+    with open(resource(f'nbs/{name}'), newline='', encoding='utf-8') as file: return list(csv.DictReader(file))
 
 @cache
 def _numbers():

@@ -127,10 +127,17 @@ def loss_rows(
 # %% ../../nbs/70_runs/09_study_table.ipynb #ba9f1c60
 _NAMED_BY = 'loss', 'option', 'coefficient', 'learned', 'seed', 'calibrator', 'severity'
 
+def _name_of(about, **change):
+    return json.dumps([(about | change).get(k) for k in _NAMED_BY], sort_keys=True)
+
 def _with_rows(rows, more):
     "Return the rows with the rows of `more`, which replace rows of the same name."
-    def name(about): return json.dumps([about.get(k) for k in _NAMED_BY], sort_keys=True)
-    return list(({name(about): (about, found) for about, found in [*rows, *more]}).values())
+    return list(({_name_of(about): (about, found) for about, found in [*rows, *more]}).values())
+
+def _uncalibrated(summaries):
+    "Return for each row the index of the row of its run as trained, or the row's own index."
+    places = {_name_of(about): i for i, about in enumerate(summaries)}
+    return [places.get(_name_of(about, calibrator=''), i) for i, about in enumerate(summaries)]
 
 @dataclass
 class StudyTable:
@@ -160,13 +167,14 @@ class StudyTable:
         "Write the files of the table into a folder; other files in the folder are not changed."
         for name, rows in self.samples.items():
             first = rows[0][1]
-            extra = dict(votes=self.votes[name].numpy().astype(np.uint8)) if name in self.votes else {}
             labels = first.target.numpy().astype(np.min_scalar_type(first.num_classes))
-            write_rows(Path(folder)/f'{name}.npz', [dict(num_classes=first.num_classes)], dict(target=labels) | extra)
+            write_rows(Path(folder)/f'{name}.npz', [dict(num_classes=first.num_classes)], dict(target=labels))
             for loss in dict.fromkeys(about['loss'] for about, _ in rows):
                 of_loss = [row for row in rows if row[0]['loss'] == loss]
-                packed = pack_sets([compact for _, compact in of_loss])
+                packed = pack_sets([compact for _, compact in of_loss], _uncalibrated([about for about, _ in of_loss]))
                 write_rows(Path(folder)/f'{name}.{loss}.npz', [about for about, _ in of_loss], packed)
+        for name, votes in self.votes.items():
+            write_rows(Path(folder)/f'{name}.votes.npz', [], dict(votes=votes.numpy().astype(np.uint8)))
         for name, rows in self.measures.items():
             stacked = {m: np.stack([found[m] for _, found in rows]).astype(np.float32) for m in rows[0][1]}
             write_rows(Path(folder)/f'{name}.measures.npz', [about for about, _ in rows], stacked)
@@ -183,12 +191,12 @@ def read_study_table(
     for name in [name for name in files if '.' not in name]:
         (about,), arrays = read_rows(files[name])
         labels[name] = torch.from_numpy(arrays['target'].astype(np.int64)), about['num_classes']
-        if 'votes' in arrays: table.votes[name] = torch.from_numpy(arrays['votes'].astype(np.int64))
     for name in [name for name in files if '.' in name]:
         of_set, part = name.split('.', 1)
         rows, arrays = read_rows(files[name])
         if part == 'measures':
             table.measures[of_set] = [(row, {m: a[i] for m, a in arrays.items()}) for i, row in enumerate(rows)]
+        elif part == 'votes': table.votes[of_set] = torch.from_numpy(arrays['votes'].astype(np.int64))
         else: table.samples.setdefault(of_set, []).extend(zip(rows, unpack_sets(arrays, *labels[of_set])))
     return table
 

@@ -10,14 +10,17 @@ from pathlib import Path
 
 import yaml
 
+from ..core.options import pick
 from ..core.reading import brief, first_repeated, naming
 from ..core.settings import one_line, reasons
+from ..core.resources import list_sweeps
+from ..notebooks.execute import list_experiments
 from .spec import SweepSpec
 from ..notebooks.parameters import read_value
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #0506bb79
 def typed_spec(
-    source:str,      # .yaml or .json, or the name or path of a notebook
+    source:str,      # .yaml or .json file, name of a sweep that comes with calibnb, or name or path of a notebook
     parameters:dict, # name -> text; added to the base
     grid:list,       # 'NAME=VALUES' for each axis
 )->SweepSpec:
@@ -29,9 +32,19 @@ def typed_spec(
             raise ValueError(f'--grid {text}: want NAME=VALUES, e.g. --grid loss=ce,focal --grid seed=0:5')
         if name in axes: raise ValueError(f'--grid {text}: {name} has an axis already, {axes[name]}')
         axes[name] = values
+    source = _find_sweep(source)
     if Path(source).suffix in ('.yaml', '.yml', '.json'): return _spec_of_file(source, parameters, axes)
     try: return SweepSpec(notebook=source, base=parameters, grid=axes)
     except ValueError as e: raise ValueError(reasons(e)) from None
+
+def _find_sweep(source):
+    "Return the path of a sweep that comes with calibnb, given as NAME or sweeps/NAME.yaml; other sources unchanged."
+    if Path(source).is_file(): return source
+    sweeps = list_sweeps()
+    known = sweeps | {f'sweeps/{path.name}': path for path in sweeps.values()}
+    if source in known: return str(known[source])
+    if not Path(source).suffix: pick('sweep', source, list_experiments() | sweeps)
+    return source
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #35d001d9
 class UniqueKeyLoader(yaml.SafeLoader):

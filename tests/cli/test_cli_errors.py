@@ -181,7 +181,7 @@ def listing(here):
 
 
 GENERAL = [
-    ("", "COMMAND"), ("runn", "'runn'"), ("--nope", "COMMAND"), ("run", "experiments"), ("sweep", "FILE|NOTEBOOK"),
+    ("", "COMMAND"), ("runn", "'runn'"), ("--nope", "COMMAND"), ("run", "experiments"), ("sweep", "FILE|NAME"),
     ("audit", "file"), ("apply", "calibrator"), ("download", "DATA"), ("list what", "'what'"),
     ("list data models", "models"), ("collect --nope", "--nope"), ("download cifar11", "cifar11"),
     ("download cifar10 svhn", "svhn"), ("run fine.ipynb --nope", "--nope"),
@@ -435,7 +435,7 @@ def test_a_dry_run_names_the_data_to_download(here, tmp_path, monkeypatch, capfd
 
 def test_every_command_that_writes_says_what_it_reads_and_writes():
     writes = {"--out", "--to", "--copy-to", "--csv", "--parquet"}
-    commands = cli.command.parser().commands.choices
+    commands = cli.parser().commands.choices
     writing = {name for name, c in commands.items() if writes & {o for a in c._actions for o in a.option_strings}}
     assert writing == {name for name, c in commands.items() if c.get_default("paths")} >= {"audit", "run", "collect"}
 
@@ -606,6 +606,20 @@ def test_help_is_not_an_error(capsys, line):
     with pytest.raises(SystemExit) as end:
         cli.main(words(line))
     assert end.value.code == 0 and not capsys.readouterr().err
+
+
+def test_without_papermill_an_audit_answers_and_a_run_says_what_to_install(here, monkeypatch, capsys):
+    "As after `pip install calibnb` without the extra `notebooks`."
+    monkeypatch.chdir(here)
+    monkeypatch.setitem(sys.modules, "papermill", None)  # cannot be imported
+    before, needed = listing(here), "papermill is not installed; pip install 'calibnb[notebooks]'"
+    assert call(words("audit good.npz --logits --calibrator temperature")) == 0
+    out, err = capsys.readouterr()
+    assert "ECE" in out and err == f"calibnb: no report, {needed}\n"
+    assert call(words("audit good.npz --logits --to new")) == 2
+    assert capsys.readouterr().err.startswith(f"calibnb: --to: {needed}")
+    assert call(words("run fine.ipynb")) == 2 and "papermill: it is not installed" in capsys.readouterr().err
+    assert listing(here) == before
 
 
 def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, capsys):

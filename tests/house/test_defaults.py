@@ -691,6 +691,7 @@ ELSEWHERE = {
                LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision Timm"},
     "synth": {},
     "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download data_paths "
+                      "licences "
                        "check_data note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "prefetch Batch"},
@@ -707,7 +708,8 @@ ELSEWHERE = {
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
-                      "bind_options renamed_option seed_everything seeded deterministic flush_denormals pick_device "
+                      "bind_options require renamed_option seed_everything seeded deterministic flush_denormals "
+                      "pick_device "
                       "autocast naming_target atomic_write atomic_folder",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "

@@ -106,15 +106,15 @@ open(r'{hit}', 'w')"""
 
 @pytest.fixture
 def own_experiments(tmp_path, monkeypatch):
-    "nbs/experiments of a checkout that this package is installed from."
+    "nbs/experiments of a checkout or wheel that this package is imported from."
     folder = tmp_path/"home"/"nbs"/"experiments"
     folder.mkdir(parents=True)
-    monkeypatch.setattr("calibnb.notebooks.execute.checkout", lambda: tmp_path/"home")
+    monkeypatch.setattr("calibnb.notebooks.execute.resource", lambda path: tmp_path/"home"/path)
     return folder
 
 
-@pytest.mark.parametrize("where", ["elsewhere", "beside", "below", "linked", "no checkout"])
-def test_planning_runs_no_cell_of_a_strangers_notebook(own_experiments, tmp_path, monkeypatch, where):
+@pytest.mark.parametrize("where", ["elsewhere", "beside", "below", "linked"])
+def test_planning_runs_no_cell_of_a_strangers_notebook(own_experiments, tmp_path, where):
     hit, name = tmp_path/"hit", "toy.ipynb"
     folder = dict(beside=own_experiments.parent, below=own_experiments/"x").get(where, tmp_path/"nbs"/"experiments")
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,10 +122,6 @@ def test_planning_runs_no_cell_of_a_strangers_notebook(own_experiments, tmp_path
     if where == "linked":
         (own_experiments/name).symlink_to(path)
         path = own_experiments/name
-    if where == "no checkout":  # then `calibnb run toy` takes it from the current folder
-        monkeypatch.setattr("calibnb.notebooks.execute.checkout", lambda: None)
-        monkeypatch.chdir(tmp_path)
-        path = "toy"
     assert Notebook(path).plan(dict(seed=1)) == dict(seed=1) and not hit.exists()
 
 
@@ -152,7 +148,8 @@ WRONG = dict(  # experiment -> (values, message)
     evidence=[
         (dict(n_boot=49), "n_boot: 49"), (dict(after="best"), "after: 'best'"),
         (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),
-        (dict(quick=False, table="made_up"), "leave table out"), (dict(sesoi_rank=0.0), "sesoi_rank: 0.0")],
+        (dict(quick=False, table="made_up"), "leave table out"), (dict(sesoi_rank=0.0), "sesoi_rank: 0.0"),
+        (dict(votes="no.npy"), "votes: no.npy is not there")],
     loss_comparison=[
         (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(paper="lin2025"), "paper: 'lin2025'"),

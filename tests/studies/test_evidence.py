@@ -1,17 +1,18 @@
 "The study of real runs, on a made-up table: its numbers and claims follow from the files of the table alone."
 import csv
+import shutil
 
 import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, ROOT, assert_complete
+from conftest import EXPERIMENTS, ROOT, assert_complete, run_forked
 from reading import calibration_part, finding, percent, rows, table
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.evaluate.compact import Compact
 from calibnb.metrics import truth_error
-from calibnb.notebooks import OPEN
+from calibnb.notebooks import OPEN, NotebookError
 from calibnb.notebooks.parameters import read_declarations
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.runs.study_table import read_study_table
@@ -158,6 +159,22 @@ def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecti
     assert sum(not about["calibrator"] for about in rows) == len(runs)
     ways = {about["calibrator"] for about in rows if about["loss"] == "focal" and "calibration" in about["chosen_by"]}
     assert ways == {"", "temperature", *collecting["further"]}
+
+
+def test_votes_may_come_from_a_file_and_without_votes_people_are_left_out(study, kept, root, tmp_path):
+    table, file = tmp_path/"table", tmp_path/"probs.npy"
+    shutil.copytree(study/"files"/"table", table, ignore=shutil.ignore_patterns("*.votes.npz"))
+    np.save(file, kept.posterior(IMAGES).numpy())
+    def found(**more):
+        folder = run_forked(STUDY, dict(table=str(table), n_boot=50, **more), root=root)
+        return {f.claim: (f.verdict, f.ours) for f in folder.result.findings}
+    made_up = {f.claim.replace("MADE UP, ", ""): (f.verdict, f.ours) for f in study.result.findings}
+    assert found(votes=str(file)) == made_up
+    without = {claim: finding for claim, finding in made_up.items() if "people" not in claim}
+    assert 0 < len(without) < len(made_up) and found().keys() == without.keys()
+    np.save(file, kept.posterior(IMAGES).roll(1, 1).numpy())  # the classes in another order
+    with pytest.raises(NotebookError, match="is not CIFAR-10H in the order"):
+        found(votes=str(file))
 
 
 def test_readme_says_what_the_table_of_the_gallery_holds():
