@@ -20,6 +20,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
+from ..core.reading import are_several_files
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
 from .flags import _add_kind, _add_plugin, _check_exists, _check_file, _check_root, _kind
@@ -33,8 +34,8 @@ def _paths_of_audit(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet or .feather with a column `target`; .npy with --target. A single column is '
-              'P(y = 1) or its log-odds')
+              '.parquet or .feather with a column `target`; .npy with --target; a folder or a pattern of .parquet '
+              'files. A single column is P(y = 1) or its log-odds')
 
 def _add_audit(commands):
     about = 'evaluate the calibration of predictions in a file, and recommend a calibrator'
@@ -61,11 +62,18 @@ def _add_audit(commands):
                        help='print the answer as JSON, with all intervals and noise floors')
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
+    _add_rows(audit)
+    audit.add_argument('--engine', default='local', choices=['local', 'ray'],
+                       help='with ray, read in pieces that are spread over a Ray cluster (default: local)')
     _add_comparisons(audit)
     flags = dict(n_bins='--bins', seed='--seed', metric='--metric', calibrator='--calibrator', title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
+
+def _add_rows(command):
+    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '
+                         'rows in pieces (default: 2,000,000, or fewer if these have more than 67 million numbers)')
 
 def _add_comparisons(audit):
     audit.add_argument('--calibrator', action='append', default=[], metavar='NAME',
@@ -89,10 +97,38 @@ def _check_audit(args):
         _check_root()
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
-    for flag, path in _paths_of_audit(args)[0]: _check_exists(path, flag)
+    _check_rows(args)
+    for flag, path in _paths_of_audit(args)[0]:
+        if flag not in ('file', '--val') or not are_several_files(path): _check_exists(path, flag)
+
+def _check_rows(args):
+    if args.rows_in_memory is not None and args.rows_in_memory < 1:
+        raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
+
+def _is_in_pieces(args):
+    "Return True if the files are read in pieces; raise ValueError for options that need all rows in memory."
+    from calibnb.evaluate.pieces import exceeds_memory
+    paths = [path for path in (args.file, args.val_file) if path]
+    if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
+    for flag, given in {'--shifted': args.shifted, '--metric': args.metric}.items():
+        if not given: continue
+        raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
+                         'or give one file and a larger --rows-in-memory')
+    return True
+
+def _piece_sets(args):
+    "Return the pieces of the predictions, the pieces of the validation predictions (or None), and remarks."
+    from calibnb.evaluate.pieces import piece_sets
+    from calibnb.posthoc import make_calibrator
+    for name in args.calibrator: make_calibrator(name)
+    files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
+    pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
+    if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
+    return pieces, val, []
 
 def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
+    if _is_in_pieces(args): return _piece_sets(args)
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
     from calibnb.posthoc import make_calibrator
@@ -125,11 +161,13 @@ def _title(args): return args.title or Path(args.file).name
 def _evaluate(preds, val, args):
     "Evaluate predictions with the options of the command line."
     from calibnb.evaluate.audit import evaluate
+    from calibnb.evaluate.pieces import Pieces
+    from calibnb.evaluate.sums import evaluate_pieces
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
-    options = dict(n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric)
-    return evaluate(preds, val, args.calibrator or calibrators, **options,
-                    progress=sys.stderr.isatty() and not args.json)
+    options = dict(n_bins=args.bins, seed=args.seed, progress=sys.stderr.isatty() and not args.json)
+    if isinstance(preds, Pieces): return evaluate_pieces(preds, val, args.calibrator or calibrators, **options)
+    return evaluate(preds, val, args.calibrator or calibrators, **options, n_boot=n_boot, metrics=args.metric)
 
 def _answer(found, preds, args)->str:
     "Return the answer of an audit as text."
@@ -245,7 +283,9 @@ def _add_apply(commands):
     apply.add_argument('file', help='file of logits or probabilities; labels are not needed')
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
-                       help='output file: .npz, .npy, .csv, .pt or .safetensors')
+                       help='output file: .npz, .npy, .csv, .parquet, .pt or .safetensors; .parquet or .npy for a '
+                       'file that is read in pieces')
+    _add_rows(apply)
     _add_plugin(apply)
     apply.set_defaults(flags=dict(path='calibrator'), paths=_paths_of_apply)
     return apply
@@ -264,10 +304,12 @@ def _check_apply(args)->Path:
     "Check the arguments and return the file to write."
     out = Path(args.out)
     if not out.suffix:
-        raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
+        raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
+                         'or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
-    _check_exists(args.file)
+    _check_rows(args)
+    if not are_several_files(args.file): _check_exists(args.file)
     return out
 
 def _check_kind(calibrator, args):
@@ -281,17 +323,31 @@ def _check_kind(calibrator, args):
 
 def _apply(args):
     out = _check_apply(args)
-    from calibnb.core.predictions import class_probs
     from calibnb.evaluate.files import read_columns, write_probs
+    from calibnb.evaluate.pieces import exceeds_memory, read_pieces, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _check_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
-    read = read_columns(args.file, _kind(args), eps, calibrator.class_names_)
-    order = _columns_of(read.header, calibrator, args.file)
+    file = args.file, _kind(args), eps, calibrator.class_names_
+    if exceeds_memory(args.file, args.rows_in_memory):
+        n, reads = read_pieces(*file)
+        print(f'{args.file}: {n:,} rows are read in pieces')
+        write_pieces(out, ((*_calibrate(read, calibrator, args.file), read) for read in reads), n)
+        print(f'{out}: {n:,} rows of probabilities of {calibrator}')
+        return
+    read = read_columns(*file)
+    probs, pred = _calibrate(read, calibrator, args.file)
+    write_probs(out, probs, pred, read.target, read.header, read.words)
+    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')
+
+def _calibrate(read, calibrator, path):
+    "Return the calibrated probabilities and the predicted classes, in the order of the columns of the file."
+    from calibnb.core.predictions import class_probs
+    order = _columns_of(read.header, calibrator, path)
     logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
     pred = calibrator._predicted(logits)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
-    write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}')
+    return probs, pred
+

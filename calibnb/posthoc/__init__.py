@@ -19,6 +19,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'HistogramBinning', 'Isotonic', 'Platt', 'BBQ', 'BetaCalibration', 'SplineCalibration', 'VennAbers'
     ],
     'composed': ['COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits'],
+    'passes': ['fit_in_passes', 'is_sum'],
     'refinement': ['held_out_scores', 'score_decomposition'],
     'named': ['CALIBRATORS', 'Calibrator', 'list_calibrators', 'make_calibrator', 'register_calibrator'],
 })

@@ -21,6 +21,8 @@ from .composed import ON_TOP as ON_TOP
 from .composed import Composed as Composed
 from .composed import calibrated_logits as calibrated_logits
 from .composed import held_out_logits as held_out_logits
+from .passes import fit_in_passes as fit_in_passes
+from .passes import is_sum as is_sum
 from .refinement import held_out_scores as held_out_scores
 from .refinement import score_decomposition as score_decomposition
 from .named import CALIBRATORS as CALIBRATORS
