@@ -138,7 +138,7 @@ class ScoreSums:
         names = 'error', 'nll', 'brier'
         return {name: Measure.of(value, n, interval) for name, (value, *interval) in zip(names, ends)}
 
-# %% ../../nbs/40_evaluate/12_sums.ipynb #c195d2e9
+# %% ../../nbs/40_evaluate/12_sums.ipynb #1f6fdf45
 def _folds_of(start, preds, seed):
     "Return the samples of a piece in each of the two folds, None where there are none."
     second = torch.from_numpy(in_second_fold(row_hashes(np.arange(start, start + len(preds)), seed)))
@@ -269,7 +269,7 @@ def _piece_notes(pieces, fits, n, seed):
     "Say what was computed from all samples, and what from the part."
     part = f'a random part of {n:,} samples (seed {seed})'
     notes = [f'All {len(pieces):,} samples are measured, in pieces of {pieces.rows:,}; the adaptive ECE and the noise '
-             f'floors come from a histogram of {CELLS:,} confidences. Tests between rows and figures use {part}.']
+             f'floors come from a histogram of {CELLS:,} confidences. Tests between rows, warnings and figures use {part}.']
     others = [row for row in fits.fitted if row not in fits.in_passes]
     found = [f'on all {len(fits.source):,} samples, in passes: {", ".join(fits.in_passes)}']*bool(fits.in_passes)
     found += [f'on {part}: {", ".join(others)}']*bool(others)

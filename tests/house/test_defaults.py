@@ -680,7 +680,8 @@ ELSEWHERE = {
     "score_maps": {HELPERS: "check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
                        "banded_matrix choose_smoothing gap_index histogram_of_sums mass_edges merged_scores "
-                       "natural_spline platt second_derivatives soft_labels spline_features tangent_point values_with_hit"},
+                       "natural_spline platt second_derivatives soft_labels spline_features tangent_point "
+                       "values_with_hit"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts CELLS",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
