@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibnb import cli
-from calibnb.evaluate import Pieces, evaluate_pieces
+from calibnb.evaluate import Pieces, evaluate_pieces, read_pieces, write_pieces
 from calibnb.evaluate.files import read_predictions
 from calibnb.posthoc import TemperatureScaling
 
@@ -105,6 +105,15 @@ def test_a_bad_piece_is_refused_in_one_line_and_nothing_is_written(case, capsys)
         said = capsys.readouterr().err
         assert message in said and said.count("\n") == 1
     assert sorted(Path().rglob("*")) == before
+
+
+def test_an_error_in_a_late_piece_leaves_no_output():
+    BAD["damaged"][0]()
+    n, reads = read_pieces("parts", "logits", rows=500)
+    pieces = ((read.logits.softmax(1), read.logits.argmax(1), read) for read in reads)
+    with pytest.raises(ValueError, match="3.parquet cannot be read"):
+        write_pieces("out.parquet", pieces, n)
+    assert not [*Path().glob("*out.parquet*"), *Path().glob(".*out.parquet*")]
 
 
 @pytest.mark.parametrize("line, message", [
