@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
+from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
@@ -37,8 +38,8 @@ def _paths_of_audit(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet or .feather with a column `target`; .npy with --target. A single column is '
-              'P(y = 1) or its log-odds')
+              '.parquet or .feather with a column `target`; .npy with --target; a folder or a pattern of .parquet '
+              'files. A single column is P(y = 1) or its log-odds')
 
 _EXAMPLE = 'calibnb-example.npz'
 
@@ -73,12 +74,19 @@ def _add_audit(commands):
                        help='print the answer as JSON, with all intervals and noise floors')
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
+    _add_rows(audit)
+    audit.add_argument('--engine', default='local', choices=['local', 'ray'],
+                       help='with ray, read in pieces that are spread over a Ray cluster (default: local)')
     _add_comparisons(audit)
     flags = dict(n_bins='--bins', seed='--seed', tie='--tie', metric='--metric', calibrator='--calibrator',
                  title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
+
+def _add_rows(command):
+    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '
+                         'rows in pieces (default: 2,000,000, or fewer if these have more than 67 million numbers)')
 
 def _add_comparisons(audit):
     audit.add_argument('--calibrator', action='append', default=[], metavar='NAME',
@@ -104,8 +112,9 @@ def _write_example(args):
 def _settle_kind(args):
     "Take the kind of scores from the names in the file."
     from calibnb.evaluate.files import named_kind
-    _check_exists(args.file)
-    kind = named_kind(args.file)
+    several = are_several_files(args.file)
+    if not several: _check_exists(args.file)
+    kind = None if several else named_kind(args.file)
     if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
     setattr(args, kind, True)
 
@@ -121,13 +130,41 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
         _check_root()
-        if not args.to: args.to = str(Path('calibnb-audit')/Path(args.file).stem)
+        if not args.to: args.to = str(Path('calibnb-audit')/re.sub(r'[*?\[\]]', '_', Path(args.file).stem))
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
-    for flag, path in _paths_of_audit(args)[0]: _check_exists(path, flag)
+    _check_rows(args)
+    for flag, path in _paths_of_audit(args)[0]:
+        if flag not in ('file', '--val') or not are_several_files(path): _check_exists(path, flag)
+
+def _check_rows(args):
+    if args.rows_in_memory is not None and args.rows_in_memory < 1:
+        raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
+
+def _is_in_pieces(args):
+    "Return True if the files are read in pieces; raise ValueError for options that need all rows in memory."
+    from calibnb.evaluate.pieces import exceeds_memory
+    paths = [path for path in (args.file, args.val_file) if path]
+    if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
+    for flag, given in {'--shifted': args.shifted, '--metric': args.metric}.items():
+        if not given: continue
+        raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
+                         'or give one file and a larger --rows-in-memory')
+    return True
+
+def _piece_sets(args):
+    "Return the pieces of the predictions, the pieces of the validation predictions (or None), and remarks."
+    from calibnb.evaluate.pieces import piece_sets
+    from calibnb.posthoc import make_calibrator
+    for name in args.calibrator: make_calibrator(name)
+    files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
+    pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
+    if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
+    return pieces, val, []
 
 def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
+    if _is_in_pieces(args): return _piece_sets(args)
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.files import read_sets
     from calibnb.posthoc import make_calibrator
@@ -160,11 +197,13 @@ def _title(args): return args.title or Path(args.file).name
 def _evaluate(preds, val, args):
     "Evaluate predictions with the options of the command line."
     from calibnb.evaluate.audit import evaluate
+    from calibnb.evaluate.pieces import Pieces
+    from calibnb.evaluate.sums import evaluate_pieces
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
-    options = dict(n_bins=args.bins, n_boot=n_boot, seed=args.seed, metrics=args.metric, tie=args.tie)
-    return evaluate(preds, val, args.calibrator or calibrators, **options,
-                    progress=sys.stderr.isatty() and not args.json)
+    options = dict(n_bins=args.bins, seed=args.seed, progress=sys.stderr.isatty() and not args.json, tie=args.tie)
+    if isinstance(preds, Pieces): return evaluate_pieces(preds, val, args.calibrator or calibrators, **options)
+    return evaluate(preds, val, args.calibrator or calibrators, **options, n_boot=n_boot, metrics=args.metric)
 
 def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
     "Return the answer of an audit as paragraphs (text, style); `width` None: lines of any length."
@@ -333,8 +372,10 @@ def _add_apply(commands):
     apply.add_argument('file', help='file of logits or probabilities; labels are not needed')
     _add_kind(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
-                       help='output file: .npz, .npy, .csv, .pt or .safetensors')
+                       help='output file: .npz, .npy, .csv, .parquet, .pt or .safetensors; .parquet or .npy for a '
+                       'file that is read in pieces')
     _add_prevalence(apply)
+    _add_rows(apply)
     _add_plugin(apply)
     flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
     apply.set_defaults(flags=flags, paths=_paths_of_apply)
@@ -396,10 +437,12 @@ def _check_apply(args)->Path:
     "Check the arguments and return the file to write."
     out = Path(args.out)
     if not out.suffix:
-        raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .pt or .safetensors')
+        raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
+                         'or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
-    _check_exists(args.file)
+    _check_rows(args)
+    if not are_several_files(args.file): _check_exists(args.file)
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out
@@ -421,14 +464,36 @@ def _fit_text(calibrator):
 
 def _apply(args):
     out = _check_apply(args)
-    from calibnb.core.predictions import class_probs, quote_names
-    from calibnb.core.reading import naming
+    from calibnb.core.predictions import quote_names
     from calibnb.evaluate.files import class_names, read_columns, write_probs
+    from calibnb.evaluate.pieces import exceeds_memory, read_pieces, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _check_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
-    read = read_columns(args.file, _kind(args), eps, calibrator.class_names_)
+    file = args.file, _kind(args), eps, calibrator.class_names_
+    if exceeds_memory(args.file, args.rows_in_memory):
+        if args.estimate_prevalence:
+            raise ValueError(f'--estimate-prevalence: needs all rows in memory, but {args.file} is read in pieces; '
+                             'give --prevalence, or a larger --rows-in-memory')
+        n, reads = read_pieces(*file)
+        print(f'{args.file}: {n:,} rows are read in pieces')
+        write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)
+        print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
+        return
+    read = read_columns(*file)
+    probs, pred, prevalence = _calibrate(read, calibrator, args)
+    write_probs(out, probs, pred, read.target, read.header, read.words)
+    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',
+          *prevalence, sep='\n')
+    if not calibrator.class_names_ and (names := class_names(read.header)):
+        print(f'calibnb: {args.calibrator} does not name its classes, so the columns of {args.file} were not compared '
+              f'with them and keep their order: {quote_names(names)}', file=sys.stderr)
+
+def _calibrate(read, calibrator, args):
+    "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."
+    from calibnb.core.predictions import class_probs
+    from calibnb.core.reading import naming
     order = _columns_of(read.header, calibrator, args.file)
     with naming(args.file): logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
@@ -436,9 +501,5 @@ def _apply(args):
     if args.prevalence is not None or args.estimate_prevalence:
         probs, pred, prevalence = _at_prevalence(calibrator, probs, args)
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
-    write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',
-          *prevalence, sep='\n')
-    if not calibrator.class_names_ and (names := class_names(read.header)):
-        print(f'calibnb: {args.calibrator} does not name its classes, so the columns of {args.file} were not compared '
-              f'with them and keep their order: {quote_names(names)}', file=sys.stderr)
+    return probs, pred, prevalence
+

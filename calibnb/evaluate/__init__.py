@@ -16,5 +16,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
     'audit': ['evaluate', 'check_sets'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
+    'pieces': ['Pieces', 'piece_sets', 'read_pieces', 'write_pieces'],
+    'sums': ['evaluate_pieces'],
 })
 __getattr__ = _renamed(__getattr__, __name__, AS_GIVEN='UNCALIBRATED', Worth='ShiftResult')

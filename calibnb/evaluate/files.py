@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'READERS', 'WRITERS', 'FileContents', 'column_numbers', 'class_names',
            'advice', 'CsvPlaces', 'unused_columns', 'class_ids', 'binary_names', 'column_order', 'read_file',
-           'named_kind', 'read_predictions', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'read_scored',
-           'read_scores', 'write_npz', 'write_probs']
+           'named_kind', 'read_predictions', 'class_targets', 'read_sets', 'in_order', 'ReadColumns', 'read_columns',
+           'read_scored', 'read_scores', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -398,15 +398,25 @@ def _read_labelled(path, kind, target_path, pos_label=None):
         name = '' if target_path and [*contents.arrays] == [''] else _only(path, contents, TARGET_NAMES)
         labels = contents.arrays[name]
         if name == '' and np.shape(labels)[1:] == (1,): labels = labels[:, 0]
-        given = np.asarray(labels)
-        if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
-        elif contents.columns is not None or pos_label is not None:
-            labels = class_ids(given, name or 'target', header, pos_label, contents.place)
-        target = _to_integers(as_tensor(labels, name or 'target'))
-        if len(header) == 1 and pos_label is None: _check_two_labels(target)
-        names = class_names(header)
-        if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
-        return scores, target, names
+        return scores, *class_targets(labels, name, header, contents.columns is not None, pos_label, contents.place)
+
+def class_targets(
+    labels,     # (N,) labels in a file
+    name,       # of the labels in the file; '' if they have no name
+    header,     # names of the columns of scores
+    is_table,   # True if the labels are a column of a table
+    pos_label,  # the label with y = 1 of a single column, or None
+    place,      # function of a position in `labels` that returns its place in the file
+)->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
+    "Return the class id of each label."
+    given = np.asarray(labels)
+    if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
+    elif is_table or pos_label is not None: labels = class_ids(given, name or 'target', header, pos_label, place)
+    target = _to_integers(as_tensor(labels, name or 'target'))
+    if len(header) == 1 and pos_label is None: _check_two_labels(target)
+    names = class_names(header)
+    if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
+    return target, names
 
 def _check_two_labels(target):
     "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."
@@ -517,13 +527,18 @@ def read_scores(
     return read_scored(path, kind)[0]
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fab96404
-def _write_csv(path, probs, header=(), words=(), **columns):
+def table_of(probs, header=(), words=(), **columns):
+    "Return a DataFrame of probabilities and further columns, as in `write_probs`."
     import pandas as pd
     K = probs.shape[1]
     names = [f'class_{k}' for k in ([1] if K == 1 else range(K))]
     if words: columns = {name: np.array(words, dtype=object)[ids] for name, ids in columns.items()}
     if any(header) and 'prediction' not in header: names = header  # `prediction` holds the predicted class
-    pd.DataFrame(probs, columns=names).assign(**columns).to_csv(path, index=False)
+    return pd.DataFrame(probs, columns=names).assign(**columns)
+
+def _write_csv(path, probs, **columns): table_of(probs, **columns).to_csv(path, index=False)
+
+def _write_parquet(path, probs, **columns): table_of(probs, **columns).to_parquet(path, index=False)
 
 def write_npz(path, **arrays):
     "Write arrays to this path, without the suffix that NumPy would add."
@@ -539,20 +554,20 @@ def _write_pt(path, **arrays): torch.save({k: torch.from_numpy(v) for k, v in ar
 def _write_safetensors(path, **arrays): save_file({k: torch.from_numpy(v) for k, v in arrays.items()}, path)
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #ace0a1c0
-WRITERS = {'.npz': write_npz, '.npy': _write_npy, '.csv': _write_csv, '.pt': _write_pt,
-            '.safetensors': _write_safetensors}
+WRITERS = {'.npz': write_npz, '.npy': _write_npy, '.csv': _write_csv, '.parquet': _write_parquet, '.pt': _write_pt,
+           '.safetensors': _write_safetensors}
 
 def write_probs(
-    path,         # .npz, .npy (only probabilities), .csv, .pt or .safetensors
+    path,         # .npz, .npy (only probabilities), .csv, .parquet, .pt or .safetensors
     probs:Tensor, # (N, K), or (N, 1) of class 1
     pred:Tensor,  # (N,) int64, the predicted classes
     target:Tensor|None=None, # (N,) labels, if known
-    header=(),    # names of the columns of `probs` in a csv file
-    words=(),     # names of the classes, to write predictions and labels as words in a csv file
+    header=(),    # names of the columns of `probs` in a table
+    words=(),     # names of the classes, to write predictions and labels as words in a table
 ):
     "Write `probs`, `prediction` and, if given, `target`, completely or not at all."
     write = pick('file format', Path(path).suffix.lower(), WRITERS)
     arrays = dict(probs=probs.contiguous().numpy(), prediction=pred.numpy())
     if target is not None: arrays['target'] = target.numpy()
-    names = dict(header=header, words=words) if write is _write_csv else {}
+    names = dict(header=header, words=words) if write in (_write_csv, _write_parquet) else {}
     with atomic_write(path) as tmp: write(tmp, **arrays, **names)

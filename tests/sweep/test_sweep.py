@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
+import numpy as np
 import pytest
 from conftest import ROOT, Command, forks, patience, wait_for, write_notebook
 from holding import main_held
@@ -19,6 +20,7 @@ from nbformat.v4 import new_code_cell
 from yours import forget
 
 from calibnb.cli import main
+from calibnb.evaluate import Pieces, evaluate_pieces
 from calibnb.runs.folder import RunFolder, find_runs
 from calibnb.runs import collect, get_run
 from calibnb.sweep import SweepSpec, expand, sweep
@@ -368,13 +370,20 @@ def test_a_sweep_starts_and_ends_ray_unless_it_is_connected(monkeypatch, connect
     assert calls == ([] if connected else ["init", "shutdown"])
 
 
-def test_a_ray_cluster_makes_the_same_table(tmp_path, patient_ray, own):
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_adds_the_same_pieces(tmp_path, patient_ray, own):
     from ray.cluster_utils import Cluster
     cluster, ray = Cluster(), patient_ray
+    logits = np.random.default_rng(0).standard_normal((2000, 3))
+    np.savez(tmp_path/"predictions.npz", logits=logits, target=logits.argmax(1)*(logits[:, 0] < 1))
+    def evaluated(engine):
+        pieces = Pieces(tmp_path/"predictions.npz", "logits", rows=50, engine=engine)  # five tasks
+        return evaluate_pieces(pieces, None, ["vector", "isotonic"], part=900, draws=2).record()
     try:
-        cluster.add_node(num_cpus=2, include_dashboard=False, **free_ports())
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, include_dashboard=False, **free_ports())
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
+        assert evaluated("ray") == evaluated("local")  # bit for bit
     finally:
         ray.shutdown()
         cluster.shutdown()
