@@ -270,7 +270,8 @@ def _piece_notes(pieces, fits, n, seed):
     "Say what was computed from all samples, and what from the part."
     part = f'a random part of {n:,} samples (seed {seed})'
     notes = [f'All {len(pieces):,} samples are measured, in pieces of {pieces.rows:,}; the adaptive ECE and the noise '
-             f'floors come from a histogram of {CELLS:,} confidences. Tests between rows, warnings and figures use {part}.']
+             f'floors come from a histogram of {CELLS:,} confidences. '
+             f'Tests between rows, warnings and figures use {part}.']
     others = [row for row in fits.fitted if row not in fits.in_passes]
     found = [f'on all {len(fits.source):,} samples, in passes: {", ".join(fits.in_passes)}']*bool(fits.in_passes)
     found += [f'on {part}: {", ".join(others)}']*bool(others)
