@@ -22,7 +22,8 @@ from .flags import _check_overwriting
 from ..processes.threads import brief_spins, environment_variables
 from .runs import _add_runs, _runs
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
-from .audit import _add_apply, _add_audit, _apply, _audit
+from .apply import _add_apply, _apply
+from .audit import _add_audit, _audit
 from .predict import _add_predict, _predict
 from .export import _add_export, _export
 from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers

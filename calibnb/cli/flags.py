@@ -87,6 +87,14 @@ def _add_kind(command, required=True):
 
 def _kind(args): return 'probs' if args.probs else 'logits'
 
+def _add_rows(command):
+    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '
+                         'rows in pieces (default: 2,000,000, or fewer if these have more than 67 million numbers)')
+
+def _check_rows(args):
+    if args.rows_in_memory is not None and args.rows_in_memory < 1:
+        raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
+
 # %% ../../nbs/90_cli/01_flags.ipynb #18a13469
 def _add_plugin(command):
     command.add_argument('--plugin', action='append', default=[], metavar='FILE', help='.py file or module that '
