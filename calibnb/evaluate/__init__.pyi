@@ -11,6 +11,7 @@ from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation
 from .audit import evaluate as evaluate
 from .audit import check_sets as check_sets
+from .page import write_page as write_page
 from .shifted import check_shifted as check_shifted
 from .shifted import evaluate_shifted as evaluate_shifted
 from .shifted import Shifted as Shifted

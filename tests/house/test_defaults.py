@@ -686,8 +686,8 @@ ELSEWHERE = {
     "score_maps": {HELPERS: "check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
                        "banded_matrix choose_smoothing gap_index histogram_of_sums mass_edges merged_scores "
-                       "natural_spline platt second_derivatives soft_labels spline_features tangent_point "
-                       "values_with_hit"},
+                       "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
+                       "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts CELLS",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
@@ -719,7 +719,7 @@ ELSEWHERE = {
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
                       "bind_options require renamed_option seed_everything seeded deterministic flush_denormals "
                       "pick_device "
-                      "autocast naming_target atomic_write atomic_folder",
+                      "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
                  "load_plugins user_registered used_code code_is_same add_user registers"},
