@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #a7c10f03
 import argparse
-import sys
 from pathlib import Path
 
 from ..core.reading import are_several_files
@@ -136,8 +135,8 @@ def _apply(args):
     print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',
           *prevalence, sep='\n')
     if not calibrator.class_names_ and (names := class_names(read.header)):
-        print(f'calibnb: {args.calibrator} does not name its classes, so the columns of {args.file} were not compared '
-              f'with them and keep their order: {quote_names(names)}', file=sys.stderr)
+        print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
+              f'and keep their order: {quote_names(names)}')
 
 def _calibrate(read, calibrator, args):
     "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."

@@ -108,9 +108,9 @@ def _write_example(args):
 
 def _settle_kind(args):
     "Take the kind of scores from the names in the file."
-    from calibnb.evaluate.files import named_kind
     several = are_several_files(args.file)
     if not several: _check_exists(args.file)
+    from calibnb.evaluate.files import named_kind
     kind = None if several else named_kind(args.file)
     if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
     setattr(args, kind, True)

@@ -10,6 +10,7 @@ import argparse
 import os
 import re
 import sys
+from ast import literal_eval
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
@@ -71,8 +72,8 @@ _EXAMPLES = '''examples:
 class _Parser(argparse.ArgumentParser):
     "An argument parser whose errors are one line."
     def error(self, message):
-        if unknown := re.match("argument COMMAND: invalid choice: '([^']*)'", message):
-            try: pick('command', unknown[1], self.commands.choices)
+        if unknown := re.match(r"argument COMMAND: invalid choice: (.*) \(choose from", message):
+            try: pick('command', literal_eval(unknown[1]), self.commands.choices)
             except ValueError as e: message = str(e)
         line = _one_line(' '.join(map(str.strip, message.splitlines())))
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)

@@ -181,7 +181,7 @@ def listing(here):
 
 
 GENERAL = [
-    ("", "COMMAND"), ("runn", "'runn'"), ("--nope", "COMMAND"), ("run", "experiments"), ("sweep", "FILE|NAME"),
+    ("runn", "'runn'"), ("--nope", "COMMAND"), ("run", "experiments"), ("sweep", "FILE|NAME"),
     ("audit", "file"), ("apply", "calibrator"), ("download", "DATA"), ("list what", "'what'"),
     ("list data models", "models"), ("collect --nope", "--nope"), ("download cifar11", "cifar11"),
     ("download cifar10 svhn", "svhn"), ("run fine.ipynb --nope", "--nope"),
@@ -254,15 +254,15 @@ AUDIT = [
     ("good.npz --logits --shifted absent.npz", "--shifted: absent.npz is not there"),
     ("good.npz --logits --shifted good.npz", "--shifted: "), ("good.npz --logits --shifted probs.npz", "probs.npz"),
     ("back\\good.npz --logits --shifted good.npz", "samples are in back\\good.npz too"),
-    ("good.npz", "--logits --probs is required"), ("good.npz --logits --probs", "not allowed with"),
+    ("scores.npz", "scores.npz is not there"), ("good.npz --logits --probs", "not allowed with"),
     ("--logits", "file"), ("'' --logits", "file: '', want the name of a file"),
     ("good.npz --logits --val ''", "--val: '', want the name of a file"),
     ("good.npz --logits --no-report --plugin broken.py", "broken.py cannot be imported (NameError"),
-    ("absent.npz --logits", "absent.npz is not there"), ("nothing --logits", "nothing is not there"),
+    ("absent.npz --logits", "absent.npz is not there"), ("nothing --logits", "nothing: no .parquet file is there"),
     ("file --logits", "file format: ''"), ("script.py --logits", "file format: '.py'"),
     *((f"damaged.{s} --logits", f"damaged.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
     *((f"empty.{s} --logits", f"empty.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
-    *((f"folder.{s} --probs", f"folder.{s} is not there") for s in ("npz", "csv", "pt")),
+    *((f"folder.{s} --probs", f"folder.{s}: no .parquet file is there") for s in ("npz", "csv", "pt")),
     ("cut.npz --logits", "cut.npz"), ("words.csv --logits", "column 'a' holds text"),
     ("unnamed.npz --logits", "unnamed.npz"), ("good.npz --probs", "good.npz"), ("probs.npz --logits", "probs.npz"),
     ("disguised.npz --logits", "these are probabilities"),
@@ -434,7 +434,7 @@ def test_a_dry_run_names_the_data_to_download(here, tmp_path, monkeypatch, capfd
 
 
 def test_every_command_that_writes_says_what_it_reads_and_writes():
-    writes = {"--out", "--to", "--copy-to", "--csv", "--parquet"}
+    writes = {"--out", "--to", "--copy-to", "--csv", "--parquet", "--onnx"}
     commands = cli.parser().commands.choices
     writing = {name for name, c in commands.items() if writes & {o for a in c._actions for o in a.option_strings}}
     assert writing == {name for name, c in commands.items() if c.get_default("paths")} >= {"audit", "run", "collect"}

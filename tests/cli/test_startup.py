@@ -53,7 +53,7 @@ BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0),
         ("papers --help", 0), ("predict --help", 0),
         ("list losses", 0), ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
         ("completion csh", 2), ("", 0), ("runn", 2), ("run", 2), ("run x --nope", 2),
-        ("audit x.npz", 2), ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
+        ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
 
 
 @pytest.mark.parametrize("line, code", BARE)
@@ -76,7 +76,8 @@ LOOKED_UP = [
     ("sweep fine.yaml --grid loss", "--grid loss"), ("sweep fine.yaml --workers 0", "--workers: '0'"),
     ("sweep train --grid loss=ce,focall", "did you mean 'focal'"),
     ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"), ("collect --root absent", "--root: absent is no folder"),
-    ("collect", "no trainings in"), ("audit absent.npz --logits", "file: absent.npz is not there"),
+    ("collect", "no trainings in"), ("audit x.npz", "file: x.npz is not there"),
+    ("audit absent.npz --logits", "file: absent.npz is not there"),
     ("audit script.py --logits", "file format: '.py'"), ("audit script.py --logits --eps 3", "--eps: 3"),
     ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors is not there"),
     ("apply script.py x.npz --logits --out o.npz", "file: x.npz is not there"),
@@ -92,7 +93,8 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
 
 
 @pytest.mark.parametrize("typed, offered", [
-    ("calibnb ''", "run sweep collect runs audit apply export predict download list papers completion"),
+    ("calibnb ''", "run sweep collect runs audit apply export predict download list papers notebooks lab "
+                   "completion"),
     ("calibnb a", "audit apply"),
     ("calibnb audit --v", "--val --val-target"),
     ("calibnb sweep x --engine ''", "processes ray slurm"),

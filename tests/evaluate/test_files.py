@@ -24,7 +24,7 @@ from calibnb import cli, metrics
 from calibnb.core import Predictions
 from calibnb.core.reading import first_repeated
 from calibnb.evaluate import UNCALIBRATED, Evaluation, evaluate
-from calibnb.evaluate.files import read_predictions, read_scored, read_scores
+from calibnb.evaluate.files import named_kind, read_predictions, read_scored, read_scores
 from calibnb.notebooks import NotebookError, execute
 from calibnb.runs.folder import find_runs
 from calibnb.posthoc import Calibrator, make_calibrator
@@ -261,10 +261,20 @@ def test_labels_with_probability_zero_are_told(forked_kernels, tmp_path, monkeyp
     assert not out.err
 
 
-def test_what_the_file_holds_must_be_said(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["audit", str(write(tmp_path/"a.npz"))])
-    assert stop.value.code == 2 and "one of the arguments --logits --probs is required" in capsys.readouterr().err
+def test_what_the_file_holds_is_said_by_a_name_or_a_flag(tmp_path, monkeypatch, capsys):
+    "An array or columns called logits or probs, in files whose names can be read at once; nothing is guessed."
+    monkeypatch.chdir(tmp_path)
+    np.savez("scores.npz", scores=LOGITS, target=TARGET)
+    assert cli.main(["audit", "scores.npz"]) == 2
+    assert "scores.npz does not say what it holds; give --logits or --probs" in capsys.readouterr().err
+    names = [f"prob_{k}" for k in range(4)]
+    pd.DataFrame(PROBS.numpy(), columns=names).assign(logit_of=0., y=TARGET.numpy()).to_csv("both.csv", index=False)
+    pd.DataFrame(PROBS.numpy(), columns=names).assign(y=TARGET.numpy()).to_csv("probs.csv", index=False)
+    write(Path("a.npz"))
+    write(Path("a.safetensors"))
+    found = [named_kind(name) for name in ("both.csv", "probs.csv", "a.npz", "a.safetensors")]
+    assert found == [None, "probs", "logits", "logits"]
+    assert cli.main(["audit", "a.npz", "--no-report", "--calibrator", "temperature"]) == 0
 
 
 @pytest.fixture(scope="module")

@@ -285,9 +285,10 @@ BAD = {
     "a number": ((torch.tensor(.5), torch.tensor(1)), r"probs: shape \(\), want \(N, K\)"),
     "integers": ((torch.tensor([[0, 1], [1, 0]]), GOOD[1]), "probs: dtype int64, want floating point"),
     "swapped": ((GOOD[1], GOOD[0]), "probs: dtype int64, want floating point; are target and probs swapped"),
-    "nothing": ((None, GOOD[1]), "probs: object values, want numbers"),
-    "strings": ((GOOD[0], ["cat", "dog"]), "target: .* values, want numbers"),
-    "a record": ((Predictions(GOOD[0].log(), GOOD[1]), GOOD[1]), "probs: Predictions, want numbers .* its .probs"),
+    "nothing": ((None, GOOD[1]), "probs: object values, want a tensor, array or list of numbers"),
+    "strings": ((GOOD[0], ["cat", "dog"]), "target: .* values, want a tensor, array or list of numbers"),
+    "a record": ((Predictions(GOOD[0].log(), GOOD[1]), GOOD[1]),
+                 "probs: Predictions, want a tensor, array or list of numbers; give .probs"),
     "ragged": (([[.5, .5], [1.]], GOOD[1]), "probs: a ragged list"),
 }
 

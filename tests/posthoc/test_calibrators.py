@@ -633,7 +633,7 @@ def test_apply_refuses_what_does_not_match_the_fit(tmp_path, monkeypatch, capsys
     want = Calibrator.load("c.safetensors").transform(LOGITS)
     assert np.allclose(pd.read_csv("o.csv")[["ant", "bee", "cat"]], want, rtol=1e-6)
     assert cli.main("apply nameless.safetensors t.csv --logits --out o.csv".split()) == 0
-    assert "nameless.safetensors does not name its classes" in capsys.readouterr().err
+    assert "nameless.safetensors does not name its classes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("rule", [None, "zeros"])

@@ -98,7 +98,7 @@ def test_data_that_change_while_they_are_read_make_no_run(here, monkeypatch):
         written("x.npz", 1)
         return load(*args, **options)
     monkeypatch.setattr(training, "load_data", load_late)
-    with pytest.raises(ValueError, match="data: the files of npz:x.npz changed after the training"):
+    with pytest.raises(ValueError, match="data: the files of npz:x.npz changed after the run"):
         get_run(config(), progress=False)
     run, = find_runs()
     assert run.state == "failed"
