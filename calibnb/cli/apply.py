@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #a7c10f03
 import argparse
+from fnmatch import fnmatch
 from pathlib import Path
 
 from ..core.reading import are_several_files
@@ -28,6 +29,11 @@ def _add_apply(commands):
     flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
     apply.set_defaults(flags=flags, paths=_paths_of_apply)
     return apply
+
+def _is_among(out, files):
+    "Return True if a path lies in a folder, or matches a pattern."
+    if Path(files).is_dir(): return Path(files).resolve() in out.resolve().parents
+    return fnmatch(str(out.absolute()), str(Path(files).absolute()))
 
 def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', args.file)], [('--out', args.out)]
 
@@ -91,6 +97,8 @@ def _check_apply(args)->Path:
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
     _check_rows(args)
     if not are_several_files(args.file): _check_exists(args.file)
+    elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
+                                                     'are read; name a file in another folder')
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out
@@ -124,6 +132,9 @@ def _apply(args):
         if args.estimate_prevalence:
             raise ValueError(f'--estimate-prevalence: needs all rows in memory, but {args.file} is read in pieces; '
                              'give --prevalence, or a larger --rows-in-memory')
+        if out.suffix.lower() not in ('.parquet', '.npy'):
+            raise ValueError(f'--out: {out}, but {args.file} is read in pieces; want .parquet or .npy, '
+                             'or a larger --rows-in-memory')
         n, reads = read_pieces(*file)
         print(f'{args.file}: {n:,} rows are read in pieces')
         write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)

@@ -115,6 +115,10 @@ def _settle_kind(args):
     if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
     setattr(args, kind, True)
 
+def _folder_name(file)->str:
+    "Return the name of a file without its suffix, or of a folder, without the marks of a pattern."
+    return re.sub(r'[*?\[\]]', '_', Path(os.path.abspath(file)).stem) or 'predictions'
+
 def _check_audit(args):
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
@@ -127,7 +131,7 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
         _check_root()
-        if not args.to: args.to = str(Path('calibnb-audit')/re.sub(r'[*?\[\]]', '_', Path(args.file).stem))
+        if not args.to: args.to = str(Path('calibnb-audit')/_folder_name(args.file))
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
     _check_rows(args)
@@ -217,8 +221,9 @@ def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
 def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     if args.no_report or found.recommended not in found.fitted: return ''
+    plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}',
-                       '--out', 'OUT.npz'])
+                       '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
 
 def _print_answer(found, preds, args):
     "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."
@@ -340,14 +345,21 @@ def _report_without_notebook(found, args, on_shifted)->Path:
     return report
 
 def _code(args)->str:
-    "Return the lines that repeat an audit, on the command line and in Python."
+    "Return the command that repeats an audit and, if it has no further options, lines in Python."
     given = [('--target', args.target_file), ('--val', args.val_file), ('--val-target', args.val_target_file)]
     flags = [part for flag, path in given if path for part in (flag, path)]
-    kind, files = _kind(args), (args.file, args.target_file, args.val_file, args.val_target_file)
-    return '\n'.join([
-        shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags]), '',
-        'from calibnb.evaluate import evaluate', 'from calibnb.evaluate.files import read_sets',
-        f'evaluate(*read_sets({args.file!r}, {kind!r}, {", ".join(map(repr, files[1:]))}))'])
+    options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),
+               ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
+               ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
+    flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
+    named = [('--calibrator', args.calibrator), ('--metric', args.metric), ('--plugin', args.plugin)]
+    flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
+    kind = _kind(args)
+    lines = [shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags])]
+    if are_several_files(args.file) or len(flags) > 2*sum(bool(path) for _, path in given): return lines[0]
+    files = ', '.join(map(repr, (args.target_file, args.val_file, args.val_target_file)))
+    lines += ['', 'from calibnb.evaluate import evaluate', 'from calibnb.evaluate.files import read_sets']
+    return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])
 
 def _copy_audit(folder, to, on_shifted):
     from calibnb.notebooks.pages import copy_notebook

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from calibnb.evaluate.table import (
     UNCALIBRATED, Evaluation, _bias_direction, _changes, _dominated_by_few_samples, _label_order_warning, _name,
-    _name_with_temperature, _nll_words, _residual_miscalibration, miscalibration_p, shows_no_error
+    _name_with_temperature, _nll_words, _residual_miscalibration, _uncapitalised, miscalibration_p, shows_no_error
 )
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
@@ -25,14 +25,18 @@ def _state(found, given, significant):
     "State whether the uncalibrated model is calibrated."
     if not significant: return 'No miscalibration is seen beyond chance'
     ece = found.rows[UNCALIBRATED]['ece']
-    return ' and '.join(_bias_direction(given)) or f'The ECE of {_percent(ece.value)} is more than chance'
+    sentences = _bias_direction(given)
+    if not sentences: return f'The ECE of {_percent(ece.value)} is more than chance'
+    return ' and '.join([sentences[0], *map(_uncapitalised, sentences[1:])])
 
 def _remedy(found, significant):
     "State what the recommended calibrator changes."
     row = found.recommended
     if not found.fitted: return 'no calibrator was fitted'
-    if row == UNCALIBRATED: return 'no calibrator lowers the NLL by more than chance'
+    if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
+    if row == UNCALIBRATED: return f'no calibrator lowers the NLL by more than chance or {found.tie:g} nats'
     start = f'{_name_with_temperature(row, found.fitted[row])} lowers the NLL'
+    if found.rows[UNCALIBRATED]['nll'].value is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
     if not significant: return f'{start} a little'
     before, after = (found.rows[name]['ece'] for name in (UNCALIBRATED, row))
     if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'
@@ -73,7 +77,7 @@ def _passed_over(found, row):
     if lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
     start = f'{_name(lowest)[0].upper()}{_name(lowest)[1:]} has the lowest NLL, {nll[lowest]:.4f}'
     if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']
-    if row == UNCALIBRATED: return [f'{start}, which is no more than chance explains.']
+    if row == UNCALIBRATED: return [f'{start}; the difference is chance, or at most {found.tie:g} nats.']
     order = list(found.rows)
     if order.index(row) < order.index(lowest):
         return [f'{start}; this is a tie (at most {found.tie:g} nats), and {_name(row)} is simpler.']

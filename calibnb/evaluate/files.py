@@ -318,14 +318,16 @@ _KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
 
 def named_kind(path)->str|None: # 'logits' or 'probs'; None if the names do not decide
     "Return the kind of scores that the names of the arrays or columns in a file announce, e.g. `logits` or prob_0."
-    names = [*map(_plain, _names_in(Path(path)))]
+    with naming(path, failed=f'cannot be read as {file_format(path)[1:]}'):
+        names = [*map(_plain, _names_in(Path(path)))]
     found = [kind for kind, pattern in _KINDS.items() if any(map(pattern.fullmatch, names))]
     return found[0] if len(found) == 1 else None
 
 def _names_in(path):
     "Return the names of arrays or columns without reading their values."
     suffix = file_format(path)
-    if suffix == '.npz': return np.load(path, allow_pickle=False).files
+    if suffix == '.npz':
+        with np.load(path, allow_pickle=False) as file: return file.files
     if suffix == '.safetensors':
         with safe_open(path, 'pt') as file: return [*file.keys()]
     if suffix.startswith('.csv'):

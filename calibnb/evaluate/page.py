@@ -22,8 +22,10 @@ from ..metrics.intervals import proportion_interval
 BINNINGS = 10, 15, 30  # numbers of bins that the diagram can be switched between
 _SAMPLES = 8           # samples named for each bin
 
-def _diagram(scored, n_bins):
-    "Return the bins of a diagram as lists: number, share of hits with interval, mean confidence, rows of the file."
+def _diagram(scored, n_bins, known):
+    """Return the bins of a diagram: number, share of hits with interval, mean confidence, rows of the file.
+
+    The rows are left out unless they are `known`, as the rows of a random part are not."""
     conf, hit = scored.pairs
     table, ids = width_bins(conf, hit, n_bins), bin_ids(conf, n_bins).long()
     lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round(), table.count)
@@ -33,9 +35,10 @@ def _diagram(scored, n_bins):
         if not n: continue
         inside = (ids == i).nonzero()[:, 0]
         misses = inside[~hit[inside]]
-        bins.append(dict(
+        rows = dict(rows=inside[:_SAMPLES].tolist(), misses=misses[:_SAMPLES].tolist()) if known else {}
+        bins.append(rows | dict(
             lo=_short(table.lo[i]), hi=_short(table.hi[i]), n=n, acc=_short(table.acc[i]), conf=_short(table.conf[i]),
-            low=_short(lo[i]), high=_short(hi[i]), rows=inside[:_SAMPLES].tolist(), misses=misses[:_SAMPLES].tolist()))
+            low=_short(lo[i]), high=_short(hi[i])))
     return bins
 
 def _short(number): return round(float(number), 5)
@@ -51,9 +54,10 @@ def _dots(found):
 def page_data(found:Evaluation)->dict:
     "Return the numbers that the page draws."
     rows = dict.fromkeys([UNCALIBRATED, found.recommended])
-    diagrams = {row: {str(M): _diagram(found.scored[row], M) for M in BINNINGS} for row in rows}
+    known = len(found.scored[UNCALIBRATED]) == found.rows[UNCALIBRATED]['ece'].n
+    diagrams = {row: {str(M): _diagram(found.scored[row], M, known) for M in BINNINGS} for row in rows}
     n_bins = found.scored[UNCALIBRATED].n_bins
-    return dict(diagrams=diagrams, bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
+    return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
                 binary=found.scored[UNCALIBRATED].binary)
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #85403086
@@ -64,6 +68,8 @@ def _tiles(found, command):
     low, high = (100*end for end in ece.interval)
     gained = None if nll is None or after['nll'].value is None else nll - after['nll'].value
     if row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
+    elif not found.fitted: use = 'no calibrator was fitted'
+    elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
     else: use = 'leave the probabilities as they are'
     return [
         ('ECE', f'{100*ece.value:.2f} %',
@@ -74,11 +80,11 @@ def _tiles(found, command):
          'The mean ECE of a perfectly calibrated model on as many samples with the same confidences. An ECE near this '
          'number is no evidence of miscalibration.'),
         ('NLL', f'{-gained:+.4f}'.replace('-', '−') if gained else _nll_words(before['nll']),
-         f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if gained else 'unchanged',
+         f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if row != UNCALIBRATED else 'unchanged',
          'Negative log-likelihood in nats: the mean of −log p(label). It rewards accurate and calibrated '
          'probabilities; calibrators are compared by it.'),
         ('what to do', use[0].upper() + use[1:], command, 'The calibrator with the lowest NLL on samples that it was '
-         f'not fitted on. NLLs within {found.tie:g} nats are ties, and the simplest calibrator wins.'),
+         f'not fitted on. NLLs within {found.tie:g} nats are ties: of these, the simplest whose ECE could be chance.'),
     ]
 
 def _tile(title, large, small, meaning):
@@ -175,7 +181,7 @@ a { color: var(--blue); }
 _SCRIPT = '''
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
-const rows = Object.keys(data.diagrams);
+const rows = data.order;
 const state = {row: rows[0], bins: data.bins, measure: 'nll'};
 const hits = data.binary ? 'frequency of y = 1' : 'accuracy', confidence = data.binary ? 'P(y = 1)' : 'confidence';
 const percent = (v, digits = 1) => (100*v).toFixed(digits) + ' %';
@@ -209,7 +215,7 @@ function buttons(id, groups) {
 function describe(bin) {
   const box = document.getElementById('bin');
   if (!bin) { box.replaceChildren(element('p', 'Point at a bar, or tap it, to see its samples.')); return; }
-  const names = (list, n) => list.length ? list.join(', ') + (n > list.length ? ', …' : '') : 'none';
+  const names = (list, n) => list?.length ? list.join(', ') + (n > list.length ? ', …' : '') : 'none';
   const facts = {
     'bin': `${bin.lo.toFixed(3)} to ${bin.hi.toFixed(3)}`, 'samples': bin.n.toLocaleString('en'),
     [hits]: `${percent(bin.acc)} (95 % interval ${percent(bin.low)} to ${percent(bin.high)})`,
@@ -217,6 +223,7 @@ function describe(bin) {
     'gap': `${(100*(bin.acc - bin.conf)).toFixed(1).replace('-', '−')} points`,
     'rows, from 0': names(bin.rows, bin.n), [data.binary ? 'rows with y = 0' : 'misclassified rows']:
       names(bin.misses, Math.round(bin.n*(1 - bin.acc)))};
+  if (!bin.rows) for (const name of Object.keys(facts).slice(5)) delete facts[name];
   const list = document.createElement('dl');
   for (const [name, text] of Object.entries(facts)) list.append(element('dt', name), element('dd', text));
   box.replaceChildren(list);
@@ -255,7 +262,7 @@ function diagram() {
 function dots() {
   const width = Math.max(300, document.getElementById('dots').clientWidth), line = 40, key = state.measure;
   const all = data.dots.filter(d => d[key] !== null), ends = all.flatMap(d => [d[key], ...(d[key + '_range'] ?? [])]);
-  if (key === 'ece') ends.push(0);
+  if (key === 'ece') ends.push(0, ...all.map(d => d.chance));
   const least = Math.min(...ends), room = (Math.max(...ends) - least) || 1,
     x = v => 8 + (width - 16)*(v - least)/room;
   const svg = canvas('dots', width, line*all.length + 4, `${key.toUpperCase()} of each calibrator`);
@@ -283,8 +290,9 @@ const table = document.getElementById('table'), body = table.tBodies[0], first =
 table.tHead.querySelectorAll('button').forEach((button, column) => button.addEventListener('click', () => {
   const down = button.dataset.order === 'up';
   button.dataset.order = down ? 'down' : 'up';
-  const value = row => Number(row.cells[column].dataset.value);
-  const sorted = column ? [...first].sort((a, b) => value(a) - value(b)) : [...first];
+  const value = row => { const v = Number(row.cells[column].dataset.value); return isNaN(v) ? Infinity : v; };
+  const compare = (a, b) => { const x = value(a), y = value(b); return x < y ? -1 : x > y ? 1 : 0; };
+  const sorted = column ? [...first].sort(compare) : [...first];
   body.replaceChildren(...(down ? sorted.reverse() : sorted));
 }));
 addEventListener('resize', dots);
@@ -332,11 +340,11 @@ def write_page(
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
     hashed = b64encode(sha256(_SCRIPT.encode()).digest()).decode()
-    given, notes = found.scored[UNCALIBRATED], remarks(found)
+    given, notes, n = found.scored[UNCALIBRATED], remarks(found), found.rows[UNCALIBRATED]['ece'].n
     form = 'one column, P(y = 1)' if given.binary else f'{given.num_classes} classes'
     listed = ''.join(f'<li>{html_text(note)}</li>' for note in notes)
     page = _PAGE.format(
-        policy=f"'sha256-{hashed}'", title=html_text(title), sizes=f'{len(given):,} samples, {form}', style=_STYLE,
+        policy=f"'sha256-{hashed}'", title=html_text(title), sizes=f'{n:,} samples, {form}', style=_STYLE,
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', code=html_text(code), data=data,

@@ -81,7 +81,7 @@ class ParquetColumns:
     """Columns of one or several parquet files. Attributes: `groups`, the path, index and number of rows of each row
     group, and the names of the `columns`, '' around names removed."""
     def __init__(self, paths):
-        self.groups, self.columns = [], None
+        self.groups, self.columns = [], []
         for path in paths:
             with naming(path, failed='cannot be read as parquet'): metadata = _parquet().read_metadata(path)
             with naming(path):
@@ -90,7 +90,7 @@ class ParquetColumns:
             self.groups += [(str(path), i, metadata.row_group(i).num_rows) for i in range(metadata.num_row_groups)]
 
     def _check_columns(self, names, first):
-        if self.columns is None: self.columns = names
+        if not self.columns: self.columns = names
         if sorted(names) == sorted(self.columns): return
         raise ValueError(f'has the columns {quote_names(names)}, want {quote_names(self.columns)} as in {first}')
 
@@ -178,6 +178,7 @@ def _stored_shape(path):
         metadata = _parquet().read_metadata(path)
         return metadata.num_rows, metadata.num_columns
     arrays = dict(a=StoredArray(path)) if suffix == '.npy' else npz_arrays(path)
+    if any(len(array.shape) > 2 for array in arrays.values()): raise ValueError('has more than two dimensions')
     return max((len(array), int(np.prod(array.shape[1:]))) for array in arrays.values())
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #4d272678
@@ -208,7 +209,8 @@ def _sum_block(pieces, f, threads, first, last):
 def _here(pieces, f, blocks): return (_sum_block(pieces, f, torch.get_num_threads(), *block) for block in blocks)
 
 def _on_ray(pieces, f, blocks):
-    import ray
+    try: import ray
+    except ImportError: raise ValueError("engine: ray is not installed; pip install 'calibnb[ray]'") from None
     if not ray.is_initialized(): ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
     task, shared = ray.remote(num_cpus=1)(_sum_block), (ray.put(pieces), ray.put(f))
     waiting = [task.remote(*shared, torch.get_num_threads(), *block) for block in blocks]
@@ -367,6 +369,9 @@ def _score_columns(path, kind):
     with naming(path): arrays, header = _stored(path, kind)
     name = '' if '' in arrays else _only(path, FileContents(arrays), (kind,))
     scores = arrays[name]
+    if len(getattr(scores, 'shape', ())) > 2:
+        raise ValueError(f'file: {path} has shape {scores.shape}, want (N, K) to read it in pieces; '
+                         'give a larger --rows-in-memory')
     if header is None: header = ['']*int(np.prod(scores.shape[1:]))
     if not len(scores) or not header: raise ValueError(f'file: {path} has no classes or no samples')
     return scores, arrays, header
@@ -380,7 +385,8 @@ def _stored(path, kind, labels=False):
         if labels: return targets, None
         first = _table(next(table.pieces(0, len(table), 1000)), 'row {}'.format)
         _check_table(first, kind)
-        return {'': table.of([plain[name] for name in first.columns])} | targets, first.columns
+        classes = first.columns or []
+        return {'': table.of([plain[name] for name in classes])} | targets, classes
     suffix = pick('file format', file_format(path), _FORMATS)
     return (npz_arrays(path) if suffix == '.npz' else {'': StoredArray(path)}), None
 

@@ -6,6 +6,7 @@
 __all__ = ['CELLS', 'ConfidenceSums', 'ScoreSums', 'evaluate_pieces']
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #b2566004
+import math
 import warnings
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -196,7 +197,9 @@ class _PieceFits:
             if not is_sum(fitted): return fitted
             def total(f): return self.source.total(partial(_of_logits, f=f, seed=self.seed, fold=fold))
             n = len(self.source) if fold is None else self.sizes[fold]
-            return fit_in_passes(fitted, total, n, (part.logits, part.target))
+            fitted = fit_in_passes(fitted, total, n, (part.logits, part.target))
+            fitted.fitted_on_ = fitted.fitted_on_ | dict(samples=n)  # fingerprint and prior_ are those of the part
+            return fitted
         judges, for_use = [fit(part, fold) for fold, part in enumerate(self.folds or ())][::-1], fit(self.sample)
         self.fitted[name], self.judges[name] = for_use, judges or [for_use]
         if is_sum(for_use): self.in_passes.append(name)
@@ -225,6 +228,7 @@ def evaluate_pieces(
     the values in memory; ada_ece and the noise floors come from a histogram, see `ConfidenceSums`. A note says which
     calibrators are fitted to all samples. Raises ValueError for bad options, and for sets that do not fit together."""
     for M in (n_bins, *more_bins): check_bins(M)
+    if not 0 <= tie < math.inf: raise ValueError(f'tie: {tie}, want a number of nats, 0 or more')
     check_positive(part=part)
     more_bins, source = [M for M in more_bins if M != n_bins], pieces if val is None else val
     sample, rows = source.part(part, seed)
@@ -263,7 +267,11 @@ def _scored_part(judged, second, fits, n_bins):
     return Scored.joined([Scored.of(judged[rows], fit, n_bins) for rows, fit in zip(folds, fits)], torch.cat(folds))
 
 def _check_val(pieces, val, judged, sample):
-    judged.check_comparable(sample, 'val')
+    try: judged.check_comparable(sample, 'val')
+    except ValueError as e:
+        if 'permuted' not in str(e): raise
+        raise ValueError(f'val: {val.path} has its class columns in another order than {pieces.path}; '
+                         'write them in the same order') from None
     if pieces.path == val.path: raise ValueError(f'val: {val.path} holds the predictions to judge; leave val out')
 
 def _piece_notes(pieces, fits, n, seed):

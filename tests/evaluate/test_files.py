@@ -275,6 +275,9 @@ def test_what_the_file_holds_is_said_by_a_name_or_a_flag(tmp_path, monkeypatch, 
     found = [named_kind(name) for name in ("both.csv", "probs.csv", "a.npz", "a.safetensors")]
     assert found == [None, "probs", "logits", "logits"]
     assert cli.main(["audit", "a.npz", "--no-report", "--calibrator", "temperature"]) == 0
+    Path("cut.npz").write_bytes(Path("a.npz").read_bytes()[:200])
+    assert cli.main(["audit", "cut.npz"]) == 2
+    assert "cut.npz" in (err := capsys.readouterr().err) and err.count("\n") == 1
 
 
 @pytest.fixture(scope="module")

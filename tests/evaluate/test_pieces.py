@@ -78,6 +78,9 @@ def test_apply_writes_the_same_probabilities_in_pieces():
     pd.testing.assert_frame_equal(pd.read_parquet("pieces.parquet"), pd.read_parquet("memory.parquet"), rtol=1e-12)
     assert cli.main(["apply", "t.safetensors", "parts", "--logits", "--out", "out.npy"]) == 0
     np.testing.assert_allclose(np.load("out.npy"), pd.read_parquet("memory.parquet")[WORDS], rtol=1e-12)
+    np.savez("maps.npz", logits=LOGITS[:320].reshape(20, 3, 4, 4))  # is not read in pieces
+    assert cli.main("apply t.safetensors maps.npz --logits --out maps_out.npz --rows-in-memory 2".split()) == 0
+    assert np.load("maps_out.npz")["probs"].shape == (320, 3)
 
 
 BAD = {
@@ -122,7 +125,10 @@ def test_an_error_in_a_late_piece_leaves_no_output():
     ("audit parts --logits --val parts --no-report", "val: parts holds the predictions to judge; leave val out"),
     ("audit small.npz --logits --rows-in-memory 9", "small.npz"),
     ("audit probs.npz --logits --rows-in-memory 9 --no-report", "these are probabilities"),
-    ("apply t.safetensors parts --logits --out out.csv", "file format: '.csv'"),
+    ("apply t.safetensors parts --logits --out out.csv", "--out: out.csv, but parts is read in pieces"),
+    ("apply t.safetensors parts --logits --out parts/1.parquet", "parts/1.parquet would be one of the files of parts"),
+    ("apply t.safetensors parts/*.parquet --logits --out parts/9.parquet", "would be one of the files of parts/*"),
+    ("audit parts --logits --no-report --tie nan", "--tie: nan, want a number of nats"),
     ("audit all.csv --logits --engine ray", "file format: '.csv'")])
 def test_options_that_pieces_do_not_take(line, message, capsys):
     np.savez("probs.npz", logits=np.full((50, 2), .5), target=TARGET[:50].clip(0, 1))
