@@ -174,7 +174,8 @@ pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overfl
 a { color: var(--blue); }
 @media print { body { max-width: none; padding: 0; } .switches, summary, details { display: none; } .tile, svg,
   pre { break-inside: avoid; }
-  .wide { overflow: visible; } table { font-size: .62rem; } .tiles { grid-template-columns: repeat(4, 1fr); } }
+  .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
+  #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
 '''
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #0653f481
