@@ -1024,6 +1024,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'calibnb/evaluate/ranking.py'),
                                           'calibnb.evaluate.ranking.as_good_as_best': ( '40_evaluate/ranking.html#as_good_as_best',
                                                                                         'calibnb/evaluate/ranking.py'),
+                                          'calibnb.evaluate.ranking.check_tie': ( '40_evaluate/ranking.html#check_tie',
+                                                                                  'calibnb/evaluate/ranking.py'),
                                           'calibnb.evaluate.ranking.signed_residuals': ( '40_evaluate/ranking.html#signed_residuals',
                                                                                          'calibnb/evaluate/ranking.py')},
             'calibnb.evaluate.resampled': { 'calibnb.evaluate.resampled.resampled_errors': ( '40_evaluate/resampled.html#resampled_errors',

@@ -6,7 +6,6 @@
 __all__ = ['CrossFits', 'warning_texts', 'check_sets', 'check_metrics', 'evaluate']
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #dd7a9358
-import math
 import warnings
 from functools import partial
 from itertools import accumulate
@@ -28,7 +27,7 @@ from calibnb.posthoc import (
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
 from .table import _columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
-from .ranking import as_good_as_best
+from .ranking import as_good_as_best, check_tie
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
 class CrossFits:
@@ -240,7 +239,7 @@ def evaluate(
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
     `top_label_ece` refers to the predictions. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
-    if not 0 <= tie < math.inf: raise ValueError(f'tie: {tie}, want a number of nats, 0 or more')
+    check_tie(tie)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])

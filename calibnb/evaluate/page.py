@@ -15,7 +15,7 @@ from ..core.atomic import atomic_write
 from ..core.text import html_text
 from .answer import remarks, verdict
 from .table import UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
-from ..metrics.bins import bin_ids, width_bins
+from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #b2175a2e
@@ -27,7 +27,7 @@ def _diagram(scored, n_bins, known):
 
     The rows are left out unless they are `known`, as the rows of a random part are not."""
     conf, hit = scored.pairs
-    table, ids = width_bins(conf, hit, n_bins), bin_ids(conf, n_bins).long()
+    table, ids = scored.bins(n_bins), bin_ids(conf, n_bins).long()
     lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round(), table.count)
     bins = []
     for i in range(n_bins):

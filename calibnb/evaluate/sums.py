@@ -6,7 +6,6 @@
 __all__ = ['CELLS', 'ConfidenceSums', 'ScoreSums', 'evaluate_pieces']
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #b2566004
-import math
 import warnings
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -31,7 +30,7 @@ from ..posthoc.passes import fit_in_passes, is_sum
 from .floors import ConfidenceHistogram
 from .measures import Scored, _binned, _classwise, _high
 from .table import SAME_NLL, UNCALIBRATED, Evaluation
-from .ranking import as_good_as_best
+from .ranking import as_good_as_best, check_tie
 from .audit import _chosen, _on_top, _source_notes, warning_texts
 from .pieces import Pieces, added, in_second_fold, row_hashes
 
@@ -228,7 +227,7 @@ def evaluate_pieces(
     the values in memory; ada_ece and the noise floors come from a histogram, see `ConfidenceSums`. A note says which
     calibrators are fitted to all samples. Raises ValueError for bad options, and for sets that do not fit together."""
     for M in (n_bins, *more_bins): check_bins(M)
-    if not 0 <= tie < math.inf: raise ValueError(f'tie: {tie}, want a number of nats, 0 or more')
+    check_tie(tie)
     check_positive(part=part)
     more_bins, source = [M for M in more_bins if M != n_bins], pieces if val is None else val
     sample, rows = source.part(part, seed)
