@@ -32,7 +32,10 @@ def _print_run(folder, copy_to, start):
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
-    print(f'{describe(folder)}\n  took      {time.time() - start:.1f} s\n', flush=True)
+    lines = [describe(folder), f'  took      {time.time() - start:.1f} s']
+    name = f'{folder.path.parent.name}/{folder.path.name}'
+    if folder.result.findings: lines.append(f'  next      calibnb show {name} --findings')
+    print('\n'.join(lines), end='\n\n', flush=True)
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
 def _add_run(commands):
@@ -129,8 +132,8 @@ def _sweep(args):
     if args.dry_run:
         _print_plan(table, [job.config for job in jobs])
         return 0
-    _print_ends(table, time.time() - start)
-    return int(not table.state.isin(['done', 'done before']).all())
+    _print_ends(table, time.time() - start, jobs)
+    return int(not table.state.isin(_DONE).all())
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
 def _data_of(config):
@@ -159,20 +162,42 @@ def _hours_text(configs):
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
-def _print_ends(table, seconds):
-    "Print the table of a sweep, then each distinct reason for a failure on one line."
+_MOST_JOBS = 30  # a longer table shows only the runs that are not done
+
+def _print_ends(table, seconds, jobs=()):
+    """Print the runs of a sweep, the means over seeds, each distinct reason for a failure, and the next command."""
     wrong = table[table.reason != '']
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
     numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
     if len(numbers) > 1:
         shown['why'] = table.reason.map(numbers).fillna('')
-    print(shown.to_string(index=False))
+    if len(shown) > _MOST_JOBS: shown = shown[~shown.state.isin(_DONE)]
+    if len(shown): print(shown.to_string(index=False))
+    if jobs: _print_means(table, jobs)
     for reason, rows in wrong.groupby('reason', sort=False):
         more = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
         number = f'{numbers[reason]} ' if len(numbers) > 1 else ''
         print(f'{number}{rows.state.iloc[0]}  {rows.job.iloc[0]}{more}: {reason}')
     counts = ', '.join(f'{n} {state}' for state, n in table.state.value_counts().items())
     print(f'{counts}, {seconds:.1f} s')
+    if jobs: print('\n'.join(_next_commands(table)))
+
+_DONE = 'done', 'done before'
+
+def _print_means(table, jobs):
+    "Print mean and standard deviation over seeds of each setting, if all jobs are trainings."
+    from calibnb.runs.folder import RunFolder, runs_root
+    from calibnb.runs.tables import seed_means
+    done = table[table.state.isin(_DONE)]
+    if done.empty or any(isinstance(job.config, tuple) for job in jobs): return
+    print(f'\n{seed_means([RunFolder(runs_root()/run) for run in done.run]).to_string(index=False)}\n')
+
+def _next_commands(table):
+    "Name the commands that show a failure, and the runs of each experiment."
+    failed = table[(table.state == 'failed') & (table.run != '')]
+    why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []
+    experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
+    return why + [f'all runs: calibnb runs {name}' for name in experiments]
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347
 _SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll')

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'EQUIVALENT', 'OPEN', 'WRONG', 'FOLDER_VARIABLE', 'show_markdown',
-           'save_with_palette', 'effect_text', 'findings_table', 'count_verdicts', 'Experiment']
+           'save_with_palette', 'effect_text', 'short_effect', 'findings_frame', 'findings_table', 'count_verdicts',
+           'main_findings', 'Experiment']
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #4ac5e574
 import os
@@ -17,9 +18,12 @@ import numpy as np
 from ..core.atomic import atomic_write
 from ..core.content import noted_inputs
 from ..core.plugins import used_code
+from ..core.reading import brief
 from ..core.runtime import seed_everything
 from ..core.text import escaped_style, markdown_text
-from ..runs.folder import Result, RunFolder, error_details, failure, run_path, write_json
+from calibnb.runs.folder import (
+    Effect, Finding, Result, RunFolder, error_details, failure, run_path, write_json
+)
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #26b3969f
 def show_markdown(
@@ -78,8 +82,6 @@ EQUIVALENT, OPEN = 'equivalent', 'open'
 WRONG = 'wrong as printed'  # for a false identity of a paper
 _COLOURS = {  # dark enough for text on white
     HOLDS: '#00734f', HOLDS_BUT_SMALL: '#00734f', CONTRADICTED: '#b34700', WRONG: '#b34700', EQUIVALENT: '#005b8e'}
-_COLUMNS = {'id': 'id', 'claim': 'claim', 'kind': 'kind', 'verdict': 'verdict', 'effect': 'margin', 'ours': 'ours',
-            'paper': 'paper', 'decided_by': 'shown by'}
 
 def effect_text(effect)->str:
     "Format margin, interval, smallest effect of interest, detectable effect, p-value, seeds, samples and floor."
@@ -97,12 +99,31 @@ def effect_text(effect)->str:
     note = f'; {effect.note}' if effect.note else ''
     return f'{effect.value:+.3g}{unit}{interval}; {sizes}; {", ".join(chance)}{note}'
 
-def findings_table(findings):
-    "Return findings as a styled table with coloured verdicts."
+def short_effect(effect)->str:
+    "Format the margin of a claim with its interval: '+1.2 points (0.4 to 2.0)'."
+    if effect is None or effect.value is None: return '–'
+    unit = f' {effect.unit}' if effect.unit else ''
+    interval = ' ({:.3g} to {:.3g})'.format(*effect.interval) if effect.interval else ''
+    return f'{effect.value:+.3g}{unit}{interval}'
+
+def findings_frame(findings):
+    "Return findings as a DataFrame with every number of each margin; `findings.csv` of a run has these columns."
     import pandas as pd
-    rows = [{title: getattr(f, name) for name, title in _COLUMNS.items()} for f in findings]
-    for row, finding in zip(rows, findings): row['margin'] = effect_text(finding.effect)
-    frame = pd.DataFrame(rows, columns=list(_COLUMNS.values()))
+    columns = [name for name in Finding.model_fields if name != 'effect']
+    numbers = [name for name in Effect.model_fields if name != 'interval']
+    rows = []
+    for finding in findings:
+        low, high = getattr(finding.effect, 'interval', None) or (None, None)
+        effect = {name: getattr(finding.effect, name, None) for name in numbers}
+        rows.append({name: getattr(finding, name) for name in columns} | effect | dict(low=low, high=high))
+    return pd.DataFrame(rows, columns=[*columns, *numbers, 'low', 'high'])
+
+def findings_table(findings):
+    "Return findings as a styled table of six columns with coloured verdicts; long texts are shortened."
+    import pandas as pd
+    rows = [{'claim': f'{f.claim}\n{f.id or f.kind}', 'verdict': f.verdict, 'margin': short_effect(f.effect),
+             'ours': brief(f.ours, 120), 'paper': brief(f.paper, 120), 'shown by': f.decided_by} for f in findings]
+    frame = pd.DataFrame(rows, columns=['claim', 'verdict', 'margin', 'ours', 'paper', 'shown by'])
     def style(verdict): return f'color: {_COLOURS.get(verdict, "#595959")}; font-weight: bold'
     return (escaped_style(frame).hide(axis='index').map(style, subset=['verdict'])
             .set_properties(**{'text-align': 'left', 'white-space': 'normal', 'vertical-align': 'top'})
@@ -112,6 +133,18 @@ def count_verdicts(findings)->dict:
     "Return {'paper: holds': number, ...}, the counts of findings by kind and verdict; claims of papers come first."
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
+
+def main_findings(
+    findings:list,
+    most:int=3,
+)->list:
+    """Return at most `most` findings, those that matter most.
+
+    Decided claims of papers come first, the largest margin first in units of the smallest effect of interest. Then come
+    our own observations, contradicted ones first. Open claims and identities are left out."""
+    def size(f): return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
+    def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict != CONTRADICTED, -size(f)
+    return sorted((f for f in findings if f.kind != 'identity' and f.verdict != OPEN), key=rank)[:most]
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #3ad928ab
 def _watch_cells(folder, owner):
@@ -185,10 +218,14 @@ class Experiment:
         self.findings([])
         raise SystemExit(0)  # papermill and Jupyter stop here without an error
 
-    def findings(self, findings:list):
-        "Show and save the table of findings, and end the run as done if this notebook began the run."
+    def findings(self, findings:list, metrics:dict={}):
+        """Show and save the table of findings, and end the run as done if this notebook began the run.
+
+        `metrics` has the measures of a training: what was measured -> name -> Measure."""
         from IPython.display import display
-        self.folder.record(Result(metrics={}, findings=findings))
+        self.folder.record(Result(metrics=metrics, findings=findings))
+        if findings:
+            with atomic_write(self.folder/'findings.csv') as tmp: findings_frame(findings).to_csv(tmp, index=False)
         used = {name: found for name, found in dict(plugins=used_code(), inputs=noted_inputs()).items() if found}
         if used: write_json(self.folder/'run.json', self.folder.info | used)
         if self.owner:

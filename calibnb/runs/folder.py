@@ -182,6 +182,8 @@ def _provenance():
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')
 
 # %% ../../nbs/70_runs/01_folder.ipynb #780a4dfa
+_INTERRUPTED = 'interrupted', 'Stopped'  # beginnings of the reason after Ctrl-C and SIGTERM
+
 class RunFolder:
     """One run on disk: its path, lock and state, and the methods that change the run.
 
@@ -241,8 +243,12 @@ class RunFolder:
 
     @property
     def state(self)->str:
-        "The state: 'absent', 'running', 'died' (status.json says running, but the lock is free), 'failed' or 'done'."
-        state = self.status.get('state', 'absent')
+        """The state: 'absent', 'running', 'died', 'interrupted', 'failed' or 'done'.
+
+        A run has died if status.json says running, but the lock is free; Ctrl-C and SIGTERM interrupt a run."""
+        status = self.status
+        state = status.get('state', 'absent')
+        if state == 'failed' and str(status.get('reason')).startswith(_INTERRUPTED): return 'interrupted'
         if state == 'done' and not self.result: return 'failed'
         if state == 'running' and not self.is_locked(): return 'died'
         return state
@@ -250,7 +256,7 @@ class RunFolder:
     def begin(self, kind:str, settings:dict, **more):
         "Remove the output of an older attempt, then write the state 'running'."
         self.path.mkdir(parents=True, exist_ok=True)
-        for file in 'result.json', 'notebook.ipynb': (self/file).unlink(missing_ok=True)
+        for file in 'result.json', 'findings.csv', 'notebook.ipynb': (self/file).unlink(missing_ok=True)
         for folder in 'figures', 'tables', 'files': shutil.rmtree(self/folder, ignore_errors=True)
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True

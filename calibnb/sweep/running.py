@@ -38,7 +38,7 @@ def _failures_recorded(folders):
     except BaseException as e:
         for folder, earlier in zip(folders, before):
             begun = folder.status != earlier
-            if begun and folder.state in ('died', 'failed'): _record_failure(folder, e)
+            if begun and folder.state in ('died', 'failed', 'interrupted'): _record_failure(folder, e)
         raise
 
 # %% ../../nbs/85_sweep/03_running.ipynb #9fcd05da

@@ -115,7 +115,7 @@ def notebook(path, *sources, parameters="seed: int = 0\ndata: str = 'npz:x.npz'"
 def runs_made(capsys, *line):
     "True for each run that a command has executed, False for those that were done before."
     assert main(["run", *line]) == 0
-    return ["not executed again" not in text for text in capsys.readouterr().out.split("\n") if "  seed " in text]
+    return ["reused from" not in text for text in capsys.readouterr().out.split("\n") if "  seed " in text]
 
 
 @pytest.mark.parametrize("change", CHANGES)

@@ -922,7 +922,7 @@ def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
         assert process.exitcode == 143
     finally:
         process.kill()
-    assert folder.state == "failed" and "SIGTERM; the state is saved" in folder.status["reason"]
+    assert folder.state == "interrupted" and "SIGTERM; the state is saved" in folder.status["reason"]
     state = saved_state(folder)
     assert len(state["own"]) == 2 and (state["step"] or state["history"])
 
