@@ -22,10 +22,11 @@ clusters = ["ray", "submitit"]
 board = ["tensorboard"]
 tables = ["pyarrow>=14.0.1"]  # parquet and feather
 onnx = ["onnx", "onnxruntime", "onnxscript"]
+recipes = ["transformers", "accelerate", "lightning", "mlflow-skinny>=3"]  # executed recipes of the how-to
 site = ["mkdocs-material", "mkdocs-jupyter", "beautifulsoup4", "latex2mathml"]
 tools = ["pytest", "pytest-xdist", "hypothesis", "nbstripout", "nbconvert", "ruff", "basedpyright", "playwright",
          "build", "twine", "setuptools>=64"]
-dev = notebooks + nbdev + oracles + clusters + board + tables + onnx + site + tools
+dev = notebooks + nbdev + oracles + clusters + board + tables + onnx + recipes + site + tools
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 # what calibnb.core.resources finds; the votes of CIFAR-10H (*.votes.npz) have another licence and stay here

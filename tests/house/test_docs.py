@@ -7,10 +7,12 @@ from collections import Counter
 from importlib.util import find_spec
 
 import nbformat
+import pytest
 from conftest import LATE, ROOT, forks, on_processes, write_notebook
 
 from calibnb.notebooks import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
 from calibnb.notebooks.claims import MIXED, joint_verdict, read_verdicts
+from calibnb.processes.pool import in_processes
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402
@@ -35,16 +37,50 @@ def test_signatures_are_whole():
             ast.parse(as_python(block), name)
 
 
-def executed(code, folder):
+# recipes for packages of `[dev]` alone, and what holds after each: the saved model gives what the calibrator gives
+RECIPES = dict(
+    transformers="""
+saved = BertForSequenceClassification.from_pretrained('calibrated').eval()
+logits = saved(input_ids=torch.stack([row['input_ids'] for row in val])).logits
+assert torch.allclose(logits.softmax(1), torch.tensor(scaling.transform(predicted.predictions)).float(), atol=1e-5)
+assert trainer.evaluate()['eval_nll'] < predicted.metrics['test_nll']""",
+    lightning="""
+saved = Classifier.load_from_checkpoint('calibrated.ckpt', weights_only=True).cpu()
+assert torch.allclose(saved.network(val.dataset.tensors[0]).softmax(1), scaling.transform(logits).float(), atol=1e-5)
+assert 0 < trainer.callback_metrics['val_ece'] < .2""",
+    mlflow="""
+assert numpy.allclose(probs, isotonic.transform(logits[:3]), atol=1e-6)""")
+
+
+def how_to():
+    return re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(encoding="utf-8"), re.S)
+
+
+def package_of(block):
+    "The package of a recipe that stands alone; None for the other blocks of the how-to, which are one program."
+    return next((name for name in RECIPES if re.search(rf"^(from|import) {name}\b", block, re.M)), None)
+
+
+def executed(code, folder, send=None):
     os.chdir(folder)
     exec(code, dict(__name__="__main__"))
 
 
 def test_the_how_to_runs(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(), re.S)
+    blocks = [block for block in how_to() if not package_of(block)]
     code = "\n".join(block for block in blocks if find_spec("onnxscript") or "onnx" not in block)
     on_processes(1, executed, code, tmp_path)
     assert (tmp_path/"calibrator.safetensors").exists() and list((tmp_path/"my_runs").glob("*/*/result.json"))
+
+
+@pytest.mark.parametrize("package", RECIPES)
+def test_a_recipe_saves_what_the_calibrator_gives(package, tmp_path):
+    if not find_spec(package):
+        pytest.skip(f"{package} is not installed")
+    recipe, = [block for block in how_to() if package_of(block) == package]
+    ended, = in_processes(executed, [(recipe + RECIPES[package], tmp_path)], 1)
+    if ended.error:
+        raise ended.error
 
 
 def test_what_a_page_shows_may_arrive_late_and_its_module_is_not_exported(tmp_path, monkeypatch):
