@@ -645,7 +645,7 @@ def test_a_file_of_an_older_rule_for_zeros_warns(rule, tmp_path):
             del head["mixed"]
     TemperatureScaling().fit(LOGITS, TARGET).save(tmp_path/"old.safetensors")
     rewrite(tmp_path/"old.safetensors", older_rule)
-    with pytest.warns(UserWarning, match="got a file of an older version, .* fit it again") as caught:
+    with pytest.warns(UserWarning, match="got a file of an older version, .* fit the calibrator again") as caught:
         calibrator = Calibrator.load(tmp_path/"old.safetensors")
     assert caught[0].filename == __file__
     calibrator.save(tmp_path/"new.safetensors")
