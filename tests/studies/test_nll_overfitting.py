@@ -11,7 +11,7 @@ from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
 STUDY, SETTINGS = "nll_overfitting", dict(n_seeds=2, epochs=20)
-MINIMISER = "the minimiser of focal loss"
+MINIMISER = "unless the true probability is 0, 1/2 or 1, the minimiser"
 
 
 def of(root, loss, data="ambiguous_digits", **options):
