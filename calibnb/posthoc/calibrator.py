@@ -114,7 +114,7 @@ def fit_record(
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #e4919f9c
 def _frequencies(logits, target, weight=None):
-    "Return the weighted share of each class as a tuple, of two classes for binary log-odds."
+    "Return the weighted share of each class as a tuple; binary log-odds have two classes."
     counts = target.bincount(weight, max(2, logits.shape[1])).double()
     return tuple((counts/counts.sum()).tolist())
 
@@ -129,14 +129,14 @@ CALIBRATORS = Registry('calibrator', adapt=_named)  # '+' is the name of a pipel
 
 def _register_class(name, cls, frame):
     "Register a class as built-in or user-defined; redefining it in a notebook cell does not change this status."
-    again = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
-    if again or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
+    redefined = getattr(CALIBRATORS.get(name), '__name__', None) == cls.__name__
+    if redefined or cls.__module__.startswith('calibnb.'): CALIBRATORS[name] = cls
     else: add_user(CALIBRATORS, name, cls, frame)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #976c411c
 _EXPECTED_INPUT = {  # kind of the given input -> kind of the fit, and advice
     'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
-    'probs': 'logits; give it the logits of the network, or fit it on probabilities with fit_probs'}
+    'probs': 'logits; give transform the logits of the network, or fit a calibrator on probabilities with fit_probs'}
 
 class Calibrator(BaseEstimator):
     """A calibrator, fitted on validation logits, that transforms test logits to probabilities; files use no pickle.
@@ -390,8 +390,8 @@ class Calibrator(BaseEstimator):
         if self.columns_:
             columns = zip(self.columns_, z.split(1, 1), target.unbind(1))
             return torch.stack([c._label_nll(column, y) for c, column, y in columns], 1)
-        pieces = zip(z.split(rows_per_piece(z)), target.split(rows_per_piece(z)))
-        return torch.cat([F.nll_loss(self._all_log_probs(rows), y, reduction='none') for rows, y in pieces])
+        chunks = zip(z.split(rows_per_piece(z)), target.split(rows_per_piece(z)))
+        return torch.cat([F.nll_loss(self._all_log_probs(rows), y, reduction='none') for rows, y in chunks])
 
     def _scored(self, z, y):
         "Return probabilities of all classes, predicted classes and NLL of the labels, from (N, K) float64 logits."
@@ -484,7 +484,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'bounded'  # rule that replaces zeros, stored as 'mixed' in a file; older files have 'zeros' or no entry
+_ZEROS = 'bounded'  # rule that replaces zeros: the value of 'mixed' in a file; 'zeros', or none, in older files
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)
@@ -498,13 +498,13 @@ def _write(calibrator, path):
 def _check_readable(calibrator, head, tensors):
     "Raise ValueError unless a calibrator rebuilt from the content of the file returns the same probabilities."
     kind = type(calibrator).__name__
-    way_out = f'add the attributes that _fit sets to {kind}.fitted, and the options to __init__'
+    advice = f'add the attributes that _fit sets to {kind}.fitted, and the options to __init__'
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
     except Exception as e:
         reason = f'{type(e).__name__}: {e}'
-        raise ValueError(f'{kind}: its file could not be read back ({reason}); {way_out}') from None
+        raise ValueError(f'{kind}: its file could not be read back ({reason}); {advice}') from None
     if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
-        raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {way_out}')
+        raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {advice}')
 
 def _plain(value):
     "Convert an option for JSON: a NumPy scalar to a Python number, a sequence to a list."
@@ -535,10 +535,11 @@ def _rebuild(head, tensors):
     rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
     if rule != _ZEROS and any(c.eps_ for c in (calibrator, *calibrator.columns_)):
         warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '
-                      'fit it again', stacklevel=4)
+                      'fit the calibrator again', stacklevel=4)
     calibrator.fitted_on_ = dict(head.get('fitted_on', {}))  # {} in a file of an older version
     for name, value in calibrator.fitted_on_.items():
-        if type(value) is not (int if name == 'samples' else str): raise ValueError(f'{name}: got {value!r:.40}')
+        kind = int if name == 'samples' else str
+        if type(value) is not kind: raise ValueError(f'{name}: got {value!r:.40}, which no fit sets')
     calibrator._check_fitted()
     return calibrator
 
@@ -567,9 +568,9 @@ def make_calibrator(
     "Make a calibrator by name; raises ValueError for an unknown name or option."
     first, plus, then = name.partition('+')
     if plus and name != '+':
-        made = CALIBRATORS.make('+', **dict(first=first, then=then) | options)
-        try: made.parts()  # check both names now, not only at the fit
+        pipeline = CALIBRATORS.make('+', **dict(first=first, then=then) | options)
+        try: pipeline.parts()  # check both names now, not only at the fit
         except ValueError as e: raise ValueError(f'calibrator: {name!r}, {e}') from None
-        return made
+        return pipeline
     if not plus: CALIBRATORS.find(name, hidden='+')
     return CALIBRATORS.make(name, **options)

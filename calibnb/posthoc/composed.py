@@ -78,11 +78,11 @@ class Composed(Calibrator, name='+'):
         target,           # (N,) class ids
     )->'Composed':
         "Fit the second calibrator and return the pipeline; raises ValueError for a calibrator that does not fit in it."
-        made = cls(name_of(first), then)
-        pick('first', made.first, COMPOSABLE)
-        made.first_, made.then_ = first, made.parts()['then_'].fit(first._ready_logits(held_out), target)
-        made.n_classes_, made.prior_, made.fitted_on_ = first.n_classes_, first.prior_, first.fitted_on_
-        return made._record(first.input_, first.eps_, first.class_names_)
+        pipeline = cls(name_of(first), then)
+        pick('first', pipeline.first, COMPOSABLE)
+        pipeline.first_, pipeline.then_ = first, pipeline.parts()['then_'].fit(first._ready_logits(held_out), target)
+        pipeline.n_classes_, pipeline.prior_, pipeline.fitted_on_ = first.n_classes_, first.prior_, first.fitted_on_
+        return pipeline._record(first.input_, first.eps_, first.class_names_)
 
     def _check_fitted(self):
         if self.columns_: return super()._check_fitted()

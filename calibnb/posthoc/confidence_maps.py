@@ -23,7 +23,7 @@ from .calibrator import Calibrator
 from .state import check_table
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #3ff4c334
-_PIECE = 2**17  # float64 logits in a chunk: 1 MiB
+_CHUNK = 2**17  # float64 logits in a chunk: 1 MiB
 
 def other_log_probs(z, k):
     "Return log-probabilities given that the class is not k; the value for k is minus infinity."
@@ -52,19 +52,21 @@ def capped(log_p, log_value):
     rows = over.nonzero()[:, 0]  # few rows need the sort
     return log_p.index_copy(0, rows, _capped_rows(log_p[rows], cap[rows, None])) if len(rows) else log_p
 
-def _capped_rows(share, cap):
-    "Cap log-probabilities (n, K) at `cap` (n, 1), and divide the excess among the other classes."
-    K = share.shape[1]
-    share = torch.where(share.isneginf(), share, share.clamp_min(_LEAST_LOG))
-    ordered = share.sort(1, descending=True).values[:, :-1]  # the m largest shares are capped, the other shares scaled
-    after = ordered.flip(1).exp().cumsum(1).log().flip(1)
-    m = torch.arange(K - 1, dtype=share.dtype, device=share.device)
-    factor = (after[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - after
-    fewest = (ordered + factor <= cap).int().argmax(1, keepdim=True)
-    return torch.minimum(share + factor.gather(1, fewest), cap)
+def _capped_rows(log_p, cap):
+    """Cap log-probabilities (n, K) at `cap` (n, 1), and divide the excess among the other classes.
+
+    If the m largest probabilities are capped, the other probabilities are multiplied by a factor. The result has the
+    smallest m with which no probability exceeds the cap."""
+    log_p = torch.where(log_p.isneginf(), log_p, log_p.clamp_min(_LEAST_LOG))
+    ordered = log_p.sort(1, descending=True).values[:, :-1]
+    remaining = ordered.flip(1).exp().cumsum(1).log().flip(1)  # log of the sum without the m largest
+    m = torch.arange(log_p.shape[1] - 1, dtype=log_p.dtype, device=log_p.device)
+    log_factor = (remaining[:, :1].exp() - m*cap.exp()).clamp_min(0).log() - remaining
+    smallest_m = (ordered + log_factor <= cap).int().argmax(1, keepdim=True)
+    return torch.minimum(log_p + log_factor.gather(1, smallest_m), cap)
 
 def normalised(log_p):
-    "Normalise probabilities of rows to a sum of 1; return a uniform row if all probabilities of the row are 0."
+    "Normalise the log-probabilities of each row; if all probabilities of a row are 0, return a uniform row."
     total = log_p.logsumexp(1, keepdim=True)
     return torch.where(total.isneginf(), -math.log(log_p.shape[1]), log_p - total)
 
@@ -101,10 +103,10 @@ class ConfidenceMap(Calibrator):
     def _fit(self, logits, target, **weight):
         if pick('mode', self.mode, ('top', 'each')) == 'top':
             top = first_argmax(logits)
-            score = torch.cat([self._scores(z.double(), k) for z, k in chunks(logits, top, _PIECE)])
+            score = torch.cat([self._scores(z.double(), k) for z, k in chunks(logits, top, _CHUNK)])
             self.maps_ = [self._fit_map(score, top == target, **weight)]
             return
-        scores = torch.cat([self._scores(z.double()) for z, _ in chunks(logits, target, _PIECE)])
+        scores = torch.cat([self._scores(z.double()) for z, _ in chunks(logits, target, _CHUNK)])
         self.maps_ = [self._fit_map(s.contiguous(), target == k, **weight) for k, s in enumerate(scores.unbind(1))]
 
     def _fit_binary(self, logits, target, **weight):

@@ -19,11 +19,11 @@ from ..core.predictions import exp_
 from .temperature import start_temperature, warn_at_bound, wide_enough
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #2efc4b41
-_PIECE = 2**18          # logits in a chunk: 2 MiB in float64, which fit in the CPU cache
+_CHUNK = 2**18          # logits in a chunk: 2 MiB in float64, which fit in the CPU cache
 _LEAST_SHARE = 1e-12    # lower bound of H/log K
 _T_MIN, _T_MAX = .01, 100.  # bounds of the temperature, as in temperature scaling
 
-def _rows_of_piece(z): return max(1, _PIECE//z.shape[1]) if z.is_cpu else len(z)
+def _rows_per_chunk(z): return max(1, _CHUNK//z.shape[1]) if z.is_cpu else len(z)
 
 def _entropy(z):
     log_p = z.double().log_softmax(1)
@@ -31,7 +31,7 @@ def _entropy(z):
 
 def _log_entropy_share(z):
     "Return log(H/log K) of each sample, (N,) float64, at most 0."
-    entropy = _entropy(z) if traced() else torch.cat([_entropy(rows) for rows in z.split(_rows_of_piece(z))])
+    entropy = _entropy(z) if traced() else torch.cat([_entropy(rows) for rows in z.split(_rows_per_chunk(z))])
     return (entropy/math.log(z.shape[1])).clamp(_LEAST_SHARE, 1).log()
 
 def sample_temperatures(
@@ -54,10 +54,10 @@ def _nll_and_slope(z, y, beta):
 def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
     "Return the function (w, b) -> (mean NLL, gradient)."
     weight = torch.ones_like(h) if weight is None else weight.to(h)
-    pieces, total = [*zip(*(v.split(_rows_of_piece(z)) for v in (z, target, h, weight)))], weight.sum().item()
+    samples, total = [*zip(*(v.split(_rows_per_chunk(z)) for v in (z, target, h, weight)))], weight.sum().item()
     def value(wb):
         sums = torch.zeros(3, dtype=torch.float64, device='cpu')
-        for rows, y, h_n, w_n in pieces:
+        for rows, y, h_n, w_n in samples:
             a = wb[0]*h_n + wb[1]
             T = F.softplus(a).clamp(T_min, T_max)
             nll, slope = _nll_and_slope(at_least_float32(rows), y, 1/T)

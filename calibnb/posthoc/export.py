@@ -29,21 +29,21 @@ def module_state(calibrator)->dict: # attribute -> tensor, number, list of dicti
             for name, value in calibrator._state().items() if isinstance(value, (Tensor, float, list, BaseEstimator))}
 
 def _list_attributes(calibrator):
-    "Store the names of all attributes in a calibrator and its parts, because older versions cannot trace `vars`."
+    "Store the names of all attributes in a calibrator and its parts; older versions of torch cannot trace `vars`."
     calibrator._attributes = tuple(vars(calibrator))
     for part in (*calibrator.columns_, *vars(calibrator).values()):
         if isinstance(part, BaseEstimator): _list_attributes(part)
 
 def _with_state(calibrator, state):
     "Return a copy of a calibrator with other values of its fitted attributes."
-    made = object.__new__(type(calibrator))
-    for name in calibrator._attributes: setattr(made, name, getattr(calibrator, name))
+    copied = object.__new__(type(calibrator))
+    for name in calibrator._attributes: setattr(copied, name, getattr(calibrator, name))
     for name, value in state.items():
         old = getattr(calibrator, name)
         if name == 'columns_': value = [_with_state(column, inner) for column, inner in zip(old, value)]
         elif isinstance(old, BaseEstimator): value = _with_state(old, value)
-        setattr(made, name, value)
-    return made
+        setattr(copied, name, value)
+    return copied
 
 class CalibratorModule(nn.Module):
     """Map logits to calibrated probabilities, as `transform` of a fitted calibrator does, without checks of values.
@@ -116,8 +116,8 @@ def onnx_graph(
                                         output_names=['probabilities'], dynamic_shapes=({0: torch.export.Dim('N')},))
         except Exception as e:
             name = type(module.calibrator).__name__
-            raise ValueError(f'calibrator: {name} cannot be exported by torch {torch.__version__} ({reason(e)}); write '
-                             'a formula of your own without branches on values, or update torch, onnxscript') from e
+            raise ValueError(f'calibrator: {name} cannot be exported by torch {torch.__version__} ({reason(e)}); avoid '
+                             'branches on values in your own formula, or update torch and onnxscript') from e
     return program.model_proto
 
 def onnx_function(

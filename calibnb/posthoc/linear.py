@@ -83,7 +83,7 @@ class DiagonalMap:
     def weight_and_bias(D): return 1 + D[:, 0], D[:, 1].clone()
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #00a8ca54
-_PIECE = 2**17          # inputs in a chunk: 512 KiB in float32
+_CHUNK = 2**17          # inputs in a chunk: 512 KiB in float32
 _HESSIAN_SAMPLES = 2048 # initial number of samples of the Hessian
 _DENSE = 128            # the Hessian matrix is computed up to this number of parameters
 
@@ -102,9 +102,9 @@ class LinearObjective:
         self.identity, self.subsample, self.preconditioner = kind.identity(len(S)), None, None
         self.latest:tuple = None, None
 
-    def pieces(self):
+    def chunks(self):
         "Yield the inputs (K + 1, n), the labels (n,) and the weights (n,) or None of each chunk of samples."
-        size = max(1, _PIECE//len(self.X)) if self.X.is_cpu else len(self.y)
+        size = max(1, _CHUNK//len(self.X)) if self.X.is_cpu else len(self.y)
         for start in range(0, len(self.y), size):
             rows = slice(start, start + size)
             w = None if self.w is None else self.w[rows].to(self.dtype)
@@ -114,7 +114,7 @@ class LinearObjective:
     def Y(self):
         "The weighted mean of e_y x~ᵀ, (K, m)."
         sums = torch.zeros_like(self.S)
-        for X, y, w in self.pieces():
+        for X, y, w in self.chunks():
             w = X.new_ones(len(y)) if w is None else w
             hot = X.new_zeros(len(X) - 1, len(y)).scatter_(0, y[None], w[None])
             sums += self.kind.gradient(hot, X).cpu()
@@ -131,7 +131,7 @@ class LinearObjective:
     def __call__(self, D):
         "Return the value and the gradient (K, m), in float64 on the CPU."
         value, sums = 0., torch.zeros_like(D)
-        for X, _, w in self.pieces():
+        for X, _, w in self.chunks():
             p, logsumexp = self.softmax(D, X)
             if p.shape[1] == len(self.y): self.latest = D, p
             if w is not None: p, logsumexp = p*w, logsumexp*w
@@ -210,7 +210,7 @@ class FullPreconditioner:
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
         self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # by which share D exceeds the diagonal weight's penalty
+        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # share of D that a diagonal weight does not have
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
@@ -247,10 +247,10 @@ def fit_linear_map(
 )->Tensor:             # (K, m) D, float64 on the CPU
     "Return the difference from the identity with the least penalised NLL; warns if there is no minimum."
     X, S = torch.cat([x, x.new_ones(1, len(y))]), kind.penalty(len(x), *strengths)
-    dtype, tolerance, loose = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
+    dtype, tolerance, check_last = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
     if min(strengths[0], strengths[-1]) > _FIRM_PENALTY: dtype, tolerance = torch.float32, 2e-8
-    D, gain = minimise(LinearObjective(kind, X, y, S, w, dtype), torch.zeros_like(S), tolerance, check_last=loose)
-    if x.dtype == torch.float64: D, gain = minimise(LinearObjective(kind, X, y, S, w), D, 1e-16, check_last=loose)
+    D, gain = minimise(LinearObjective(kind, X, y, S, w, dtype), torch.zeros_like(S), tolerance, check_last=check_last)
+    if x.dtype == torch.float64: D, gain = minimise(LinearObjective(kind, X, y, S, w), D, 1e-16, check_last=check_last)
     largest_logit = kind.logits(D.abs(), X.abs().amax(1, keepdim=True).double().cpu()).amax()
     if gain > 1e-4 or largest_logit > _UNBOUNDED:
         warnings.warn(f'{name}: no minimum found; are some classes separable, or too rare for {D.numel()} parameters? '

@@ -60,23 +60,23 @@ def adjust_prior(
     return adjusted if isinstance(probs, Tensor) else adjusted.numpy()
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #dc21e4c1
-_LEFT_TO_GAIN = 1e-6  # nats of the log-likelihood
-_MOST_STEPS = 10_000  # of EM
+_TOLERANCE = 1e-6    # bound of the remaining increase of the log-likelihood, in nats
+_MAX_STEPS = 10_000  # of EM
 
 def _em(
     r,     # (N, K) probabilities divided by the prior of the source
     prior, # (K,) to start from, above 0
 )->tuple[Tensor, int]: # (K,) and the number of steps
     "Maximise the likelihood of the prior by EM [Saerens 2002, Eq. 2.9]."
-    for step in range(_MOST_STEPS):
+    for step in range(_MAX_STEPS):
         g = r.T @ (r @ prior).reciprocal()/len(r)
-        left = len(r)*(g.max().item() - 1)
-        if left < _LEFT_TO_GAIN: return prior, step
+        largest_gain = len(r)*(g.max().item() - 1)
+        if largest_gain < _TOLERANCE: return prior, step
         prior = prior*g
-    if left > .01:
-        warnings.warn(f'probs: EM has stopped after {_MOST_STEPS:,} steps, up to {left:.1g} nats below the largest '
-                      'log-likelihood; the classes are hard to tell apart', stacklevel=3)
-    return prior, _MOST_STEPS
+    if largest_gain > .01:
+        warnings.warn(f'probs: EM has stopped after {_MAX_STEPS:,} steps, up to {largest_gain:.1g} nats below the '
+                      'largest log-likelihood; the classes are hard to tell apart', stacklevel=3)
+    return prior, _MAX_STEPS
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #0f4e97a6
 _PRESENT = .01  # a class with fewer expected samples is on the boundary
@@ -84,9 +84,9 @@ _PRESENT = .01  # a class with fewer expected samples is on the boundary
 def _identity(n, like): return torch.eye(n, dtype=like.dtype, device=like.device)
 
 def _profile_directions(J, present, g):
-    "Return (K, K) directions in the columns: class k grows by 1 and the present classes give way."
+    "Return (K, K) directions in the columns: column k adds 1 to class k and subtracts it from the present classes."
     F, delta = present.nonzero()[:, 0], _identity(len(J), J)
-    J = J + 1e-12*J.trace()*delta  # so that a class that no sample tells apart has an inverse
+    J = J + 1e-12*J.trace()*delta  # J is singular if no sample distinguishes two classes
     M = pad(J[F][:, F], (0, 1, 0, 1), value=1.)
     M[-1, -1] = 0
     inverse = torch.linalg.inv(M)
@@ -94,7 +94,7 @@ def _profile_directions(J, present, g):
     delta[F] = -(inverse @ pad(J[F], (0, 0, 0, 1), value=1.))[:-1]
     delta[:, F] = 0
     if len(F) > 1: delta[F[:, None], F] = C/C.diagonal()
-    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # only an absent class can take its place
+    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # trade with the absent class of largest gradient
     return delta
 
 def _likelihood_interval(r, prior, level):
@@ -109,7 +109,7 @@ def _likelihood_interval(r, prior, level):
     return prior.new_tensor(ends).clamp(0, 1).unbind(1)
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #36dcdd3f
-_MOST_CONDITION = 1e6  # condition number of a confusion matrix
+_MAX_CONDITION = 1e6  # largest condition number of a confusion matrix
 
 def _simplex_least_squares(A, mu):
     "Minimise the norm of A x - mu over the simplex."
@@ -128,7 +128,7 @@ def _bbse(f, f_val, target_val, level):
                          '2 of each class')
     A = f.new_zeros(K, K).index_add_(0, target_val, f_val).div(n[:, None]).T
     condition = torch.linalg.cond(A).item()
-    if not condition < _MOST_CONDITION:
+    if not condition < _MAX_CONDITION:
         raise ValueError(f'probs_val: got a singular confusion matrix (condition number {condition:.2g}), expected '
                          "predictions that tell the classes apart; use confusion='soft', or merge classes")
     prior = _simplex_least_squares(A, f.mean(0))
@@ -150,10 +150,10 @@ class PriorEstimate:
     iterations:int|None  # of EM
 
     def smoothed(self)->Tensor: # (K,) above 0
-        """Return the estimate together with one more sample, spread evenly over the classes [Perks 1947].
+        """Return the estimate after one more sample, divided evenly among the classes [Perks 1947].
 
-        With an estimate of 0, `adjust_prior` calls a class impossible, and one sample of the class has an infinite
-        NLL."""
+        If the estimate for a class is 0, `adjust_prior` returns the probability 0 for the class, and one sample of
+        the class has an infinite NLL."""
         return (self.n*self.prior + 1/len(self.prior))/(self.n + 1)
 
 def estimate_prior(
@@ -161,28 +161,28 @@ def estimate_prior(
     from_prior=None,   # 'em': prior of the source, as for `adjust_prior`
     method:str='em',   # 'em': maximum likelihood, for calibrated `probs`; 'bbse': black-box shift estimation
     *, probs_val=None, # 'bbse': probabilities of labelled samples of the source
-    target_val=None,   # 'bbse': their class ids
+    target_val=None,   # 'bbse': class ids of these samples
     confusion:str='soft', # 'bbse': use probabilities ('soft') or predicted classes ('hard')
     level:float=.95,   # level of the intervals, in (0, 1)
 )->PriorEstimate:
     """Estimate the prior of unlabelled samples under label shift, by EM [Saerens 2002] or BBSE [Lipton 2018].
 
-    Intervals of 'em' are from the likelihood ratio and contain the noise of the target samples, not the noise of the
-    calibration. Intervals of 'bbse' are from the delta method and contain the noise of the target and of the validation
-    samples. Raises ValueError for bad input, and for a singular confusion matrix."""
+    Intervals of 'em' are from the likelihood ratio and account for the sampling noise of the target, not of the
+    calibration set. Intervals of 'bbse' are from the delta method and account for the sampling noise of the target and
+    of the validation samples. Raises ValueError for bad input, and for a singular confusion matrix."""
     pick('method', method, ('em', 'bbse'))
     pick('confusion', confusion, ('soft', 'hard'))
     check_level(level)
     p = class_probs(check_probs(probs, least=1)[0].double())
     if method == 'em':
         if from_prior is None:
-            raise ValueError("from_prior: None, want the prior of the samples of the calibration; method='bbse' needs "
-                             'none')
+            raise ValueError("from_prior: got None, expected the prior of the samples of the calibration; or take "
+                             "method='bbse'")
         start = _check_prior('from_prior', from_prior, p.shape[1]).to(p)
         prior, steps = _em(p/start, start)
         return PriorEstimate(prior, *_likelihood_interval(p/start, prior, level), method, len(p), steps)
     if probs_val is None or target_val is None:
-        raise ValueError('probs_val: None, want labelled samples of the source in probs_val and target_val')
+        raise ValueError('probs_val: got None, expected labelled samples of the source in probs_val and target_val')
     p_val, y = check_probs(probs_val, target_val, least=1)
     p_val = class_probs(p_val.double())
     if p_val.shape[1] != p.shape[1]:

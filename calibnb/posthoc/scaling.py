@@ -21,7 +21,9 @@ from .entropy_temperature import entropy_temperature, sample_temperatures
 
 # %% ../../nbs/30_posthoc/04_scaling.ipynb #5b9ec123
 class TemperatureScaling(Calibrator, name='temperature'):
-    "softmax(logits/T), with T in `temperature_` [Guo 2017]; 'nll' never raises the NLL on the samples of the fit."
+    """softmax(logits/T), with T in `temperature_` [Guo 2017].
+
+    On the samples of the fit, the criterion 'nll' never raises the NLL."""
     fitted, shapes = ('temperature_',), dict(temperature_=())
     takes_weight = True
     def __init__(self,
@@ -91,6 +93,6 @@ class EntropyTemperatureScaling(Calibrator, name='hts'):
     scaling."""
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=(), bias_=())
     in_audits, takes_weight = False, True
-    not_affine = 'it has another temperature for each sample'
+    not_affine = 'its temperature differs between samples'
     def _fit(self, logits, target, weight=None): self.weight_, self.bias_ = entropy_temperature(logits, target, weight)
     def _logits(self, z): return z/sample_temperatures(z, self.weight_, self.bias_)[:, None].to(z)

@@ -25,7 +25,7 @@ def bucket(
     score:Tensor,  # (N,)
     right:bool=False,
 )->Tensor:         # (N,) int64 in 0..M; M for nan
-    "Return the number of edges below each score, or with `right` the number of edges at most the score."
+    "Return the number of edges below each score; with `right`, the number of edges below or equal to the score."
     if not traced(): return torch.bucketize(score.contiguous(), edges, right=right)
     found = torch.zeros_like(score, dtype=torch.int64)
     for bit in reversed(range(len(edges).bit_length())):  # bisection, as ONNX has no such operation
@@ -45,7 +45,7 @@ def step_map(
     return torch.where(value.isnan() | score.isnan(), score, value)
 
 def refuse_first(bad, name, values, expected):
-    "Raise ValueError that names the first bad value."
+    "Raise ValueError for the first bad value, if there is one."
     if not bad.any(): return
     row = bad.nonzero()[0, 0].item()
     raise ValueError(f'{name}: got {values[row].item():g} at row {row}, expected {expected}')

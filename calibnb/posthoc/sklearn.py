@@ -53,8 +53,8 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     Attributes after a fit: `estimator_` and `calibrator_`, both fitted; `response_method_`, the method of the estimator
     that the calibrator takes; `classes_`; and `n_features_in_` and `feature_names_in_` if the estimator has them."""
     def __init__(self,
-        estimator,                # classifier of scikit-learn
-        calibrator='temperature', # name of a calibrator, or a calibrator; neither is modified
+        estimator,                # classifier of scikit-learn, which is not modified
+        calibrator='temperature', # name of a calibrator, or a calibrator, which is not modified
         cv=5,                     # number of folds, splitter, or list of splits; 'prefit'; tuple (X, y) for validation
         *, response_method:str='auto', # 'decision_function' or 'predict_proba'; 'auto': the first of these methods
         n_jobs:int|None=None,     # number of folds in parallel, as in scikit-learn

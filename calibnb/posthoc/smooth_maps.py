@@ -187,8 +187,8 @@ def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
     n_knots:int=20,      # maximum number of knots, which are weighted quantiles of the log-odds
-    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation;
-                     # copies of a row fall into several folds, but a weighted row falls into one fold
+    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation,
+                         # in which a row of weight 2 is in one fold, and two equal rows may be in two folds
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`

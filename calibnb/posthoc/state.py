@@ -55,14 +55,14 @@ def _named_tensors(name, value):
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #c3ce0b30
 def set_state(calibrator, tensors, numbers):
-    "Set the attributes that `fitted_state` returned; `input_` is None if the file does not state the kind of input."
+    "Set the attributes that `fitted_state` returned; set `input_` to None if the file has no kind of input."
     columns = {name.partition('/')[0] for name in numbers if name.startswith('column_')}
     calibrator.columns_ = [clone(calibrator) for _ in columns]
     inner = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
     if hasattr(calibrator, 'parts') and not columns:
         inner = calibrator.parts()
         for name, part in inner.items(): setattr(calibrator, name, part)
-    for name, part in inner.items(): set_state(part, _below(name, tensors), _below(name, numbers))
+    for name, part in inner.items(): set_state(part, _without_prefix(name, tensors), _without_prefix(name, numbers))
     tensors = {k: t for k, t in tensors.items() if '/' not in k}
     numbers = dict(input_=None) | {k: v for k, v in numbers.items() if '/' not in k}
     values = numbers | _nested(tensors)
@@ -71,7 +71,7 @@ def set_state(calibrator, tensors, numbers):
         raise ValueError(f'{name}: not an attribute that {type(calibrator).__name__} sets in a fit')
     for name, value in values.items(): setattr(calibrator, name, value)
 
-def _below(name, items):
+def _without_prefix(name, items):
     "Return the items of the inner calibrator `name`, without their prefix."
     return {k.removeprefix(f'{name}/'): v for k, v in items.items() if k.startswith(f'{name}/')}
 
@@ -107,7 +107,7 @@ def check_record(
         input_=lambda v: v in INPUTS)
     for path, value in numbers.items():
         known = possible.get(path.rpartition('/')[2])
-        if known and not known(value): raise ValueError(f'{path}: got {value!r:.40}')
+        if known and not known(value): raise ValueError(f'{path}: got {value!r:.40}, which no fit sets')
 
 def check_numbers(
     name:str, # name of the attribute, for the error message

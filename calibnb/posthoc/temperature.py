@@ -29,7 +29,7 @@ from ..core.predictions import first_argmax
 from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1f88d172
-_PIECE = 2**18         # logits in a chunk: 1 MiB in float32, which fits in the CPU cache
+_CHUNK = 2**18         # logits in a chunk: 1 MiB in float32, which fits in the CPU cache
 _STORED = 2**24        # chunks are stored between evaluations up to this number of logits: 64 MiB in float32
 _TRANSPOSE_UP_TO = 64  # largest number of classes for the transposed array
 
@@ -57,13 +57,13 @@ class TemperatureNLL:
     def __init__(self, logits, target, weight=None):
         self.data, self.total = (logits, target, weight), len(target) if weight is None else weight.sum().item()
         self.classes = class_dimension(logits.shape[1])
-        self.stored = list(self.pieces()) if logits.numel() <= _STORED else None
+        self.stored = list(self.chunks()) if logits.numel() <= _STORED else None
 
-    def pieces(self):
-        "Yield three values for each chunk of samples: d = z - max z, the d of the labels, and the weights or None."
+    def chunks(self):
+        "Yield d = z - max z, the d of the labels, and the weights or None, for each chunk of samples."
         logits, target, weight = self.data
         start = 0
-        for z, y in chunks(logits, target, _PIECE):
+        for z, y in chunks(logits, target, _CHUNK):
             w, start = None if weight is None else weight[start:start + len(y)], start + len(y)
             d = below_top(z, self.classes)
             yield d, d.gather(self.classes, y.unsqueeze(self.classes)).squeeze(self.classes).double(), w
@@ -71,7 +71,7 @@ class TemperatureNLL:
     def derivatives(self, b):
         "Return the first and the second derivative of the NLL with respect to b."
         first, second = 0., 0.
-        for d, d_y, w in self.stored or self.pieces():
+        for d, d_y, w in self.stored or self.chunks():
             p = scaled_exp(d, b)
             total = p.sum(self.classes)
             sum_d = p.mul_(d).sum(self.classes)
@@ -178,8 +178,8 @@ def nll_temperature(
     """Return the temperature with the least NLL; warns if the temperature is one of the bounds [Guo 2017].
 
     Raises ValueError for nan or inf, and if all logits of every row are equal."""
-    hold_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not hold_one: raise ValueError(f'bounds: got {bounds}, expected 0 < least <= 1 <= largest, finite')
+    contain_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
+    if not contain_one: raise ValueError(f'bounds: got {bounds}, expected 0 < least <= 1 <= largest, finite')
     T = cached_temperature(logits, target, bounds, weight)
     warn_at_bound(T, *bounds)
     return T
@@ -198,11 +198,11 @@ temperature_lists = {
     'pool': torch.arange(1, 1001, dtype=torch.float64, device='cpu')/100,
     'grid': torch.arange(1, 101, dtype=torch.float64, device='cpu')/10}
 
-_PIECE64 = 2**17  # float64 logits in a chunk: 1 MiB
+_CHUNK64 = 2**17  # float64 logits in a chunk: 1 MiB
 
 def _nll_at(logits, target, T):
-    pieces = chunks(logits, target, _PIECE64)
-    return sum(F.cross_entropy(z.double()/T, y, reduction='sum').item() for z, y in pieces)/len(target)
+    sums = (F.cross_entropy(z.double()/T, y, reduction='sum') for z, y in chunks(logits, target, _CHUNK64))
+    return sum(value.item() for value in sums)/len(target)
 
 def nll_temperature_in(
     logits:Tensor,        # (N, K)
@@ -230,9 +230,9 @@ def ece_by_temperature(
     hit = first_argmax(logits) == target
     sums = torch.zeros(len(temperatures), n_bins, dtype=torch.float64, device='cpu')
     classes = class_dimension(logits.shape[1])
-    for z, h in chunks(logits, hit, _PIECE64):
+    for z, h in chunks(logits, hit, _CHUNK64):
         d = below_top(z.double(), classes)
-        size = max(1, _PIECE64//d.numel())  # temperatures in a batch
+        size = max(1, _CHUNK64//d.numel())  # temperatures in a batch
         for T, out in zip(temperatures.to(d).split(size), sums.split(size)):
             conf = (d/T[:, None, None]).exp_().sum(1 + classes).reciprocal_()
             ids = bin_ids(conf, n_bins) + n_bins*torch.arange(len(T), dtype=torch.int32, device=d.device)[:, None]
@@ -251,9 +251,9 @@ _ROUNDING = 1e-4  # far above the rounding error of a mean confidence in float32
 
 def mean_confidence(logits, target, T):
     "Return the mean of the largest probability of softmax(z/T)."
-    classes, pieces = class_dimension(logits.shape[1]), chunks(logits, target, _PIECE)
-    tops = (scaled_exp(below_top(z, classes), 1/T).sum(classes).reciprocal_() for z, _ in pieces)
-    return sum(top.double().sum().item() for top in tops)/len(logits)
+    classes = class_dimension(logits.shape[1])
+    def conf(z): return scaled_exp(below_top(z, classes), 1/T).sum(classes).reciprocal_()
+    return sum(conf(z).double().sum().item() for z, _ in chunks(logits, target, _CHUNK))/len(logits)
 
 def candidate_temperatures(logits, target, temperatures, n_bins):
     "Return a slice of an ascending list of temperatures that contains the temperature with the least ECE."
@@ -261,8 +261,8 @@ def candidate_temperatures(logits, target, temperatures, n_bins):
     confidence = cache(lambda i: mean_confidence(logits, target, temperatures[i].item()))
     def first_below(level): return bisect_left(range(len(temperatures)), -level, key=lambda i: -confidence(i))
     middle = min(first_below(accuracy), len(temperatures) - 1)
-    found = ece_by_temperature(logits, target, temperatures[middle:middle + 1], n_bins).item() + _ROUNDING
-    return temperatures[first_below(accuracy + found):first_below(accuracy - found)]
+    largest_gap = ece_by_temperature(logits, target, temperatures[middle:middle + 1], n_bins).item() + _ROUNDING
+    return temperatures[first_below(accuracy + largest_gap):first_below(accuracy - largest_gap)]
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #e0a79100
 def ece_temperature_in(
@@ -315,12 +315,12 @@ def _weights(free):
 def mixture_nll(logits, target):
     "Return the function (log b, w2, w3) -> (mean NLL of the mixture, gradient)."
     N, K = logits.shape
-    pieces = [(below_top(z, 1), y) for z, y in chunks(logits, target, _PIECE)]
-    r = torch.cat([_label_probs(d, y, 1.)[0] for d, y in pieces])
+    samples = [(below_top(z, 1), y) for z, y in chunks(logits, target, _CHUNK)]
+    r = torch.cat([_label_probs(d, y, 1.)[0] for d, y in samples])
 
     def nll(x):
         b, w = math.exp(x[0]), _weights(x[1:]).tolist()
-        q, slope = (torch.cat(values) for values in zip(*(_label_probs(d, y, b) for d, y in pieces)))
+        q, slope = (torch.cat(values) for values in zip(*(_label_probs(d, y, b) for d, y in samples)))
         p = w[0]*q + w[1]*r + w[2]/K  # never 0, since w[2] is above 0
         inverse = 1/p
         q_p, r_p, u_p = (q @ inverse).item(), (r @ inverse).item(), inverse.sum().item()/K  # sums of q/p, r/p, 1/(K p)

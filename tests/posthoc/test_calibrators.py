@@ -387,7 +387,7 @@ def test_the_kind_of_input_is_that_of_the_last_fit(tmp_path):
     want, tol = (LOGITS/calibrator.temperature_).softmax(1), dict(rtol=100*rounding(3), atol=0)
     for give in calibrator.transform, calibrator.transform_logits:
         assert torch.allclose(give(LOGITS), want, **tol) and torch.allclose(give(LOGITS[0]), want[0], **tol)
-    with pytest.raises(ValueError, match="probs: TemperatureScaling was fitted on logits; give it the logits"):
+    with pytest.raises(ValueError, match="probs: TemperatureScaling was fitted on logits; give transform the logits"):
         calibrator.transform_probs(ZEROS[:1])
     old = older(calibrator, tmp_path/"old.safetensors")
     assert old.input_ is None and torch.allclose(old.transform(LOGITS), want, **tol)
@@ -645,7 +645,7 @@ def test_a_file_of_an_older_rule_for_zeros_warns(rule, tmp_path):
             del head["mixed"]
     TemperatureScaling().fit(LOGITS, TARGET).save(tmp_path/"old.safetensors")
     rewrite(tmp_path/"old.safetensors", older_rule)
-    with pytest.warns(UserWarning, match="got a file of an older version, .* fit it again") as caught:
+    with pytest.warns(UserWarning, match="got a file of an older version, .* fit the calibrator again") as caught:
         calibrator = Calibrator.load(tmp_path/"old.safetensors")
     assert caught[0].filename == __file__
     calibrator.save(tmp_path/"new.safetensors")

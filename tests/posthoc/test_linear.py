@@ -50,7 +50,7 @@ def test_a_fit_is_at_its_minimum(name, kind, dtype, monkeypatch):
     if name in STRUCTURED:
         most = {torch.float64: 1e-7, torch.float32: 2e-3}
     values = {}
-    ways = dict(whole={}, products=dict(_DENSE=0), pieces=dict(_PIECE=1000), few=dict(_HESSIAN_SAMPLES=20))
+    ways = dict(whole={}, products=dict(_DENSE=0), pieces=dict(_CHUNK=1000), few=dict(_HESSIAN_SAMPLES=20))
     for where, change in ways.items():
         with monkeypatch.context() as patch:
             for constant, value in change.items():

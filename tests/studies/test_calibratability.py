@@ -95,7 +95,7 @@ def binned_ece(conf, hit, n_bins=15):
 
 
 @pytest.mark.parametrize("start, loss, option, strengths", [
-    ("the optimal ECE at the end rises with the strength of the L1 norm", "lp_norm", "alpha", (.01, .05)),
+    ("the optimal ECE at the end rises with the coefficient of the L1 norm", "lp_norm", "alpha", (.01, .05)),
     ("the optimal ECE at the end rises with the exponent of focal loss", "focal", "gamma", (1., 3., 5.))])
 def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, strengths):
     said = finding(study, start).ours.split(", ")
@@ -107,7 +107,7 @@ def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, streng
 
 def test_low_confidences(root, study):
     "Of the loss and the calibrator that decide: mean confidence less accuracy below one half."
-    found = finding(study, "where the confidence is low")
+    found = finding(study, "at low confidences")
     label = found.effect.note.split("the smallest margin is against ")[1].split(";")[0]
     family, scaled = label.split(",")[0], label.endswith("+ TS")
     loss, option = {"LS": ("label_smoothing", "eps"), "L1": ("lp_norm", "alpha"), "FL": ("focal", "gamma")}[family]
@@ -153,10 +153,10 @@ def test_what_is_the_wrong_way_round_turns_the_margin(root, study):
     "The trainings of two losses swapped."
     broken = run_with(STUDY, WRONG, SETTINGS, root)
     for start in ("the fitted temperature rises at each step",
-                  "before calibration inverse focal loss has the higher ECE"):
+                  "before calibration the ECE of inverse focal loss rises"):
         assert margin(study, start) > 0 > margin(broken, start), start
-    for start in ("IFL-2 spreads the largest logits wider", "with 20 validation samples TS has a lower ECE",
-                  "samples learned early have larger logits"):
+    for start in ("the largest logits have a wider range with IFL-2", "with 20 validation samples TS has a lower ECE",
+                  "with every loss, samples learned early have larger"):
         assert margin(study, start) > 0, start
 
 

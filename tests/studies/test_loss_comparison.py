@@ -119,7 +119,7 @@ def test_a_coefficient_is_carried_over(root, study):
         best = min(val, key=lambda g: debiased_ece(val[g].probs, val[g].target))
         return eces(runs[500, best])[i]
     costs = [ece_of_the_best(2000, i) - ece_of_the_best(500, i) for i in range(2)]
-    assert margin(study, "FL: the best coefficient for 2,000") == pytest.approx(np.mean(costs))
+    assert margin(study, "FL: on 500 training samples, the best coefficient for 2,000") == pytest.approx(np.mean(costs))
 
 
 def test_margins_are_of_the_trainings(root, study):
@@ -128,7 +128,7 @@ def test_margins_are_of_the_trainings(root, study):
     def size(run): return run.predictions("test").logits.abs().mean().item()
     for start, measure, loss, options in (
             ("focal loss makes the network less confident", confidence, "focal", dict(gamma=3.)),
-            ("so does entropy regularisation", confidence, "entropy", dict(alpha=.5))):
+            ("entropy regularisation makes the network less confident", confidence, "entropy", dict(alpha=.5))):
         def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
         margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
         deciding, = [n for n in NETWORKS if f"the smallest margin is against {n}" in finding(study, start).effect.note]

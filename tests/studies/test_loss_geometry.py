@@ -28,7 +28,7 @@ def test_peaks_of_the_gradient_factor(study):
 
 def test_another_weight_turns_the_findings(root):
     broken = run_with(STUDY, "def focal_weight(lp, gamma): return bsce_weight(lp, 2., 2.)", SETTINGS, root)
-    assert claim(broken, "focal weight sees the label alone") == WRONG
+    assert claim(broken, "focal weight depends on the probability of the label alone") == WRONG
     assert claim(broken, "focal weight is half the L1 distance") == CONTRADICTED
     assert claim(broken, "focal weight is a power of |p_y − 1|, dual focal weight of |p_y − 1| + p_j") == WRONG
     assert claim(broken, "dual focal weight changes") == HOLDS

@@ -11,7 +11,7 @@ from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
 STUDY, SETTINGS = "nll_overfitting", dict(n_seeds=2, epochs=20)
-MINIMISER = "the minimiser of focal loss"
+MINIMISER = "unless the true probability is 0, 1/2 or 1, the minimiser"
 
 
 def of(root, loss, data="ambiguous_digits", **options):
@@ -70,7 +70,7 @@ def test_claims_of_the_table(root, study):
         val = run.predictions("val")
         return abs(TemperatureScaling.reference().fit(val.logits, val.target).temperature_ - 1)
     nearer = [from_one(a) - from_one(b) for a, b in zip(ce, focal)]
-    assert margin(study, "the temperature of FL-3 is nearer") == pytest.approx(np.mean(nearer))
+    assert margin(study, "the temperature of FL-3 is closer") == pytest.approx(np.mean(nearer))
     best = finding(study, "FL-3 has the lowest ECE of the five")
     assert (best.id, best.data) == ("mukhoti-19", "ambiguous_digits")
     assert best.paper.startswith("Mukhoti 2020, Section 4, Table 1")
@@ -93,15 +93,15 @@ def test_margins_are_of_the_histories(root, study):
     assert margin(study, "after the first drop the test NLL of CE rises and") in map(approx, both)
     assert margin(study, "after the first drop the test ECE") == approx(100*moves(ce, "test_ece", 1).mean())
     parts = moves(ce, wrong, 1).mean(), .01 - moves(ce, "test_nll_correct", 1).mean()
-    assert margin(study, "after the first drop the NLL of wrong test samples rises") in map(approx, parts)
+    assert margin(study, "after the first drop the NLL of misclassified test samples rises") in map(approx, parts)
     falls = -moves(ce, unsure, 0).mean(), -moves(ce, "test_entropy_correct", 0).mean()
-    assert margin(study, "the entropy of right and of wrong test samples falls") in map(approx, falls)
+    assert margin(study, "the entropy of correct and of misclassified test samples") in map(approx, falls)
     confident = 100*moves(ce, "test_confidence_incorrect", 0).mean()
-    assert margin(study, "the confidence in wrong test samples rises") == approx(confident)
+    assert margin(study, "the confidence in misclassified test samples rises") == approx(confident)
     every = {g: of(root, "focal", gamma=g) for g in (1., 2., 3.)}
     def mean(runs, column): return np.mean([r.history[column] for r in runs])
     higher = [mean(runs, unsure) - mean(ce, unsure) for runs in every.values()]
-    assert margin(study, "the entropy of wrong test samples is higher with each") in map(approx, higher)
+    assert margin(study, "the entropy of misclassified test samples is higher") in map(approx, higher)
     assert margin(study, "FL-3 ends with a lower ECE") == approx(eces(ce).mean() - eces(focal).mean())
     drop = ce[0].config.recipe.milestones[0]
     def norm(runs, span): return np.mean([r.history["weight_norm"][span] for r in runs])
@@ -114,7 +114,7 @@ def test_margins_are_of_the_histories(root, study):
 def test_what_the_paper_says_and_what_it_does_not(study):
     lower = finding(study, "FL-3 ends with a lower ECE")
     assert lower.id == "mukhoti-25" and "Numbers: 1.48 vs 4.35" in lower.paper
-    nearer = finding(study, "the temperature of FL-3 is nearer")
+    nearer = finding(study, "the temperature of FL-3 is closer")
     assert (nearer.kind, nearer.id) == ("ours", "")
     minimiser = finding(study, MINIMISER)
     assert minimiser.kind == "identity" and ".774" in minimiser.ours and ".774" not in minimiser.paper

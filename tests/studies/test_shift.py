@@ -73,7 +73,7 @@ def test_samples_from_elsewhere(study):
     values = {line[0]: [float(cell.split(" ")[0]) for cell in line[1:]] for line in lines}
     assert all(50 < auroc < 100 and 0 < fpr < 100 for auroc, fpr, _ in values.values())
     assert values["CE"][2] > values["CE + TS"][2]  # a temperature above 1 takes confidence
-    lead = margin(study, "FL-3 tells samples from elsewhere")
+    lead = margin(study, "FL-3 has a higher AUROC on samples from elsewhere")
     assert lead == pytest.approx(values["FL-3"][0] - values["CE + TS"][0], abs=.11)
 
 

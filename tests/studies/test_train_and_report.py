@@ -40,7 +40,7 @@ def test_one_training_of_anything(root, training):
     preds, found = run.predictions("test"), finding(training, "the network is overconfident")
     lean = preds.conf.mean() - preds.hit.double().mean()
     assert found.effect.value == pytest.approx(100*lean.item(), abs=1e-6) and found.effect.n_test == len(preds)
-    assert finding(training, "the test NLL rises").verdict == OPEN  # by one seed
+    assert finding(training, "the test NLL is higher").verdict == OPEN  # by one seed
     with pytest.raises(ValueError, match="'focall' is not known; did you mean 'focal'"):
         run_forked("train", dict(loss="focall"), root=root)
 
@@ -97,7 +97,7 @@ def report_of_remade(few, tmp_path_factory):
 def test_old_code_of_a_plugin_has_a_row_of_its_own(report_of_remade):
     assert list(rows(report_of_remade, "table_1")) == ["CE", "FL-3", "mine, version aaaaaaaa", "mine, version bbbbbbbb"]
     found = finding(report_of_remade, "table 1: CE has the lowest ECE as trained")
-    assert found.ours == "held against FL-3, mine, version aaaaaaaa, mine, version bbbbbbbb"
+    assert found.ours == "compared with FL-3, mine, version aaaaaaaa, mine, version bbbbbbbb"
 
 
 def test_other_data_and_another_split_are_tables_of_their_own(report_of_remade):
