@@ -39,7 +39,8 @@ class BuildWithResources(build_py):
     def resources(self):
         "Source -> copy, both relative to this folder."
         found = sorted(path.relative_to(here).as_posix() for pattern in SHARED for path in here.glob(pattern))
-        return {path: f"{self.build_lib}/calibnb/_repository/{path}" for path in found if ".votes." not in path}
+        return {path: f"{self.build_lib}/calibnb/_repository/{path}" for path in found
+                if ".votes." not in path and ".more." not in path}
 
     def run(self):
         super().run()

@@ -3897,6 +3897,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                              'calibnb/runs/study_table.py'),
                                           'calibnb.runs.study_table.StudyTable.save': ( '70_runs/study_table.html#studytable.save',
                                                                                         'calibnb/runs/study_table.py'),
+                                          'calibnb.runs.study_table._file_name': ( '70_runs/study_table.html#_file_name',
+                                                                                   'calibnb/runs/study_table.py'),
                                           'calibnb.runs.study_table._fitted': ( '70_runs/study_table.html#_fitted',
                                                                                 'calibnb/runs/study_table.py'),
                                           'calibnb.runs.study_table._name_of': ( '70_runs/study_table.html#_name_of',

@@ -71,6 +71,20 @@ def problems(draw):
     return probs/probs.sum(1, keepdim=True), torch.tensor(draw(st.lists(st.integers(0, K - 1), min_size=N, max_size=N)))
 
 
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.integers(1, 20), st.sampled_from(sorted(bins.BIN_RULES)))
+def test_each_rule_puts_every_sample_into_one_bin_whose_edges_enclose_it(problem, M, scheme):
+    "A new entry of BIN_RULES is tried here without a line of its own."
+    probs, target = problem
+    conf, pred = probs.max(1)
+    table = metrics.reliability_bins(probs, target, M, scheme=scheme)
+    full = table.count > 0
+    assert table.count.sum() == len(probs)
+    assert close((table.acc*table.count)[full].sum(), (pred == target).sum().double(), terms=2*M + len(probs))
+    assert close((table.conf*table.count)[full].sum(), conf.sum(), terms=2*M + len(probs))
+    assert ((table.lo <= table.conf + 1e-9) & (table.conf <= table.hi + 1e-9))[full].all()
+
+
 @settings(max_examples=200, deadline=None)
 @given(problems(), st.integers(1, 20), st.sampled_from(["right", "left"]))
 def test_against_slow_twins(problem, M, closed):
