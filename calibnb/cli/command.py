@@ -56,7 +56,8 @@ def _completion(args):
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_audit: _audit,
     _add_compare: _compare, _add_apply: _apply, _add_export: _export, _add_predict: _predict,
-    _add_download: _download, _add_list: _list, _add_papers: _papers, _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,
+    _add_download: _download, _add_list: _list, _add_papers: _papers, _add_notebooks: _notebooks,
+    _add_lab: _lab, _add_completion: _completion,
 }
 
 def _one_line(text):

@@ -31,10 +31,12 @@ def _add_compare(commands):
                          'error=1, nll=.02, brier=.01, ece=1); may be repeated')
     compare.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also compare slices: a column '
                          'of the old file, predicted_class or confidence_band; may be repeated')
+    compare.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
+                         '(default: 50)')
     shown = compare.add_mutually_exclusive_group()
     shown.add_argument('--markdown', action='store_true', help='print Markdown tables, e.g. for a pull request')
     shown.add_argument('--json', action='store_true', help='print the answer as JSON')
-    flags = dict(margins='--margin', pos_label='--pos-label', by='--by')
+    flags = dict(margins='--margin', pos_label='--pos-label', by='--by', least='--least')
     compare.set_defaults(flags=flags, paths=_paths_of_compare)
     return compare
 
@@ -100,7 +102,7 @@ def _compare(args)->int:
     old, new = (_read_model(args, name) for name in ('old', 'new'))
     new = in_order(new, old, args.new)
     if args.id: new = _matched(old, new, args)
-    found = compare_models(old, new, margins, args.by)
+    found = compare_models(old, new, margins, args.by, least=args.least)
     if args.json: print(json.dumps(found.record(), indent=1))
     elif args.markdown: print(found.markdown())
     else: _print_comparison(found)

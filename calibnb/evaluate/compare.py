@@ -7,6 +7,7 @@ __all__ = ['MARGINS', 'ModelComparison', 'compare_models']
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #535597a6
 import math
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,7 +98,7 @@ class ModelComparison:
 
     def _by(self, name, d):
         if math.isinf(d.low): return f'{_name(name)}, which becomes infinite'
-        return f'{_name(name)} by {_amount(name, d.value)}, at least {_amount(name, d.low)}'
+        return f'{_name(name)} by {_amount(name, d.value)} (at least {_amount(name, d.low)})'
 
     def _undecided(self, name):
         "State how many samples would decide."
@@ -141,11 +142,13 @@ class ModelComparison:
     )->str:
         "Return the answer and its tables as lines of text; arrows mark what is worse."
         marks = [i for i, name in enumerate(self.differences) if self.verdict(name) == WORSE]
-        parts = [self.sentence(), text_table(fitting(self.columns(), width), marks), self.caption()]
+        def wrapped(text): return textwrap.fill(text, width) if width else text
+        table = text_table(fitting(self.columns(), width), marks)
+        parts = [wrapped(self.sentence()), table, wrapped(self.caption())]
         if self.slices:
             table = text_table(fitting(self.slice_columns(), width), range(len(self.worse_slices)))
-            parts += [table, self.slice_caption()]
-        return printable('\n\n'.join(parts + self.notes))
+            parts += [table, wrapped(self.slice_caption()), *map(wrapped, self.notes)]
+        return printable('\n\n'.join(parts))
 
     def markdown(self)->str:
         "Return the answer and its tables in Markdown, e.g. for a pull request."
