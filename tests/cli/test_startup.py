@@ -49,8 +49,8 @@ def call(line, here):
 
 
 BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
-        ("runs --help", 0), ("audit --help", 0), ("compare --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0),
-        ("papers --help", 0), ("predict --help", 0),
+        ("runs --help", 0), ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0),
+        ("papers --help", 0), ("compare --help", 0), ("predict --help", 0),
         ("list losses", 0), ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
         ("completion csh", 2), ("", 0), ("runn", 2), ("run", 2), ("run x --nope", 2),
         ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]

@@ -22,8 +22,8 @@ from calibnb.train import Recipe
 
 ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.predictions core.plugins",
-    "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing", "intervals": "metrics.intervals",
-    "samples": "metrics.samples",
+    "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
+    "intervals": "metrics.intervals", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
                " metrics.ood metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
@@ -59,7 +59,8 @@ class Group:
 
 GROUPS = {name: Group(rooms) for name, rooms in ROOMS.items()}
 core, bins, paired, smoothing, intervals, samples, metrics, streaming, weights, surrogates, losses, temperature, \
-    score_maps, posthoc, plots, evaluate, compared, synth, data, models, batches, recorders, train, gamma_net, meta = GROUPS.values()
+    score_maps, posthoc, plots, evaluate, compared, synth, data, models, batches, recorders, train, gamma_net, \
+    meta = GROUPS.values()
 
 # a dependency that calls what another one is about to drop is none of our errors; what is said of our own calls is
 OF_OTHERS = "DeprecationWarning", "PendingDeprecationWarning"
@@ -627,7 +628,8 @@ TABLE |= {
                                       for c in (CONF, CONF.double())],
     "compared.groupings": lambda: [(g.names, g.ids) for by in (None, compared.MADE)
                                    for g in compared.groupings(in_groups(), by, 2)],
-    "compared.crossed": lambda: [(g.names, g.ids) for g in compared.crossed(compared.groupings(in_groups(), None, 2), 2)],
+    "compared.crossed": lambda: [(g.names, g.ids)
+                                 for g in compared.crossed(compared.groupings(in_groups(), None, 2), 2)],
     "compared.slices": lambda: compared.slices(in_groups(), find=True, least=2, permutations=9, draws=2).frame(),
     "compared.compare_models": lambda: [compared.compare_models(
         p, core.Predictions(2*p.logits, p.target), by=["predicted_class"], least=2).frame()
