@@ -91,8 +91,10 @@ class ModelComparison:
             return f'The new model is worse in {len(found)} of {len(self.slices)} slices; in {name}: {by}.'
         if self.exit_code == 2: return ' '.join(map(self._undecided, filter(self._is_open, self.differences)))
         better = [_name(name) for name in self.differences if self.verdict(name) == BETTER]
-        more = f'; {_listed(better)} {"is" if len(better) == 1 else "are"} better' if better else ''
-        return f'The new model is not worse by more than the margins{more}.'
+        start = 'The new model is not worse by more than the margins'
+        if not better: return f'{start}.'
+        verb = 'is' if len(better) == 1 else 'are'
+        return f'{start}; {_listed(better)} {verb} better.'
 
     def _is_open(self, name): return self.verdict(name) == UNDECIDED
 

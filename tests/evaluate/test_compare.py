@@ -41,7 +41,7 @@ def gaps_by_hand(models, n_bins):
 
 
 def test_the_difference_of_the_ece_by_hand():
-    "Value and covariance in plain Python; the half width from draws of the standard library."
+    "Value, covariance and largest bias in plain Python; the half width from draws of its own."
     n, M, draw = 60, 3, np.random.default_rng(3)
     p = .34 + .66*draw.random(n)
     hit = [bool(h) for h in draw.random(n) < p]
@@ -98,9 +98,10 @@ def test_exit_codes_and_matched_rows(files, capsys):
     by = ["--id", "key", "--by", "side"]
     code, out, _ = run(capsys, right, sharp, *by, "--json")
     found = json.loads(out)
-    assert code == found["exit_code"] == 1 and found["measures"]["error"]["verdict"] == "equivalent"
+    assert (code, found["exit_code"]) == (1, 1) and found["measures"]["error"]["verdict"] == "equivalent"
     preds = [Predictions(torch.tensor(z), torch.tensor(TARGET)) for z in (LOGITS, 2*LOGITS)]
-    assert math.isclose(found["measures"]["nll"]["value"], compare_models(*preds).differences["nll"].value, abs_tol=1e-12)
+    nll = compare_models(*preds).differences["nll"]
+    assert math.isclose(found["measures"]["nll"]["value"], nll.value, abs_tol=1e-12)
     assert [*found["slices"]] == ["side = left", "side = right"]
     code, out, _ = run(capsys, sharp, right, *by, "--margin", "ece=5", "--markdown")
     assert code == 0 and "| ECE % |" in out and out.startswith("**The new model is not worse")
