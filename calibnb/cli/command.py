@@ -28,13 +28,14 @@ from .apply import _add_apply, _apply
 from .audit import _add_audit, _audit
 from .predict import _add_predict, _predict
 from .export import _add_export, _export
+from .compare import _add_compare, _compare
 from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
 from .workspace import _add_lab, _add_notebooks, _lab, _notebooks
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _PATHS = dict(  # argument that names files or folders -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
-    calibrator='calibrator', network='network', before='--with', onnx='--onnx', out='--out',
+    old='old', new='new', calibrator='calibrator', network='network', before='--with', onnx='--onnx', out='--out',
     to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', parquet='--parquet',
     experiments='experiment', what='sweep', plugin='--plugin')
 
@@ -55,8 +56,9 @@ def _completion(args):
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_show: _show,
-    _add_audit: _audit, _add_apply: _apply, _add_export: _export, _add_predict: _predict, _add_download: _download,
-    _add_list: _list, _add_papers: _papers, _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,
+    _add_audit: _audit, _add_compare: _compare, _add_apply: _apply, _add_export: _export,
+    _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
+    _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,
 }
 
 def _one_line(text):

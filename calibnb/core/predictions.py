@@ -191,6 +191,20 @@ def impossible_labels_text(zeros, n, eps):
     if eps: seen = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
     return f'{zeros} of {n} labels have probability 0, so the uncalibrated NLL is infinite; {seen}'
 
+# %% ../../nbs/00_core/05_predictions.ipynb #6f1d2a90
+def _check_groups(groups, n):
+    "Return a DataFrame of n rows, or None; raise ValueError for another number of rows."
+    if groups is None: return None
+    import pandas as pd
+    frame = pd.DataFrame(groups).rename(columns=str)
+    if len(frame) != n: raise ValueError(f'groups: got {len(frame)} rows, expected {n}, one for each sample')
+    return frame.reset_index(drop=True)
+
+def _row_numbers(rows):
+    "Return a slice, or the numbers or marks of rows as a NumPy array, for pandas."
+    if isinstance(rows, slice): return rows
+    return np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows)
+
 # %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
 @dataclass(frozen=True, eq=False)
 class Predictions:
@@ -201,6 +215,7 @@ class Predictions:
     eps:float=0.            # weight of the uniform distribution that replaced zeros, see `log_probs`
     classes:tuple=()        # names of the classes, or (); if binary, the names of y = 0 (or '') and y = 1
     kind:str='logits'       # 'logits' or 'probs', as given by the user
+    groups:object=None      # DataFrame, or dictionary of columns, with (N,) rows: attributes of the samples; not saved
 
     def __post_init__(self):
         logits, target = check_logits(self.logits, self.target, values=True, least=1)
@@ -208,6 +223,7 @@ class Predictions:
         object.__setattr__(self, 'target', target)
         object.__setattr__(self, 'classes', _check_class_names(self.classes, self.num_classes))
         pick('kind', self.kind, ('logits', 'probs'))
+        object.__setattr__(self, 'groups', _check_groups(self.groups, len(target)))
 
     @classmethod
     def of(cls, classifier, X, y, pos_label=None):
@@ -220,7 +236,7 @@ class Predictions:
         return cls.from_probs(probs[:, k], columns == k, classes=_binary_from_multiclass(names, k))
 
     @classmethod
-    def from_probs(cls, probs, target, eps=None, classes=()):
+    def from_probs(cls, probs, target, eps=None, classes=(), groups=None):
         """Make predictions from labels and (N, K) probabilities, or (N,) or (N, 1) probabilities that y = 1.
 
         Metrics use the probabilities, calibrators use the logarithms. `eps` is the weight of the uniform
@@ -236,12 +252,13 @@ class Predictions:
         given = None
         if probs.shape[1] == 1: given = probs.clamp_max(1)
         elif eps or zeros: given = probs/probs.sum(1, keepdim=True)
-        return cls(log_probs(probs, eps), target, given, float(eps), classes, 'probs')
+        return cls(log_probs(probs, eps), target, given, float(eps), classes, 'probs', groups)
 
     def __len__(self): return len(self.target)
     def __getitem__(self, rows):
         given = None if self.given is None else self.given[rows]
-        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind)
+        groups = None if self.groups is None else self.groups.iloc[_row_numbers(rows)]
+        return Predictions(self.logits[rows], self.target[rows], given, self.eps, self.classes, self.kind, groups)
     def __repr__(self):
         error = 1 - self.hit.double().mean()
         return f'Predictions({len(self)} samples, {self.form}, error {error:.4f})'
@@ -293,7 +310,7 @@ class Predictions:
         if order is None: return self
         logits, given = (x if x is None else x[:, order] for x in (self.logits, self.given))
         target = torch.tensor(order, dtype=torch.int64, device=self.target.device).argsort()[self.target]
-        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind)
+        return Predictions(logits, target, given, self.eps, tuple(classes), self.kind, self.groups)
 
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."

@@ -13,6 +13,8 @@ from .. import _renamed
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'measures': ['ece_text', 'Scored', 'measure_all', 'Resamples', 'resampled_measures'],
     'resampled': ['resampled_errors', 'resampled_top_label'],
+    'groups': ['slices', 'Slices', 'Slice'],
+    'compare': ['compare_models', 'ModelComparison'],
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],

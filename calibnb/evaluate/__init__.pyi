@@ -6,6 +6,11 @@ from .measures import Resamples as Resamples
 from .measures import resampled_measures as resampled_measures
 from .resampled import resampled_errors as resampled_errors
 from .resampled import resampled_top_label as resampled_top_label
+from .groups import slices as slices
+from .groups import Slices as Slices
+from .groups import Slice as Slice
+from .compare import compare_models as compare_models
+from .compare import ModelComparison as ModelComparison
 from .table import UNCALIBRATED as UNCALIBRATED
 from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation

@@ -8,6 +8,7 @@ __all__ = ['verdict', 'numbers', 'remarks', 'ShortTable']
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #12fb4306
 from dataclasses import dataclass
 
+from ..core.text import fitting, text_table
 from calibnb.evaluate.table import (
     UNCALIBRATED, Evaluation, _bias_direction, _changes, _dominated_by_few_samples, _label_order_warning, _name,
     _name_with_temperature, _nll_words, _residual_miscalibration, _uncapitalised, miscalibration_p, shows_no_error
@@ -87,8 +88,7 @@ def _passed_over(found, row):
 @dataclass(frozen=True)
 class ShortTable:
     "At most five columns of a table as text; `mark` is the number of the recommended row."
-    head:list[str]
-    rows:list[list[str]]
+    columns:dict[str, list[str]]  # title -> cells
     mark:int
 
     @classmethod
@@ -99,22 +99,11 @@ class ShortTable:
         "Choose the columns that fit into the width."
         columns = {'': [*found.rows]}
         for title, cell in _COLUMNS.items(): columns[title] = [cell(m) for m in found.rows.values()]
-        head, room = [], width - 2
-        for title, cells in columns.items():
-            room -= max(map(len, [title, *cells])) + 2
-            if room < 0 and len(head) > 1: break
-            head.append(title)
-        rows = [list(row) for row in zip(*(columns[title] for title in head))]
-        return cls(head, rows, [*found.rows].index(found.recommended))
+        return cls(fitting(columns, width), [*found.rows].index(found.recommended))
 
     def text(self)->str:
         "Return the table as lines of text; an arrow marks the recommended row."
-        lines = [self.head, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines)]
-        def line(cells, mark):
-            first, *others = map(str.rjust, cells, widths)
-            return '  '.join([f'{mark} {first.strip().ljust(widths[0])}', *others]).rstrip()
-        return '\n'.join(line(cells, '→' if i == self.mark + 1 else ' ') for i, cells in enumerate(lines))
+        return text_table(self.columns, [self.mark])
 
 _COLUMNS = {
     'NLL': lambda m: _nll_words(m['nll']),

@@ -42,6 +42,7 @@ class FileContents:
     columns:list|None=None        # names of the class columns of a table; None: the file is not a table
     extra_columns:dict=field(default_factory=dict) # name of any other column -> why the column is not a class
     place:object='row {}'.format  # position of a sample -> its place in the file
+    groups:dict=field(default_factory=dict) # name of a column that was asked for as a group -> (N,) values
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -119,40 +120,41 @@ def _check_class_columns(names):
 # %% ../../nbs/40_evaluate/01_files.ipynb #4a23f6a6
 def _pandas_reads_all_digits(version): return tuple(map(int, version.split('.')[:2])) >= (3, 1)
 
-def _read_csv(path):
+def _read_csv(path, groups=()):
     import pandas as pd
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     _check_distinct([name.strip() for name in header if name.strip()])
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
     digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
-    return _table(pd.read_csv(path, **digits), place)
+    return _table(pd.read_csv(path, **digits), place, groups)
 
-def _read_columnar(path):
+def _read_columnar(path, groups=()):
     "Read a parquet or feather file."
     import pandas as pd
     if not find_spec('pyarrow'): raise ValueError('pyarrow is not installed; pip install pyarrow, or give a .csv file')
     frame = (pd.read_parquet if path.suffix.lower() == '.parquet' else pd.read_feather)(path)
     _check_distinct([str(name).strip() for name in frame])
-    return _table(frame, 'row {}'.format)
+    return _table(frame, 'row {}'.format, groups)
 
 def _check_distinct(names):
     "Raise ValueError if two columns have the same name."
     twice = first_repeated(names)
     if twice is not None: raise ValueError(f'two columns are called {brief(twice)!r}, want distinct names')
 
-def _table(frame, place):
-    "Split a DataFrame into class columns, labels and extra columns."
+def _table(frame, place, groups=()):
+    "Split a DataFrame into class columns, labels, groups and extra columns."
     frame = frame.rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     labels = [name for name in frame if _plain(name) in TARGET_NAMES]
-    scores = frame.drop(columns=labels)
+    of_groups = {name: frame[name].to_numpy() for name in groups if name in frame}
+    scores = frame.drop(columns=[*labels, *(name for name in of_groups if name not in labels)])
     if [*scores] != ['prediction']: scores = scores.drop(columns=['prediction'], errors='ignore')
     extra = {name: advice(name) for name in scores if _plain(name) in _NOT_CLASSES}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
     _check_class_columns([*scores])
     arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
-    return FileContents(arrays, [*scores], extra, place)
+    return FileContents(arrays, [*scores], extra, place, of_groups)
 
 def advice(name):
     "Return the reason why a column is no class, and the remedy."
@@ -304,14 +306,26 @@ READERS = {'.npz': _read_npz, '.npy': _read_npy, '.csv': _read_csv, '.csv.gz': _
            '.csv.xz': _read_csv, '.parquet': _read_columnar, '.feather': _read_columnar, '.pt': _read_pt,
            '.pth': _read_pt, '.safetensors': _read_safetensors}
 
-def read_file(path)->FileContents:
+def read_file(
+    path,
+    groups=(), # names of columns or arrays that are attributes of the samples, no classes
+)->FileContents:
     "Read a file in any supported format."
     path = Path(path)
     if not path.is_file(): raise ValueError(f'file: {path} is not there')
     suffix = file_format(path)
     reader = pick('file format', suffix, READERS)
     note_input('files', str(path), content=content_hash(path))
-    with naming(path, failed=f'cannot be read as {suffix[1:]}'): return reader(path)
+    with naming(path, failed=f'cannot be read as {suffix[1:]}'):
+        if reader in (_read_csv, _read_columnar): return reader(path, groups)
+        contents = reader(path)
+    contents.groups = {name: contents.arrays[name] for name in groups if name in contents.arrays}
+    return contents
+
+def _check_groups(contents, groups):
+    "Raise ValueError unless the file has all groups."
+    known = [*contents.groups, *filter(None, contents.arrays), *contents.extra_columns, *(contents.columns or ())]
+    for name in groups: pick('column', name, known)
 
 _KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
     ('logits', 'logits?'), ('probs', 'prob(s|a|abilit(y|ies))?'))}
@@ -352,10 +366,11 @@ def _only(path, contents, wanted):
                      f'names in it: {names}')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
-def _read_scores(path, kind):
+def _read_scores(path, kind, groups=(), needed=True):
     "Return the contents of a file, its logits or probabilities in floating point, and the column names."
     pick('kind', kind, kinds)
-    contents = read_file(path)
+    contents = read_file(path, groups)
+    if needed: _check_groups(contents, groups)
     if contents.columns is not None: _check_table(contents, kind)
     if '' in contents.arrays and 0 in np.shape(contents.arrays['']):
         raise ValueError(f'file: {path} has no classes or no samples')
@@ -388,19 +403,23 @@ def read_predictions(
     target_path=None,  # a file with only the labels: .npy, or a table with one column
     eps:float|None=None, # for probabilities, as in `Predictions.from_probs`
     pos_label=None,      # the label with y = 1 of a single column; labels may be words in tables
+    groups=(),           # names of columns or arrays that become `Predictions.groups`
 )->Predictions:
     "Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels with probability 0."
-    return _predictions(_read_labelled(path, kind, target_path, pos_label), kind, eps, target_path or path)
+    return _predictions(_read_labelled(path, kind, target_path, pos_label, groups), kind, eps, target_path or path)
 
-def _read_labelled(path, kind, target_path, pos_label=None):
-    "Return unchecked scores, labels and class names."
-    with naming(path): contents, scores, header = _read_scores(path, kind)
+def _read_labelled(path, kind, target_path, pos_label=None, groups=(), needed=True):
+    "Return unchecked scores, labels, class names and groups; groups that are not `needed` are read over."
+    with naming(path):
+        contents, scores, header = _read_scores(path, kind, groups, needed)
+        of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
         if target_path: path, contents = target_path, read_file(target_path)
         name = '' if target_path and [*contents.arrays] == [''] else _only(path, contents, TARGET_NAMES)
         labels = contents.arrays[name]
         if name == '' and np.shape(labels)[1:] == (1,): labels = labels[:, 0]
-        return scores, *class_targets(labels, name, header, contents.columns is not None, pos_label, contents.place)
+        is_table = contents.columns is not None
+        return scores, *class_targets(labels, name, header, is_table, pos_label, contents.place), of_groups or None
 
 def class_targets(
     labels,     # (N,) labels in a file
@@ -430,10 +449,10 @@ def _check_two_labels(target):
 
 def _predictions(labelled, kind, eps, source):
     "Return scores and labels as `Predictions`; an error names the file `source`."
-    scores, target, classes = labelled
+    scores, target, classes, groups = labelled
     with naming(source):
-        if kind == 'probs': return Predictions.from_probs(scores, target, eps, classes)
-        return Predictions(_check_not_probs(scores), target, classes=classes)
+        if kind == 'probs': return Predictions.from_probs(scores, target, eps, classes, groups)
+        return Predictions(_check_not_probs(scores), target, classes=classes, groups=groups)
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #944b339f
 def read_sets(
@@ -444,11 +463,13 @@ def read_sets(
     val_target_path=None,  # validation labels in a second file
     eps:float|None=None,   # for probabilities; None: fitted on the validation labels if a file has a probability of 0
     pos_label=None,        # the label with y = 1 of a single column
+    groups=(),             # names of columns or arrays that become `groups` of the test predictions
 )->tuple[Predictions, Predictions|None]: # test predictions, and validation predictions or None
     "Read a test set and its validation set with the same `eps`; errors and warnings are as in `read_predictions`."
-    test, test_source = _read_labelled(path, kind, target_path, pos_label), target_path or path
+    test, test_source = _read_labelled(path, kind, target_path, pos_label, groups), target_path or path
     if not val_path: return _predictions(test, kind, eps, test_source), None
-    val, val_source = _read_labelled(val_path, kind, val_target_path, pos_label), val_target_path or val_path
+    val = _read_labelled(val_path, kind, val_target_path, pos_label, groups, needed=False)
+    val_source = val_target_path or val_path
     if kind == 'probs' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
         with naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.

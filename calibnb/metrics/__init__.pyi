@@ -1,6 +1,10 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from torch import Tensor
 from .bins import ReliabilityBins as ReliabilityBins
+from .paired import PairedDifference as PairedDifference
+from .paired import ece_difference as ece_difference
+from .paired import mean_difference as mean_difference
+from .paired import rate_difference as rate_difference
 from .measure import Measure as Measure
 def error_rate(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)

@@ -50,7 +50,7 @@ def call(line, here):
 
 BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
         ("runs --help", 0), ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0),
-        ("papers --help", 0), ("predict --help", 0),
+        ("papers --help", 0), ("compare --help", 0), ("predict --help", 0),
         ("list losses", 0), ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
         ("completion csh", 2), ("", 0), ("runn", 2), ("run", 2), ("run x --nope", 2),
         ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
@@ -78,6 +78,7 @@ LOOKED_UP = [
     ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"), ("collect --root absent", "--root: absent is no folder"),
     ("collect", "no trainings in"), ("audit x.npz", "file: x.npz is not there"),
     ("audit absent.npz --logits", "file: absent.npz is not there"),
+    ("compare absent.npz x.npz", "old: absent.npz is not there"), ("compare a b --margin ece", "--margin: 'ece'"),
     ("audit script.py --logits", "file format: '.py'"), ("audit script.py --logits --eps 3", "--eps: 3"),
     ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors is not there"),
     ("apply script.py x.npz --logits --out o.npz", "file: x.npz is not there"),
@@ -93,7 +94,7 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
 
 
 @pytest.mark.parametrize("typed, offered", [
-    ("calibnb ''", "run sweep collect runs audit apply export predict download list papers notebooks lab "
+    ("calibnb ''", "run sweep collect runs audit compare apply export predict download list papers notebooks lab "
                    "completion"),
     ("calibnb a", "audit apply"),
     ("calibnb audit --v", "--val --val-target"),

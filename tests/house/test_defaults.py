@@ -22,8 +22,8 @@ from calibnb.train import Recipe
 
 ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.predictions core.plugins",
-    "bins": "metrics.bins", "smoothing": "metrics.smoothing", "intervals": "metrics.intervals",
-    "samples": "metrics.samples",
+    "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
+    "intervals": "metrics.intervals", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
                " metrics.ood metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
@@ -36,6 +36,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
                 " evaluate.sums",
+    "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
@@ -57,8 +58,9 @@ class Group:
 
 
 GROUPS = {name: Group(rooms) for name, rooms in ROOMS.items()}
-core, bins, smoothing, intervals, samples, metrics, streaming, weights, surrogates, losses, temperature, score_maps, \
-    posthoc, plots, evaluate, synth, data, models, batches, recorders, train, gamma_net, meta = GROUPS.values()
+core, bins, paired, smoothing, intervals, samples, metrics, streaming, weights, surrogates, losses, temperature, \
+    score_maps, posthoc, plots, evaluate, compared, synth, data, models, batches, recorders, train, gamma_net, \
+    meta = GROUPS.values()
 
 # a dependency that calls what another one is about to drop is none of our errors; what is said of our own calls is
 OF_OTHERS = "DeprecationWarning", "PendingDeprecationWarning"
@@ -615,7 +617,23 @@ def drawn_figure():
     return tables, plots.correctness_histogram(axes[2], CONF, HIT), image.get_array()
 
 
+def in_groups():
+    return core.Predictions(LOGITS, TARGET, groups=dict(side=["a", "b"]*(N//2), end=["c"]*(N//2) + ["d"]*(N//2)))
+
+
 TABLE |= {
+    "paired.mean_difference": lambda: [paired.mean_difference(a, 2*a) for a in (CONF, CONF.double())],
+    "paired.rate_difference": lambda: paired.rate_difference(HIT, HIT.flip(0)),
+    "paired.ece_difference": lambda: [paired.ece_difference((c, HIT), (c**2, HIT.flip(0)), 5, draws=9)
+                                      for c in (CONF, CONF.double())],
+    "compared.groupings": lambda: [(g.names, g.ids) for by in (None, compared.MADE)
+                                   for g in compared.groupings(in_groups(), by, 2)],
+    "compared.crossed": lambda: [(g.names, g.ids)
+                                 for g in compared.crossed(compared.groupings(in_groups(), None, 2), 2)],
+    "compared.slices": lambda: compared.slices(in_groups(), find=True, least=2, permutations=9, draws=2).frame(),
+    "compared.compare_models": lambda: [compared.compare_models(
+        p, core.Predictions(2*p.logits, p.target), by=["predicted_class"], least=2).frame()
+        for p in (in_groups(), *columns()[:2])],
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
@@ -676,6 +694,8 @@ ELSEWHERE = {
     "smoothing": {"a part of smooth_noise": "smooth_noise_of_sums"},
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
+    "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
+    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",

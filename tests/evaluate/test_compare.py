@@ -1,0 +1,136 @@
+"Two models on the same samples: the difference of the ECE by hand, exit codes, matched rows, one line for bad input."
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import compare_models
+from calibnb.metrics import ece_difference
+from calibnb.metrics.paired import _gaps
+
+DRAW = np.random.default_rng(0)
+LOGITS = 2*DRAW.standard_normal((4000, 3))
+TARGET = (LOGITS + DRAW.gumbel(size=LOGITS.shape)).argmax(1)  # drawn from softmax(LOGITS)
+
+
+def gaps_by_hand(models, n_bins):
+    "Mean residuals of the bins of both models, and their covariance, sample by sample."
+    n, M = len(models[0][0]), n_bins
+    place = [[k*M + min(max(math.ceil(c*M) - 1, 0), M - 1) for c in conf] for k, (conf, _) in enumerate(models)]
+    rows = []  # the residual of a sample in each bin of each model
+    for i in range(n):
+        row = [0.]*(2*M)
+        for k, (conf, hit) in enumerate(models):
+            row[place[k][i]] = hit[i] - conf[i]
+        rows.append(row)
+    gap = [sum(row[a] for row in rows)/n for a in range(2*M)]
+    cov = [[sum((row[a] - gap[a])*(row[b] - gap[b]) for row in rows)/n**2 for b in range(2*M)] for a in range(2*M)]
+    scale = [0.]*(2*M)
+    for a in range(2*M):
+        conf, hit = models[a//M]
+        hits = [hit[i] for i in range(n) if place[a//M][i] == a]
+        share = (sum(hits) + .5)/(len(hits) + 1)
+        wanted, had = max(cov[a][a], len(hits)*share*(1 - share)/n**2), cov[a][a]
+        scale[a] = math.sqrt(wanted/had) if had > 0 else 0.
+    return gap, [[cov[a][b]*scale[a]*scale[b] for b in range(2*M)] for a in range(2*M)]
+
+
+def test_the_difference_of_the_ece_by_hand():
+    "Value, covariance and largest bias in plain Python; the half width from draws of its own."
+    n, M, draw = 60, 3, np.random.default_rng(3)
+    p = .34 + .66*draw.random(n)
+    hit = [bool(h) for h in draw.random(n) < p]
+    models = [(p.tolist(), hit), ((1/(1 + (1/p - 1)**2)).tolist(), hit)]
+    given = [(torch.tensor(conf, dtype=torch.float64), torch.tensor(hits)) for conf, hits in models]
+    gap, cov = gaps_by_hand(models, M)
+    got_gap, got_cov = _gaps(*given, M)
+    assert np.allclose(got_gap, gap, atol=1e-14) and np.allclose(got_cov, cov, atol=1e-14)
+
+    def estimate(gaps):
+        total = 0.
+        for a, g in enumerate(gaps):
+            sd = math.sqrt(cov[a][a])
+            if sd:
+                z = g/sd
+                total += (1 if a >= M else -1)*sd*(abs(z) - .907*math.exp(-z*z/(2*.774**2)))
+        return total
+
+    found = ece_difference(*given, n_bins=M, draws=4000)
+    assert math.isclose(found.value, estimate(gap), abs_tol=1e-12)
+    assert math.isclose(found.new, sum(map(abs, gap[M:])), abs_tol=1e-12)
+    error = np.std([estimate(g) for g in draw.multivariate_normal(gap, cov, 4000, method="eigh")])
+    sd, bias = [math.sqrt(cov[a][a]) for a in range(2*M)], 0.
+    for a, b in zip(range(M), range(M, 2*M)):
+        if sd[a] and sd[b]:
+            rho = cov[a][b]/(sd[a]*sd[b])
+            apart = abs(gap[a]/sd[a] - gap[b]/sd[b]) + 1.96*math.sqrt(max(0, 2 - 2*rho))
+            bias += min(.243*(sd[a] + sd[b]), .243*abs(sd[a] - sd[b]) + min(sd[a], sd[b])*apart)
+        else:
+            bias += .243*(sd[a] + sd[b])
+    noise = np.abs(bias/error + draw.standard_normal(100_000))
+    assert math.isclose(found.high - found.value, error*np.quantile(noise, .95), rel_tol=.05)
+
+
+@pytest.fixture
+def files(tmp_path):
+    def write(name, scale, rows=slice(None), order=1, **columns):
+        frame = pd.DataFrame(scale*LOGITS, columns=[f"logit_{k}" for k in range(3)])
+        ids = [f"s{i}" for i in range(len(frame))]
+        side = np.where(np.arange(4000) % 4, "left", "right")
+        frame = frame.assign(target=TARGET, key=ids, side=side, **columns).iloc[rows][::order]
+        frame.to_csv(tmp_path/name, index=False)
+        return str(tmp_path/name)
+    return write
+
+
+def run(capsys, *line):
+    code = cli.main(["compare", *line])
+    return code, *capsys.readouterr()
+
+
+def test_exit_codes_and_matched_rows(files, capsys):
+    right, sharp = files("right.csv", 1), files("sharp.csv", 2, order=-1)
+    by = ["--id", "key", "--by", "side"]
+    code, out, _ = run(capsys, right, sharp, *by, "--json")
+    found = json.loads(out)
+    assert (code, found["exit_code"]) == (1, 1) and found["measures"]["error"]["verdict"] == "equivalent"
+    preds = [Predictions(torch.tensor(z), torch.tensor(TARGET)) for z in (LOGITS, 2*LOGITS)]
+    nll = compare_models(*preds).differences["nll"]
+    assert math.isclose(found["measures"]["nll"]["value"], nll.value, abs_tol=1e-12)
+    assert [*found["slices"]] == ["side = left", "side = right"]
+    code, out, _ = run(capsys, sharp, right, *by, "--margin", "ece=5", "--markdown")
+    assert code == 0 and "| ECE % |" in out and out.startswith("**The new model is not worse")
+    few = [files(f"{i}.csv", scale, slice(80)) for i, scale in enumerate((1, 1.1))]
+    code, out, _ = run(capsys, *few, *by, "--least", "5")
+    assert code == 2 and out.startswith("80 samples cannot decide error")
+
+
+def test_a_worse_slice_fails_the_whole():
+    groups = dict(part=np.repeat(["a", "b"], [400, 3600]))
+    old = Predictions(torch.tensor(LOGITS), torch.tensor(TARGET), groups=groups)
+    new = Predictions(torch.tensor(LOGITS*np.repeat([4, 1], [400, 3600])[:, None]), old.target)
+    margins = dict(nll=.2, brier=.2, ece=.2)
+    assert compare_models(old, new, margins).exit_code == 0
+    found = compare_models(old, new, margins, by="part")
+    assert found.exit_code == 1 and [*found.worse_slices] == ["part = a"]
+
+
+@pytest.mark.parametrize("line, told", [
+    ("{old} {less} --id key --by side", "--id: 3,990 of 4,000 rows of {old} are not in {less}, and 0 of 10"),
+    ("{old} {old} --id side --by key", "--id: 3,998 rows of {old} repeat an id, first left"),
+    ("{old} {old} --id kye", "column: 'kye' is not known; did you mean 'key'"),
+    ("{old} {turned} --by key --by side", "new: the label of row 0 is "),
+    ("{old} {less} --by key --by side", "new: 10 samples, but old: 4,000"),
+    ("{old} {old} --id key --by side --margin eec=1", "did you mean 'ece'"),
+    ("{old} {old} --id key --margin ece=-1", "--margin: 'ece=-1', want NAME=VALUE"),
+    ("{old} {old} --id key --by sied", "did you mean 'side'"),
+])
+def test_bad_input_is_one_line(files, capsys, line, told):
+    paths = dict(old=files("old.csv", 1), less=files("less.csv", 1, slice(10)), turned=files("turned.csv", 1, order=-1))
+    code, out, err = run(capsys, *line.format(**paths).split())
+    assert code == 2 and not out and err.count("\n") == 1 and told.format(**paths) in err, err
