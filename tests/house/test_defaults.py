@@ -25,7 +25,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "bins": "metrics.bins", "smoothing": "metrics.smoothing", "intervals": "metrics.intervals",
     "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
-               " metrics.ood metrics.certainty metrics.registered",
+               " metrics.ood metrics.decisions metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
@@ -134,6 +134,12 @@ TABLE |= {
     "samples.Samples": lambda: [(s.pairs, s.correct, s.p_y, s.mean(s.p_y, s.correct)) for s in weighed()],
     "samples.check_samples": weighed,
     "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.p_y), PROBS, TARGET),
+    "metrics.decision_curve": lambda: [metrics.decision_curve(p, HIT) for p in (CONF, CONF.double(), CONF.numpy())],
+    "metrics.net_benefit": lambda: metrics.net_benefit(CONF, HIT, [.2, .5], sample_weight=FEATURES[:, 0].abs()),
+    "metrics.expected_cost": lambda: [metrics.expected_cost(CONF, HIT, 1, 5, threshold=t) for t in (None, .5)],
+    "metrics.cheapest_threshold": lambda: metrics.cheapest_threshold(CONF, HIT, 1, 5),
+    "metrics.benefit_of_samples": lambda: metrics.benefit_of_samples(CONF.double(), HIT, CONF[:2].double()),
+    "metrics.cost_of_samples": lambda: metrics.cost_of_samples(CONF.double(), HIT, 1., 5., .5),
     "metrics.registered_measures": lambda: metrics.registered_measures(["aurc", "skce"], PROBS, TARGET, n_boot=5),
     "metrics.consistency_test": lambda: [metrics.consistency_test(metrics.ece, p, y, draws=5) for p, y in SCORES],
     "metrics.kernel_width": lambda: [metrics.kernel_width(p) for p in (PROBS, PROBS.double())],
@@ -664,7 +670,7 @@ LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does 
 ELSEWHERE = {
     "losses": {HELPERS: "losses LossModule list_losses register_loss"},
     "surrogates": {},
-    "metrics": {HELPERS: "metrics register_metric SCORES"},
+    "metrics": {HELPERS: "metrics register_metric SCORES DecisionCurve cost_threshold"},
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record is_sum",
                 "bases and parts of the calibrators":
@@ -726,7 +732,7 @@ ELSEWHERE = {
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
-                       "interval_dots forest_plot density risk_coverage label_points"},
+                       "interval_dots forest_plot density risk_coverage decision_curve label_points"},
 }
 
 
