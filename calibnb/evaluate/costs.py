@@ -71,8 +71,8 @@ class Decisions:
 
     def text(self)->str:
         "Return the costs as lines of text of at most 80 characters."
-        lines = [f'Treat if P(y = 1) is at least {self.threshold:.3f}: a false positive costs {self.cost_fp:g}, '
-                 f'a false negative {self.cost_fn:g}.', '']
+        lines = [f'A false positive costs {self.cost_fp:g}, a false negative {self.cost_fn:g}: '
+                 f'treat if P(y = 1) ≥ {self.threshold:.3f}.', '']
         size = max(len(row['name']) for row in self.costs)
         lines += [f'  {"":{size}}  {"cost per sample":>15}  {"95 % interval":>16}  cheapest threshold']
         for row in self.costs:
@@ -85,7 +85,7 @@ class Decisions:
         "Return a sentence: what calibration saves at the threshold of the costs; '' if no calibrator is recommended."
         if not self.saved: return ''
         value, interval = self.saved['value'], _range(self.saved['interval'])
-        return f'Calibration saves {_number(value)} per sample at this threshold, 95 % interval {interval}.'
+        return f'Calibration saves {_number(value)} per sample, 95 % interval {interval}.'
 
     def record(self)->dict:
         "Return all numbers but the curves as a dictionary for JSON; a threshold of infinity is None."

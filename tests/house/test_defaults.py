@@ -35,7 +35,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
                " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums",
+                " evaluate.sums evaluate.costs",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
@@ -613,6 +613,11 @@ def evaluated():
     return found.frame(), found.text(), found.scored, found.notes
 
 
+def costs_of_decisions():
+    found = [evaluate.evaluate(p, None, ["temperature"], folds=2, n_bins=5, n_boot=5, draws=2) for p in columns()]
+    return [(d.record(), d.text(), d.curves) for d in (evaluate.Decisions.of(f, 1, 4, n_boot=5) for f in found)]
+
+
 def drawn_figure():
     from matplotlib.figure import Figure
     axes = Figure().subplots(1, 4)
@@ -624,6 +629,7 @@ def drawn_figure():
 TABLE |= {
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
+    "evaluate.Decisions": costs_of_decisions,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
     "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
@@ -695,7 +701,9 @@ ELSEWHERE = {
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
-                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS",
+                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
+                          "CHOSEN_THRESHOLDS check_costs",
+                 "text of numbers of evaluate.Decisions": "decision_svg decision_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
