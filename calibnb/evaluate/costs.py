@@ -160,11 +160,11 @@ def decision_svg(decisions:Decisions)->str:
 
 def decision_section(decisions:Decisions)->str:
     "Return the section of the report: costs, decision curves and the table of thresholds, as HTML."
-    names = dict(threshold='threshold', treat_all='treat everybody', before='before', after='after', gain='gain')
+    names = dict(threshold='threshold', treat_all='everybody', before='before', after='after', gain='gain')
     lines = []
     for row in decisions.thresholds:
-        cells = [f'{row[key]:.4f}' for key in names if key in row and key != 'threshold']
-        if 'interval' in row: cells.append('{:.4f} to {:.4f}'.format(*row['interval']))
+        cells = [f'{row[key]:.3f}' for key in names if key in row and key != 'threshold']
+        if 'interval' in row: cells.append('{:.3f} to {:.3f}'.format(*row['interval']))
         cells = ''.join(f'<td>{cell}</td>' for cell in cells).replace('-', '−')
         mark = ' class="chosen"' if row['threshold'] == decisions.threshold else ''
         lines.append(f'<tr{mark}><th>{row["threshold"]:.3f}</th>{cells}</tr>')
