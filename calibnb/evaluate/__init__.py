@@ -20,5 +20,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
     'pieces': ['Pieces', 'piece_sets', 'read_pieces', 'write_pieces'],
     'sums': ['evaluate_pieces'],
+    'plan': ['LabelsNeeded', 'labels_needed'],
 })
 __getattr__ = _renamed(__getattr__, __name__, AS_GIVEN='UNCALIBRATED', Worth='ShiftResult')

@@ -22,3 +22,5 @@ from .pieces import piece_sets as piece_sets
 from .pieces import read_pieces as read_pieces
 from .pieces import write_pieces as write_pieces
 from .sums import evaluate_pieces as evaluate_pieces
+from .plan import LabelsNeeded as LabelsNeeded
+from .plan import labels_needed as labels_needed

@@ -35,7 +35,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
                " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums evaluate.costs",
+                " evaluate.sums evaluate.costs evaluate.plan",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
@@ -629,6 +629,8 @@ def drawn_figure():
 TABLE |= {
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
+    "evaluate.labels_needed": lambda: [vars(evaluate.labels_needed(p, y, width=9, draws=100))
+                                       for p, y in ((PROBS, None), (PROBS.double(), TARGET))],
     "evaluate.Decisions": costs_of_decisions,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
     "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
@@ -702,7 +704,7 @@ ELSEWHERE = {
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
-                          "CHOSEN_THRESHOLDS check_costs",
+                          "CHOSEN_THRESHOLDS check_costs LabelsNeeded",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
