@@ -33,7 +33,7 @@ class _Cells:
         "Count (N,) confidences."
         ids, size = bin_ids(conf, n_bins*_CELLS), n_bins*_CELLS
         count, total = torch.bincount(ids, minlength=size), torch.bincount(ids, conf, minlength=size)
-        return cls((count/len(conf)).double().numpy(), (total/count.clamp_min(1)).double().numpy())
+        return cls((count.double()/len(conf)).numpy(), (total/count.clamp_min(1)).numpy())
 
     def intervals(self,
         rate,   # (M*_CELLS,) probability of a hit in each cell
@@ -49,7 +49,7 @@ class _Cells:
 
 def _interval(count, hits, confs):
     "Return the interval of the ECE from the sums of each bin, as in an audit."
-    acc, weight = hits/count, count/count.sum().double()
+    acc, weight = hits.double()/count, count.double()/count.sum()
     return gap_interval(acc - confs/count, acc, count, weight)
 
 # %% ../../nbs/40_evaluate/14_plan.ipynb #9138f910
