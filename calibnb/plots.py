@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
            'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes',
-           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'risk_coverage', 'interval_dots',
-           'forest_plot', 'density', 'label_points']
+           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'risk_coverage', 'decision_curve',
+           'interval_dots', 'forest_plot', 'density', 'label_points']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
 from itertools import cycle
@@ -248,6 +248,25 @@ def risk_coverage(
     ax.set(xlabel='coverage (%)', ylabel='selective risk (%)', xlim=(0, 100), title='Errors among accepted samples')
     ax.set_ylim(bottom=0)
     if curves: ax.legend(loc='upper left')
+    return pd.concat({label: curve.frame() for label, curve in curves.items()}, names=['curve', 'point'])
+
+# %% ../nbs/35_plots.ipynb #dec0a002
+def decision_curve(
+    ax,
+    curves:dict,    # label -> `metrics.DecisionCurve` of the same samples, e.g. before and after calibration
+    threshold:float|None=None, # marked by a vertical line, e.g. from `metrics.cost_threshold`
+    styles:dict={}, # label -> line style, keyword arguments of `plot`
+):
+    "Draw net benefit against the threshold of P(y = 1), and return the curves as a DataFrame."
+    import pandas as pd
+    first = next(iter(curves.values()))
+    ax.plot(first.threshold, first.treat_all, color=grey, ls='--', lw=1, label='treat everybody')
+    ax.axhline(0, color='k', lw=.8, ls=':', label='treat nobody')
+    for label, curve in curves.items(): ax.plot(curve.threshold, curve.model, label=label, **styles.get(label, {}))
+    if threshold is not None: ax.axvline(threshold, color=grey, lw=.8)
+    room = max(.01, *(curve.model.max().item() for curve in curves.values()))
+    ax.set(xlim=(0, 1), ylim=(-.25*room, 1.1*room), xlabel='threshold of P(y = 1)', ylabel='net benefit')
+    ax.legend()
     return pd.concat({label: curve.frame() for label, curve in curves.items()}, names=['curve', 'point'])
 
 # %% ../nbs/35_plots.ipynb #a4b0a7fa

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03_audit.ipynb #9c53cd2c
 import json
+import math
 import os
 import re
 import shlex
@@ -78,12 +79,19 @@ def _add_audit(commands):
     _add_rows(audit)
     audit.add_argument('--engine', default='local', choices=['local', 'ray'],
                        help='with ray, read in pieces that are spread over a Ray cluster (default: local)')
+    _add_costs(audit)
     _add_comparisons(audit)
     flags = dict(n_bins='--bins', seed='--seed', tie='--tie', metric='--metric', calibrator='--calibrator',
                  title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
+    flags |= dict(cost_fp='--cost-fp', cost_fn='--cost-fn')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
+
+def _add_costs(audit):
+    audit.add_argument('--cost-fp', type=float, metavar='COST', help='cost of a false positive of a binary model: '
+                       'adds expected costs and net benefits before and after calibration; with --cost-fn')
+    audit.add_argument('--cost-fn', type=float, metavar='COST', help='cost of a false negative, with --cost-fp')
 
 def _add_comparisons(audit):
     audit.add_argument('--calibrator', action='append', default=[], metavar='NAME',
@@ -127,6 +135,7 @@ def _check_audit(args):
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
+    _check_costs(args)
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
@@ -138,12 +147,23 @@ def _check_audit(args):
     for flag, path in _paths_of_audit(args)[0]:
         if flag not in ('file', '--val') or not are_several_files(path): _check_exists(path, flag)
 
+def _check_costs(args):
+    "Raise ValueError unless both costs or none are given, and are positive numbers."
+    costs = {'--cost-fp': args.cost_fp, '--cost-fn': args.cost_fn}
+    given = {flag: cost for flag, cost in costs.items() if cost is not None}
+    if len(given) == 1:
+        (flag,), (other,) = given, costs.keys() - given
+        raise ValueError(f'{flag}: given without {other}; want both costs')
+    for flag, cost in given.items():
+        if not 0 < cost < math.inf: raise ValueError(f'{flag}: {cost:g}, want a number above 0')
+
 def _is_in_pieces(args):
     "Return True if the files are read in pieces; raise ValueError for options that need all rows in memory."
     from calibnb.evaluate.pieces import exceeds_memory
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
-    for flag, given in {'--shifted': args.shifted, '--metric': args.metric}.items():
+    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp}
+    for flag, given in flags.items():
         if not given: continue
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
                          'or give one file and a larger --rows-in-memory')
@@ -163,6 +183,7 @@ def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
     if _is_in_pieces(args): return _piece_sets(args)
     from calibnb.evaluate.audit import check_metrics, check_sets
+    from calibnb.evaluate.costs import check_costs
     from calibnb.evaluate.files import read_sets
     from calibnb.posthoc import make_calibrator
     check_metrics(args.metric)
@@ -171,6 +192,7 @@ def _audit_sets(args):
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
         preds, val = read_sets(*files, args.eps, args.pos_label)
+    if args.cost_fp: check_costs(args.cost_fp, args.cost_fn, preds.num_classes)
     try: check_sets(preds, val, n_bins=[args.bins])
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
@@ -213,10 +235,17 @@ def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
     if args.wide: table = found.text().split('\n\n')[0] + '\n\n' + wrapped(found.caption())
     else: table = ShortTable.of(found, width or 80).text()
     notes = '\n'.join(wrapped(f'- {note}', '  ') for note in remarks(found))
-    head = f'{_title(args)}: {len(preds):,} samples, {preds.form}'
+    head, decisions = f'{_title(args)}: {len(preds):,} samples, {preds.form}', _decisions(found, args)
     parts = [(head, 'dim'), (wrapped(verdict(found)), 'bold'),
-             (facts, ''), (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'), (notes, '')]
+             (facts, ''), (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'),
+             (decisions.text() if decisions else '', ''), (notes, '')]
     return [(printable(text), style) for text, style in parts if text]
+
+def _decisions(found, args):
+    "Return costs and net benefits; None if no costs are given."
+    if not args.cost_fp: return None
+    from calibnb.evaluate.costs import Decisions
+    return Decisions.of(found, args.cost_fp, args.cost_fn, seed=args.seed)
 
 def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
@@ -235,12 +264,13 @@ def _print_answer(found, preds, args):
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
 
-def _print_json(found, preds, report, on_shifted=None):
+def _print_json(found, preds, args, report, on_shifted=None):
     "Print one JSON object, with null for an infinite value."
     from calibnb.evaluate.answer import verdict
     sizes = dict(samples=len(preds), classes=preds.num_classes, report=report and str(report))
-    shifted = dict(shifted=on_shifted.record()) if on_shifted else {}
-    print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | shifted, indent=1))
+    more, decisions = dict(shifted=on_shifted.record()) if on_shifted else {}, _decisions(found, args)
+    if decisions: more['decisions'] = decisions.record()
+    print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1))
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
@@ -259,7 +289,7 @@ def _audit(args):
     try:
         if not args.no_report: report = _report(found, args, read, on_shifted)
     finally:
-        if args.json: _print_json(found, preds, report, on_shifted)
+        if args.json: _print_json(found, preds, args, report, on_shifted)
     return 0 if report or args.no_report else 1
 
 def _prepare_report():
@@ -329,7 +359,8 @@ def _publish(folder, found, args, on_shifted):
 def _write_page(found, path, args, links={}):
     from calibnb.evaluate.page import write_page
     command = _command_to_apply(found, args)
-    write_page(found, path, title=_title(args), command=command, code=_code(args), links=links)
+    write_page(found, path, title=_title(args), command=command, code=_code(args), links=links,
+               decisions=_decisions(found, args))
 
 def _report_without_notebook(found, args, on_shifted)->Path:
     "Write report, calibrator and tables without the notebook, which papermill would execute."
@@ -350,6 +381,7 @@ def _code(args)->str:
     flags = [part for flag, path in given if path for part in (flag, path)]
     options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),
                ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
+               ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
                ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
     flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
     named = [('--calibrator', args.calibrator), ('--metric', args.metric), ('--plugin', args.plugin)]

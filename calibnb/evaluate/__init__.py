@@ -16,10 +16,12 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'groups': ['slices', 'Slices', 'Slice'],
     'compare': ['compare_models', 'ModelComparison'],
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
+    'costs': ['Decisions'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
     'pieces': ['Pieces', 'piece_sets', 'read_pieces', 'write_pieces'],
     'sums': ['evaluate_pieces'],
+    'plan': ['LabelsNeeded', 'labels_needed'],
 })
 __getattr__ = _renamed(__getattr__, __name__, AS_GIVEN='UNCALIBRATED', Worth='ShiftResult')

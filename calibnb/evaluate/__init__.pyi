@@ -14,6 +14,7 @@ from .compare import ModelComparison as ModelComparison
 from .table import UNCALIBRATED as UNCALIBRATED
 from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation
+from .costs import Decisions as Decisions
 from .audit import evaluate as evaluate
 from .audit import check_sets as check_sets
 from .page import write_page as write_page
@@ -26,3 +27,5 @@ from .pieces import piece_sets as piece_sets
 from .pieces import read_pieces as read_pieces
 from .pieces import write_pieces as write_pieces
 from .sums import evaluate_pieces as evaluate_pieces
+from .plan import LabelsNeeded as LabelsNeeded
+from .plan import labels_needed as labels_needed

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..core.text import html_text
+from .costs import Decisions, decision_section
 from .answer import remarks, verdict
 from .table import UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
 from ..metrics.bins import bin_ids
@@ -158,6 +159,8 @@ svg .hover { fill: transparent; cursor: pointer; outline: none; } svg .hover:hov
 svg .dot { fill: var(--blue); } svg .dot.chosen { fill: var(--red); } svg .range { stroke: var(--blue);
   stroke-width: 2; }
 svg .range.chosen { stroke: var(--red); } svg .chance { stroke: var(--soft); stroke-width: 2; }
+svg .curve { fill: none; stroke-width: 2; } svg .before { stroke: var(--blue); } svg .after { stroke: var(--red); }
+svg .all { stroke: var(--soft); stroke-dasharray: 5 3; }
 #bin dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; margin: 0; font-size: .95rem; }
 #bin dt { color: var(--soft); } #bin dd { margin: 0; overflow-wrap: anywhere; } #bin p { color: var(--soft);
   margin-top: 0; }
@@ -321,7 +324,7 @@ base-uri 'none'; form-action 'none'">
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted. A click on a heading sorts.</p>
 <div class="wide">{table}</div>
-{remarks}<h2>Make this page again</h2>
+{decisions}{remarks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>
 </main>
@@ -337,6 +340,7 @@ def write_page(
     command:str='',     # command that applies the calibrator, for the fourth tile
     code:str='',        # lines that make the page again
     links:dict={},      # text -> address, relative to the page
+    decisions:Decisions|None=None, # costs and net benefits, for a section of their own
 )->Path:
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
@@ -348,6 +352,7 @@ def write_page(
         policy=f"'sha256-{hashed}'", title=html_text(title), sizes=f'{n:,} samples, {form}', style=_STYLE,
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
+        decisions=decision_section(decisions) if decisions else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', code=html_text(code), data=data,
           script=_SCRIPT,
         links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))

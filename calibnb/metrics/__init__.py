@@ -25,6 +25,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'selective': ['RiskCoverage', 'risk_coverage', 'aurc', 'e_aurc', 'augrc', 'failure_auroc'],
     'ood': ['energy_score', 'ood_auroc', 'fpr_at_tpr', 'ood_measures'],
     'truth': ['TruthError', 'truth_error', 'resampled_truth_error', 'removed_share'],
+    'decisions': [
+        'DecisionCurve', 'decision_curve', 'net_benefit', 'cost_threshold', 'expected_cost', 'cheapest_threshold'
+    ],
     'certainty': ['bootstrap_ci', 'ece_ci', 'debiased_ece_ci'],
     'registered': ['register_metric', 'registered_measures'],
 })

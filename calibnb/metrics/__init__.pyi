@@ -289,6 +289,12 @@ from .truth import TruthError as TruthError
 from .truth import truth_error as truth_error
 from .truth import resampled_truth_error as resampled_truth_error
 from .truth import removed_share as removed_share
+from .decisions import DecisionCurve as DecisionCurve
+from .decisions import decision_curve as decision_curve
+from .decisions import net_benefit as net_benefit
+from .decisions import cost_threshold as cost_threshold
+from .decisions import expected_cost as expected_cost
+from .decisions import cheapest_threshold as cheapest_threshold
 from .certainty import bootstrap_ci as bootstrap_ci
 from .certainty import ece_ci as ece_ci
 def debiased_ece_ci(

@@ -25,7 +25,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
     "intervals": "metrics.intervals", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
-               " metrics.ood metrics.certainty metrics.registered",
+               " metrics.ood metrics.decisions metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
     "weights": "losses.weights losses.fast_weights", "surrogates": "losses.surrogates",
     "losses": "losses.weighted losses.regularised losses.penalties losses.adaptive losses.modules losses.theory",
@@ -35,7 +35,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
                " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums",
+                " evaluate.sums evaluate.costs evaluate.plan",
     "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -136,6 +136,12 @@ TABLE |= {
     "samples.Samples": lambda: [(s.pairs, s.correct, s.p_y, s.mean(s.p_y, s.correct)) for s in weighed()],
     "samples.check_samples": weighed,
     "samples.over_samples": lambda: samples.over_samples(lambda s: s.mean(s.p_y), PROBS, TARGET),
+    "metrics.decision_curve": lambda: [metrics.decision_curve(p, HIT) for p in (CONF, CONF.double(), CONF.numpy())],
+    "metrics.net_benefit": lambda: metrics.net_benefit(CONF, HIT, [.2, .5], sample_weight=FEATURES[:, 0].abs()),
+    "metrics.expected_cost": lambda: [metrics.expected_cost(CONF, HIT, 1, 5, threshold=t) for t in (None, .5)],
+    "metrics.cheapest_threshold": lambda: metrics.cheapest_threshold(CONF, HIT, 1, 5),
+    "metrics.benefit_of_samples": lambda: metrics.benefit_of_samples(CONF.double(), HIT, CONF[:2].double()),
+    "metrics.cost_of_samples": lambda: metrics.cost_of_samples(CONF.double(), HIT, 1., 5., .5),
     "metrics.registered_measures": lambda: metrics.registered_measures(["aurc", "skce"], PROBS, TARGET, n_boot=5),
     "metrics.consistency_test": lambda: [metrics.consistency_test(metrics.ece, p, y, draws=5) for p, y in SCORES],
     "metrics.kernel_width": lambda: [metrics.kernel_width(p) for p in (PROBS, PROBS.double())],
@@ -609,6 +615,11 @@ def evaluated():
     return found.frame(), found.text(), found.scored, found.notes
 
 
+def costs_of_decisions():
+    found = [evaluate.evaluate(p, None, ["temperature"], folds=2, n_bins=5, n_boot=5, draws=2) for p in columns()]
+    return [(d.record(), d.text(), d.curves) for d in (evaluate.Decisions.of(f, 1, 4, n_boot=5) for f in found)]
+
+
 def drawn_figure():
     from matplotlib.figure import Figure
     axes = Figure().subplots(1, 4)
@@ -636,6 +647,9 @@ TABLE |= {
         for p in (in_groups(), *columns()[:2])],
     "evaluate.evaluate": evaluated,
     "evaluate.evaluate_shifted": carried_over,
+    "evaluate.labels_needed": lambda: [vars(evaluate.labels_needed(p, y, width=9, draws=100))
+                                       for p, y in ((PROBS, None), (PROBS.double(), TARGET))],
+    "evaluate.Decisions": costs_of_decisions,
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
     "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
@@ -682,7 +696,7 @@ LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does 
 ELSEWHERE = {
     "losses": {HELPERS: "losses LossModule list_losses register_loss"},
     "surrogates": {},
-    "metrics": {HELPERS: "metrics register_metric SCORES"},
+    "metrics": {HELPERS: "metrics register_metric SCORES DecisionCurve cost_threshold"},
     "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record is_sum",
                 "bases and parts of the calibrators":
@@ -709,7 +723,9 @@ ELSEWHERE = {
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
-                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS",
+                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
+                          "CHOSEN_THRESHOLDS check_costs LabelsNeeded",
+                 "text of numbers of evaluate.Decisions": "decision_svg decision_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
@@ -746,7 +762,7 @@ ELSEWHERE = {
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
                        "loss_label loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
-                       "interval_dots forest_plot density risk_coverage label_points"},
+                       "interval_dots forest_plot density risk_coverage decision_curve label_points"},
 }
 
 

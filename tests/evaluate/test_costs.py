@@ -1,0 +1,70 @@
+"Costs and net benefits of an audit: a slow twin, their intervals, and what the command line refuses."
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import evaluate
+from calibnb.evaluate.costs import Decisions
+
+DRAW = torch.Generator().manual_seed(0)
+ODDS = torch.randn(1500, generator=DRAW, dtype=torch.float64) - 1
+TARGET = torch.rand(1500, generator=DRAW) < ODDS.sigmoid()
+ONE, TWO = 3*ODDS, torch.stack([torch.zeros_like(ODDS), 3*ODDS], 1)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("one.npz", logits=ONE, target=TARGET)
+    np.savez("three.npz", logits=2*np.eye(3)[[0, 1, 2]*20], target=[0, 1, 2]*20)
+
+
+@pytest.mark.parametrize("logits", [ONE, TWO], ids=["one column", "two columns"])
+def test_slow_twin(logits):
+    "One sample after the other; intervals of the gain from resamples of another kind."
+    found = evaluate(Predictions(logits, TARGET.long()), calibrators=["temperature"], n_boot=20, draws=5)
+    decisions, each = Decisions.of(found, 1, 4), {}
+    for name, one in found.scored.items():
+        each[name] = (one.one if one.binary else torch.where(one.pred == 1, one.conf, 1 - one.conf)).numpy()
+    before, after, y = each["uncalibrated"], each["temperature"], TARGET.numpy()
+    def benefits(p, t):
+        weight = {True: 1, False: -t/(1 - t)}
+        return np.array([weight[hit]*(one >= t) for one, hit in zip(p.tolist(), y.tolist())])
+    for row in decisions.thresholds:
+        gains = benefits(after, row["threshold"]) - benefits(before, row["threshold"])
+        assert [row["gain"], row["after"] - row["before"]] == pytest.approx([gains.mean()]*2)
+        means = gains[np.random.default_rng(1).integers(len(y), size=(2000, len(y)))].mean(1)
+        ends = np.quantile(means, [.025, .975])
+        np.testing.assert_allclose(row["interval"], ends, atol=.2*max(1e-9, np.ptp(ends)))
+    costs = [sum((p < .2)*y*4 + (p >= .2)*~y)/len(y) for p in (before, after, 1 + 0*before, 0*before)]
+    assert [row["cost"] for row in decisions.costs] == pytest.approx(costs)
+    assert decisions.saved["value"] == pytest.approx(costs[0] - costs[1])
+
+
+@pytest.mark.parametrize("flags, message", [
+    ("one.npz --cost-fp 1", "--cost-fp: given without --cost-fn; want both costs"),
+    ("one.npz --cost-fn 1", "--cost-fn: given without --cost-fp; want both costs"),
+    ("one.npz --cost-fp 0 --cost-fn 1", "--cost-fp: 0, want a number above 0"),
+    ("one.npz --cost-fp 1 --cost-fn nan", "--cost-fn: nan, want a number above 0"),
+    ("one.npz --cost-fp 1 --cost-fn 2 --rows-in-memory 100", "--cost-fp: needs all rows in memory"),
+    ("three.npz --cost-fp 1 --cost-fn 2", "--cost-fp: given for 3 classes, want two"),
+])
+def test_refusals(flags, message, capsys):
+    assert cli.main(["audit", "--logits", "--no-report", *flags.split()]) == 2
+    assert re.match(f"calibnb: {re.escape(message)}.*\n$", capsys.readouterr().err)
+
+
+def test_the_command_prints_the_costs(capsys):
+    command = "audit one.npz --logits --no-report --calibrator temperature --cost-fp 1 --cost-fn 4".split()
+    assert cli.main(command) == 0
+    text = capsys.readouterr().out
+    assert "treat if P(y = 1) ≥ 0.200" in text and "Calibration saves " in text
+    assert max(map(len, text[text.index("A false positive"):].splitlines())) <= 80
+    assert cli.main([*command, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["decisions"]
+    assert [row["name"] for row in found["costs"]] == ["uncalibrated", "temperature", "treat everybody", "treat nobody"]
