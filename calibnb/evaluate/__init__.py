@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'measures': ['ece_text', 'Scored', 'measure_all', 'Resamples', 'resampled_measures'],
     'resampled': ['resampled_errors', 'resampled_top_label'],
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
+    'checks': ['CHECKS', 'run_checks'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],

@@ -9,6 +9,8 @@ from .resampled import resampled_top_label as resampled_top_label
 from .table import UNCALIBRATED as UNCALIBRATED
 from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation
+from .checks import CHECKS as CHECKS
+from .checks import run_checks as run_checks
 from .audit import evaluate as evaluate
 from .audit import check_sets as check_sets
 from .page import write_page as write_page

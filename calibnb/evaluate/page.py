@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..core.text import html_text
-from .answer import remarks, verdict
-from .table import UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
+from .answer import check_lines, remarks, verdict
+from .table import STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
 
@@ -92,6 +92,15 @@ def _tile(title, large, small, meaning):
     size = ' class="words"' if title == 'what to do' else ''
     return (f'<section class="tile"><h2>{html_text(title)}</h2><p{size}><b>{html_text(large)}</b></p><p>{small}</p>'
             f'<details><summary>what is this?</summary>{html_text(meaning)}</details></section>')
+
+def _checks(found):
+    "Return the outcomes of the checks as a list that opens with a tap."
+    if not found.checks: return ''
+    ordered = sorted(found.checks, key=lambda c: STATUSES.index(c.status))
+    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {html_text(f"{c.status}. {c.text} {c.advice}")}</li>'
+             for c in ordered]
+    return (f'<details id="checks"><summary>{html_text(check_lines(found)[0])}</summary>'
+            f'<ul>{"".join(lines)}</ul></details>')
 
 def _table(found):
     "Return the table as HTML; rows that are as good as the best are tinted."
@@ -321,7 +330,7 @@ base-uri 'none'; form-action 'none'">
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted. A click on a heading sorts.</p>
 <div class="wide">{table}</div>
-{remarks}<h2>Make this page again</h2>
+{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>
 </main>
@@ -348,8 +357,8 @@ def write_page(
         policy=f"'sha256-{hashed}'", title=html_text(title), sizes=f'{n:,} samples, {form}', style=_STYLE,
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
-        remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', code=html_text(code), data=data,
-          script=_SCRIPT,
+        remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
+        code=html_text(code), data=data, script=_SCRIPT,
         links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return Path(path)
