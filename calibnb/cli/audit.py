@@ -26,7 +26,9 @@ from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder
-from .gate import _add_gate, _check_gate, _without_ignored
+from calibnb.cli.gate import (
+    _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
+)
 from calibnb.cli.flags import (
     _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _kind
 )
@@ -35,7 +37,7 @@ from calibnb.cli.flags import (
 def _paths_of_audit(args):
     files = dict(zip(('file', '--target', '--val', '--val-target', '--shifted'), (
         args.file, args.target_file, args.val_file, args.val_target_file, args.shifted)))
-    return [(flag, path) for flag, path in files.items() if path], []
+    return [(flag, path) for flag, path in files.items() if path], [('--junit', args.junit)]*bool(args.junit)
 
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
@@ -242,11 +244,12 @@ def _print_answer(found, preds, args):
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
 
-def _print_json(found, preds, report, on_shifted=None):
+def _print_json(found, preds, report, on_shifted=None, conditions=()):
     "Print one JSON object, with null for an infinite value."
     from calibnb.evaluate.answer import verdict
     sizes = dict(schema=SCHEMA, samples=len(preds), classes=preds.num_classes, report=report and str(report))
     shifted = dict(shifted=on_shifted.record()) if on_shifted else {}
+    if conditions: shifted['conditions'] = [vars(c) for c in conditions]
     print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | shifted, indent=1))
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
@@ -259,15 +262,17 @@ def _audit(args):
     found = _without_ignored(_evaluate(preds, val, args), args)
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, args)
+    conditions = _conditions(found, args)
     if not args.json:
         _print_answer(found, preds, args)
         if on_shifted: print(on_shifted, flush=True)
+        for line in _condition_lines(conditions): print(printable(line), flush=True)
     report = None
     try:
         if not args.no_report: report = _report(found, args, read, on_shifted)
     finally:
-        if args.json: _print_json(found, preds, report, on_shifted)
-    return 0 if report or args.no_report else 1
+        if args.json: _print_json(found, preds, report, on_shifted, conditions)
+    return _exit_code(conditions) if report or args.no_report else 1
 
 def _prepare_report():
     "Import papermill in a thread, and the notebook's modules in the fork server, while the file is evaluated."

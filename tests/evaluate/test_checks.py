@@ -1,10 +1,15 @@
 "Checks with codes: in the answer, in JSON that fits its schema, in the report, and left out on demand."
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 import torch
+from conftest import patience
 from jsonschema import Draft202012Validator
 
 from calibnb import cli
@@ -37,7 +42,8 @@ def audit(capsys, *args):
     return code, capsys.readouterr()
 
 
-@pytest.mark.parametrize("args", [["sharp.npz"], ["zeros.npz"], ["sharp.npz", "--shifted", "other.npz"]])
+@pytest.mark.parametrize("args", [["sharp.npz"], ["zeros.npz"], ["sharp.npz", "--shifted", "other.npz"],
+                                  ["sharp.npz", "--max-ece", "90", "--fail-on", "CNB002"]])
 def test_json_fits_its_schema(here, capsys, args):
     logits, target = sharp(factor=3.)
     np.savez("other.npz", logits=logits + 1e-3*torch.randn(800, 4), target=target)
@@ -67,3 +73,31 @@ def test_checks_are_saved_with_an_evaluation(tmp_path):
 def test_every_code_has_its_section():
     page = (DOCS/"checks.md").read_text()
     assert all(f"\n## {code}\n" in page and f"(#{code.lower()})" in page for code in CHECKS)
+
+
+SCRIPT = r"""
+for model in sharp calibrated few; do
+  calibnb audit $model.npz --calibrator temperature --no-report --max-ece 7 --fail-on CNB002 --junit $model.xml > $model.txt
+  echo $model $?
+done
+calibnb audit sharp.npz --calibrator temperature --no-report --max-ece 7 --after > after.txt
+echo after $?
+"""
+
+
+def test_a_script_reads_three_exit_codes(tmp_path):
+    "Logits of twice the true size fail, true logits pass, and sixty samples cannot decide."
+    (tmp_path/"bin").mkdir()
+    (tmp_path/"bin"/"calibnb").write_text(f"#!/bin/sh\nexec {sys.executable} -m calibnb.cli \"$@\"\n")
+    (tmp_path/"bin"/"calibnb").chmod(0o755)
+    for model, args in dict(sharp=(4000, 2.), calibrated=(4000, 1.), few=(60, 1.)).items():
+        logits, target = sharp(*args)
+        np.savez(tmp_path/f"{model}.npz", logits=logits, target=target)
+    where = dict(cwd=tmp_path, env=dict(os.environ, PATH=f"{tmp_path/'bin'}:{os.environ['PATH']}"))
+    ended = subprocess.run(["bash", "-c", SCRIPT], capture_output=True, text=True, timeout=patience(60), **where)
+    assert ended.stdout.split() == "sharp 1 calibrated 0 few 2 after 0".split(), ended.stderr
+    parts = {model: ElementTree.parse(tmp_path/f"{model}.xml").getroot() for model in ("sharp", "calibrated", "few")}
+    assert {m: (s.get("tests"), s.get("failures"), s.get("errors")) for m, s in parts.items()} == dict(
+        sharp=("2", "1", "0"), calibrated=("2", "0", "0"), few=("2", "0", "1"))
+    assert "samples would decide" in parts["few"].find("testcase/error").get("message")
+    assert "UNDECIDED  ECE at most 7 %: ECE " in (tmp_path/"few.txt").read_text()

@@ -690,7 +690,8 @@ ELSEWHERE = {
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
-                          "Outcome STATUSES CHECKS Check check_codes run_checks round_up",
+                          "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
+                          "Condition gate exit_code write_junit",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
