@@ -49,7 +49,7 @@ def _without_ignored(found, args):
 def _conditions(found, args):
     "Return the outcomes of the conditions, and write them to --junit."
     if not _has_conditions(args): return []
-    from calibnb.evaluate.gate import gate, write_junit
+    from calibnb.evaluate.conditions import gate, write_junit
     max_ece = None if args.max_ece is None else args.max_ece/100
     conditions = gate(found, max_ece=max_ece, max_nll=args.max_nll, fail_on=args.fail_on, after=args.after,
                       by_estimate=args.by_estimate)
@@ -60,5 +60,5 @@ def _condition_lines(conditions): return [f'{c.outcome.upper()}  {c.name}: {c.te
 
 def _exit_code(conditions):
     if not conditions: return 0
-    from calibnb.evaluate.gate import exit_code
+    from calibnb.evaluate.conditions import exit_code
     return exit_code(conditions)

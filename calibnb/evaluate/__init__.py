@@ -15,7 +15,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'resampled': ['resampled_errors', 'resampled_top_label'],
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
     'checks': ['CHECKS', 'run_checks'],
-    'gate': ['gate', 'write_junit'],
+    'conditions': ['gate', 'write_junit'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
