@@ -73,7 +73,8 @@ def _no_finding(found, code):
 def exit_code(conditions:list[Condition])->int:
     "Return 1 if a condition failed, else 2 if one is undecided, else 0."
     outcomes = {c.outcome for c in conditions}
-    return 1 if 'failed' in outcomes else 2 if 'undecided' in outcomes else 0
+    if 'failed' in outcomes: return 1
+    return 2 if 'undecided' in outcomes else 0
 
 # %% ../../nbs/40_evaluate/06b_conditions.ipynb #5cc3af0f
 def write_junit(
