@@ -35,7 +35,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
                " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums",
+                " evaluate.sums evaluate.checks evaluate.conditions",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
