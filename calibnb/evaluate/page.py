@@ -94,12 +94,13 @@ def _tile(title, large, small, meaning):
             f'<details><summary>what is this?</summary>{html_text(meaning)}</details></section>')
 
 def _checks(found):
-    "Return the outcomes of the checks as a list that opens with a tap."
+    "Return the outcomes of the checks as a list, which is open if there is an issue."
     if not found.checks: return ''
     ordered = sorted(found.checks, key=lambda c: STATUSES.index(c.status))
     lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {html_text(f"{c.status}. {c.text} {c.advice}")}</li>'
              for c in ordered]
-    return (f'<details id="checks"><summary>{html_text(check_lines(found)[0])}</summary>'
+    opened = ' open'*(ordered[0].status == 'issue')
+    return (f'<details id="checks"{opened}><summary>{html_text(check_lines(found)[0])}</summary>'
             f'<ul>{"".join(lines)}</ul></details>')
 
 def _table(found):
@@ -146,6 +147,7 @@ main > h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 .tile b { font-size: 1.75rem; line-height: 1.2; color: var(--ink); font-weight: 650; }
 .tile .words b { font-size: 1.1rem; }
 details { font-size: .85rem; color: var(--soft); margin-top: .3rem; }
+#checks { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--blue); }
 .switches { display: flex; flex-wrap: wrap; gap: .4rem 1rem; margin-bottom: .5rem; }
 .switches div { display: flex; }
@@ -181,7 +183,7 @@ td small { display: block; color: var(--soft); } td.best { background: var(--gre
 ul { padding-left: 1.2rem; max-width: 50rem; }
 pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overflow-x: auto; font-size: .85rem; }
 a { color: var(--blue); }
-@media print { body { max-width: none; padding: 0; } .switches, summary, details { display: none; } .tile, svg,
+@media print { body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
   .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
   #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
