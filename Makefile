@@ -89,6 +89,7 @@ sync: $(DEV)           ## after editing notebooks: export modules, clean noteboo
 	$(BIN)/python docs/house.py
 	$(BIN)/python docs/places.py
 	$(BIN)/python docs/claims.py
+	$(BIN)/python docs/checks.py
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md

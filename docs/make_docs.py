@@ -165,7 +165,7 @@ def api_page(notebook):
 
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
 PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "runs/gallery/cifar10/README.md",
-         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md")  # that are Markdown already
+         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md", "docs/checks.md")  # that are Markdown already
 
 
 def gather(run):
@@ -177,7 +177,8 @@ def gather(run):
         (SOURCE/page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
-    shutil.copy(ROOT/"docs"/"house.svg", SOURCE/"docs")
+    for name in ("house.svg", "audit-1.schema.json"):
+        shutil.copy(ROOT/"docs"/name, SOURCE/"docs")
     for picture in (ROOT/"runs"/"gallery").rglob("*.png"):
         shutil.copy(picture, SOURCE/below(picture))
     contents = {p: p for p in (*MODULES, *EXPLORE, *GALLERY)} | (executed([*MODULES, *EXPLORE]) if run else {})
@@ -218,6 +219,7 @@ def navigation():
         {"Home": "README.md"},
         {"Explore": [{title(path): below(path)} for path in EXPLORE]},
         {"How to": "docs/how-to.md"},
+        {"Checks": "docs/checks.md"},
         {"Studies": ["runs/gallery/README.md", *studies, "runs/gallery/cifar10/README.md"]},
         {"Papers": [{"Where each figure and table is drawn": "runs/README.md"}, *PAPERS]},
         {"Methods": methods},

@@ -17,6 +17,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'compare': ['compare_models', 'ModelComparison'],
     'table': ['UNCALIBRATED', 'SAME_NLL', 'Evaluation'],
     'costs': ['Decisions'],
+    'checks': ['CHECKS', 'run_checks'],
+    'conditions': ['gate', 'write_junit'],
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],

@@ -15,6 +15,10 @@ from .table import UNCALIBRATED as UNCALIBRATED
 from .table import SAME_NLL as SAME_NLL
 from .table import Evaluation as Evaluation
 from .costs import Decisions as Decisions
+from .checks import CHECKS as CHECKS
+from .checks import run_checks as run_checks
+from .conditions import gate as gate
+from .conditions import write_junit as write_junit
 from .audit import evaluate as evaluate
 from .audit import check_sets as check_sets
 from .page import write_page as write_page

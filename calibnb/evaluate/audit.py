@@ -7,11 +7,11 @@ __all__ = ['CrossFits', 'warning_texts', 'check_sets', 'check_metrics', 'evaluat
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #dd7a9358
 import warnings
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
 import torch
-import torch.nn.functional as F
 from sklearn.base import clone
 from tqdm.auto import tqdm
 
@@ -28,6 +28,7 @@ from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
 from .table import _columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best, check_tie
+from .checks import run_checks
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9ed0b4ee
 class CrossFits:
@@ -95,28 +96,13 @@ def _folds(preds, folds, seed):
     ends = list(accumulate(len(fold) for fold in order.tensor_split(folds)))
     return order, [(twice[end:start + N], twice[start:end]) for start, end in zip([0, *ends[:-1]], ends)]
 
-# %% ../../nbs/40_evaluate/07_audit.ipynb #9cc2267f
-def _source_notes(source, judged):
-    "Return notes on the samples that calibrators are fitted and judged on."
-    notes = []
-    if len(source.target.unique()) == 1:
-        notes.append('All labels belong to one class, so a calibrator learns only this class.')
-    if source.eps:
-        rows = (judged.class_probs == 0).any(1).sum().item()
-        nll = F.cross_entropy(judged.class_logits.double(), judged.target).item()
-        notes.append(
-            f'In {rows:,} of {len(judged):,} rows some probabilities are exactly 0. Calibrators see each 0 as '
-            f'its share of a uniform distribution of weight {source.eps:.3g}, and all other rows unchanged; '
-            f'this replacement alone gives an NLL of {nll:.4f}. The row "{UNCALIBRATED}" is measured with the zeros.')
-    return notes
-
 # %% ../../nbs/40_evaluate/07_audit.ipynb #fff4904b
 class _Comparison:
     "The rows of a table under construction; the first row is uncalibrated."
     def __init__(self, preds, fits, measured, notes):
         self.fits, self.measured = fits, measured
         self.one_class = len(fits.source.target.unique()) == 1
-        self.notes = [*notes, *_source_notes(fits.source, preds)]
+        self.notes = notes
         self.scored = {UNCALIBRATED: Scored.of(preds, None, fits.n_bins)}
         self.rows = {UNCALIBRATED: measured(self.scored[UNCALIBRATED])}
         self.fitted, self.doubtful = {}, []
@@ -260,4 +246,5 @@ def evaluate(
     for row, measures in found.rows.items():
         if row == UNCALIBRATED: measures.update(uncalibrated)
         elif metrics: measures.update(_registered_measures(metrics, preds, fits.probs(row), seed))
-    return Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful, tie)
+    made = Evaluation(how, found.rows, best, found.scored, found.fitted, found.notes, found.doubtful, tie)
+    return replace(made, checks=run_checks(made, preds, val))

@@ -14,8 +14,8 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.text import html_text
 from .costs import Decisions, decision_section
-from .answer import remarks, verdict
-from .table import UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
+from .answer import check_lines, remarks, verdict
+from .table import STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
 
@@ -94,6 +94,16 @@ def _tile(title, large, small, meaning):
     return (f'<section class="tile"><h2>{html_text(title)}</h2><p{size}><b>{html_text(large)}</b></p><p>{small}</p>'
             f'<details><summary>what is this?</summary>{html_text(meaning)}</details></section>')
 
+def _checks(found):
+    "Return the outcomes of the checks as a list, which is open if there is an issue."
+    if not found.checks: return ''
+    ordered = sorted(found.checks, key=lambda c: STATUSES.index(c.status))
+    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {html_text(f"{c.status}. {c.text} {c.advice}")}</li>'
+             for c in ordered]
+    opened = ' open'*(ordered[0].status == 'issue')
+    return (f'<details id="checks"{opened}><summary>{html_text(check_lines(found)[0])}</summary>'
+            f'<ul>{"".join(lines)}</ul></details>')
+
 def _table(found):
     "Return the table as HTML; rows that are as good as the best are tinted."
     first = found.rows[UNCALIBRATED]
@@ -138,6 +148,7 @@ main > h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 .tile b { font-size: 1.75rem; line-height: 1.2; color: var(--ink); font-weight: 650; }
 .tile .words b { font-size: 1.1rem; }
 details { font-size: .85rem; color: var(--soft); margin-top: .3rem; }
+#checks { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--blue); }
 .switches { display: flex; flex-wrap: wrap; gap: .4rem 1rem; margin-bottom: .5rem; }
 .switches div { display: flex; }
@@ -175,7 +186,7 @@ td small { display: block; color: var(--soft); } td.best { background: var(--gre
 ul { padding-left: 1.2rem; max-width: 50rem; }
 pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overflow-x: auto; font-size: .85rem; }
 a { color: var(--blue); }
-@media print { body { max-width: none; padding: 0; } .switches, summary, details { display: none; } .tile, svg,
+@media print { body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
   .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
   #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
@@ -324,7 +335,7 @@ base-uri 'none'; form-action 'none'">
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted. A click on a heading sorts.</p>
 <div class="wide">{table}</div>
-{decisions}{remarks}<h2>Make this page again</h2>
+{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>
 </main>
@@ -353,8 +364,8 @@ def write_page(
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
         decisions=decision_section(decisions) if decisions else '',
-        remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', code=html_text(code), data=data,
-          script=_SCRIPT,
+        remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
+        code=html_text(code), data=data, script=_SCRIPT,
         links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return Path(path)

@@ -7,7 +7,7 @@ __all__ = ['CELLS', 'ConfidenceSums', 'ScoreSums', 'evaluate_pieces']
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #b2566004
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 from types import SimpleNamespace
@@ -31,7 +31,8 @@ from .floors import ConfidenceHistogram
 from .measures import Scored, _binned, _classwise, _high
 from .table import SAME_NLL, UNCALIBRATED, Evaluation
 from .ranking import as_good_as_best, check_tie
-from .audit import _chosen, _on_top, _source_notes, warning_texts
+from .checks import run_checks
+from .audit import _chosen, _on_top, warning_texts
 from .pieces import Pieces, added, in_second_fold, row_hashes
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #c761c879
@@ -248,12 +249,13 @@ def evaluate_pieces(
             judges = {row: fits.judges[row] for row in fits.judges if row not in before}
             measured |= _measured(pieces, score, judges, draws, seed)
     scored = {row: _scored_part(judged, second, judges, n_bins) for row, judges in fits.judges.items()}
-    notes += _source_notes(sample, judged) + fits.notes + _piece_notes(pieces, fits, len(sample), seed)
+    notes += fits.notes + _piece_notes(pieces, fits, len(sample), seed)
     how = 'no calibrator was fitted'
     if fits.fitted: how = 'calibrators cross-fitted in 2 folds'
     if fits.fitted and val is not None: how = f'calibrators fitted on {len(val):,} other samples'
     best = as_good_as_best(measured, scored, tie, share=len(judged)/len(pieces))
-    return Evaluation(how, measured, best, scored, fits.fitted, notes, fits.doubtful, tie)
+    found = Evaluation(how, measured, best, scored, fits.fitted, notes, fits.doubtful, tie)
+    return replace(found, checks=run_checks(found, judged, None if val is None else sample))
 
 def _measured(pieces, score, judges, draws, seed):
     if not judges: return {}

@@ -252,7 +252,7 @@ def test_what_is_doubtful_is_not_recommended():
     same_class = Predictions(preds.logits, torch.zeros_like(preds.target))
     one = evaluate(same_class, calibrators=["vector"], n_boot=20, draws=2)
     assert one.recommended == UNCALIBRATED
-    assert "All labels belong to one class, so a calibrator learns only this class." in one.notes
+    assert "All labels belong to one class, so a calibrator learns only this class." in one.advice()
 
 
 def test_calibrators_of_ones_own():
@@ -308,7 +308,7 @@ def test_a_forest_is_not_judged_by_its_zeros():
     nll = {row: m["nll"].value for row, m in table.rows.items() if m["nll"].value is not None}
     assert nll[table.recommended] <= min(nll.values()) + .005
     assert all(table.rows[row]["nll"].value is not None for row in table.fitted)
-    assert any("its share of a uniform distribution of weight" in note for note in table.notes)
+    assert "its share of a uniform distribution of weight" in table.advice()
 
 
 @pytest.mark.parametrize("K", [2, 10])
@@ -326,7 +326,7 @@ def test_a_few_zeros_do_not_do_the_work_of_a_temperature(K):
     table = evaluate(preds, calibrators=["temperature"], n_boot=20, draws=2)
     assert table.fitted["temperature"].temperature_ == pytest.approx(T, abs=.05)
     alone = torch.nn.functional.cross_entropy(preds.logits, target).item()
-    note, = [note for note in table.notes if "Calibrators see each 0 as" in note]
+    note, = [c.text for c in table.checks if c.code == "CNB010"]
     assert "In 4 of 1,000 rows" in note and f"this replacement alone gives an NLL of {alone:.4f}" in note
     assert "partly by the replacement of zeros" in table.advice()
 

@@ -35,7 +35,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
                " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums evaluate.costs evaluate.plan",
+                " evaluate.sums evaluate.costs evaluate.plan evaluate.checks evaluate.conditions",
     "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -724,7 +724,9 @@ ELSEWHERE = {
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
-                          "CHOSEN_THRESHOLDS check_costs LabelsNeeded",
+                          "CHOSEN_THRESHOLDS check_costs LabelsNeeded "
+                          "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
+                          "Condition gate exit_code write_junit",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},

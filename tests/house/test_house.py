@@ -166,7 +166,8 @@ def test_every_module_has_its_notebook():
     assert set(WINGS) <= set(calibnb.__all__)
 
 
-MADE_BY_SYNC = [ROOT/name for name in ("calibnb/_modidx.py", "README.md", "runs/README.md", "docs/house.svg")]
+MADE_BY_SYNC = [ROOT/name for name in ("calibnb/_modidx.py", "README.md", "runs/README.md", "docs/house.svg",
+                                       "docs/checks.md")]
 MADE_BY_SYNC += [*map(file_of, MODULES), *(ROOT/"calibnb").rglob("*.pyi"), *NOTEBOOKS]
 
 

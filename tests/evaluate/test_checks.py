@@ -1,0 +1,100 @@
+"Checks with codes: in the answer, in JSON that fits its schema, in the report, and left out on demand."
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from conftest import patience
+from jsonschema import Draft202012Validator
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import CHECKS, Evaluation, evaluate
+
+DOCS = Path(__file__).resolve().parents[2]/"docs"
+SCHEMA = json.loads((DOCS/"audit-1.schema.json").read_text())
+
+
+def sharp(n=800, factor=2.):
+    "Logits of four classes, `factor` times the true ones, and labels."
+    draw = torch.Generator().manual_seed(0)
+    logits = 2*torch.randn(n, 4, generator=draw)
+    return factor*logits, torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    logits, target = sharp()
+    np.savez("sharp.npz", logits=logits, target=target)
+    probs = torch.where(logits.softmax(1) < .01, 0, logits.softmax(1))
+    np.savez("zeros.npz", probs=probs/probs.sum(1, keepdim=True), target=target)
+    return tmp_path
+
+
+def audit(capsys, *args):
+    code = cli.main(["audit", *args, "--calibrator", "temperature", "--no-report"])
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize("args", [["sharp.npz"], ["zeros.npz"], ["sharp.npz", "--shifted", "other.npz"],
+                                  ["sharp.npz", "--max-ece", "10", "--after", "--fail-on", "CNB002"]])
+def test_json_fits_its_schema(here, capsys, args):
+    logits, target = sharp(factor=3.)
+    np.savez("other.npz", logits=logits + 1e-3*torch.randn(800, 4), target=target)
+    code, out = audit(capsys, *args, "--json")
+    found = json.loads(out.out)
+    Draft202012Validator.check_schema(SCHEMA)
+    Draft202012Validator(SCHEMA).validate(found)
+    assert code == 0 and [c["code"] for c in found["checks"]] == sorted(CHECKS)
+    assert found["rows"].keys() == {"uncalibrated", "temperature"}
+
+
+def test_zeros_are_told_once_and_can_be_ignored(here, capsys):
+    code, out = audit(capsys, "zeros.npz")
+    assert code == 0 and out.out.count("labels have probability 0") == 1 and "CNB010 exact zeros: " in out.out
+    _, out = audit(capsys, "zeros.npz", "--ignore", "cnb010")
+    assert "CNB010" not in out.out and "probability 0" not in out.out
+    code, out = audit(capsys, "zeros.npz", "--ignore", "CNB01")
+    assert code == 2 and "--ignore: 'CNB01' is not known" in out.err
+
+
+def test_checks_are_saved_with_an_evaluation(tmp_path):
+    found = evaluate(Predictions(*sharp()), calibrators=["temperature"], n_boot=5, draws=2)
+    found.save(tmp_path)
+    assert Evaluation.load(tmp_path).checks == found.checks and len(found.checks) == len(CHECKS)
+
+
+def test_every_code_has_its_section():
+    page = (DOCS/"checks.md").read_text()
+    assert all(f"\n## {code}\n" in page and f"(#{code.lower()})" in page for code in CHECKS)
+
+
+SCRIPT = r"""
+calibnb() { "$PYTHON" -c 'from calibnb.cli import main; raise SystemExit(main())' "$@"; }
+for model in sharp calibrated few; do
+  calibnb audit $model.npz --calibrator temperature --no-report --max-ece 7 --fail-on CNB002 \
+      --junit $model.xml > $model.txt
+  echo $model $?
+done
+"""
+
+
+def test_a_script_reads_three_exit_codes(tmp_path):
+    "Logits of twice the true size fail, true logits pass, and sixty samples cannot decide."
+    for model, args in dict(sharp=(4000, 2.), calibrated=(4000, 1.), few=(60, 1.)).items():
+        logits, target = sharp(*args)
+        np.savez(tmp_path/f"{model}.npz", logits=logits, target=target)
+    where = dict(cwd=tmp_path, env=dict(os.environ, PYTHON=sys.executable))
+    ended = subprocess.run(["bash", "-c", SCRIPT], capture_output=True, text=True, timeout=patience(60), **where)
+    assert ended.stdout.split() == "sharp 1 calibrated 0 few 2".split(), ended.stderr
+    parts = {model: ElementTree.parse(tmp_path/f"{model}.xml").getroot() for model in ("sharp", "calibrated", "few")}
+    assert {m: (s.get("tests"), s.get("failures"), s.get("errors")) for m, s in parts.items()} == dict(
+        sharp=("2", "1", "0"), calibrated=("2", "0", "0"), few=("2", "0", "1"))
+    assert "samples would decide" in parts["few"].find("testcase/error").get("message")
+    assert "UNDECIDED  ECE at most 7 %: ECE " in (tmp_path/"few.txt").read_text()
