@@ -71,6 +71,7 @@ LINKS = {  # in a notebook -> on the site
     r"\]\(\.\./experiments/\)": "](../../runs/gallery/index.html)",
     r"\]\(\.\./experiments/(\w+)\.ipynb\)": r"](../../runs/gallery/\1.html)",
     r"\]\((?!http)([\w./]+)\.ipynb\)": r"](\1.html)",
+    r"\]\(\.\./\.\./docs/([\w-]+)\.md\)": r"](../../docs/\1.html)",
 }
 
 

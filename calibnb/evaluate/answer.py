@@ -76,10 +76,12 @@ def check_lines(found:Evaluation)->list[str]:
     "Return a line that counts the outcomes of the checks and names the tips, then a line for each issue."
     counts = {status: sum(c.status == status for c in found.checks) for status in STATUSES}
     if not found.checks: return []
-    tips = ', '.join(f'{c.code} {c.title}' for c in found.checks if c.status == 'tip')
+    told = [c for c in found.checks if c.status == 'issue' or c.status == 'tip' and c.code in _CHANGES_NUMBERS]
+    tips = ', '.join(f'{c.code} {c.title}' for c in found.checks if c.status == 'tip' and c not in told)
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)
-    issues = [c for c in found.checks if c.status == 'issue']
-    return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, issues)]
+    return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, told)]
+
+_CHANGES_NUMBERS = ('CNB010',)  # codes of tips that are told in full: calibrators replace the zeros
 
 def _counted(n, status):
     plural = 's' if n > 1 and status in ('issue', 'tip') else ''

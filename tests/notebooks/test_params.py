@@ -149,7 +149,7 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(n_boot=49), "n_boot: 49"), (dict(after="best"), "after: 'best'"),
         (dict(roots=["/runs"]), "roots: ['/runs'] belongs to the full setting"),
         (dict(quick=False, table="made_up"), "leave table out"), (dict(sesoi_rank=0.0), "sesoi_rank: 0.0"),
-        (dict(votes="no.npy"), "votes: no.npy is not there")],
+        (dict(votes="no.npy"), "votes: no.npy does not exist")],
     loss_comparison=[
         (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"),
         (dict(quick_data="mnist"), "quick_data: 'mnist'"), (dict(paper="lin2025"), "paper: 'lin2025'"),
