@@ -122,7 +122,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.lists._papers': ('90_cli/lists.html#_papers', 'calibnb/cli/lists.py'),
                                    'calibnb.cli.lists._print_claims': ('90_cli/lists.html#_print_claims', 'calibnb/cli/lists.py')},
             'calibnb.cli.plan': { 'calibnb.cli.plan._add_plan': ('90_cli/plan.html#_add_plan', 'calibnb/cli/plan.py'),
-                                  'calibnb.cli.plan._paths_of_plan': ('90_cli/plan.html#_paths_of_plan', 'calibnb/cli/plan.py'),
                                   'calibnb.cli.plan._plan': ('90_cli/plan.html#_plan', 'calibnb/cli/plan.py')},
             'calibnb.cli.predict': { 'calibnb.cli.predict._add_predict': ('90_cli/predict.html#_add_predict', 'calibnb/cli/predict.py'),
                                      'calibnb.cli.predict._paths_of_predict': ( '90_cli/predict.html#_paths_of_predict',

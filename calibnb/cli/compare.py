@@ -37,7 +37,7 @@ def _add_compare(commands):
     shown.add_argument('--markdown', action='store_true', help='print Markdown tables, e.g. for a pull request')
     shown.add_argument('--json', action='store_true', help='print the answer as JSON')
     flags = dict(margins='--margin', pos_label='--pos-label', by='--by', least='--least')
-    compare.set_defaults(flags=flags, paths=_paths_of_compare)
+    compare.set_defaults(flags=flags)
     return compare
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #17bd3eaa

@@ -11,8 +11,6 @@ import json
 from .flags import _add_kind, _check_exists
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #6af762d9
-def _paths_of_plan(args): return [('file', args.file)], []
-
 def _add_plan(commands):
     about = 'say how many labels an audit needs for an interval of the ECE, from predictions without labels'
     plan = commands.add_parser('plan', help=about)
@@ -29,7 +27,7 @@ def _add_plan(commands):
     plan.add_argument('--seed', type=int, default=0, help='seed of the simulated audits (default: 0)')
     plan.add_argument('--json', action='store_true', help='print the plan as JSON')
     flags = dict(width='--width', below='--below', assumed_ece='--assume', power='--power', n_bins='--bins')
-    plan.set_defaults(flags=flags, paths=_paths_of_plan)
+    plan.set_defaults(flags=flags)
     return plan
 
 def _plan(args):

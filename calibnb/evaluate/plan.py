@@ -151,7 +151,8 @@ def labels_needed(
     conf = samples.probs.amax(1).double().cpu().clamp(0, 1)
     cells, hit = _Cells.of(conf, n_bins), None if target is None else samples.pairs[1].cpu()
     rates, now = {'the model is calibrated': cells.conf}, None
-    usual = [width, 5*width] if width else [below/2]
+    goal = (width or below or 0.)/100
+    usual = [width, 5*width] if width else [50*goal]
     points = usual if assumed_ece is None else [assumed_ece]
     if hit is not None:
         rates['bins are off as these labels show'] = _as_observed(cells, conf, hit, n_bins)
@@ -162,7 +163,7 @@ def labels_needed(
     def missed(n, share, rate):
         low, high = cells.intervals(rate, n, round(share*draws), seed).T
         reached = high - low if width else high
-        return np.quantile(reached, power) - (width or below)/100
+        return np.quantile(reached, power) - goal
     assumed = {name: None if _is_above(cells, rate, below) else _search(partial(missed, rate=rate))
                for name, rate in rates.items()}
     return LabelsNeeded(width, below, power, n_bins, assumed, now)
