@@ -108,17 +108,21 @@ def onnx_graph(
     "Return a module as an ONNX model; raises ValueError if the calibrator cannot be traced."
     _package('onnxscript')
     kind = 'probs' if module.calibrator.input_ == 'probs' else 'logits'
-    rows = trial_input(module, dtype)[:2]
+    rows, shapes = trial_input(module, dtype)[:2], ({0: torch.export.Dim('N', max=2**31)},)  # torch 2.6 needs a maximum
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
         try:
             program = torch.onnx.export(module.eval(), (rows,), dynamo=True, verbose=False, input_names=[kind],
-                                        output_names=['probabilities'], dynamic_shapes=({0: torch.export.Dim('N')},))
+                                        output_names=['probabilities'], dynamic_shapes=shapes)
+            graph = program.model_proto
+            size, _ = graph.graph.input[0].type.tensor_type.shape.dim
+            if size.dim_value: raise ValueError('the file takes 2 rows only')
         except Exception as e:
             name = type(module.calibrator).__name__
             raise ValueError(f'calibrator: {name} cannot be exported by torch {torch.__version__} ({reason(e)}); avoid '
-                             'branches on values in your own formula, or update torch and onnxscript') from e
-    return program.model_proto
+                             'branches on values in your own formula, or update torch and onnxscript (0.7 or later)'
+                             ) from e
+    return graph
 
 def onnx_function(
     graph, # onnx.ModelProto with one input and one output

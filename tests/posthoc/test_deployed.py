@@ -144,6 +144,10 @@ class Fixed(OfUser):
     def _logits(self, z): return z if z.sum() > 0 else z/2
 
 
+class OfTwoRows(OfUser):
+    def _logits(self, z): return z if len(z) == 2 else z/2
+
+
 def test_calibrators_of_users():
     errors = deployment_errors(OfUser().fit(*overconfident(K=3)), unseen(3), ["fold", "module", "export"])
     assert errors["fold"].startswith("calibrator: OfUser cannot be folded into a network")
@@ -151,6 +155,8 @@ def test_calibrators_of_users():
     pytest.importorskip("onnxscript")
     with pytest.raises(ValueError, match="calibrator: Fixed cannot be exported .*avoid branches on values"):
         Fixed().fit(*overconfident(K=3)).export_onnx("never.onnx")
+    with pytest.raises(ValueError, match="OfTwoRows cannot be exported .*the file takes 2 rows only"):
+        OfTwoRows().fit(*overconfident(K=3)).export_onnx("never.onnx")
 
 
 # folding
