@@ -809,7 +809,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     process.join(patience(30))
     assert process.exitcode == 143
     folder = RunFolder(path)
-    assert folder.state == "failed"
+    assert folder.state == "interrupted"
     assert "SIGTERM; the state is saved, start the run again to continue" in folder.status["reason"]
     state = saved_state(path)
     assert 1 <= len(state["history"]) < 3000
