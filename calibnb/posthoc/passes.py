@@ -17,9 +17,8 @@ from .temperature import TemperatureNLL, bracketed_newton, warn_at_bound, wide_e
 from .newton import minimise, newton_step
 from .score_maps import check_unit_interval, histogram_of_sums
 from .calibrator import Calibrator
-from .scaling import TemperatureScaling
-from .linear import DiagonalMap, LinearObjective, VectorScaling
-from .confidence_maps import HistogramBinning, Platt
+from .linear import DiagonalMap, LinearObjective
+
 
 # %% ../../nbs/30_posthoc/06b_passes.ipynb #ba06ad4c
 def _temperature_sums(z, y, b):
@@ -100,14 +99,14 @@ def _fit_histogram(calibrator, total, n, part):
     sums, = total(partial(_bin_sums, calibrator=calibrator))
     calibrator.maps_ = [histogram_of_sums(sums, calibrator.empty, calibrator.smooth)]
 
-_FITS = {TemperatureScaling: _fit_temperature, VectorScaling: _fit_vector, Platt: _fit_platt,
-         HistogramBinning: _fit_histogram}
+_FITS = dict(  # by registered name, which a class keeps if a notebook cell defines it again
+    temperature=_fit_temperature, vector=_fit_vector, platt=_fit_platt, histogram=_fit_histogram)
 _SUMMED_OPTIONS = dict(criterion=('nll',), search=(None, 'continuous'), scheme=('width',), mode=('top',))
 
 def is_sum(calibrator:Calibrator)->bool:
     "Return True if the objective of a calibrator is a sum over samples, so that `fit_in_passes` accepts it."
     options = calibrator.get_params()
-    return type(calibrator) in _FITS and all(options[name] in values for name, values in _SUMMED_OPTIONS.items()
+    return calibrator._name in _FITS and all(options[name] in values for name, values in _SUMMED_OPTIONS.items()
                                              if name in options)
 
 def fit_in_passes(
@@ -120,5 +119,5 @@ def fit_in_passes(
     if not is_sum(calibrator):
         raise ValueError(f'calibrator: got {calibrator!r}, expected one whose objective is a sum over samples, '
                          'i.e. temperature, vector, platt or histogram; fit other calibrators to a random part')
-    _FITS[type(calibrator)](calibrator, total, n, part)
+    _FITS[calibrator._name](calibrator, total, n, part)
     return calibrator
