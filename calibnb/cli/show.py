@@ -6,10 +6,10 @@
 __all__ = []
 
 # %% ../../nbs/90_cli/02b_show.ipynb #a836b1b5
-import os
 import shlex
 import textwrap
 
+from ..core.reading import shorter_path
 from ..core.text import printable
 
 # %% ../../nbs/90_cli/02b_show.ipynb #87234a6d
@@ -40,11 +40,9 @@ def _description(folder):
     done, training = folder.state == 'done', folder.info.get('kind') == 'train'
     described = describe(folder).splitlines()[1:] if done and not training else []
     lines = [f'{folder.path.parent.name}  {folder.state}', *described,
-             f'  folder    {_shorter(folder.path)}', f'  time      {_time(folder.status)}', *_settings(folder.info)]
+             f'  folder    {shorter_path(folder.path)}', f'  time      {_time(folder.status)}', *_settings(folder.info)]
     if training and done: lines += [*describe_metrics(folder.result.metrics), f'  next      {_audit_command(folder)}']
     return lines if done else lines + _why(folder)
-
-def _shorter(path): return min(os.path.relpath(path), str(path), key=len)
 
 def _time(status):
     "Return start, end, duration and place of a run."
@@ -63,7 +61,7 @@ def _settings(info):
     return textwrap.wrap(text, 108, initial_indent='  settings  ', subsequent_indent=' '*12, break_on_hyphens=False)
 
 def _audit_command(folder):
-    test, val = (_shorter(folder/'predictions'/f'{name}.safetensors') for name in ('test', 'val'))
+    test, val = (shorter_path(folder/'predictions'/f'{name}.safetensors') for name in ('test', 'val'))
     return shlex.join(['calibnb', 'audit', test, '--logits', '--val', val])
 
 def _why(folder):
@@ -74,4 +72,4 @@ def _why(folder):
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')
     if not found: return lines
-    return [*lines, f'  traceback, from {_shorter(log)}', textwrap.indent(trace.strip('\n'), ' '*4)]
+    return [*lines, f'  traceback, from {shorter_path(log)}', textwrap.indent(trace.strip('\n'), ' '*4)]

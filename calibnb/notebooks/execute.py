@@ -19,7 +19,7 @@ from pathlib import Path
 from ..core.atomic import naming_target
 from ..core.content import named_files
 from ..core.options import pick, require
-from ..core.reading import brief
+from ..core.reading import brief, shorter_path
 from ..core.plugins import code_is_same
 from ..core.resources import resource
 from ..core.settings import one_line
@@ -202,10 +202,10 @@ def describe(
 )->str:
     "Return the question, the paths and the main results of a notebook run, as text."
     lines = [f'{folder.path.parent.name}  seed {folder.info["settings"]["seed"]}  {_state_text(folder)}',
-             *_question(folder/'notebook.ipynb'), f'  notebook  {_shorter_path(folder/"notebook.ipynb")}']
+             *_question(folder/'notebook.ipynb'), f'  notebook  {shorter_path(folder/"notebook.ipynb")}']
     for kind in ('figures', 'tables', 'files'):
         if kind == 'files' and not (folder/kind).exists(): continue
-        lines.append(f'  {kind:8}  {_shorter_path(folder/kind)}/  {_file_names(folder/kind)}')
+        lines.append(f'  {kind:8}  {shorter_path(folder/kind)}/  {_file_names(folder/kind)}')
     plan, result = folder/'tables'/'plan.csv', folder.result
     if result: lines += describe_metrics(result.metrics)
     if result and result.findings: lines += _describe_findings(result.findings)
@@ -232,11 +232,6 @@ def _file_names(directory):
     if directory.name != 'figures': return ', '.join(p.name for p in paths) or 'none'
     stems, formats = dict.fromkeys(p.stem for p in paths), sorted({p.suffix[1:] for p in paths})
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
-
-def _shorter_path(path):
-    "Return the path relative to the current folder, or the absolute path if it is shorter."
-    from_here = os.path.relpath(path)
-    return from_here if len(from_here) < len(str(path)) else str(path)
 
 def describe_metrics(
     metrics:dict,  # what was measured -> name -> Measure
