@@ -236,11 +236,12 @@ class Pieces:
         target_path=None, # labels in a second file, .parquet or .npy
         eps:float|None=None, # for probabilities, as in `Predictions.from_probs`, but fitted to a random part
         pos_label=None,   # the label with y = 1 of a single column
-        *, rows:int|None=None,    # of a piece; None: 2**20 numbers
+        *, header=None,   # names of the class columns, in the order to read them; None: the order of the file
+        rows:int|None=None,    # of a piece; None: 2**20 numbers
         engine:str='local',       # 'local', or 'ray' to spread the pieces over a Ray cluster
     ):
         self.path, self.kind, self.engine = str(path), pick('kind', kind, kinds), pick('engine', engine, ENGINES)
-        self.scores, self.labels, self.header, name = _columns(path, kind, target_path)
+        self.scores, self.labels, self.header, name = _columns(path, kind, target_path, header)
         if len(self.scores) != len(self.labels):
             raise ValueError(f'file: {target_path or path} has {len(self.labels):,} labels for '
                              f'{len(self.scores):,} rows')
@@ -356,17 +357,17 @@ def _numbers(scores, kind, header, start):
     scores = as_tensor(scores, kind)
     return scores if scores.is_floating_point() else scores.double()
 
-def _columns(path, kind, target_path=None):
+def _columns(path, kind, target_path=None, header=None):
     "Return the scores, the labels, the names of the columns, and the name of the labels."
-    scores, arrays, header = _score_columns(path, kind)
+    scores, arrays, header = _score_columns(path, kind, header)
     if target_path:
         with naming(target_path): arrays = _stored(target_path, kind, labels=True)[0]
     name = '' if target_path and '' in arrays else _only(target_path or path, FileContents(arrays), TARGET_NAMES)
     return scores, arrays[name], header, name
 
-def _score_columns(path, kind):
+def _score_columns(path, kind, order=None):
     "Return the scores, all arrays of the file, and the names of the columns."
-    with naming(path): arrays, header = _stored(path, kind)
+    with naming(path): arrays, header = _stored(path, kind, order=order)
     name = '' if '' in arrays else _only(path, FileContents(arrays), (kind,))
     scores = arrays[name]
     if len(getattr(scores, 'shape', ())) > 2:
@@ -376,7 +377,7 @@ def _score_columns(path, kind):
     if not len(scores) or not header: raise ValueError(f'file: {path} has no classes or no samples')
     return scores, arrays, header
 
-def _stored(path, kind, labels=False):
+def _stored(path, kind, labels=False, order=None):
     "Return the arrays of a file by name, and the class columns of a table or None; a `labels` file has no classes."
     if are_several_files(path) or file_format(path) == '.parquet':
         table = ParquetColumns(_parquet_paths(path))
@@ -386,6 +387,7 @@ def _stored(path, kind, labels=False):
         first = _table(next(table.pieces(0, len(table), 1000)), 'row {}'.format)
         _check_table(first, kind)
         classes = first.columns or []
+        if order and sorted(order) == sorted(classes): classes = list(order)
         return {'': table.of([plain[name] for name in classes])} | targets, classes
     suffix = pick('file format', file_format(path), _FORMATS)
     return (npz_arrays(path) if suffix == '.npz' else {'': StoredArray(path)}), None
@@ -395,8 +397,9 @@ def piece_sets(
     path, kind:str, target_path=None, val_path=None, val_target_path=None, eps:float|None=None, pos_label=None,
     **options,  # of `Pieces`
 )->tuple[Pieces, Pieces|None]:
-    "Return the pieces of a test set and of its validation set with the same `eps`, as `read_sets` does."
-    val = Pieces(val_path, kind, val_target_path, eps, pos_label, **options) if val_path else None
+    "Return the pieces of a test set and of its validation set, with the same `eps` and the same order of classes."
+    order = val_path and _score_columns(path, pick('kind', kind, kinds))[2]
+    val = Pieces(val_path, kind, val_target_path, eps, pos_label, header=order, **options) if val_path else None
     weight = eps if val is None else val.eps or eps
     pieces = Pieces(path, kind, target_path, weight, pos_label, **options)
     if val is not None and pieces.eps != val.eps: pieces.eps = val.eps = 1/(2*len(val))  # no zeros in val

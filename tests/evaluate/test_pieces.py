@@ -29,6 +29,8 @@ def here(tmp_path, monkeypatch):
     FRAME.to_parquet("all.parquet")
     np.savez("all.npz", logits=LOGITS, target=TARGET)
     np.savez("val.npz", logits=LOGITS[::-1]*1.1, target=TARGET[::-1])
+    turned = pd.DataFrame(LOGITS[::-1, ::-1]*1.1, columns=WORDS[::-1])
+    turned.assign(target=np.array(WORDS)[TARGET[::-1]]).to_parquet("turned.parquet")
 
 
 def audited(capsys, *args):
@@ -36,12 +38,13 @@ def audited(capsys, *args):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("file", ["parts", "parts/*.parquet", "all.parquet", "all.npz"])
-def test_the_command_goes_in_pieces_by_itself_and_gives_the_answer_of_memory(capsys, file):
-    names = ["--calibrator", "temperature", "--calibrator", "histogram", "--val", "val.npz", "--seed", "3"]
-    found = audited(capsys, file, *names, "--rows-in-memory", "1000")
+@pytest.mark.parametrize("file, val", [("parts", "turned.parquet"), ("parts/*.parquet", "val.npz"),
+                                       ("all.parquet", "turned.parquet"), ("all.npz", "val.npz")])
+def test_the_command_goes_in_pieces_by_itself_and_gives_the_answer_of_memory(capsys, file, val):
+    names = ["--calibrator", "temperature", "--calibrator", "histogram", "--seed", "3"]
+    found = audited(capsys, file, *names, "--val", val, "--rows-in-memory", "1000")
     assert any(note.startswith("All 3,000 samples are measured, in pieces of") for note in found["notes"])
-    whole = audited(capsys, "all.npz", *names)
+    whole = audited(capsys, "all.npz", *names, "--val", "val.npz")
     assert [found[key] for key in ("recommended", "samples")] == [whole["recommended"], 3000]
     for row, measures in whole["rows"].items():
         for name, m in measures.items():
