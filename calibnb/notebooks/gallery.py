@@ -284,15 +284,15 @@ _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the 
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #9b890897
 def _summary(nb)->dict:
-    "Return title, advice, picture in base64 and counts of findings of an executed notebook."
+    "Return title, advice, pictures in base64 by figure (the covers, or else the first) and counts of findings."
     text = next((c.source for c in nb.cells if c.cell_type == 'markdown'), '')
     title = next((line[2:].strip() for line in text.split('\n') if line.startswith('# ')), '')
     advice = re.search(r'\*\*What to look at\*\*:\s*(.+?)(?:\n\n|$)', text, re.S)
     advice = re.sub(r'\*(\w[^*]*)\*', r'\1', ' '.join(advice[1].split())) if advice else ''  # without asterisks
-    def is_cover(output): return bool(output.metadata.get('image/png', {}).get('cover'))
-    cover = max(png_outputs(nb), key=is_cover, default=None)  # the first of equal outputs
-    picture = cover.data['image/png'] if cover else None
-    return dict(title=title, advice=advice, picture=picture, findings=nb.metadata.get('findings', {}))
+    outputs = [(output.metadata.get('image/png', {}), output.data['image/png']) for output in png_outputs(nb)]
+    covers = [(about, picture) for about, picture in outputs if about.get('cover')] or outputs[:1]
+    pictures = {about.get('name', ''): picture for about, picture in covers}
+    return dict(title=title, advice=advice, pictures=pictures, findings=nb.metadata.get('findings', {}))
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #bbc93012
 _ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
@@ -304,7 +304,7 @@ def write_gallery(
     directory,   # holds executed notebooks from `copy_notebook`, or folders of such notebooks
     order=(),    # names of the notebooks that come first
 )->Path:         # the README.md
-    "Write the page of a gallery, with a small picture for each notebook."
+    "Write the page of a gallery, with a small picture for each notebook; further covers become `NAME-FIGURE.png`."
     import nbformat
     directory = Path(directory)
     paths = {p.relative_to(directory).with_suffix('').as_posix(): p  # notebooks in subfolders come last
@@ -315,8 +315,8 @@ def write_gallery(
     if links: parts.append(f'Figure by figure and table by table: {", ".join(links)}.')
     for name in [*(n for n in order if n in paths), *(n for n in paths if n not in order)]:
         summary = _summary(nbformat.read(paths[name], as_version=4))
-        if summary['picture']:
-            save_small_picture(summary['picture'], directory/f'{name}.png')
+        for i, (figure, picture) in enumerate(summary['pictures'].items()):
+            save_small_picture(picture, directory/(f'{name}-{figure}.png' if i else f'{name}.png'))
         parts += _section(name, summary)
     with atomic_write(directory/'README.md') as tmp: tmp.write_text('\n\n'.join(parts) + '\n', encoding='utf-8')
     return directory/'README.md'
@@ -332,7 +332,7 @@ def _section(name, summary)->list[str]:
     paragraphs = [f'## [{markdown_text(summary["title"]) or text}]({notebook})']
     advice, findings = summary['advice'], summary['findings']
     if advice: paragraphs.append(_escape_prose(advice[:1].upper() + advice[1:]))
-    if summary['picture']: paragraphs.append(f'[![{text}]({picture})]({notebook})')
+    if summary['pictures']: paragraphs.append(f'[![{text}]({picture})]({notebook})')
     counts = [_count_text(title, kind, findings) for kind, title in _KIND_TITLES.items()]
     if any(counts): paragraphs.append(' '.join(count for count in counts if count))
     return paragraphs
