@@ -6,24 +6,19 @@
 mkdocs-material with mkdocs-jupyter: pages that are plain Markdown stay plain Markdown, notebooks are shown as Jupyter
 shows them, search and fonts need no network, and the tree below is that of the repository, so links hold in both.
 """
-import ast
-import inspect
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tokenize
 from hashlib import sha256
 from html.parser import HTMLParser
-from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
 import yaml
-from doors import metric_heads
-from latex2mathml.converter import convert
+from api import api_page, with_mathml
 from nbclient import NotebookClient
 
 from calibnb.processes.kernels import KERNEL_MODULES, forked_kernels, prestarted_kernel
@@ -92,76 +87,16 @@ def is_shown(output):
     return output.get("name") != "stderr" and WIDGET_VIEW not in output.get("data", {})
 
 
-def with_mathml(text):
-    "Formulas as MathML, which a browser shows without a script from elsewhere."
-    text = re.sub(r"\$\$(.+?)\$\$", lambda m: convert(m[1], display="block"), text, flags=re.S)
-    return re.sub(r"(?<![\\`\w])\$([^$`\n]+?)\$", lambda m: convert(m[1]), text)
-
-
 def with_links_of_the_site(text):
     for in_notebook, on_site in LINKS.items():
         text = re.sub(in_notebook, on_site, text)
     return text
 
 
-def signature(node, lines):
-    "The head of a function as it is written, comments included: they are part of the documentation."
-    source = lines[node.lineno - 1:node.end_lineno]
-    row, column = end_of_head(source)
-    rest = source[row - 1][column:]
-    comment = rest if rest.lstrip().startswith("#") else ""
-    head = [*source[:row - 1], source[row - 1][:column] + comment]
-    return decorators(node) + inspect.cleandoc("\n".join(head))
-
-
-def end_of_head(source):
-    "Where the colon ends that stands in no bracket: (row from 1, column)."
-    depth = 0
-    for token in tokenize.generate_tokens(iter(f"{line}\n" for line in source).__next__):
-        if token.type == tokenize.OP and token.string in "([{":
-            depth += 1
-        if token.type == tokenize.OP and token.string in ")]}":
-            depth -= 1
-        if token.string == ":" and not depth:
-            return token.end
-
-
-def decorators(node):
-    return "".join(f"@{ast.unparse(d)}\n" for d in node.decorator_list)
-
-
-def entry(node, lines, level=2, of="", head=None):
-    "Return a function, or a class with its methods, as Markdown; `head` replaces the signature as it is written."
-    is_class = isinstance(node, ast.ClassDef)
-    code = head or (class_head(node, lines) if is_class else signature(node, lines))
-    text = [f"{'#'*level} {of}{node.name}", "", "```python", code, "```", "", ast.get_docstring(node) or "", ""]
-    for method in node.body if is_class else []:
-        if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and ast.get_docstring(method):
-            text.append(entry(method, lines, level + 1, f"{node.name}."))
-    return "\n".join(text)
-
-
-def class_head(node, lines):
-    "The first line of a class, and how an object is made: its `__init__`, or else its fields."
-    bases = ", ".join(ast.unparse(base) for base in node.bases)
-    head = f"{decorators(node)}class {node.name}" + (f"({bases})" if bases else "")
-    init = [n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"]
-    if init:
-        return "\n".join([head, signature(init[0], lines)])
-    fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and not n.target.id.startswith("_")]
-    return "\n".join([head, *(lines[n.lineno - 1].strip() for n in fields)])
-
-
-def api_page(notebook):
-    "The public names of a module: signatures as they are written, and docstrings."
+def page_of(notebook, content=None):
+    "Return the name of the module of a notebook, and the page of its API; `content` is the executed notebook."
     name = MODULES[notebook].removesuffix(".__init__")
-    module = import_module(f"calibnb.{name}")
-    lines = Path(module.__file__).read_text().splitlines()
-    own = {n.name: n for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    heads = metric_heads(Path(module.__file__).parent)
-    parts = [entry(own[public], lines, head=heads.get(public)) for public in module.__all__ if public in own]
-    where = f"Explained, with examples, in [`{below(notebook)}`](../{below(notebook)})."
-    return name, "\n".join([f"# calibnb.{name}", "", module.__doc__, "", where, "", *parts])
+    return name, api_page(name, notebook, below(notebook), content)
 
 
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
@@ -177,7 +112,8 @@ def gather(run):
     for page in PAGES:
         (SOURCE/page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
-    shutil.copy(ROOT/"docs"/"wide.css", SOURCE)
+    (SOURCE/"README.md").write_text(home((ROOT/"README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    shutil.copy(ROOT/"docs"/"site.css", SOURCE)
     for name in ("house.svg", "audit-1.schema.json"):
         shutil.copy(ROOT/"docs"/name, SOURCE/"docs")
     for picture in (ROOT/"runs"/"gallery").rglob("*.png"):
@@ -186,9 +122,36 @@ def gather(run):
     for path, content in contents.items():
         place(path, content)
     for notebook in rooms():
-        name, page = api_page(notebook)
+        name, page = page_of(notebook, contents[notebook])
         (SOURCE/"api"/f"{name}.md").write_text(page)
     return navigation()
+
+
+WAYS = [  # title, what one does, where to, the first command
+    ("Check a model", "Is it calibrated, and which calibrator helps? One command on a file of predictions.",
+     "docs/how-to.html", "calibnb audit predictions.npz"),
+    ("Look and play", "Losses, bins and networks with sliders, in JupyterLab.",
+     "nbs/explore/first_five_minutes.html", "calibnb lab"),
+    ("Train", "Calibration losses and γ-Net in Python, or trainings from the command line.",
+     "docs/how-to.html#compare-losses-over-seeds", "from calibnb.losses import FocalLoss"),
+    ("Check a paper", "The claims of five papers as notebooks that anyone can run.",
+     "runs/gallery/index.html", "calibnb run nll_overfitting"),
+]
+
+
+def home(readme):
+    "Return the first page: the README, with cards for the four ways in and pictures of the studies."
+    ways = [f'<a href="{to}"><b>{name}</b><span>{text}</span><code>{command}</code></a>'
+            for name, text, to, command in WAYS]
+    studies = [f'<a href="{page}.html"><img src="{page}.png" alt="" loading="lazy"><span>{title(path)}</span></a>'
+               for path in GALLERY if path.with_suffix(".png").exists()
+               for page in [below(path).removesuffix(".ipynb")]]
+    before, heading, after = readme.partition("## Two commands")
+    start, quote, rest = before.partition("\n\n> ")
+    about, break_, rest = rest.partition("\n\n")
+    grids = ['<div class="{}">{}</div>'.format(kind, "".join(cards)) for kind, cards in
+             (("ways", ways), ("studies", studies))]
+    return f"---\nhide: [navigation]\n---\n{start}{quote}{about}\n\n{grids[0]}\n\n{rest}## Studies\n\n{grids[1]}\n\n{heading}{after}"
 
 
 def executed(notebooks):
