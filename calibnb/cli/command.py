@@ -177,6 +177,7 @@ def _plain_output():
 def main(argv=None)->int: # exit code
     "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
+    sys.modules.setdefault('rfc3987_syntax', None)  # a grammar that jsonschema would parse for .9 s, for IRIs only
     with _plain_output(), _writable_settings():
         if not (sys.argv[1:] if argv is None else argv):
             parser().print_help()
