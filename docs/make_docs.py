@@ -151,7 +151,8 @@ def home(readme):
     about, break_, rest = rest.partition("\n\n")
     grids = ['<div class="{}">{}</div>'.format(kind, "".join(cards)) for kind, cards in
              (("ways", ways), ("studies", studies))]
-    return f"---\nhide: [navigation]\n---\n{start}{quote}{about}\n\n{grids[0]}\n\n{rest}## Studies\n\n{grids[1]}\n\n{heading}{after}"
+    options = "---\nhide: [navigation]\n---\n"
+    return f"{options}{start}{quote}{about}\n\n{grids[0]}\n\n{rest}## Studies\n\n{grids[1]}\n\n{heading}{after}"
 
 
 def executed(notebooks):
