@@ -65,7 +65,7 @@ class DecisionCurve:
     "Net benefits over thresholds of P(y = 1), of a model and of the rule to treat everybody."
     threshold:Tensor  # (T,) float64 in [0, 1)
     model:Tensor      # (T,) net benefit of treating samples with P(y = 1) >= threshold
-    treat_all:Tensor  # (T,) net benefit of treating everybody; of treating nobody it is 0
+    treat_all:Tensor  # (T,) net benefit of treating everybody; the net benefit of treating nobody is 0
     n:int             # number of samples
 
     def frame(self):

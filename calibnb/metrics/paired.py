@@ -58,11 +58,11 @@ def mean_difference(
     level:float=.95,
 )->PairedDifference:
     "Compare the means of per-sample values; infinite values make the difference infinite, or nan if both means are."
-    half, each = z_quantile(level), new.double() - old.double()
+    z, each = z_quantile(level), new.double() - old.double()
     means, n = [values.double().mean().item() for values in (old, new)], len(each)
     if not math.isfinite(sum(means)): return PairedDifference(*means, *[means[1] - means[0]]*3, n)
     value, error = each.mean().item(), each.std().item()/math.sqrt(n) if n > 1 else math.inf
-    return PairedDifference(*means, value, value - half*error, value + half*error, n)
+    return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
 def rate_difference(
     old:Tensor,      # (N,) bool, e.g. True where the old model is wrong
@@ -71,10 +71,10 @@ def rate_difference(
 )->PairedDifference:
     "Compare two rates on the same samples, by the adjusted Wald interval [Bonett 2012]."
     n, b, c = len(old), (new & ~old).sum().item(), (old & ~new).sum().item()
-    p, q, half = (b + 1)/(n + 2), (c + 1)/(n + 2), z_quantile(level)
-    half *= math.sqrt((p + q - (p - q)**2)/(n + 2))
+    p, q = (b + 1)/(n + 2), (c + 1)/(n + 2)
+    half_width = z_quantile(level)*math.sqrt((p + q - (p - q)**2)/(n + 2))
     rates = [values.double().mean().item() for values in (old, new)]
-    return PairedDifference(*rates, (b - c)/n, max(p - q - half, -1.), min(p - q + half, 1.), n)
+    return PairedDifference(*rates, (b - c)/n, max(p - q - half_width, -1.), min(p - q + half_width, 1.), n)
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #825d7091
 _A, _S, _DELTA = .907, .774, .243
@@ -95,7 +95,7 @@ def _gaps(old, new, n_bins):
     count = torch.bincount(ids.view(-1), minlength=M)
     share = (torch.bincount(ids.view(-1), hit.view(-1), M) + .5)/(count + 1)
     variance = covariance.diagonal()
-    # a bin without a miss has a variance too: that of half a miss in one more sample, as in `gap_interval`
+    # a bin without a miss has noise, too; as in `gap_interval`, its variance is computed with half a miss added
     wanted = torch.maximum(variance, count*share*(1 - share)/n**2)
     scale = torch.where(variance > 0, wanted/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
@@ -107,8 +107,9 @@ def _largest_bias(gap, sd, covariance):
     z = gap/sd.clamp_min(1e-300)
     correlation = covariance[:M, M:].diagonal()/(sd[:M]*sd[M:]).clamp_min(1e-300)
     distance = (z[:M] - z[M:]).abs() + z_quantile()*(2 - 2*correlation).clamp_min(0).sqrt()
-    apart, near = sd[:M] + sd[M:], (sd[:M] - sd[M:]).abs()
-    return torch.minimum(_DELTA*apart, _DELTA*near + torch.minimum(sd[:M], sd[M:])*distance).sum().item()
+    separate = _DELTA*(sd[:M] + sd[M:])
+    cancelled = _DELTA*(sd[:M] - sd[M:]).abs() + torch.minimum(sd[:M], sd[M:])*distance
+    return torch.minimum(separate, cancelled).sum().item()
 
 def _biased_quantile(ratio, level):
     "Return the quantile of |N(ratio, 1)|."
@@ -138,6 +139,6 @@ def ece_difference(
     z = (gap + torch.cat([torch.zeros_like(gap)[None], noise]))/sd.clamp_min(1e-300)
     value, *simulated = _corrected(z).mul(weight.double()).sum(1).split([1, draws])
     error, bias = simulated[0].std().item(), _largest_bias(gap, sd, covariance)
-    half = error*_biased_quantile(bias/error, level) if error > 1e-12 else bias
+    half_width = error*_biased_quantile(bias/error, level) if error > 1e-12 else bias
     value = value.item()
-    return PairedDifference(*ece, value, max(value - half, -1.), min(value + half, 1.), len(old[0]))
+    return PairedDifference(*ece, value, max(value - half_width, -1.), min(value + half_width, 1.), len(old[0]))
