@@ -2949,8 +2949,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                    'calibnb/notebooks/pages.py')},
             'calibnb.notebooks.papers': { 'calibnb.notebooks.papers._axes': ( '75_notebooks/papers.html#_axes',
                                                                               'calibnb/notebooks/papers.py'),
-                                          'calibnb.notebooks.papers._capital': ( '75_notebooks/papers.html#_capital',
-                                                                                 'calibnb/notebooks/papers.py'),
                                           'calibnb.notebooks.papers._drawing': ( '75_notebooks/papers.html#_drawing',
                                                                                  'calibnb/notebooks/papers.py'),
                                           'calibnb.notebooks.papers._epochs': ( '75_notebooks/papers.html#_epochs',

@@ -138,7 +138,7 @@ def main_findings(
     findings:list,
     most:int=3,
 )->list:
-    """Return at most `most` findings, those that matter most.
+    """Return at most `most` findings, the most important ones first.
 
     Decided claims of papers come first, the largest margin first in units of the smallest effect of interest. Then come
     our own observations, contradicted ones first. Open claims and identities are left out."""

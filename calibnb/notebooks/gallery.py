@@ -83,8 +83,8 @@ def _cell(cell)->str:
 
 def _sentence(text)->str:
     "Return a phrase as a sentence: with a full stop and, except before symbols and identifiers, a capital letter."
-    kept = not text[:1].isascii() or re.match(r'[B-Zb-z]\b|\w+_', text)  # γ, g(p), noisy_digits
-    return (text[:1] if kept else text[:1].upper()) + text[1:].removesuffix('.') + '.'
+    is_symbol = not text[:1].isascii() or re.match(r'[B-Zb-z]\b|\w+_', text)  # γ, g(p), noisy_digits
+    return (text[:1] if is_symbol else text[:1].upper()) + text[1:].removesuffix('.') + '.'
 
 def save_small_picture(
     png:str,         # base64, as in a notebook
@@ -181,7 +181,7 @@ def _quick_run(text)->str:
 def _full_run(row, shown)->list[str]:
     "Return the paragraphs about the run of a row's command, with the command only once; `shown` is updated."
     if not row['command']: return []
-    run = f'*Full run:* {markdown_text(_sentence(full_text(row)))}'
+    run = f'*Full run:* {markdown_text(_sentences(full_text(row)))}'
     if place := shown.get(row['command']): return [f'{run} The command is under [{place}]({_anchor(place)}).']
     shown[row['command']] = row['place']
     return [run, '```sh\n' + row['command'].replace(' && ', ' &&\n') + '\n```']
@@ -225,9 +225,9 @@ def _claim_table(paper, verdicts)->list[str]:
     table = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
     return ['## Claims', _ABOUT_CLAIMS.format(legend=_LEGEND), table]
 
-_ABOUT_CLAIMS = ('{legend}. A marker links to the study that asks the claim on these data; identities need no data. '
-                 'The column “own numbers” says whether the numbers that the paper prints bear the claim out. How a '
-                 'claim is decided is explained in [07a_claims](../../nbs/75_notebooks/07a_claims.ipynb).')
+_ABOUT_CLAIMS = ('{legend}. A marker links to the study that tests the claim on these data; identities need no data. '
+                 'The column “own numbers” shows whether the numbers that the paper prints support the claim. The '
+                 'rules for verdicts are in [07a_claims](../../nbs/75_notebooks/07a_claims.ipynb).')
 
 def _escape_prose(text)->str:
     "Escape Markdown outside of code spans."

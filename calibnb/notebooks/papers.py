@@ -81,7 +81,7 @@ def paper_value(paper:str, **where)->float:
 def paper_tables(
     paper:str|None=None, # short name; None: all papers
 ):                       # pandas DataFrame: paper, place, settings, measures, numbers, printed, missing
-    "Return the counts of known numbers of each table, and a description of the missing numbers."
+    "Return, for each table, the counts of known numbers and a description of the missing numbers."
     import pandas as pd
     rows = read_rows('tables.csv')
     if paper is not None: pick('paper', paper, dict.fromkeys(row['paper'] for row in rows))
@@ -195,10 +195,8 @@ def full_text(row)->str:
     "Describe the run of a row's command: data, networks, epochs, seeds, trainings and hours, and remarks."
     run = f'{row["setting"]} ({plan_text(row)})' if row['setting'] else 'finer grids, no training'
     if row['setting'] and row['quick'] in _NOTHING: run = 'the same, by the command of the whole study'
-    return '. '.join(filter(None, [run, _capital(row['full'])]))
+    return '. '.join(filter(None, [run, row['full']]))
 
 def remarks(row)->str:
     "Return the remarks on our figure and on the run of its command."
     return '; '.join(filter(None, [row['note'], row['full']]))
-
-def _capital(text): return text[:1].upper() + text[1:] if text[:1].isascii() else text

@@ -128,8 +128,8 @@ def _note(look, verdict):
     if look.rival != rival: notes.append(f'p is against {look.rival}')
     level = {HOLDS_BUT_SMALL: .95, EQUIVALENT: .9}.get(verdict)
     if level:
-        half = worst.half_width(level)
-        notes.append(f'{100*level:.0f} % interval {worst.value - half:+.2g} to {worst.value + half:+.2g}')
+        half_width = worst.half_width(level)
+        notes.append(f'{100*level:.0f} % interval {worst.value - half_width:+.2g} to {worst.value + half_width:+.2g}')
     if claim.by_sample: return '; '.join(notes)
     count = '1 seed' if look.seeds == 1 else f'{look.seeds} seeds'
     if look.seeds < LEAST_SEEDS: notes.append(f'n = {count}, want {LEAST_SEEDS}')
@@ -143,10 +143,10 @@ def _tested_finding(look, factor, verdict):
     "Return the finding of a tested claim; the correction multiplies p by `factor` and divides alpha by `factor`."
     claim, worst = look.claim, look.worst
     level = 1 - look.alpha/factor
-    half = worst.half_width(level)
+    half_width = worst.half_width(level)
     known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=worst.detectable(1 - level), level=level)
     known = {name: value for name, value in known.items() if math.isfinite(value)}
-    if math.isfinite(half): known['interval'] = (worst.value - half, worst.value + half)
+    if math.isfinite(half_width): known['interval'] = (worst.value - half_width, worst.value + half_width)
     seeds, n_test = (1, claim.seeds) if claim.by_sample else (look.seeds, claim.n_test)
     effect = Effect(
         value=worst.value if math.isfinite(worst.value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=seeds,
