@@ -1,8 +1,8 @@
-"""The claims of the papers in `nbs/claims.csv`: fill in which studies ask them, or compare them with facts.
+"""Fill in the studies that test each claim of `nbs/claims.csv`, or compare the claims with facts about the papers.
 
 `make sync` calls this without an argument: the column `asked` lists the studies whose code names a claim's id. With the
-path of a folder, print each difference from its `claims.csv`, which holds what the papers say, and exit with 1 if there
-is one:
+path of a folder, print each difference from its `claims.csv`, which has the claims as the papers state them, and exit
+with 1 if there is a difference:
 
     python docs/claims.py path/to/facts
 """
@@ -159,7 +159,7 @@ def ids_of_studies(root=ROOT):
 
 
 def with_studies(rows, studies):
-    "Return the rows with the studies that ask each claim; a claim that a study asks is not open."
+    "Return the rows with the studies that test each claim; a claim that a study tests is not open."
     def filled(row):
         asked = " ".join(name for name, ids in studies.items() if row["id"] in ids)
         return row | dict(asked=asked, open="" if asked else row["open"])
@@ -167,7 +167,7 @@ def with_studies(rows, studies):
 
 
 def differences(ours, facts):
-    "Return a line for each difference of the claims from the facts."
+    "Return a line for each difference between the claims and the facts."
     known = explained()
     lines = [f"{key}: missing in nbs/claims.csv" for key in facts.keys() - ours.keys()]
     lines += [f"{key}: missing in the facts" for key in ours.keys() - facts.keys()]

@@ -1,5 +1,5 @@
-"""Stubs of the doors: `python docs/doors.py` writes calibnb/**/__init__.pyi, from which editors and type checkers know
-what a door hands out and from where."""
+"""Write the stubs of the doors: `python docs/doors.py` writes calibnb/**/__init__.pyi, which list the public names of
+each door and their modules for editors and type checkers."""
 import ast
 import re
 from pathlib import Path
@@ -15,9 +15,9 @@ def attached(door):
 
 
 def metric_heads(wing):
-    """Return {name: head of the function as users call it} for the functions that `sample_metric` makes metrics.
+    """Return {name: signature for users} of each function with the decorator `sample_metric`.
 
-    It replaces their samples by probabilities and labels, and adds options of `over_samples`."""
+    The signature has probabilities and labels instead of samples, and the options of `over_samples`."""
     samples, found = wing/"samples.py", {}
     if not samples.exists():
         return found

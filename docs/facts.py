@@ -107,7 +107,7 @@ def reworded(note):
 
 
 def our_remark(fact):
-    "Return what we add to the note of a number."
+    "Return our addition to the note of a number."
     if fact["paper"] != "Mukhoti 2020":
         return ""
     classes = CLASSES[fact["data"]]
@@ -116,8 +116,8 @@ def our_remark(fact):
 
 
 def measure_name(fact):
-    "Return the name of the measure with its calibrator; every T belongs to temperature scaling."
-    in_method = fact["paper"] == "meta-regularization"  # which has CE + TS as a method
+    "Return the name of the measure with its calibrator; each T is a temperature of temperature scaling."
+    in_method = fact["paper"] == "meta-regularization"  # this paper has CE + TS as a method
     plain = in_method or not fact["calibrator"] or fact["metric"] in ("T", "coefficient")
     return fact["metric"] if plain else f"{fact['metric']} + {fact['calibrator']}"
 
@@ -154,7 +154,7 @@ def place_order(place):
 
 # ---- tables
 
-NOT_IN_THE_TEXT = [  # tables that a paper mentions, and whose numbers we do not have
+NOT_IN_THE_TEXT = [  # tables that a paper mentions, without known numbers
     dict(paper="Wang 2021", place="Appendix Table A", settings=0, measures=0, numbers=0, printed="",
          missing="all numbers: the appendix is not in our text of the paper")]
 
@@ -186,7 +186,7 @@ EXPLAINED_PANELS = {  # (paper, place, panel), column -> our words; why: the wor
 
 
 def panel_facts(key, facts):
-    "Return what the columns of a panel say: the facts, or our words where they are explained."
+    "Return the columns of a panel: the facts, or our own words from `EXPLAINED_PANELS`."
     fact = facts.get(key)
     return {column: EXPLAINED_PANELS.get((key, column), fact[name]) if fact else ""
             for column, name in FACT_COLUMNS.items()}
@@ -203,7 +203,7 @@ def with_panels(places, figures):
 # ---- differences
 
 def differing(name, key, ours, facts):
-    "Yield a line for each row that is missing, unknown, or differs, by the key columns."
+    "Yield a line for each row that is missing, unknown or different; the key columns identify a row."
     def by_key(rows):
         return {tuple(row[c] for c in key): {c: str(v) for c, v in row.items()} for row in rows}
     ours, facts = by_key(ours), by_key(facts)
@@ -276,7 +276,7 @@ def network_name(name):
 
 
 def numbers_of(text):
-    "Return the numbers of a list, '0.01, 0.02, ..., 0.1' as eleven of them."
+    "Return the numbers of a list, '0.01, 0.02, ..., 0.1' has ten numbers."
     parts = [part.strip() for part in text.split(",")]
     if "..." in parts:
         i = parts.index("...")
@@ -292,7 +292,7 @@ def first_number(text):
 
 
 def stated(setting):
-    "Return what a row of settings states of a recipe: field -> value."
+    "Return the fields of a recipe that a row of settings states: field -> value."
     found = {}
     for field, name in dict(epochs="epochs", lr="lr", lr_factor="lr_factor", batch_size="batch",
                             weight_decay="weight_decay", momentum="momentum").items():
@@ -312,7 +312,7 @@ def stated(setting):
 
 
 def plan_commands(root):
-    "Return paper -> commands: those of nbs/places.csv, and the sweeps of a paper."
+    "Return paper -> commands: the commands of nbs/places.csv, and the sweeps of the paper."
     prefixes = dict(zip(("mukhoti", "loss_study", "wang", "lin", "meta"), PAPERS))
     commands = {paper: dict.fromkeys(row["command"] for row in read(root/"nbs"/"places.csv")
                                      if row["paper"] == paper and row["command"]) for paper in PAPERS}
@@ -331,7 +331,7 @@ def planned_trainings(root):
     import plans
     os.chdir(root)
     report, = plans.jobs("calibnb run report")
-    of_sweeps = report[0], plans.gone_through(report)[1]
+    of_sweeps = report[0], plans.run_until_plan(report)[1]
     by_part, found, notebooks = {}, {}, {}  # cifar10_gpu and _meta are our own, and a report trains nothing
     for paper, commands in plan_commands(root).items():
         for part in dict.fromkeys(part for command in commands for part in command.split(" && ")):
@@ -351,7 +351,7 @@ def planned_by(plans, part, of_sweeps):
         if not isinstance(job, tuple):
             yield job, of_sweeps
         elif "dry_run" in job[1]:
-            configs, names = plans.gone_through(job)
+            configs, names = plans.run_until_plan(job)
             yield from ((config, (job[0], names)) for config in configs)
 
 
@@ -374,7 +374,7 @@ def value_of(config, loss, option):
 
 
 def of_setting(setting, trainings):
-    "Return the plans that a row of settings is about: experiment -> RunConfigs."
+    "Return the plans that belong to a row of settings: experiment -> RunConfigs."
     networks = {network_name(name) for name in re.split(r"[;,/] ", setting["network"])}
     data = {name.strip() for name in re.split(r"[,(]", setting["data"])}
     return {key: configs for key, configs in trainings.items()
@@ -407,7 +407,7 @@ def differences_of_coefficients(setting, name, configs):
 
 
 def differences_of_grids(setting, key, configs):
-    "Compare the grids of the coefficients that [Wang 2021] tries with those of our studies."
+    "Compare the grids of coefficients in [Wang 2021] with the grids of our studies."
     of_figure = key[1] == "loss_comparison" if "1(d)" in setting["experiment"] else key[1] == "calibratability"
     short = key[2] in ("CIFAR-100", "20 Newsgroups") and "up to 0.01" in setting["grid"]
     for loss, (option, pattern) in GRIDS.items():
@@ -434,7 +434,7 @@ EXPLAINED_MEASURES = {  # (paper, study, parameter) -> why it is not as in the s
 
 
 class Explained(set):
-    "The keys of `EXPLAINED_MEASURES` that were needed."
+    "The keys of `EXPLAINED_MEASURES` that explained a difference."
     def __call__(self, paper, study, parameter):
         keys = {(paper, study, parameter), (paper, "", parameter)} & EXPLAINED_MEASURES.keys()
         self |= keys
@@ -446,18 +446,18 @@ def stated_bins(text):
 
 
 def differences_of_bins(setting, made):
-    "Compare the numbers of bins; of several, which a figure shows, each must be among ours."
+    "Compare the numbers of bins; if the facts list several, our notebook must use each of them."
     want = stated_bins(setting["bins"])
     if want and not (want == made.bins if len(want) == 1 else want <= made.bins):
         yield f"bins of {sorted(made.bins)}, facts: {sorted(want)}"
 
 
 def differences_of_temperatures(setting, made, explained):
-    "Compare the temperatures that are tried, by which criterion, and histogram binning."
+    "Compare the candidate temperatures, the criterion, and the bins of histogram binning."
     from calibnb.posthoc.temperature import temperature_lists
     text, paper, study = setting["temperature"], setting["paper"], made.study
     ours = [c for c in made.calibrators if type(c).__name__ == "TemperatureScaling"]
-    in_list = [c for c in ours if c.search or c.criterion == "ece"]  # the others minimise the NLL, which is ours
+    in_list = [c for c in ours if c.search or c.criterion == "ece"]  # our own temperatures minimise the NLL
     tried = {c._search(): {round(t, 6) for t in temperature_lists[c._search()].tolist()} for c in in_list}
     if stated := re.search(r"(?:grid|pool) ([\d., ]*\d)", text):
         want = numbers_of(stated[1])
@@ -490,7 +490,7 @@ def differences_of_temperatures(setting, made, explained):
 
 
 def differences_of_repetitions(setting, key, configs, made):
-    "Compare the number of seeds of each training, or the repetition that is drawn."
+    "Compare the number of seeds of each training, or the repetition in the figure."
     if drawn := re.match(r"the (\d+)th run", setting["repetitions"]):
         seeds, ours = sorted({c.recipe.seed for c in configs}), made.names.get("drawn")
         if ours not in seeds or seeds.index(ours) + 1 != int(drawn[1]):
@@ -506,7 +506,7 @@ def differences_of_repetitions(setting, key, configs, made):
 
 
 class Measured:
-    "How the notebook of a study measures trainings: its calibrators, numbers of bins, and their recorders."
+    "The calibrators, numbers of bins and recorders with which the notebook of a study measures trainings."
     read = {}  # path and data -> calibrators, numbers of bins
 
     def __init__(self, notebook, configs):
@@ -524,7 +524,7 @@ class Measured:
 
 def differences_of_measures(setting, key, configs, made, explained):
     if made.study == "report" and re.match("(Appendix )?Fig", setting["experiment"]):
-        return  # which has tables alone
+        return  # `report` has tables only
     name = ", ".join(key) + f" ({setting['experiment']})"
     for line in (*differences_of_bins(setting, made), *differences_of_temperatures(setting, made, explained),
                  *differences_of_repetitions(setting, key, configs, made)):

@@ -1,6 +1,6 @@
-"""The picture of the wings in CONTRIBUTING, drawn from the imports: `python docs/house.py` writes docs/house.svg.
+"""Draw the picture of the wings in CONTRIBUTING from the imports: `python docs/house.py` writes docs/house.svg.
 
-A dot says that the wing of its row imports from the wing of its column. All dots lie below the diagonal.
+A dot means that the wing of its row imports from the wing of its column. All dots lie below the diagonal.
 """
 import ast
 from pathlib import Path
@@ -10,7 +10,7 @@ CELL, LEFT, TOP = 26, 118, 104  # pixels
 
 
 def wings(root=ROOT):
-    "Names in the order of the listing of nbs/."
+    "Return the names of the wings in the sorted listing of nbs/."
     found = [p.stem.split("_", 1) for p in sorted((root/"nbs").iterdir()) if p.stem[:2].isdigit()]
     return [name for _, name in found]
 
@@ -18,11 +18,11 @@ def wings(root=ROOT):
 def files_of(wing, root=ROOT):
     room = root/"calibnb"/f"{wing}.py"
     rooms = [room] if room.exists() else sorted((root/"calibnb"/wing).glob("*.py"))
-    return [path for path in rooms if path.name != "__main__.py"]  # what `python -m` starts stands above all wings
+    return [path for path in rooms if path.name != "__main__.py"]  # `__main__` may import from all wings
 
 
 def arrows(root=ROOT):
-    "Pairs (wing, wing that it imports from)."
+    "Return the set of pairs (importing wing, imported wing)."
     names = wings(root)
     found = set()
     for wing in names:
@@ -35,7 +35,7 @@ def arrows(root=ROOT):
 
 
 def imported(node, depth):
-    "First parts of the names of this package that a statement imports; `depth` dots lead to the package."
+    "Return the wings that an import statement names; `depth` leading dots denote the package."
     if not isinstance(node, ast.ImportFrom):
         return []
     module = node.module or ""
@@ -47,7 +47,7 @@ def imported(node, depth):
 
 
 def picture(names, pairs):
-    "The matrix as SVG."
+    "Return the matrix of imports as SVG."
     width, height = LEFT + CELL*len(names) + 12, TOP + CELL*len(names) + 12
     text = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
             'font-size="13">',

@@ -1,10 +1,10 @@
-"""`make docs`: the documentation site, from the notebooks, the docstrings and the gallery, into _docs/site.
+"""Build the documentation site in _docs/site from notebooks, docstrings and the gallery; `make docs` calls this.
 
-    python docs/make_docs.py            executes first the notebooks of the modules that changed since the last time
-    python docs/make_docs.py --as-is    shows them as they are committed, without outputs
+    python docs/make_docs.py            first executes the notebooks that changed since the last build
+    python docs/make_docs.py --as-is    uses the notebooks as committed, without outputs
 
-mkdocs-material with mkdocs-jupyter: pages that are plain Markdown stay plain Markdown, notebooks are shown as Jupyter
-shows them, search and fonts need no network, and the tree below is that of the repository, so links hold in both.
+mkdocs-material and mkdocs-jupyter make the pages. Search and fonts need no network. The site has the folders of the
+repository, so relative links work in both.
 """
 import os
 import re
@@ -37,18 +37,18 @@ GALLERY = sorted((ROOT/"runs"/"gallery").rglob("*.ipynb"))
 
 
 def below(path):
-    "Its place in the tree, as text."
+    "Return the path relative to the root of the repository, as text."
     return path.relative_to(ROOT).as_posix()
 
 
 def execute(path, send=None):
-    "Run a notebook and keep the executed copy, named by what it and the library are."
+    "Execute a notebook unless an executed copy exists; the name of the copy has a hash of notebook and library."
     code = b"".join(p.read_bytes() for p in [path, *sorted((ROOT/"calibnb").rglob("*.py"))])
     kept = EXECUTED/f"{path.parent.name}-{path.stem}-{sha256(code).hexdigest()[:12]}.ipynb"
     if kept.exists():
         return str(kept)
     nb = nbformat.read(path, 4)
-    nb.cells = [cell for cell in nb.cells if "nbdev_export()" not in cell.source]  # others import what it would rewrite
+    nb.cells = [cell for cell in nb.cells if "nbdev_export()" not in cell.source]  # it would rewrite modules in use
     waits = dict.fromkeys(("timeout", "startup_timeout", "iopub_timeout"), 600)  # seconds, also on a busy machine
     beside = dict(metadata=dict(path=str(path.parent)))
     options = dict(kernel_manager_class=forked_kernels(), resources=beside, store_widget_state=False)
@@ -71,7 +71,7 @@ LINKS = {  # in a notebook -> on the site
 
 
 def place(path, content):
-    "A notebook as a page: without what only nbdev needs, links leading to pages."
+    "Write a notebook as a page of the site: without directives of nbdev, and with links to pages."
     nb = nbformat.read(content, 4)
     nb.cells = [c for c in nb.cells if not re.match(r"#\| ?(hide|default_exp)", c.source)]
     for cell in nb.cells:
@@ -101,11 +101,11 @@ def page_of(notebook, content=None):
 
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
 PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "runs/gallery/cifar10/README.md",
-         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md", "docs/checks.md")  # that are Markdown already
+         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md", "docs/checks.md")  # pages that are Markdown files
 
 
 def gather(run):
-    "All pages under SOURCE; returns the navigation."
+    "Write all pages to SOURCE; return the navigation."
     shutil.rmtree(SOURCE, ignore_errors=True)
     for folder in ("nbs/explore", "runs/gallery/figures", "api", *(below(p.parent) for p in MODULES)):
         (SOURCE/folder).mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def home(readme):
 
 
 def executed(notebooks):
-    "Notebook -> its executed copy."
+    "Execute notebooks in parallel; return notebook -> executed copy."
     copies, jobs = {}, [(notebook,) for notebook in notebooks]
     for done in in_processes(execute, jobs, core_count(), preload=[*KERNEL_MODULES, "nbclient"]):
         if done.error:
@@ -166,7 +166,7 @@ def executed(notebooks):
 
 
 def rooms():
-    "The notebooks that define something; a door does not."
+    "Return the notebooks of all modules except the doors."
     return [notebook for notebook, module in MODULES.items() if not module.endswith("__init__")]
 
 
@@ -194,7 +194,7 @@ def navigation():
 
 
 def by_wing(pages):
-    "Pages of notebooks, those of one wing together; a wing of one page is that page."
+    "Group the pages of notebooks by wing; a wing with one page is not a group."
     wings = {}
     for notebook, page in pages.items():
         wings.setdefault(MODULES[notebook].split(".")[0], []).append(page)
@@ -205,7 +205,7 @@ LINKING = ("a", "href"), ("img", "src"), ("link", "href"), ("script", "src")  # 
 
 
 class _Tags(HTMLParser):
-    "The tags of a page and their attributes, in order; a tree of them takes three times as long."
+    "The tags of a page and their attributes, in order; building a tree would take three times as long."
     def __init__(self, text):
         super().__init__()
         self.found = []
@@ -217,7 +217,7 @@ class _Tags(HTMLParser):
 
 
 def broken_links(site):
-    "(page, link) of what leads nowhere on the site, and of what a page would fetch from elsewhere."
+    "Return (page, link) of each link without a target on the site, and of each file from another site."
     pages = {path: _Tags(path.read_text()).found for path in site.rglob("*.html")}
     ids = {path.resolve(): anchors(tags) for path, tags in pages.items()}
     found = []
@@ -231,14 +231,14 @@ def broken_links(site):
 
 
 def anchors(tags):
-    "What a link may name after its #."
+    "Return the ids and names that a link may have after its #."
     names = {has["name"] for tag, has in tags if tag == "a" and "name" in has}
     return names | {has["id"] for _, has in tags if "id" in has}
 
 
 def is_broken(tag, link, path, site, ids):
     file, _, anchor = link.partition("#")
-    if re.match(r"([a-z]+:|//)", file, re.I):  # leads elsewhere, which only a link that is clicked may
+    if re.match(r"([a-z]+:|//)", file, re.I):  # another site: allowed only for links that a reader clicks
         return tag != "a" and not file.startswith("data:")
     file = file.partition("?")[0]
     target = (path.parent/unquote(file)).resolve() if file else path.resolve()
@@ -250,19 +250,19 @@ def is_broken(tag, link, path, site, ids):
 
 
 def build(run=True, search=True):
-    "The site; the index of its search takes half of the time."
+    "Build the site; the search index takes half of the time."
     config = yaml.safe_load((ROOT/"docs"/"mkdocs.yml").read_text())
     if not search:
         config["plugins"].remove("search")
     DOCS.mkdir(exist_ok=True)
     if run:
-        os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # of the notebooks that are executed
+        os.environ["CALIBNB_RUNS"] = str(DOCS/"runs")  # for runs of the executed notebooks
     config |= dict(nav=gather(run), hooks=[str(ROOT/"docs"/"templates.py")])
     (DOCS/"mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-f", str(DOCS/"mkdocs.yml")]
     subprocess.run(command, check=True, cwd=DOCS, env=dict(os.environ, NO_MKDOCS_2_WARNING="1"))
     if broken := broken_links(SITE):
-        raise SystemExit("links that lead nowhere:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
+        raise SystemExit("broken links:\n" + "\n".join(f"  {page}: {link}" for page, link in broken))
     pages = len(list(SITE.rglob("*.html")))
     print(f"{SITE/'index.html'}: {pages} pages, no broken links; "
           f"the search needs a server: python -m http.server -d {SITE}")

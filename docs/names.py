@@ -1,4 +1,4 @@
-"""Write the names of all registries into `nbs/00_core/07_names.ipynb`, from the registries: `make sync` does it."""
+"""Write the names of all registries into `nbs/00_core/07_names.ipynb`, `make sync` calls this."""
 import json
 import textwrap
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""The page that says where each figure and table of the papers is drawn: `make sync` writes it into runs/README.md.
+"""Write the index of the papers' figures and tables into runs/README.md; `make sync` calls this.
 
-The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and how much of a table is among the
-papers' numbers from `nbs/tables.csv`; `75_notebooks/07_papers` says what is in them.
+The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and the counts of each table's numbers
+from `nbs/tables.csv`; `75_notebooks/07_papers` explains these files.
 """
 import csv
 import re
@@ -33,14 +33,14 @@ def hours(text):
 
 def numbers(tables):
     "Return a list with the number of entries of each table in `nbs/papers.csv`."
-    def told(table):
-        what = f"{table['numbers']} numbers" if int(table["numbers"]) else "no number"
-        return f"- {table['place']}: {what}" + (f"; missing: {table['missing']}" if table["missing"] else ", all")
-    return ["Printed by the paper, and in `nbs/papers.csv`:", "", *map(told, tables), ""] if tables else []
+    def line(table):
+        count = f"{table['numbers']} numbers" if int(table["numbers"]) else "no number"
+        return f"- {table['place']}: {count}" + (f"; missing: {table['missing']}" if table["missing"] else ", all")
+    return ["Printed by the paper, and in `nbs/papers.csv`:", "", *map(line, tables), ""] if tables else []
 
 
 def of_paper(paper, rows, plans, tables):
-    "The section of a paper: its rows, the commands that they have in common, and what is there of its tables."
+    "Return the section of a paper: its rows, their distinct commands, and the counts of its tables' numbers."
     commands = list(dict.fromkeys(row["command"] for row in rows if row["command"]))
     letter = {command: chr(ord("a") + i) for i, command in enumerate(commands)} | {"": "–"}
     def shown(row):
@@ -59,12 +59,12 @@ def of_paper(paper, rows, plans, tables):
 
 
 def page(root):
-    "The lines between the marks."
+    "Return the lines between the marks `BEGIN` and `END`."
     rows = figure_index()
     plans = {row["command"]: row for row in read(Path(root)/"nbs"/"plans.csv")}
     tables = read(Path(root)/"nbs"/"tables.csv")
-    def of(paper, kept):
-        return [row for row in kept if row["paper"] == paper]
+    def of(paper, rows):
+        return [row for row in rows if row["paper"] == paper]
     papers = dict.fromkeys(row["paper"] for row in rows)
     return [line for p in papers for line in of_paper(p, of(p, rows), plans, of(p, tables))]
 

@@ -1,7 +1,7 @@
-"""Trainings, hours and settings of each command of `nbs/places.csv`, into `nbs/plans.csv`: `make plans` calls this.
+"""Write trainings, hours and settings of each command in `nbs/places.csv` to `nbs/plans.csv`; `make plans` calls this.
 
-The file also has a row for the quick run of each notebook, `calibnb run NAME`. A sweep's file says what it trains. A
-notebook is gone through up to the cell that plans its trainings, and no further.
+The file also has a row for the quick run of each notebook, `calibnb run NAME`. The trainings of a sweep are read from
+its file. The cells of a notebook are executed up to the cell that plans the trainings.
 """
 import os
 import shlex
@@ -34,7 +34,7 @@ MODEL_NAMES = dict(
 
 
 def jobs(part):
-    "What a command runs: RunConfigs, or notebooks as (path, parameters)."
+    "Return the RunConfigs of a command, or its notebooks as (path, parameters)."
     args = parser().parse_args(shlex.split(part)[1:])
     given = dict(args.parameters)
     if hasattr(args, "what"):
@@ -44,33 +44,33 @@ def jobs(part):
 
 
 class Planned(Exception):
-    "A notebook has come to its plan; its RunConfigs are the argument."
+    "Raised when a notebook reaches its plan; the argument is the list of RunConfigs."
 
 
 def planned(configs, *_, **__):
     raise Planned(list(configs))
 
 
-def gone_through(job):
-    "Return the RunConfigs of a notebook and its variables after the cell that plans its trainings."
+def run_until_plan(job):
+    "Execute a notebook up to the cell that plans its trainings; return its RunConfigs and variables."
     path, settings = job
     cells = ["".join(cell["source"]) for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
     names = settings | dict(settings=settings)
     with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
         with patch.dict(os.environ, CALIBNB_RUNS=folder):
             try:
-                for cell in cells[2:]:  # after the parameters and their checks, which `Notebook.plan` has made
+                for cell in cells[2:]:  # without the parameters and checks cells, which `Notebook.plan` has run
                     exec(cell, names)
             except Planned as plan:
                 return plan.args[0], names
-    raise ValueError(f"{path}: has a parameter dry_run and makes no plan")
+    raise ValueError(f"{path}: has a parameter dry_run, but calls no `plan_table`")
 
 
 def trainings(job):
-    "The RunConfigs of a job; none of a notebook that trains nothing."
+    "Return the RunConfigs of a job; an empty list for a notebook without trainings."
     if not isinstance(job, tuple):
         return [job]
-    return gone_through(job)[0] if "dry_run" in job[1] else []
+    return run_until_plan(job)[0] if "dry_run" in job[1] else []
 
 
 def listed(items, word="and"):
@@ -87,7 +87,7 @@ def network(config):
 
 
 def training_samples(configs):
-    "Name the sizes of the training set, where the configurations fix them: ' (150 and 700 training samples)'."
+    "Return the sizes of the training set if the configurations set them: ' (150 and 700 training samples)'."
     for option, unit in dict(n_train="training samples", train_per_class="training samples a class").items():
         sizes = sorted({config.data_args[option] for config in configs if config.data_args.get(option)})
         if sizes:
@@ -110,7 +110,7 @@ def setting(configs):
 
 
 def plan(command):
-    "A row of the file."
+    "Return the row of a command."
     configs = [config for part in command.split(" && ") for job in jobs(part) for config in trainings(job)]
     seconds = [estimate_gpu_seconds(config) for config in configs]
     hours = "" if None in seconds else f"{sum(seconds)/3600:.1f}"

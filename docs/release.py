@@ -1,4 +1,4 @@
-"""A release, by `make release VERSION=1.2.0`: version, changelog, build, check, commit and tag. Nothing is published.
+"""Make a release (`make release VERSION=1.2.0`): version, changelog, build, check, commit and tag; publish nothing.
 
 The tree must be clean. If a step fails, the files are as before, and there is no commit and no tag.
 """
@@ -18,7 +18,7 @@ def git(root, *args):
 
 
 def check(root, version):
-    "Exit with the reason why there can be no release of this version."
+    "Exit with the reason if this version cannot be released."
     if not WANTED.fullmatch(version):
         raise SystemExit(f"VERSION: {version!r}, want three numbers, as in VERSION=1.2.0")
     if git(root, "status", "--porcelain"):
@@ -28,11 +28,11 @@ def check(root, version):
 
 
 def changed(root, version, today):
-    "The three files with the new version: path -> text. What stands under Unreleased becomes the version's entry."
+    "Return path -> new text of the three files; the entries under Unreleased become the entries of the version."
     settings, package, changes = (root/name for name in FILES)
     head, mark, rest = changes.read_text().partition("## Unreleased\n")
     if not rest.partition("\n## ")[0].strip():
-        raise SystemExit("CHANGELOG.md: nothing stands under '## Unreleased'; write there what changes for the user")
+        raise SystemExit("CHANGELOG.md: no entry under '## Unreleased'; write what changes for the user")
     return {settings: re.sub(r"(?m)^version = .*", f"version = {version}", settings.read_text()),
             package: re.sub(r'(?m)^__version__ = .*', f'__version__ = "{version}"', package.read_text()),
             changes: f"{head}{mark}\n## {version} ({today})\n{rest}"}

@@ -1,7 +1,7 @@
-"""The sources at each notebook's end, from the keys that it cites: `make sync` calls this after cleaning.
+"""List the cited sources at the end of each notebook; `make sync` calls this after cleaning.
 
-A key is the first author's surname and the year, as in [Guo 2017] or [Mukhoti 2020, Fig. 1; Lin 2025, Eq. 6]; what it
-stands for is said once, in `nbs/sources.csv`.
+A key is the first author's surname and the year, as in [Guo 2017] or [Mukhoti 2020, Fig. 1; Lin 2025, Eq. 6]. The file
+`nbs/sources.csv` has the source of each key.
 """
 import csv
 import json
@@ -15,13 +15,13 @@ LIKE_A_KEY = re.compile(r"^[A-ZŁ][\wł'’-]+ (?:et al\.? |and [A-Z]\w+ )?(?:19
 
 
 def known_sources(root):
-    "Key -> source."
+    "Return key -> source."
     with open(Path(root)/"nbs"/"sources.csv", encoding="utf-8", newline="") as file:
         return {row["key"]: row["source"] for row in csv.DictReader(file)}
 
 
 def cited(text, known):
-    "Keys cited in a text, in the order of the list; ValueError for one that is not in it."
+    "Return the keys that a text cites, in the order of `known`; raise ValueError for an unknown key."
     found = set()
     for citation in CITATION.findall(text):
         for part in citation.split(";"):
@@ -34,7 +34,7 @@ def cited(text, known):
 
 
 def with_sources(notebook, known):
-    "The notebook with its list of sources before the last cell, or without one where nothing is cited."
+    "Return the notebook with its list of sources before the export cell; without a list if no source is cited."
     cells = [cell for cell in notebook["cells"] if cell["id"] != CELL]
     keys = cited("\n".join("".join(cell["source"]) for cell in cells), known)
     lines = ["**Sources**\n", "\n", *(f"- [{key}] {known[key]}.\n" for key in keys)]
@@ -45,7 +45,7 @@ def with_sources(notebook, known):
 
 
 def ends_in_export(cells):
-    "Does the notebook end in the hidden cell that exports it?"
+    "Return True if the last cell is the hidden cell that exports the notebook."
     return bool(cells) and "nbdev_export()" in "".join(cells[-1]["source"])
 
 

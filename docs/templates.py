@@ -1,19 +1,19 @@
-"A hook of mkdocs: the templates of notebook pages are compiled once, not again for every page."
+"A hook of mkdocs: it compiles the templates of notebook pages once instead of once per page."
 from jinja2 import BytecodeCache
 from nbconvert.exporters import TemplateExporter
 
 
 class Compiled(BytecodeCache):
-    "Templates that this build has compiled, in memory."
+    "The compiled templates of this build, in memory."
     def __init__(self):
-        self.kept = {}
+        self.bytecode = {}
 
     def load_bytecode(self, bucket):
-        if bucket.key in self.kept:
-            bucket.bytecode_from_string(self.kept[bucket.key])
+        if bucket.key in self.bytecode:
+            bucket.bytecode_from_string(self.bytecode[bucket.key])
 
     def dump_bytecode(self, bucket):
-        self.kept[bucket.key] = bucket.bytecode_to_string()
+        self.bytecode[bucket.key] = bucket.bytecode_to_string()
 
 
 def on_startup(**options):

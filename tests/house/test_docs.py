@@ -146,7 +146,7 @@ def sentence_of(counts):
 
 
 def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
-    "Claims of papers once each, observations and identities apart; renew README's sentences with the gallery."
+    "Claims of papers once each, observations and identities separately; renew README's sentences with the gallery."
     gallery = ROOT/"runs"/"gallery"
     verdicts = {key: [v for v in each if v["kind"] == "paper"] for key, each in read_verdicts(gallery).items()}
     on_images = {key: v for key, each in verdicts.items() if (v := [v for v in each if "/" in v["notebook"]])}
@@ -156,9 +156,9 @@ def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
         for key, n in nbformat.read(path, 4).metadata["findings"].items():
             others[key.partition(":")[0]] += n
     n, counts = counted(on_small)
-    small = (f"Of 167 empirical claims of the papers, {n} are asked on these small data, each once: "
-             f"{sentence_of(counts)}; {others['ours']} observations of our own and {others['identity']} identities "
-             "are counted apart.")
+    small = (f"Of 167 empirical claims of the papers, {n} are tested on these small data, each "
+             f"counted once: {sentence_of(counts)}; {others['ours']} observations of our own and "
+             f"{others['identity']} identities are counted separately.")
     n, counts = counted(on_images)
     images = (f"Verdicts on {n} claims of papers, on CIFAR-10, SST and data with known probabilities, each counted "
               f"once: {sentence_of(counts)}.")

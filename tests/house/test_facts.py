@@ -107,7 +107,7 @@ def test_repetitions():
 def test_the_full_settings_have_the_papers_bins_and_temperatures():
     import plans
     path = EXPERIMENTS/"calibratability.ipynb"
-    _, names = plans.gone_through((path, plans.jobs("calibnb run calibratability -p quick False")[0][1]))
+    _, names = plans.run_until_plan((path, plans.jobs("calibnb run calibratability -p quick False")[0][1]))
     assert measuring.numbers_of_bins(path, names) == {15}
     scaling, binning, *others = measuring.calibrators(path, names)
     assert (scaling.search, binning.n_bins, binning.scheme, others) == ("pool", 15, "width", [])
