@@ -377,18 +377,18 @@ def _overlap(box, others):
     sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
     return sides.clip(0).prod(1).sum()/(box[2:] - box[:2]).prod()
 
-def _places(center, half, pixels):
-    "Yield (penalty, gap in points, center) of places for a label beside a point; `half` is half the size of the label."
+def _places(center, half_size, pixels):
+    "Yield (penalty, gap in points, center) of places for a label of size 2 `half_size` beside a point."
     for penalty, gap in enumerate(_GAPS):
         for angle in _ANGLES:
             way = np.array([np.cos(angle), np.sin(angle)])
-            yield penalty, gap, center + way*(half + (gap + 2)*pixels)
+            yield penalty, gap, center + way*(half_size + (gap + 2)*pixels)
 
-def _cost(place, half, center, others, placed, whole, markers, along, pixels):
+def _cost(place, half_size, center, others, placed, whole, markers, along, pixels):
     "Return the cost of a label at a place; overlap with other labels costs most, then leaving the axes, then markers."
-    box = np.concatenate([place - half, place + half])
-    def covered(dots, room): return (abs(dots - place) < half + room*pixels).all(1).sum()
-    def distance(dots): return np.linalg.norm((abs(dots - place) - half).clip(0), axis=-1)
+    box = np.concatenate([place - half_size, place + half_size])
+    def covered(dots, room): return (abs(dots - place) < half_size + room*pixels).all(1).sum()
+    def distance(dots): return np.linalg.norm((abs(dots - place) - half_size).clip(0), axis=-1)
     on_labels, outside = _overlap(box, placed), 1 - _overlap(box, whole)
     nearer = (distance(others) < 1.2*distance(center)).any()  # nearer to another point with a label
     between = _along(center, place)
@@ -414,16 +414,16 @@ def label_points(
     for i, (point, label) in enumerate(zip(points, labels)):
         text = ax.annotate(label, point, xytext=(0, 0), textcoords='offset points', ha='center', va='center',
                            fontsize=size, **(styles[i] if len(styles) else {}))
-        half = np.array(text.get_window_extent().size)/2 + pixels
+        half_size = np.array(text.get_window_extent().size)/2 + pixels
         center, others = centers[i], np.delete(centers, i, 0)
-        costs = [(.5*penalty + _cost(place, half, center, others, placed, whole, markers, along, pixels), gap, place)
-                 for penalty, gap, place in _places(center, half, pixels)]
+        def cost(place): return _cost(place, half_size, center, others, placed, whole, markers, along, pixels)
+        costs = [(.5*penalty + cost(place), gap, place) for penalty, gap, place in _places(center, half_size, pixels)]
         _, gap, place = min(costs, key=lambda cost: cost[0])
-        placed = np.vstack([placed, np.concatenate([place - half, place + half])])
+        placed = np.vstack([placed, np.concatenate([place - half_size, place + half_size])])
         offset = place - center
         text.set_position(offset/pixels)
         if gap < 10: continue
         along = np.concatenate([along, _along(center, place)])
-        edge = (offset - offset.clip(-half, half))/pixels  # the nearest point of the label
+        edge = (offset - offset.clip(-half_size, half_size))/pixels  # the nearest point of the label
         ax.annotate('', point, xytext=edge, textcoords='offset points',
                     arrowprops=dict(arrowstyle='-', color=grey, lw=.5, shrinkA=0, shrinkB=2))

@@ -103,7 +103,7 @@ PANEL_FACTS = 'x', 'y', 'methods', 'paper_data', 'network', 'epochs'
 def figure_index(
     paper:str|None=None, # see `find_paper`; None: all papers
 )->list[dict]:           # rows with `runs` (number of training runs) and `gpu_hours`; None: unknown
-    "Return the rows of `places.csv` with their plans; rows of panels that one figure of ours shows are merged."
+    "Return the rows of `places.csv` with their plans; merge the rows of panels that share one of our figures."
     wanted = None if paper is None else find_paper(paper)
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]

@@ -210,7 +210,7 @@ class Recipe(Settings):
 
     @model_serializer(mode='wrap')
     def _without_unset(self, dump):
-        "Omit `deterministic` if it is False, because the saved text names runs, and older runs lack the field."
+        "Omit `deterministic` if it is False, so that a run keeps the name that it had before this field existed."
         return {k: v for k, v in dump(self).items() if k != 'deterministic' or v}
 
     def lr_at(self, epoch:float)->float:
