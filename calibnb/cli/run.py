@@ -187,10 +187,11 @@ _DONE = 'done', 'done before'
 def _print_means(table, jobs):
     "Print mean and standard deviation over seeds of each setting, if all jobs are trainings."
     from calibnb.runs.folder import RunFolder, runs_root
-    from calibnb.runs.tables import seed_means
+    from calibnb.runs.paper_tables import method_tables
     done = table[table.state.isin(_DONE)]
     if done.empty or any(isinstance(job.config, tuple) for job in jobs): return
-    print(f'\n{seed_means([RunFolder(runs_root()/run) for run in done.run]).to_string(index=False)}\n')
+    tables = method_tables([RunFolder(runs_root()/run) for run in done.run], ('error', 'ece', 'nll'))
+    print('\n' + '\n\n'.join(table.text() for table in tables) + '\n')
 
 def _next_commands(table):
     "Name the commands that show a failure, and the runs of each experiment."
