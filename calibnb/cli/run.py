@@ -194,11 +194,16 @@ def _print_means(table, jobs):
     print('\n' + '\n\n'.join(table.text() for table in tables) + '\n')
 
 def _next_commands(table):
-    "Name the commands that show a failure, and the runs of each experiment."
+    "Name the commands that show a failure, the runs of each experiment, and the table of its trainings."
+    from calibnb.runs.folder import find_runs
     failed = table[(table.state == 'failed') & (table.run != '')]
     why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
-    return why + [f'all runs: calibnb runs {name}' for name in experiments]
+    trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
+               and folder.info.get('kind') == 'train'}
+    tables = [f'a table for a paper: calibnb collect --experiment {name} --columns error,ece,ece_ts,T --table {name}.tex'
+              for name in experiments if name in trained]
+    return why + [f'all runs: calibnb runs {name}' for name in experiments] + tables
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347
 _SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll')
