@@ -98,6 +98,7 @@ def curves(
                 for line in lines: ax.plot(first['epoch'], line, **thin)
             ax.plot(first['epoch'], lines.mean(0), **style)
         ax.set(xlabel='epoch', title=title)
+        ax.xaxis.get_major_locator().set_params(integer=True)
 
 # %% ../nbs/35_plots.ipynb #5ebb8502
 def reliability_axes(

@@ -201,8 +201,8 @@ def _next_commands(table):
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
     trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
                and folder.info.get('kind') == 'train'}
-    tables = [f'a table for a paper: calibnb collect --experiment {name} --columns error,ece,ece_ts,T --table {name}.tex'
-              for name in experiments if name in trained]
+    table = 'a table for a paper: calibnb collect --experiment {0} --columns error,ece,ece_ts,T --table {0}.tex'
+    tables = [table.format(name) for name in experiments if name in trained]
     return why + [f'all runs: calibnb runs {name}' for name in experiments] + tables
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347
