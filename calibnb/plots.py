@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['black', 'orange', 'sky', 'green', 'yellow', 'blue', 'vermillion', 'purple', 'grey', 'classes', 'sequential',
-           'set_style', 'loss_label', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes',
-           'reliability_diagram', 'reliability_row', 'correctness_histogram', 'risk_coverage', 'decision_curve',
-           'interval_dots', 'forest_plot', 'density', 'label_points']
+           'set_style', 'loss_style', 'curves', 'reliability_axes', 'fill_reliability_axes', 'reliability_diagram',
+           'reliability_row', 'correctness_histogram', 'risk_coverage', 'decision_curve', 'interval_dots',
+           'forest_plot', 'density', 'label_points']
 
 # %% ../nbs/35_plots.ipynb #5b6176e5
 from itertools import cycle
@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from .losses.labels import loss_label, strength_option
 from .metrics.bins import ReliabilityBins
 from .metrics.intervals import proportion_interval
 
@@ -41,14 +42,12 @@ sequential = mpl.colors.LinearSegmentedColormap.from_list('calibnb', ['#dcdcdc',
 def _lightness(color): return np.dot(mpl.colors.to_rgb(color), [.299, .587, .114])  # in greyscale
 
 # %% ../nbs/35_plots.ipynb #9f845c78
-_families = {  # name of the loss -> (colour, short name)
-    'ce': (black, 'CE'), 'label_smoothing': (orange, 'LS'), 'brier': (yellow, 'Brier'), 'focal': (blue, 'FL'),
-    'flsd': (sky, 'FLSD'), 'inverse_focal': (vermillion, 'IFL'), 'dual_focal': (green, 'DFL'), 'bsce': (purple, 'BSCE'),
-    'lp_norm': ('#7a5c3a', 'L1'), 'entropy': ('#6a51a3', 'ER'), 'mmce': ('#44aa99', 'MMCE'),
-    'mmce_weighted': ('#44aa99', 'MMCE-W'), 'dece': ('#999933', 'DECE'), 'sece': ('#882255', 'SECE'),
-    'consistency': ('#666666', 'CONS'), 'mbls': ('#1b7837', 'MbLS'), 'acls': ('#5aae61', 'ACLS'),
-    'max_sup': ('#b35806', 'MaxSup'), 'logit_norm': ('#542788', 'LogitNorm'), 'mdca': ('#c51b7d', 'MDCA'),
-    'dca': ('#de77ae', 'DCA'), 'adafocal': ('#2166ac', 'AdaFocal')}
+_colours = {  # of each loss
+    'ce': black, 'label_smoothing': orange, 'brier': yellow, 'focal': blue, 'flsd': sky, 'inverse_focal': vermillion,
+    'dual_focal': green, 'bsce': purple, 'lp_norm': '#7a5c3a', 'entropy': '#6a51a3', 'mmce': '#44aa99',
+    'mmce_weighted': '#44aa99', 'dece': '#999933', 'sece': '#882255', 'consistency': '#666666', 'mbls': '#1b7837',
+    'acls': '#5aae61', 'max_sup': '#b35806', 'logit_norm': '#542788', 'mdca': '#c51b7d', 'dca': '#de77ae',
+    'adafocal': '#2166ac'}
 
 _dots, _long = (0, (1, 1)), (0, (6, 1))
 _steps = {  # name of the loss -> strength -> (colour, line style)
@@ -62,20 +61,6 @@ _steps = {  # name of the loss -> strength -> (colour, line style)
     'lp_norm': {.001: ('#cfae86', ':'), .01: ('#a67c4e', '-.'), .05: ('#6b4d2c', '-'), .1: ('#3d2a15', '--')},
     'entropy': {.01: ('#cbc0e8', ':'), .1: ('#a18fd0', '-.'), .5: ('#6a51a3', '-'), 1.: ('#3a2a66', '--')}}
 
-def _strength(options):
-    "Return the value of the option that sets the strength of a loss, or None."
-    return next((options[k] for k in ('gamma', 'eps', 'epsilon', 'alpha') if k in options), None)
-
-def loss_label(
-    name:str,   # one of `list_losses()`
-    **options,
-)->str:
-    "Return the short name of a loss for figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'."
-    family, gra = name.removesuffix('_gra'), '-GRA' if name.endswith('_gra') else ''
-    label = _families.get(family, (grey, name))[1] + gra
-    strength = _strength(options)
-    return label if strength is None else f'{label}-{strength:g}'
-
 # %% ../nbs/35_plots.ipynb #4de04577
 def _shade(strength, steps):
     "Interpolate between the colours of the nearest strengths."
@@ -87,9 +72,9 @@ def loss_style(
     **options,
 )->dict:        # color, linestyle, label: keyword arguments of `plot`
     "Return the line style of a loss."
-    color = _families.get(name.removesuffix('_gra'), (grey, ''))[0]
+    color = _colours.get(name.removesuffix('_gra'), grey)
     line = '--' if name.endswith('_gra') else '-'
-    steps, strength = _steps.get(name, {}), _strength(options)
+    steps, strength = _steps.get(name, {}), options.get(strength_option(options))
     if strength in steps: color, line = steps[strength]
     elif strength is not None and steps: color = _shade(strength, steps)
     return dict(color=color, linestyle=line, label=loss_label(name, **options))
@@ -113,6 +98,7 @@ def curves(
                 for line in lines: ax.plot(first['epoch'], line, **thin)
             ax.plot(first['epoch'], lines.mean(0), **style)
         ax.set(xlabel='epoch', title=title)
+        ax.xaxis.get_major_locator().set_params(integer=True)
 
 # %% ../nbs/35_plots.ipynb #5ebb8502
 def reliability_axes(

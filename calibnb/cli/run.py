@@ -187,17 +187,23 @@ _DONE = 'done', 'done before'
 def _print_means(table, jobs):
     "Print mean and standard deviation over seeds of each setting, if all jobs are trainings."
     from calibnb.runs.folder import RunFolder, runs_root
-    from calibnb.runs.tables import seed_means
+    from calibnb.runs.paper_tables import method_tables
     done = table[table.state.isin(_DONE)]
     if done.empty or any(isinstance(job.config, tuple) for job in jobs): return
-    print(f'\n{seed_means([RunFolder(runs_root()/run) for run in done.run]).to_string(index=False)}\n')
+    tables = method_tables([RunFolder(runs_root()/run) for run in done.run], ('error', 'ece', 'nll'))
+    print('\n' + '\n\n'.join(table.text() for table in tables) + '\n')
 
 def _next_commands(table):
-    "Name the commands that show a failure, and the runs of each experiment."
+    "Name the commands that show a failure, the runs of each experiment, and the table of its trainings."
+    from calibnb.runs.folder import find_runs
     failed = table[(table.state == 'failed') & (table.run != '')]
     why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
-    return why + [f'all runs: calibnb runs {name}' for name in experiments]
+    trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
+               and folder.info.get('kind') == 'train'}
+    table = 'a table for a paper: calibnb collect --experiment {0} --columns error,ece,ece_ts,T --table {0}.tex'
+    tables = [table.format(name) for name in experiments if name in trained]
+    return why + [f'all runs: calibnb runs {name}' for name in experiments] + tables
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347
 _SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll')
@@ -209,27 +215,64 @@ def _add_collect(commands):
     table.add_argument('--experiment', metavar='NAME', help='only trainings of this experiment')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
     table.add_argument('--parquet', metavar='FILE', help='write the table as Parquet')
+    table.add_argument('--table', action='append', default=[], metavar='FILE',
+                       help='write a table for a paper, mean and standard deviation over seeds of each method: '
+                            '.tex (with booktabs), .html, .md or .csv; can be repeated')
+    table.add_argument('--columns', metavar='NAMES',
+                       help='columns of this table, e.g. error,ece,ece_ts,T; without --table, print the table')
     table.set_defaults(paths=_paths_of_collect)
     return table
 
 def _paths_of_collect(args):
-    return [], [(flag, path) for flag, path in (('--csv', args.csv), ('--parquet', args.parquet)) if path]
+    given = [('--csv', args.csv), ('--parquet', args.parquet), *(('--table', path) for path in args.table)]
+    return [], [(flag, path) for flag, path in given if path]
+
+_SUFFIXES = {'--csv': ('.csv', '.tsv', '.txt'), '--parquet': ('.parquet', '.pq'),
+             '--table': ('.tex', '.html', '.md', '.csv')}
+
+def _check_suffix(flag, path):
+    "Raise ValueError if the name of a file promises another format than the flag writes."
+    suffix = Path(path.removesuffix('.gz').removesuffix('.bz2').removesuffix('.xz').removesuffix('.zst')).suffix
+    if suffix in _SUFFIXES[flag] or not suffix and flag != '--table': return
+    other = next((name for name, known in _SUFFIXES.items() if suffix in known), None)
+    advice = f'use {other} {path}' if other else f'name a file that ends in {" or ".join(_SUFFIXES[flag])}'
+    raise ValueError(f'{flag}: {path} does not end in {_SUFFIXES[flag][0]}; {advice}')
 
 def _collect(args):
     from calibnb.runs.folder import find_runs, runs_root
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
-    for flag, path in ('--csv', args.csv), ('--parquet', args.parquet):
-        if path: _check_file(flag, path)
+    for flag, path in _paths_of_collect(args)[1]:
+        _check_suffix(flag, path)
+        _check_file(flag, path)
     if not find_runs(root): raise ValueError(_no_runs(root, args.experiment))
     from calibnb.runs.tables import collect
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_no_runs(root, args.experiment, collect(root)))
-    files = [path for path in (args.csv, args.parquet) if path]
+    tables = _method_tables(root, args) if args.table or args.columns else ()
+    files = [path for _, path in _paths_of_collect(args)[1]]
     if args.csv: _write_csv(table, args.csv)
     if args.parquet: _write_parquet(table, args.parquet)
-    if not files: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
-    else: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for path in files))
+    for path in args.table: _write_tables(tables, path)
+    if files: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for path in files))
+    elif tables: print('\n\n'.join(table.text() for table in tables))
+    else: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
+
+def _method_tables(root, args):
+    "Return the tables for a paper; one line for what is left out goes to the terminal."
+    from calibnb.notebooks.papers import numbers_beside
+    from calibnb.runs.groups import done_trainings
+    from calibnb.runs.paper_tables import COLUMNS, method_tables
+    def say(line): print(line, file=sys.stderr)
+    folders = done_trainings(root, [args.experiment] if args.experiment else (), say)
+    columns = args.columns.replace(' ', '').split(',') if args.columns else COLUMNS
+    tables = method_tables(folders, columns, cited=numbers_beside, say=say)
+    if not tables: raise ValueError(f'--table: no finished training in {root} can be read')
+    return tables
+
+def _write_tables(tables, path):
+    from calibnb.runs.paper_tables import write_method_tables
+    write_method_tables(tables, path)
 
 # %% ../../nbs/90_cli/02_run.ipynb #2335ceb7
 @contextmanager

@@ -65,12 +65,14 @@ def _texts(rows, best):
 def _styled(texts, best):
     "Return a pandas Styler of the texts; `best` maps a column title to the rows to tint."
     import pandas as pd
-    def tint(column): return ['background-color: #e3f1e9' if row in best[column.name] else '' for row in column.index]
+    green = 'background-color: rgba(0, 158, 115, .17)'  # transparent: legible on a light and on a dark theme
+    def tint(column): return [green if row in best[column.name] else '' for row in column.index]
     cell = {'text-align': 'right', 'vertical-align': 'top', 'font-size': '90%', 'line-height': '1.35',
             'white-space': 'nowrap'}
     heads = [dict(selector='th', props='text-align: right; vertical-align: bottom'),
              dict(selector='th.row_heading', props='text-align: left; vertical-align: top')]
-    return escaped_style(pd.DataFrame(texts).T).apply(tint, axis=0).set_properties(**cell).set_table_styles(heads)
+    styled = escaped_style(pd.DataFrame(texts).T).apply(tint, axis=0).set_properties(**cell).set_table_styles(heads)
+    return styled.set_sticky(axis='index')  # a narrow window scrolls the table below its row names
 
 def _record(row, name, m, is_best):
     "Return one line of the DataFrame."
@@ -181,7 +183,8 @@ class Evaluation:
     def __repr__(self): return f'Evaluation({", ".join(self.rows)}; recommended: {self.recommended})'
     def _repr_html_(self):
         lines = self.caption(), self.advice(), *self.notes
-        return self.table().to_html() + ''.join(f'<p>{html_text(line)}</p>' for line in lines)
+        table = f'<div style="overflow-x: auto">{self.table().to_html()}</div>'  # scrolls, and the lines below do not
+        return table + ''.join(f'<p>{html_text(line)}</p>' for line in lines)
 
     def record(self)->dict:
         "Return everything except samples and calibrators, for JSON."

@@ -28,4 +28,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'BSCEGRALoss', 'list_losses', 'loss_options', 'make_loss', 'register_loss'
     ],
     'theory': ['focal_gradient_factor', 'gamma_from_p0', 'binary_focal_argmin'],
+    'labels': ['loss_label'],
 })

@@ -67,3 +67,4 @@ from .modules import register_loss as register_loss
 from .theory import focal_gradient_factor as focal_gradient_factor
 from .theory import gamma_from_p0 as gamma_from_p0
 from .theory import binary_focal_argmin as binary_focal_argmin
+from .labels import loss_label as loss_label

@@ -80,8 +80,8 @@ def _to_image(path, alt, notes):
 HOLDS, HOLDS_BUT_SMALL, CONTRADICTED = 'holds', 'holds, smaller than matters', 'contradicted here'
 EQUIVALENT, OPEN = 'equivalent', 'open'
 WRONG = 'wrong as printed'  # for a false identity of a paper
-_COLOURS = {  # dark enough for text on white
-    HOLDS: '#00734f', HOLDS_BUT_SMALL: '#00734f', CONTRADICTED: '#b34700', WRONG: '#b34700', EQUIVALENT: '#005b8e'}
+_COLOURS = {  # legible as text on white and on the black of a dark theme
+    HOLDS: '#00865c', HOLDS_BUT_SMALL: '#00865c', CONTRADICTED: '#c0571b', WRONG: '#c0571b', EQUIVALENT: '#1f7bb8'}
 
 def effect_text(effect)->str:
     "Format margin, interval, smallest effect of interest, detectable effect, p-value, seeds, samples and floor."
@@ -124,7 +124,7 @@ def findings_table(findings):
     rows = [{'claim': f'{f.claim}\n{f.id or f.kind}', 'verdict': f.verdict, 'margin': short_effect(f.effect),
              'ours': brief(f.ours, 120), 'paper': brief(f.paper, 120), 'shown by': f.decided_by} for f in findings]
     frame = pd.DataFrame(rows, columns=['claim', 'verdict', 'margin', 'ours', 'paper', 'shown by'])
-    def style(verdict): return f'color: {_COLOURS.get(verdict, "#595959")}; font-weight: bold'
+    def style(verdict): return f'color: {_COLOURS.get(verdict, "#767676")}; font-weight: bold'
     return (escaped_style(frame).hide(axis='index').map(style, subset=['verdict'])
             .set_properties(**{'text-align': 'left', 'white-space': 'normal', 'vertical-align': 'top'})
             .set_table_styles([dict(selector='th', props='text-align: left')]))
@@ -200,7 +200,8 @@ class Experiment:
         "Show a DataFrame and save it as `tables/<name>.csv`, with all digits."
         from IPython.display import display
         self.keep(frame, name)
-        styled = escaped_style(frame, digits, '–').set_table_attributes('style="text-align: right"')
+        styled = escaped_style(frame, digits, '–').set_sticky(axis='index')  # in a narrow window, the names stay
+        styled = styled.set_table_attributes('style="text-align: right"')
         display(styled, metadata={'text/html': dict(name=name)})  # `named_outputs` finds the table by this name
 
     def file(self, name:str)->Path:

@@ -14,5 +14,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'plans': ['estimate_seconds', 'estimate_gpu_seconds', 'plan_table', 'sum_text'],
     'tables': ['collect', 'list_runs', 'find_run'],
     'comparison': ['compare', 'comparison_table', 'choose_coefficient', 'choices_text'],
+    'paper_tables': ['MethodTable', 'method_tables', 'write_method_tables'],
     'external_models': ['load_network', 'labelled_images', 'predict_with', 'write_predictions'],
 })

@@ -59,7 +59,7 @@ class _ReliabilityView(View):
             scheme=w.Dropdown(options=list(_schemes), description='bins of'),
             temperature=w.FloatLogSlider(self.fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)),
                                          step=.005, description='temperature', readout_format='.3g'),
-            of=w.Dropdown(options=classes, value=1 if self.binary else None, description='probability of'))
+            of=w.Dropdown(options=classes, index=2 if self.binary else 0, description='probability of'))  # or y = 1
 
     def staged(self, of, **_):
         "Return the labels of the axes."

@@ -109,6 +109,7 @@ class _RunsView(View):
         for name in t.recorded(chosen, column):
             history = t.history(name)
             top.plot(history['epoch'], history[column], **styles[name])
+        top.xaxis.get_major_locator().set_params(integer=True)
         top.set(xlabel='epoch', title=column, xlim=top.get_xlim(), ylim=top.get_ylim())
         for i, name in enumerate(chosen[:4]):
             ax = fig.add_axes([.07 + .235*i, .16, .2, .29])

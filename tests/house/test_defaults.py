@@ -762,7 +762,7 @@ ELSEWHERE = {
                  "VARIABLE GROUP HINT Registry PluginError UnknownName Origin plugin_names add_plugins has_plugins "
                  "load_plugins user_registered used_code code_is_same add_user registers"},
     "plots": {HELPERS: "black orange sky green yellow blue vermillion purple grey classes sequential set_style "
-                       "loss_label loss_style",
+                       "loss_style",
               DRAWING: "curves reliability_axes fill_reliability_axes reliability_diagram correctness_histogram "
                        "interval_dots forest_plot density risk_coverage decision_curve label_points"},
 }

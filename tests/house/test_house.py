@@ -23,7 +23,7 @@ from calibnb.notebooks.parameters import notebook_parameters
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 WINGS = {  # the wings that each may import from
     "core": "", "processes": "", "metrics": "core", "losses": "core metrics",
-    "posthoc": "core metrics", "plots": "metrics", "evaluate": "core metrics posthoc",
+    "posthoc": "core metrics", "plots": "metrics losses", "evaluate": "core metrics posthoc",
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",

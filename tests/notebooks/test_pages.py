@@ -92,4 +92,4 @@ def test_notebooks_show_values_by_the_function_that_escapes_them():
     texts = {p.name: p.read_text() for p in [*EXPERIMENTS.glob("*.ipynb"), *rooms]}
     assert not [name for name, text in texts.items() if "Markdown(f" in text or "HTML(f" in text]
     styled = [name for name, text in texts.items() if re.search(r"\.style\.(?!description_width)", text)]
-    assert styled == ["pages.py"], "which escapes for LaTeX"
+    assert styled == []

@@ -191,6 +191,8 @@ MIXED = {
              "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
     "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2},
                  r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
+    "an option of a loss": ({"loss_args.gamma": [1., 2.]*2 + [None]*4},  # the advice keeps the rows of the other loss
+                            "select rows, e.g. frame[(frame['loss'] != 'ce') | (frame['loss_args.gamma'] == 1.0)]"),
     "a list": (dict(recorders=0, **{"model_args.hidden": [[8], [16]]*4}),
                r"frame\['model_args.hidden'\].map\(repr\) == "),
     "networks of two losses": (dict(model=["mlp"]*4 + ["vgg16"]*4), "the rows have several model ('mlp', 'vgg16')"),

@@ -3,9 +3,10 @@ import json
 import shutil
 
 import nbformat
+import numpy as np
 import pytest
 from conftest import assert_complete, run_forked
-from reading import ece_percent, eces, finding, percent, rows, scaled, table, trainings
+from reading import ece_percent, eces, finding, rows, scaled, table, trainings
 
 from calibnb.notebooks import OPEN, NotebookError
 from calibnb.notebooks.gallery import write_gallery
@@ -13,6 +14,7 @@ from calibnb.notebooks.pages import copy_notebook
 from calibnb.notebooks.papers import paper_value
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
+from calibnb.runs.folder import RunFolder
 from calibnb.train import Recipe
 
 
@@ -49,22 +51,25 @@ def test_the_report_is_of_the_runs(root, few):
     folder = run_forked("report", dict(experiments=["few"]), root=root)
     assert_complete(folder)
     assert {(f.kind, f.verdict) for f in folder.result.findings} == {("ours", OPEN)}
-    uncalibrated = {row[0]: row for row in table(folder, "table_1")}
-    assert list(uncalibrated)[1:] == ["CE", "FL-3", "LS-0.05, mode off_target"] and uncalibrated["FL-3"][1] == "2"
-    focal = [run for run in few if run.config.loss == "focal"]
-    assert uncalibrated["FL-3"][4].startswith(percent(eces(focal)))
-    row, by_ece = rows(folder, "table_1_scaled")["FL-3"], TemperatureScaling.reference()
-    assert row["ECE %"].startswith(percent([scaled(run) for run in focal]))
-    assert row["ECE %, T by ECE"].startswith(percent([scaled(run, scaling=by_ece) for run in focal]))
+    uncalibrated, focal = rows(folder, "table_1"), [run for run in few if run.config.loss == "focal"]
+    assert list(uncalibrated) == ["CE", "FL-3", "LS-0.05"]
+    row, after, by_ece = uncalibrated["FL-3"], rows(folder, "table_1_scaled")["FL-3"], TemperatureScaling.reference()
+    assert row["n"] == "2"
     val = [run.predictions("val") for run in focal]
-    assert row["T by ECE"].startswith(percent([by_ece.fit(p.logits, p.target).temperature_ for p in val])[:4])
+    for found, name, values in (
+            (row, "ece", eces(focal)/100), (after, "ece_ts", [scaled(run)/100 for run in focal]),
+            (after, "ece_ref", [scaled(run, scaling=by_ece)/100 for run in focal]),
+            (after, "T_ref", [by_ece.fit(p.logits, p.target).temperature_ for p in val])):
+        seen = [float(found[name]), float(found[f"{name}_sd"])]
+        assert seen == pytest.approx([np.mean(values), np.std(values, ddof=1)], rel=1e-4)
     found = finding(folder, "table 1: CE has the lowest ECE as trained")
     leads = {"FL-3": [ece_percent(fl) - ece_percent(ce) for ce, fl in zip(few[:2], focal)],
-             "LS-0.05, mode off_target": [ece_percent(few[-1]) - ece_percent(few[0])]}
+             "LS-0.05": [ece_percent(few[-1]) - ece_percent(few[0])]}
     of_rival, = [lead for name, lead in leads.items() if f"the smallest margin is against {name};" in found.effect.note]
     assert found.effect.value == pytest.approx(sum(of_rival)/len(of_rival))
     assert f"n = {len(of_rival)} seed" in found.effect.note
-    for kind, mark in dict(md="| CE | 2 |", tex="\\begin{tabular}", html="<h2>digits, mlp").items():
+    note = "LS-0.05: mode off"  # an option in which the rows of the table do not differ
+    for kind, mark in dict(md=note, tex=note, html="<h2>digits, mlp", csv="FL-3,,2,").items():
         assert mark in (folder/"files"/f"report.{kind}").read_text(encoding="utf-8")
     with pytest.raises(NotebookError, match="no finished training of nothing"):
         run_forked("report", dict(experiments=["nothing"]), root=root)
@@ -91,6 +96,11 @@ def report_of_remade(few, tmp_path_factory):
         remade(few[2], place, loss="mine", loss_args={}, code={"loss mine": code})
         remade(few[seed], place, data_seed=7)
         remade(few[seed + 2], place, data_seed=7)
+    half, foreign = (shutil.copytree(few[0].path, place/"remade"/f"99{name}-s0") for name in ("half", "foreign"))
+    (half/"predictions"/"val.safetensors").write_bytes(b"half")
+    info = few[0].folder.info
+    (foreign/"run.json").write_text(json.dumps(info | dict(settings=info["settings"] | dict(colour=3))))
+    RunFolder(place/"remade"/"99-s0").begin("train", dict(loss="ce"))
     return run_forked("report", dict(root=str(place)), root=place)
 
 
@@ -100,12 +110,22 @@ def test_old_code_of_a_plugin_has_a_row_of_its_own(report_of_remade):
     assert found.ours == "compared with FL-3, mine, version aaaaaaaa, mine, version bbbbbbbb"
 
 
+def test_a_run_that_is_not_whole_is_left_out_with_a_line(report_of_remade):
+    outputs = [o for c in nbformat.read(report_of_remade/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
+    lines = [line for o in outputs for line in o.get("text", "").splitlines() if line.startswith("left out")]
+    assert len(lines) == 3 and lines[0] == "left out: 1 died; `calibnb runs` lists them"
+    assert lines[1].endswith(", colour: not known") and "val.safetensors is not" in lines[2]
+
+
 def test_other_data_and_another_split_are_tables_of_their_own(report_of_remade):
     titles = (report_of_remade/"files"/"report.md").read_text().splitlines()
     for of_table in "; 1: content of the data None", "; 2: content of the data 01234567", " (data_seed 7)":
         assert f"## digits, mlp, 5 epochs{of_table}" in titles
+    split = next(i for i, title in enumerate(t for t in titles if t.startswith("## ")) if "data_seed 7" in title)//2 + 1
+    assert not [f for f in report_of_remade.result.findings if f.claim.startswith(f"table {split}:")]
+    assert "2 trainings on one split." in "".join(titles)
     for i in 2, 3:
-        assert [row[:2] for row in table(report_of_remade, f"table_{i}")][1:] == [["CE", "2"], ["FL-3", "2"]]
+        assert [row[:3] for row in table(report_of_remade, f"table_{i}")][1:] == [["CE", "", "2"], ["FL-3", "", "2"]]
 
 
 def test_a_training_makes_a_report_out_of_date(few, tmp_path):
@@ -116,7 +136,7 @@ def test_a_training_makes_a_report_out_of_date(few, tmp_path):
     assert not run_forked("report", settings, root=tmp_path).fresh
     remade(few[1], tmp_path)
     folder = run_forked("report", settings, root=tmp_path)
-    assert folder.fresh and table(folder, "table_1")[1][:2] == ["CE", "2"]
+    assert folder.fresh and table(folder, "table_1")[1][:3] == ["CE", "", "2"]
 
 
 def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
@@ -124,10 +144,13 @@ def test_the_papers_numbers_stand_beside_ours(few, tmp_path):
     for run in few:
         remade(run, tmp_path, data="cifar10", data_args={}, model="resnet50", model_args={})
     folder = run_forked("report", dict(root=str(tmp_path)), root=tmp_path)
-    before, after = ({row[0]: row[-1] for row in table(folder, name)} for name in ("table_1", "table_1_scaled"))
-    assert all(number in before["CE"] for number in ("Mukhoti 2020: ", "ECE % 4.35", "error % 4.95"))
-    assert "ECE % 2.96" in before["LS-0.05, mode off_target"]
-    assert "ECE % + TS 1.42" in after["FL-3"] and "T 1.1" in after["FL-3"] and "ECE % 1.48" not in after["FL-3"]
+    before, after = ({tuple(row[:2]): dict(zip(head, row)) for row in found}
+                     for head, *found in (table(folder, name) for name in ("table_1", "table_1_scaled")))
+    paper = before["CE", "Mukhoti 2020"]
+    assert (float(paper["ece"]), float(paper["error"])) == pytest.approx((.0435, .0495))
+    assert float(before["LS-0.05", "Mukhoti 2020"]["ece"]) == pytest.approx(.0296)
+    paper = after["FL-3", "Mukhoti 2020"]
+    assert (float(paper["ece_ref"]), float(paper["T_ref"]), paper["ece_ts"]) == (pytest.approx(.0142), 1.1, "")
 
 
 def test_a_report_of_one_loss_is_its_table(tmp_path):
@@ -140,7 +163,7 @@ def test_a_report_of_one_loss_is_its_table(tmp_path):
     for name in "report.md", "runs.csv":
         text = (folder/"files"/name).read_text()
         assert all(f"3 epochs; {i}: lr 0." in text for i in (1, 2))
-    assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:2] == ["FL-3", "1"]
+    assert len(table(folder, "table_1")) == 2 and table(folder, "table_1")[1][:3] == ["FL-3", "", "1"]
     assert folder.result.findings == []
     outputs = [o for c in nbformat.read(folder/"notebook.ipynb", 4).cells for o in c.get("outputs", [])]
     said = "".join(o["data"].get("text/markdown", "") for o in outputs if "data" in o)

@@ -19,8 +19,9 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.core.text import escaped_style
 from calibnb.evaluate import evaluate
-from calibnb.notebooks.pages import _page, write_tables
+from calibnb.notebooks.pages import _page
 from calibnb.posthoc import TemperatureScaling
+from calibnb.runs.paper_tables import Cell, MethodTable, Row, write_method_tables
 
 from conftest import ROOT, patience, wait_for
 
@@ -108,7 +109,9 @@ def pages(forked_kernels, tmp_path, monkeypatch):
              "scripts": "".join(HOSTILE) + f"<a href=\"javascript:{RUN}\">a</a><img src=http://127.0.0.1:9/x.png>"}
     for name, body in shown.items():
         (tmp_path/f"{name}.html").write_text(_page(f"{name} {HOSTILE[3]}", body))
-    write_tables({HOSTILE[0]: table}, tmp_path/"tables")
+    rows = [Row(text, {"ece": Cell(ece), HOSTILE[1]: Cell(.5)}) for text, ece in ((HOSTILE[2], .2), (HOSTILE[3], .1))]
+    of_methods = MethodTable(HOSTILE[0], ["ece", HOSTILE[1]], rows, HOSTILE)
+    write_method_tables([of_methods], tmp_path/"tables.html")
     return [*sorted((tmp_path/"out").glob("*.html")), *sorted(tmp_path.glob("*.html"))]
 
 
@@ -130,6 +133,14 @@ def look_at_the_report(page):
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
+def look_at_the_tables(page):
+    "A click on a heading sorts the table; a narrow page scrolls the table, not itself."
+    page.get_by_role("button", name="ECE %", exact=True).click()
+    assert page.locator("tbody td:nth-child(2)").all_inner_texts() == ["10.00", "20.00"]
+    page.set_viewport_size(dict(width=400, height=900))
+    assert page.evaluate("document.documentElement.scrollWidth") == 400
+
+
 def test_scripts_in_names_do_not_run(pages, browser):
     for path in pages:
         page, failed = browser.new_page(), []
@@ -140,8 +151,9 @@ def test_scripts_in_names_do_not_run(pages, browser):
             page.screenshot(path=f"{shots}/{path.stem}.png", full_page=True)
         assert page.title() != "it ran" and set(failed) == ({"csp"} if path.stem == "scripts" else set())
         wrong = "main script, svg [href], [onerror], [onload], a[href^=javascript], img:not([src^=data])"
-        if path.name == "report.html":
-            look_at_the_report(page)
+        looks = {"report.html": look_at_the_report, "tables.html": look_at_the_tables}
+        if path.name in looks:
+            looks[path.name](page)
         else:
             wrong += ", script, svg"
         assert path.stem == "scripts" or page.locator(wrong).count() == 0
