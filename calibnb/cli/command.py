@@ -23,6 +23,7 @@ from .flags import _check_overwriting
 from ..processes.threads import brief_spins, environment_variables
 from .runs import _add_runs, _runs
 from .show import _add_show, _show
+from .watch import _add_watch, _watch
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .apply import _add_apply, _apply
 from .audit import _add_audit, _audit
@@ -57,6 +58,7 @@ def _completion(args):
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_show: _show,
+    _add_watch: _watch,
     _add_audit: _audit, _add_compare: _compare, _add_plan: _plan, _add_apply: _apply, _add_export: _export,
     _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
     _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,
