@@ -38,7 +38,8 @@ from .workspace import _add_lab, _add_notebooks, _lab, _notebooks
 _PATHS = dict(  # argument that names files or folders -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
     old='old', new='new', calibrator='calibrator', network='network', before='--with', onnx='--onnx', out='--out',
-    to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', parquet='--parquet', junit='--junit',
+    to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', html='--html', page='--page',
+    parquet='--parquet', junit='--junit',
     experiments='experiment', what='sweep', plugin='--plugin')
 
 def _add_completion(commands):

@@ -53,7 +53,7 @@ def watched_state(
         if quiet_s > STALLED_S: return progress | dict(state='stalled', note=f'stalled for {duration_text(quiet_s)}')
         return progress | dict(state=state, **({} if progress else dict(note='begins')))
     since_s = now - (start if state == 'running' else _seconds(status.get('end')) or progress.get('updated', start))
-    note = f'running for {duration_text(since_s)}' if state == 'running' else f'{state} {duration_text(since_s)} ago'
+    note = f'notebook, {duration_text(since_s)}' if state == 'running' else f'{state} {duration_text(since_s)} ago'
     return progress | dict(state=state, note=note)
 
 def _seconds(text): return datetime.fromisoformat(text).timestamp() if text else 0.

@@ -236,8 +236,8 @@ class Reporter:
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()
         self.first = self._position()
-        self.due = self.val_due = self.start + self.pause_s
-        self.val = dict(val_nll=None, val_error=None)
+        self.due, self.epoch_at, self.val_at = self.start + self.pause_s, self.start, self.start
+        self.val, self.val_s = dict(val_nll=None, val_error=None), None  # seconds that an evaluation takes
 
     def _position(self):
         "Return the number of finished epochs, with the fraction of the current epoch."
@@ -251,17 +251,25 @@ class Reporter:
 
     def after_epoch(self, view, row):
         if self.send is None: return
-        if time.monotonic() >= self.val_due and world_size() == 1: self._evaluate(view)
+        if view.has_predictions('val') or world_size() == 1 and self._val_is_due(view.splits): self._evaluate(view)
         self.val |= {name: row[name] for name in self.val if name in row}
         self._send(row['epoch'], row['train_loss'])
+        self.epoch_at = time.monotonic()
+
+    def _val_is_due(self, splits):
+        "Return True if the time since the last evaluation is long enough for another one."
+        now = time.monotonic()
+        # without the backward pass, a sample takes a third of the time
+        took_s = self.val_s or (now - self.epoch_at)*len(splits.val)/(3*len(splits.train))
+        return now - self.val_at >= max(self.pause_s, took_s/self.val_share)
 
     def _evaluate(self, view):
         start = time.monotonic()
         with seeded(0): preds = view.predictions('val')
         self.val = dict(val_nll=F.cross_entropy(preds.logits.double(), preds.target).item(),
                         val_error=1 - preds.hit.double().mean().item())
-        now = time.monotonic()
-        self.val_due = now + max(self.pause_s, (now - start)/self.val_share)
+        self.val_at = time.monotonic()
+        self.val_s = max(self.val_s or 0., self.val_at - start)  # 0 if a recorder has computed the predictions
 
     def _send(self, epoch, train_loss):
         now, done, epochs = time.monotonic(), self._position(), self.trainer.recipe.epochs
