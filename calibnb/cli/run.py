@@ -28,13 +28,15 @@ def _paths_of_run(args):
     return [('experiment', str(path)) for path in notebooks], writes
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
+_FILE_LINES = '  notebook', '  figures', '  tables', '  files'
+
 def _print_run(folder, copy_to, start, brief=False):
     "Copy a finished notebook if `copy_to` is given, and print its findings and, unless `brief`, its files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
     lines = [*describe(folder).splitlines(), f'  took      {time.time() - start:.1f} s']
-    if brief: lines = [line for line in lines if line.split()[0] not in ('notebook', 'figures', 'tables', 'files')]
+    if brief: lines = [line for line in lines if not line.startswith(_FILE_LINES)]
     name = f'{folder.path.parent.name}/{folder.path.name}'
     if folder.result.findings and not brief: lines.append(f'  next      calibnb show {name} --findings')
     print('\n'.join(lines), end='\n\n', flush=True)
