@@ -97,7 +97,8 @@ def write_index(
     head = ''.join(f'<th><button type="button">{title}</button></th>' for title in titles)
     page = (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>runs</title>'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style><main>'
-            f'<h1>{len(rows)} runs</h1>{cards}<div class="wide"><table><thead><tr>{head}<th>figure</th></tr></thead>'
+            f'<h1>{len(rows)} {"run" if len(rows) == 1 else "runs"}</h1>{cards}'
+            f'<div class="wide"><table><thead><tr>{head}<th>figure</th></tr></thead>'
             f'<tbody>{"".join(lines)}</tbody></table></div></main><script>{_SCRIPT}</script></html>\n')
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return path
