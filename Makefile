@@ -49,7 +49,7 @@ $(DEV): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
 	@touch $(NOTEBOOKS) $@
 
 demo: $(NOTEBOOKS)     ## run the headline experiments; prints where their notebooks, figures, tables and findings lie
-	$(BIN)/calibnb run $(EXPERIMENTS) -p n_seeds 5
+	$(BIN)/calibnb run $(EXPERIMENTS) -p n_seeds 5 --page runs/demo/index.html
 
 # one thread each: processes of several threads wait for one another, and take five times as long
 LESSONS := OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2

@@ -23,6 +23,7 @@ from .flags import _check_overwriting
 from ..processes.threads import brief_spins, environment_variables
 from .runs import _add_runs, _runs
 from .show import _add_show, _show
+from .watch import _add_watch, _watch
 from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
 from .apply import _add_apply, _apply
 from .audit import _add_audit, _audit
@@ -37,7 +38,8 @@ from .workspace import _add_lab, _add_notebooks, _lab, _notebooks
 _PATHS = dict(  # argument that names files or folders -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
     old='old', new='new', calibrator='calibrator', network='network', before='--with', onnx='--onnx', out='--out',
-    to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', parquet='--parquet', junit='--junit',
+    to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', html='--html', page='--page',
+    parquet='--parquet', junit='--junit',
     experiments='experiment', what='sweep', plugin='--plugin')
 
 def _add_completion(commands):
@@ -57,6 +59,7 @@ def _completion(args):
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
     _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_show: _show,
+    _add_watch: _watch,
     _add_audit: _audit, _add_compare: _compare, _add_plan: _plan, _add_apply: _apply, _add_export: _export,
     _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
     _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,

@@ -20,21 +20,25 @@ from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
 def _paths_of_run(args):
-    if not args.copy_to: return [], []
+    if not (args.copy_to or args.page): return [], []
     from calibnb.notebooks.execute import find_notebook
     notebooks = [find_notebook(name) for name in args.experiments]
-    copies = [('--copy-to', Path(args.copy_to)/f'{path.stem}.ipynb') for path in notebooks]
-    return [('experiment', str(path)) for path in notebooks], copies
+    writes = [('--page', args.page)] if args.page else []
+    if args.copy_to: writes += [('--copy-to', Path(args.copy_to)/f'{path.stem}.ipynb') for path in notebooks]
+    return [('experiment', str(path)) for path in notebooks], writes
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
-def _print_run(folder, copy_to, start):
-    "Copy a finished notebook if `copy_to` is given, and print the paths of the run's files."
+_FILE_LINES = '  notebook', '  figures', '  tables', '  files'
+
+def _print_run(folder, copy_to, start, brief=False):
+    "Copy a finished notebook if `copy_to` is given, and print its findings and, unless `brief`, its files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
-    lines = [describe(folder), f'  took      {time.time() - start:.1f} s']
+    lines = [*describe(folder).splitlines(), f'  took      {time.time() - start:.1f} s']
+    if brief: lines = [line for line in lines if not line.startswith(_FILE_LINES)]
     name = f'{folder.path.parent.name}/{folder.path.name}'
-    if folder.result.findings: lines.append(f'  next      calibnb show {name} --findings')
+    if folder.result.findings and not brief: lines.append(f'  next      calibnb show {name} --findings')
     print('\n'.join(lines), end='\n\n', flush=True)
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
@@ -46,6 +50,7 @@ def _add_run(commands):
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
+    run.add_argument('--page', metavar='FILE', help='also write a page with figures and main findings of these runs')
     run.add_argument('--until-decided', action='store_true',
                      help='repeat studies with 5, 10 and 20 seeds, while more seeds are expected to decide claims')
     run.add_argument('--dry-run', action='store_true',
@@ -66,14 +71,31 @@ def _run(args):
     planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # check all before the first starts
     _check_root()
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
-    failed = 0
+    if args.page: _check_file('--page', args.page)
+    start, done = time.time(), []
     for notebook, settings in planned:
-        then = partial(_print_run, copy_to=args.copy_to, start=time.time())
-        try: notebook.run(settings, again=args.again, timeout=args.timeout, then=then)
-        except (NotebookError, OSError) as e:
-            print(f'calibnb: {e}', file=sys.stderr)
-            failed = 1
-    return failed
+        then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
+        try: done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
+        except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
+    failed = len(planned) - len(done)
+    if args.page and done: _write_page(done, args.page)
+    if len(planned) > 1: print(_total(done, failed, time.time() - start))
+    return int(failed > 0)
+
+def _write_page(folders, path):
+    "Write a page with figures and findings of notebook runs, and a table of these runs."
+    from calibnb.notebooks.index import write_index
+    from calibnb.runs.tables import list_runs
+    table = list_runs()
+    table = table[table.run.isin([folder.path.name for folder in folders])]
+    print(f'page with figures and findings: {write_index(path, headline=folders, table=table)}')
+
+def _total(folders, failed, seconds):
+    "Return the number of runs, the counts of their verdicts, and the time."
+    from calibnb.notebooks.experiment import count_verdicts
+    verdicts = count_verdicts([finding for folder in folders for finding in folder.result.findings])
+    counts = ', '.join(f'{n} {verdict}' for verdict, n in verdicts.items())
+    return f'{len(folders)} done, {failed} failed, {seconds:.1f} s; findings: {counts or "none"}'
 
 # %% ../../nbs/90_cli/02_run.ipynb #8eb067fe
 def _run_until_decided(args, params):

@@ -29,11 +29,14 @@ def _add_runs(commands):
     table.add_argument('--root', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
+    table.add_argument('--html', nargs='?', const=True, metavar='FILE',
+                       help='write a page with a sortable table and the figures (default: index.html in that folder)')
     table.add_argument('--json', action='store_true', help='print the table as JSON')
     table.set_defaults(paths=_paths_of_runs)
     return table
 
-def _paths_of_runs(args): return [], [('--csv', args.csv)] if args.csv else []
+def _paths_of_runs(args):
+    return [], [(flag, path) for flag, path in (('--csv', args.csv), ('--html', args.html)) if path not in (None, True)]
 
 def _runs(args):
     from calibnb.runs.folder import runs_root
@@ -41,6 +44,7 @@ def _runs(args):
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
     if args.csv: _check_file('--csv', args.csv)
+    if args.html and args.html is not True: _check_file('--html', args.html)
     where = _where(args.where)
     table = list_runs(root, args.experiment, where)
     if table.empty:
@@ -51,6 +55,9 @@ def _runs(args):
     if args.csv:
         _write_csv(table, args.csv)
         print(f'{len(table)} runs in {root}, written to {args.csv}')
+    elif args.html:
+        from calibnb.notebooks.index import write_index
+        print(f'{len(table)} runs in {write_index(None if args.html is True else args.html, root, table=table)}')
     elif args.json: print(table.to_json(orient='records', indent=1))
     elif args.sort: print(_lines(table, named_by_experiment=True))
     else:

@@ -51,6 +51,7 @@ def _append_errno(path)->int|None:
 @contextmanager
 def atomic_write(
     path,  # the file to create or to replace atomically
+    flush:bool=True, # write the file to the disk before it gets its name; False: a power cut may leave it empty
 ):         # a temporary Path in the same folder, to write to
     "Yield a temporary path; the file there is flushed and renamed to `path`, or removed if the block raises."
     path = Path(path)
@@ -60,7 +61,8 @@ def atomic_write(
     try:
         with naming_target(path, name):
             yield Path(name)
-            with open(name, 'rb+') as f: os.fsync(f.fileno())
+            if flush:
+                with open(name, 'rb+') as f: os.fsync(f.fileno())
             os.chmod(name, 0o666 & ~_umask())  # permissions of an ordinary new file; mkstemp creates private files
             os.replace(name, path)
     finally: Path(name).unlink(missing_ok=True)

@@ -19,6 +19,7 @@ _attached, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     ],
     'claims': ['claim_of_paper', 'paper_claims'],
     'client': ['NotebookError'],
+    'index': ['write_index'],
     'execute': [
         'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'plan_notebook', 'notebook_folder', 'is_made',
         'code_hash', 'describe'

@@ -22,6 +22,7 @@ from .verdicts import needs as needs
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims
 from .client import NotebookError as NotebookError
+from .index import write_index as write_index
 from .execute import list_experiments as list_experiments
 from .execute import find_notebook as find_notebook
 from .execute import Notebook as Notebook

@@ -65,8 +65,10 @@ def notebook_client():
     class NotebookClient(PapermillNotebookClient):
         "papermill's client with limited output and errors that name the cell."
         size, idle, tail = 0, True, OutputTail()  # characters so far; True after the cell has ended; last output
+        on_cell = staticmethod(lambda index: None)  # called with the index of each cell before it runs
 
         def execute_cell(self, cell, index):
+            self.on_cell(index)
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
             try: self._execute_and_add_tail(cell, index)
             except DeadKernelError:
@@ -120,12 +122,13 @@ def engine_name()->str:
         "papermill's engine with `NotebookClient`."
         @classmethod
         def execute_managed_notebook(cls, manager, kernel_name, execution_timeout, start_timeout, kernels, source,
-                                     **options):
+                                     on_cell, **options):
             manager.nb.metadata.papermill['input_path'] = str(source)
             limits = dict(timeout=execution_timeout, startup_timeout=start_timeout, iopub_timeout=IOPUB_TIMEOUT_S)
             arguments = ['--IPKernelApp.log_level=CRITICAL']  # no log message when the kernel is shut down
             client = notebook_client()(manager, kernel_name=kernel_name, log=silent, raise_on_iopub_timeout=False,
                                        **limits, **kernels, extra_arguments=arguments)
+            client.on_cell = on_cell
             client.execute()
 
     papermill_engines.register('calibnb', CalibnbEngine)

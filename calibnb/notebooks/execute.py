@@ -9,13 +9,14 @@ __all__ = ['START_TIMEOUT_S', 'list_experiments', 'find_notebook', 'Notebook', '
 # %% ../../nbs/75_notebooks/05_execute.ipynb #f550b25f
 import json
 import os
-import sys
+import time
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 
+from ..core.live import LiveLines, live_lines
 from ..core.atomic import naming_target
 from ..core.content import named_files
 from ..core.options import pick, require
@@ -23,10 +24,12 @@ from ..core.reading import brief, shorter_path
 from ..core.plugins import code_is_same
 from ..core.resources import resource
 from ..core.settings import one_line
+from ..core.text import duration_text
 from ..processes.threads import brief_spins, environment_variables
 from ..processes.pool import check_timeout
 from ..processes.kernels import forked_kernels
 from ..runs.folder import RunFolder, failure, input_now, locked_folder, path_beside
+from ..runs.watch import live_trainings
 from calibnb.notebooks.parameters import (
     PLANNED, PlannedValues, cells_tagged, check_values, join_dotted, notebook_parameters, parse_notebook
 )
@@ -129,6 +132,18 @@ def _hash_of_code(notebook):
 # %% ../../nbs/75_notebooks/05_execute.ipynb #2698a76b
 START_TIMEOUT_S = 600  # time limit for the start of a kernel; a start takes long on a busy machine
 
+class _LinesOfNotebook:
+    "The lines of a notebook that runs: the current `cell` of `cells`, and the trainings in the notebook."
+    def __init__(self, path, folder, cells):
+        self.name, self.folder, self.cells, self.cell, self.start = path.stem, folder, cells, 0, time.time()
+
+    def begin_cell(self, index): self.cell = index + 1
+
+    def __call__(self, width):
+        trainings = live_trainings(self.folder.path.parents[1], [self.folder.path.resolve()], since=self.start)
+        title = f'{self.name}: cell {self.cell} of {self.cells}, {duration_text(time.time() - self.start)}'
+        return [*([title] if len(trainings) != 1 else []), *live_lines(trainings, width)]
+
 def _execute(content, path, folder, settings, timeout, progress, forked):
     "Execute a notebook and store it in the folder; raise NotebookError with the reason and the cell of a failure."
     import nbformat
@@ -136,13 +151,16 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
     from calibnb.notebooks.experiment import FOLDER_VARIABLE  # imports torch
     variables = {FOLDER_VARIABLE: str(folder.path.resolve()), 'CALIBNB_RUNS': str(folder.path.parents[1].resolve())}
     manager = forked_kernels() if forked else None
-    options = dict(kernel_name='python3', engine_name=engine_name(), progress_bar=progress and sys.stderr.isatty(),
+    notebook = nbformat.reads(content.decode(), 4)
+    lines = _LinesOfNotebook(path, folder, len(notebook.cells) + 1)  # papermill adds a cell with the parameters
+    options = dict(kernel_name='python3', engine_name=engine_name(), progress_bar=False, on_cell=lines.begin_cell,
                    execution_timeout=timeout, start_timeout=START_TIMEOUT_S, source=path,
                    kernels={'kernel_manager_class': manager} if manager else {})
     to = str(folder/'notebook.ipynb').replace('{', '{{').replace('}', '}}')  # papermill formats the path
     try:
-        with environment_variables(variables | brief_spins(os.environ)), naming_target(folder/'notebook.ipynb'):
-            nb = papermill.execute_notebook(nbformat.reads(content.decode(), 4), to, parameters=settings, **options)
+        with (environment_variables(variables | brief_spins(os.environ)), naming_target(folder/'notebook.ipynb'),
+              LiveLines(lines, progress)):
+            nb = papermill.execute_notebook(notebook, to, parameters=settings, **options)
     except Exception as e:
         _check_exists(folder)
         incomplete = isinstance(e, OSError) and e.filename == str(folder/'notebook.ipynb')
@@ -270,11 +288,6 @@ def findings_text(findings)->str:
     return '\n'.join(map('  '.join, zip(table, claims)))
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #32383387
-def _duration(seconds):
-    if seconds < 100: return f'{seconds:.0f} s'
-    if seconds < 6000: return f'{seconds/60:.0f} min'
-    return f'{seconds/3600:.1f} h'
-
 _HOURS = (('hours', 'time', 'on this machine'), ('gpu_hours', 'on a GPU', 'on one H100-class GPU'))
 
 def _describe_plan(path):
@@ -285,9 +298,9 @@ def _describe_plan(path):
     for column, title, where in _HOURS:
         hours = pd.to_numeric(rows.get(column, pd.Series(dtype=float)))
         if not hours.notna().any(): continue
-        times = [_duration(3600*h) if h == h else '?' for h in hours]  # nan is not equal to itself
+        times = [duration_text(3600*h) if h == h else '?' for h in hours]  # nan is not equal to itself
         rows = rows.drop(columns=column).assign(**{title: times})
-        total.append(f'about {_duration(3600*hours.sum())} {where}')
+        total.append(f'about {duration_text(3600*hours.sum())} {where}')
     planned = f'{len(rows)} {"run" if len(rows) == 1 else "runs"} planned, none made'
     return [f'  {"; ".join([planned, *total])}', rows.to_string(index=False), *_missing_sets(rows)]
 

@@ -21,12 +21,11 @@ def copy_notebook(
     folder:RunFolder,  # folder of a finished notebook run
     to,                # directory
 )->Path:               # the copy, `<to>/<experiment>.ipynb`
-    "Copy an executed notebook without papermill's metadata and progress lines; reduce figures to 128 colours."
+    "Copy an executed notebook without papermill's metadata; reduce figures to 128 colours."
     import nbformat
     nb = nbformat.read(folder/'notebook.ipynb', as_version=4)
     for part in [nb, *nb.cells]:
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
-    for cell in nb.cells: _remove_progress(cell)
     nb.metadata['findings'] = count_verdicts(folder.result.findings)
     nb.metadata['claims'] = [f.model_dump(include=set(_CLAIM_FIELDS)) for f in folder.result.findings if f.id]
     for output in png_outputs(nb): output.data['image/png'] = _reduce_colours(output.data['image/png'])
@@ -35,13 +34,6 @@ def copy_notebook(
     return path
 
 _CLAIM_FIELDS = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `07a_claims`
-_PROGRESS = re.compile(r'^.*: \d+ of \d+ \w+, \d+ s, about \d+ s to go\n', re.MULTILINE)  # format of `ProgressLines`
-
-def _remove_progress(cell):
-    "Remove progress lines from the outputs of a cell."
-    for output in cell.get('outputs', []):
-        if output.output_type == 'stream': output.text = _PROGRESS.sub('', output.text)
-    if 'outputs' in cell: cell.outputs = [o for o in cell.outputs if o.output_type != 'stream' or o.text]
 
 def png_outputs(nb):
     "Return the outputs of a notebook that contain a PNG, in order."

@@ -76,24 +76,20 @@ def torchrun(
     arguments,      # command-line arguments, strings
     processes:int,
     output,         # file for the output of the processes
-    *, show:bool=False,         # also print the lines that begin with `training:`
-    env:dict={},                # additional environment variables
+    *, env:dict={},             # additional environment variables
     stop=lambda: False,         # called five times a second; True stops the processes
 )->int:
     "Run a module on several processes of this machine, wait for all processes, and return the exit code of torchrun."
     launcher = [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={processes}']
     env = dict(os.environ, TORCH_ELASTIC_SHUTDOWN_TIMEOUT=str(PATIENCE)) | env
-    return _follow([*launcher, '-m', module, *arguments], output, show, env | brief_spins(env), stop)
+    return _follow([*launcher, '-m', module, *arguments], output, env | brief_spins(env), stop)
 
-def _follow(command, output, show, env, stop)->int:
+def _follow(command, output, env, stop)->int:
     "Run a command, write its output to the file `output`, and return its exit code."
-    with open(output, 'w', encoding='utf-8') as out, open(output, encoding='utf-8') as lines:
+    with open(output, 'w', encoding='utf-8') as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=env)
         try:
-            while process.poll() is None and not stop():
-                time.sleep(.2)  # seconds
-                for line in lines:
-                    if show and line.startswith('training:'): print(line, end='', flush=True)
+            while process.poll() is None and not stop(): time.sleep(.2)  # seconds
         finally: _terminate(process)
     return process.returncode
 

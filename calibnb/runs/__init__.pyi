@@ -11,6 +11,7 @@ from .plans import sum_text as sum_text
 from .tables import collect as collect
 from .tables import list_runs as list_runs
 from .tables import find_run as find_run
+from .watch import watch_lines as watch_lines
 from .comparison import compare as compare
 from .comparison import comparison_table as comparison_table
 from .comparison import choose_coefficient as choose_coefficient

@@ -151,10 +151,10 @@ def error_details(error)->dict:
     return dict(where=where, trace=''.join(traceback.format_exception(error)))
 
 # %% ../../nbs/70_runs/01_folder.ipynb #38a7366b
-def write_json(path, data):
+def write_json(path, data, flush=True):
     "Write a JSON file atomically; raise ValueError for nan and inf."
     text = json.dumps(data, indent=1, allow_nan=False) + '\n'
-    with atomic_write(path) as tmp: tmp.write_text(text, encoding='utf-8')
+    with atomic_write(path, flush) as tmp: tmp.write_text(text, encoding='utf-8')
 
 def read_json(path):
     "Read a dictionary from a JSON file; return None if the file is missing or holds no dictionary."
@@ -256,7 +256,8 @@ class RunFolder:
     def begin(self, kind:str, settings:dict, **more):
         "Remove the output of an older attempt, then write the state 'running'."
         self.path.mkdir(parents=True, exist_ok=True)
-        for file in 'result.json', 'findings.csv', 'notebook.ipynb': (self/file).unlink(missing_ok=True)
+        files = 'result.json', 'findings.csv', 'notebook.ipynb', 'progress.json'
+        for file in files: (self/file).unlink(missing_ok=True)
         for folder in 'figures', 'tables', 'files': shutil.rmtree(self/folder, ignore_errors=True)
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True

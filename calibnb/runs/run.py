@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import traceback
 from contextlib import ExitStack
 from functools import cached_property
@@ -30,10 +31,11 @@ from ..processes.pool import in_processes, worker_count
 from ..data.sets import note_data
 from ..models.named import make_model
 from ..train.checkpoint import Stopped, catch_sigterm
-from ..train.history import History, progress_bar
+from ..train.history import History
+from ..core.live import LiveLines, live_lines, progress_title
 from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
 from .config import RunConfig, check_code
-from .training import train
+from .training import short_label, train
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
@@ -96,7 +98,7 @@ def get_run(
     config:RunConfig,
     root=None,                  # folder of all runs; None: `runs_root()`
     *, device:str='auto',       # device to train on; not part of the run's name
-    progress=True,              # True: show a bar if training is long; or a function, as in `train`
+    progress=True,              # True: show a live line if training is long; or a function, as in `train`
     processes:int=1,            # number of processes that train the run, each on its own GPU if there are enough GPUs
     tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
@@ -120,6 +122,11 @@ def get_run(
             train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
 
+def _line_of(folder, config, width):
+    "Return the line of a training that runs elsewhere, from its progress.json."
+    state = read_json(folder/'progress.json')
+    return live_lines([(short_label(config), state)], width) if state else []
+
 def _train_with_torchrun(config, folder, device, processes, show, tensorboard):
     "Train on several processes of this machine; raise RunError with the reason if they fail."
     pick_device(device)
@@ -133,7 +140,8 @@ def _train_with_torchrun(config, folder, device, processes, show, tensorboard):
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        code = torchrun('calibnb.train', arguments, processes, output, show=show, env=env, stop=lambda: bool(signals))
+        with LiveLines(lambda width: _line_of(folder, config, width), show):
+            code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=lambda: bool(signals))
     if signals: raise Stopped
     if code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')
@@ -148,28 +156,55 @@ def get_runs(
     device:str='auto',
     **kwargs,             # further options of `get_run`
 )->list[Run]:
-    "Call `get_run` for each configuration, with one progress bar over the epochs of the missing runs."
+    "Call `get_run` for each configuration; show the number of ended runs, and a line for each training that runs."
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
     with looked_at_once(): paths = {c.path(root): c for c in configs}
     missing = [c for path, c in paths.items() if RunFolder(path).state != 'done']
     workers = 1 if workers == 'auto' and on_gpu else worker_count(workers)
     workers = min(workers, len(missing))
-    with progress_bar(sum(c.recipe.epochs for c in missing), f'{len(missing)} runs') as bar:
-        options = dict(device=device, progress=bar.update) | kwargs
-        if workers > 1: _train_in_parallel(missing, root, workers, options, bar)
-        return [get_run(c, root, **options) for c in configs]
+    progress = kwargs.pop('progress', True)
+    shown = _RunningTrainings(len(missing))
+    report = progress if callable(progress) else shown.update
+    with LiveLines(shown.lines, progress is True and bool(missing)):
+        options = dict(device=device) | kwargs
+        if workers > 1: _train_in_parallel(missing, root, workers, options, report)
+        return [_reported_run(c, root, report, options) for c in configs]
 
-def _train_in_parallel(configs, root, workers, options, bar):
+class _RunningTrainings:
+    "The states of the trainings that run, by label; `done` of `n` trainings have ended since `start`."
+    def __init__(self, n): self.states, self.n, self.done, self.start = {}, n, 0, time.monotonic()
+
+    def update(self, state):
+        self.states[state['label']] = state
+        if state.get('ended'):
+            del self.states[state['label']]
+            self.done += 1
+
+    def lines(self, width):
+        states = dict(self.states)
+        title = progress_title(f'{self.n} runs', self.n, self.done, states.values(), time.monotonic() - self.start)
+        return [*([title] if self.n > 1 else []), *live_lines(states.items(), width)]
+
+def _reported_run(config, root, report, options):
+    "Call `get_run`; report the states with a label, and at last that the training has ended."
+    label, states = short_label(config), []
+    def send(state):
+        states.append(1)
+        report(state | dict(label=label))
+    run = get_run(config, root, progress=send, **options)
+    if states: report(dict(label=label, ended=True))
+    return run
+
+def _train_in_parallel(configs, root, workers, options, report):
     "Train in parallel processes; raise the first error."
     root = Path(root or runs_root()).resolve()
-    options = {k: v for k, v in options.items() if k != 'progress'}  # the bar is in this process
     size = max(1, len(configs)//(8*workers))  # runs per process: at most an eighth of a worker's share
     jobs = [(configs[i:i+size], root, options) for i in range(0, len(configs), size)]
-    for end in in_processes(_train_in_sequence, jobs, workers, on_message=bar.update, preload=_preload(configs)):
+    for end in in_processes(_train_in_sequence, jobs, workers, on_message=report, preload=_preload(configs)):
         if end.error: raise end.error from (RemoteTraceback(end.trace) if end.trace else None)
 
 def _train_in_sequence(configs, root, options, send):
-    for config in configs: get_run(config, root, progress=send, **options)
+    for config in configs: _reported_run(config, root, send, options)
 
 def _preload(configs):
     "Return the modules that training imports late; worker processes import these modules when they start."

@@ -6,6 +6,7 @@
 __all__ = ['to_job', 'check_limits', 'sweep']
 
 # %% ../../nbs/85_sweep/03_running.ipynb #487bc9e1
+import time
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from ..core.content import looked_at_once
 from ..core.options import pick
 from ..processes.pool import JobDied, Outcome, check_timeout, worker_count
 from ..runs.folder import RunError, RunFolder, failure, runs_root
+from ..runs.watch import live_trainings
+from ..core.live import LiveLines, live_lines, progress_title
 from .spec import SweepSpec, Job, expand
 from .engines import engines
 
@@ -106,25 +109,38 @@ def sweep(
     options:dict={},           # options of a Ray task or of submitit's executor
     timeout:float|None=None,   # time limit of a run, in seconds
     retries:int=1,             # number of further tries of a run whose process died
-    progress:bool=True,        # show a progress bar
+    progress:bool=True,        # show the number of ended runs, and a line for each training that runs
     dry_run:bool=False,        # True: only check all jobs and report which jobs are 'to do'
 ):                             # pandas DataFrame, a row for each job: job, run, state, reason, seconds, tries
     "Make the missing runs in parallel; a failed run is reported and does not stop the others."
     import pandas as pd
-    from calibnb.train.history import progress_bar
     jobs, root = _jobs(jobs), Path(root or runs_root()).resolve()
     run_jobs = pick('engine', engine, engines)
     check_limits(workers, per_gpu, timeout, retries)
     with looked_at_once(): rows = [_Row(job, root) for job in jobs]
     todo = [row for row in rows if row.state == 'to do']
     folders = [row.folder for row in todo]
-    with progress_bar(len(todo), f'sweep of {len(jobs)} runs', 'run', progress) as bar, _failures_recorded(folders):
+    lines = _LinesOfSweep(root, rows, todo)
+    with LiveLines(lines, progress and bool(todo) and not dry_run), _failures_recorded(folders):
         while todo and not dry_run:
             outcomes = run_jobs([(row.job.config, root) for row in todo], workers, per_gpu, timeout, options)
-            todo = _follow(outcomes, todo, retries, bar)
+            todo = _follow(outcomes, todo, retries)
     return pd.DataFrame([row.cells() for row in rows], columns=_COLUMNS)
 
-def _follow(outcomes, rows, retries, bar)->list:
+class _LinesOfSweep:
+    "The lines of a sweep: the number of ended runs, and the trainings that run on any machine."
+    def __init__(self, root, rows, todo):
+        self.root, self.rows, self.todo, self.start = root, rows, todo, time.time()
+
+    def __call__(self, width):
+        running = live_trainings(self.root, [row.folder.path for row in self.todo], since=self.start)
+        ended = sum(row.tries > 0 for row in self.todo)
+        failed = sum(row.state == 'failed' for row in self.todo)
+        title = progress_title(f'sweep of {len(self.rows)} runs', len(self.todo), ended,
+                               [state for _, state in running], time.time() - self.start, failed)
+        return [title[:width], *live_lines(running, width)]
+
+def _follow(outcomes, rows, retries)->list:
     "Enter each outcome into the row of its job; return the rows to try again."
     again = []
     with closing(outcomes):
@@ -133,5 +149,4 @@ def _follow(outcomes, rows, retries, bar)->list:
             row.update(outcome)
             died = row.state == 'failed' and isinstance(outcome.error, JobDied)
             if died and row.tries <= retries: again.append(row)
-            else: bar.update(1)
     return again

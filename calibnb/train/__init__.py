@@ -13,7 +13,7 @@ from .. import _renamed
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'recipe': ['PRESETS', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe'],
     'batches': ['flip_labels'],
-    'history': ['History', 'progress_bar', 'ProgressLines', 'EventFiles', 'epoch_reporter'],
+    'history': ['History', 'EventFiles'],
     'recorders': [
         'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',
         'LearnedEpoch', 'ConfidenceHistogram', 'GradientNorms', 'GammaStats', 'GammaOfTest', 'MetaProgress',

@@ -7,10 +7,7 @@ from .recipe import KEEP as KEEP
 from .recipe import Recipe as Recipe
 from .batches import flip_labels as flip_labels
 from .history import History as History
-from .history import progress_bar as progress_bar
-from .history import ProgressLines as ProgressLines
 from .history import EventFiles as EventFiles
-from .history import epoch_reporter as epoch_reporter
 from .recorders import EpochView as EpochView
 from .recorders import NLLBreakdown as NLLBreakdown
 from .recorders import CalibrationErrors as CalibrationErrors

@@ -33,6 +33,9 @@ class EpochView:
 
     def predictions(self, split:str)->Predictions: return self._cached('predict', split)
     def features(self, split:str)->Tensor: return self._cached('features', split)
+    def has_predictions(self, split:str)->bool:
+        "Return True if the predictions have been computed already."
+        return ('predict', split) in self._cache
 
     def _cached(self, method, split):
         "Call a method of the trainer with a split, and cache the result."

@@ -747,8 +747,8 @@ ELSEWHERE = {
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
                        "compile_function clip_gradients largest_magnitude average_buffers GradientScale "
                        "lightning_callback",
-              "parts of train.Trainer": "Evaluator Stepper Progress"},
-    "recorders": {HELPERS: "recorders History progress_bar ProgressLines EventFiles epoch_reporter EpochView Recorder "
+              "parts of train.Trainer": "Evaluator Stepper Progress Reporter"},
+    "recorders": {HELPERS: "recorders History EventFiles EpochView Recorder "
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
