@@ -14,6 +14,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.text import html_text
 from .costs import Decisions, decision_section
+from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from .table import STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
 from ..metrics.bins import bin_ids
@@ -335,7 +336,7 @@ base-uri 'none'; form-action 'none'">
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted. A click on a heading sorts.</p>
 <div class="wide">{table}</div>
-{decisions}{remarks}{checks}<h2>Make this page again</h2>
+{slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>
 </main>
@@ -352,6 +353,7 @@ def write_page(
     code:str='',        # lines that make the page again
     links:dict={},      # text -> address, relative to the page
     decisions:Decisions|None=None, # costs and net benefits, for a section of their own
+    slices:Slices|None=None,       # calibration of slices, for a section of their own
 )->Path:
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
@@ -363,7 +365,7 @@ def write_page(
         policy=f"'sha256-{hashed}'", title=html_text(title), sizes=f'{n:,} samples, {form}', style=_STYLE,
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
-        decisions=decision_section(decisions) if decisions else '',
+        decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code), data=data, script=_SCRIPT,
         links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))
