@@ -31,7 +31,8 @@ from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
 from calibnb.cli.flags import (
-    _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _kind
+    _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _column_names, _kind,
+    _kind_of
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -43,7 +44,7 @@ def _paths_of_audit(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet or .feather with a column `target`; .npy with --target; a folder or a pattern of .parquet '
+              '.parquet, .feather or .jsonl with a column `target`; .npy with --target; a folder or a pattern of .parquet '
               'files. A single column is P(y = 1) or its log-odds')
 
 _EXAMPLE = 'calibnb-example.npz'
@@ -56,6 +57,7 @@ def _add_audit(commands):
     audit.add_argument('--example', action='store_true', help='audit simulated predictions, which are written to '
                        f'{_EXAMPLE} in the current folder')
     _add_kind(audit, required=False)
+    _add_columns(audit)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
                        help='validation predictions to fit calibrators on (default: cross-fitting)')
@@ -128,15 +130,6 @@ def _write_example(args):
     target = (logits + draw.gumbel(size=logits.shape)).argmax(1)  # drawn from softmax(logits)
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
-def _settle_kind(args):
-    "Take the kind of scores from the names in the file."
-    several = are_several_files(args.file)
-    if not several: _check_exists(args.file)
-    from calibnb.evaluate.files import named_kind
-    kind = None if several else named_kind(args.file)
-    if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
-    setattr(args, kind, True)
-
 def _folder_name(file)->str:
     "Return the name of a file without its suffix, or of a folder, without the marks of a pattern."
     return re.sub(r'[*?\[\]]', '_', Path(os.path.abspath(file)).stem) or 'predictions'
@@ -144,7 +137,7 @@ def _folder_name(file)->str:
 def _check_audit(args):
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
-    if not (args.logits or args.probs): _settle_kind(args)
+    setattr(args, _kind_of(args), True)
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
@@ -179,7 +172,8 @@ def _is_in_pieces(args):
     from calibnb.evaluate.pieces import exceeds_memory
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
-    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by}
+    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
+             '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
     for flag, given in flags.items():
         if not given: continue
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
@@ -218,7 +212,7 @@ def _audit_sets(args):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-        preds, val = read_sets(*files, args.eps, args.pos_label, _group_columns(args))
+        preds, val = read_sets(*files, args.eps, args.pos_label, _group_columns(args), _column_names(args))
     if args.cost_fp: check_costs(args.cost_fp, args.cost_fn, preds.num_classes)
     try: check_sets(preds, val, n_bins=[args.bins])
     except ValueError as e:
@@ -351,13 +345,12 @@ def _import_papermill():
 def _read_shifted(args, preds):
     "Read the predictions of --shifted, or return None; a ValueError names the flag."
     if not args.shifted: return None
-    from calibnb.evaluate.files import in_order, read_file, read_predictions
+    from calibnb.evaluate.files import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
-    by = _group_columns(args)
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*have probability 0')  # the notes of the table report these
+        warnings.simplefilter('ignore')  # as in the first file; the notes of the table report zeros
         shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
-                                   pos_label=args.pos_label, groups=[*read_file(args.shifted, by).groups] if by else ())
+                                   pos_label=args.pos_label, names=_column_names(args), optional=_group_columns(args))
     shifted = in_order(shifted, preds, args.shifted)
     try: check_shifted(preds, shifted)
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: args.file, str(e))) from None
@@ -423,13 +416,13 @@ def _code(args)->str:
     options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),
                ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
                ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
-               ('--least', args.least, 50), ('--engine', args.engine, 'local'),
+               ('--least', args.least, 50), ('--target-col', args.target_col, None), ('--engine', args.engine, 'local'),
                ('--rows-in-memory', args.rows_in_memory, None)]
     flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
-    named = [('--by', args.by), ('--calibrator', args.calibrator), ('--metric', args.metric),
-             ('--plugin', args.plugin), ('--ignore', args.ignore)]
+    named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
+             ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
-    flags += ['--find-slices']*args.find_slices
+    flags += ['--find-slices']*args.find_slices + (['--prob-cols', *args.prob_cols] if args.prob_cols else [])
     kind = _kind(args)
     lines = [shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags])]
     if are_several_files(args.file) or len(flags) > 2*sum(bool(path) for _, path in given): return lines[0]
