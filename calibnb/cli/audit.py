@@ -44,7 +44,8 @@ def _paths_of_audit(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet, .feather or .jsonl with a column `target`; .npy with --target; a folder or a pattern of .parquet '
+              '.parquet, .feather or .jsonl with a column `target`; '
+              '.npy with --target; a folder or a pattern of .parquet '
               'files. A single column is P(y = 1) or its log-odds')
 
 _EXAMPLE = 'calibnb-example.npz'
@@ -58,6 +59,7 @@ def _add_audit(commands):
                        f'{_EXAMPLE} in the current folder')
     _add_kind(audit, required=False)
     _add_columns(audit)
+    _add_stated(audit)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
                        help='validation predictions to fit calibrators on (default: cross-fitting)')
@@ -95,6 +97,25 @@ def _add_audit(commands):
     flags |= dict(cost_fp='--cost-fp', cost_fn='--cost-fn', by='--by', least='--least')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
+
+def _add_stated(audit):
+    audit.add_argument('--confidence', metavar='COLUMN', help='column of a confidence from 0 to 1, e.g. of a language '
+                       'model or a detector; with --correct')
+    audit.add_argument('--correct', metavar='COLUMN', help='column that is 1 or True where the answer was correct, '
+                       'else 0 or False; --pos-label names another word for correct')
+
+def _settle_stated(args):
+    "Take --confidence and --correct as the probability of y = 1, and y = 1 for a correct answer."
+    given = {'--confidence': args.confidence, '--correct': args.correct}
+    if not any(given.values()): return
+    for (flag, value), other in zip(given.items(), reversed(given)):
+        if not value: raise ValueError(f'{flag}: not given, but {other} is; want both columns')
+    others = {'--logits': args.logits, '--prob-cols': args.prob_cols, '--target-col': args.target_col,
+              '--target': args.target_file, '--example': args.example}
+    for flag, value in others.items():
+        if value: raise ValueError(f'--confidence: given with {flag}; want one of the two')
+    args.probs, args.prob_cols, args.target_col = True, [args.confidence], args.correct
+    if not (args.calibrator or args.full): args.calibrator = ['temperature', 'platt', 'isotonic', 'histogram']
 
 def _add_slices(audit):
     audit.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also measure slices: a column of '
@@ -135,6 +156,7 @@ def _folder_name(file)->str:
     return re.sub(r'[*?\[\]]', '_', Path(os.path.abspath(file)).stem) or 'predictions'
 
 def _check_audit(args):
+    _settle_stated(args)
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
     setattr(args, _kind_of(args), True)
@@ -218,8 +240,9 @@ def _audit_sets(args):
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
         raise ValueError(message) from None
+    stated = [f'P(y = 1) is the confidence in the column {args.confidence}.'] if args.confidence else []
     # zeros are a check of their own
-    return preds, val, [text for w in caught if 'have probability 0' not in (text := str(w.message))]
+    return preds, val, stated + [text for w in caught if 'have probability 0' not in (text := str(w.message))]
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):

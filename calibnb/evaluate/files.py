@@ -10,6 +10,8 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
+import gzip
+import json
 import re
 import warnings
 import zipfile
@@ -140,10 +142,17 @@ def _read_csv(path, names=ColumnNames()):
     digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
     return _table(pd.read_csv(path, **digits), place, names)
 
+def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
+
+def _json_object(line):
+    value = json.loads(line)
+    if not isinstance(value, dict): raise ValueError(f'holds the line {brief(line.strip(), 40)}, want an object')
+    return value
+
 def _read_json_lines(path, names=ColumnNames()):
     "Read objects of numbers, words and lists; lists of equal length become the rows of an array."
     import pandas as pd
-    frame = pd.read_json(path, lines=True, convert_dates=False, precise_float=True)
+    with _open_lines(path) as file: frame = pd.DataFrame([_json_object(line) for line in file if line.strip()])
     lists = {name: list(column) for name, column in frame.items() if all(isinstance(v, list) for v in column)}
     if not lists: return _table(frame, 'line {}'.format, names)
     for name, rows in lists.items():
@@ -397,8 +406,7 @@ def _names_in(path):
         from pyarrow.feather import read_table
         return read_table(path).column_names
     if suffix.startswith('.jsonl'):
-        import pandas as pd
-        return [*pd.read_json(path, lines=True, nrows=1)]
+        with _open_lines(path) as file: return [*_json_object(next(line for line in file if line.strip()))]
     return [*_read_pt(path).arrays] if suffix in ('.pt', '.pth') else []
 
 def _find(contents, wanted):

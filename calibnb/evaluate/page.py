@@ -7,6 +7,7 @@ __all__ = ['BINNINGS', 'page_data', 'write_page']
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #70fd226c
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -99,8 +100,8 @@ def _checks(found):
     "Return the outcomes of the checks as a list, which is open if there is an issue."
     if not found.checks: return ''
     ordered = sorted(found.checks, key=lambda c: STATUSES.index(c.status))
-    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {html_text(f"{c.status}. {c.text} {c.advice}")}</li>'
-             for c in ordered]
+    def text(c): return re.sub('`(.*?)`', r'<code>\1</code>', html_text(f'{c.status}. {c.text} {c.advice}'))
+    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {text(c)}</li>' for c in ordered]
     opened = ' open'*(ordered[0].status == 'issue')
     return (f'<details id="checks"{opened}><summary>{html_text(check_lines(found)[0])}</summary>'
             f'<ul>{"".join(lines)}</ul></details>')

@@ -205,7 +205,7 @@ def test_another_label_is_another_audit():
 
 
 def probs_table():
-    return pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS]).assign(y_true=TARGET)
+    return pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS]).assign(y_true=TARGET.numpy())
 
 
 @pytest.mark.parametrize("name, flags, note", [
