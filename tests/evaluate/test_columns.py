@@ -205,7 +205,8 @@ def test_another_label_is_another_audit():
 
 
 def probs_table():
-    return pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS]).assign(y_true=TARGET.numpy())
+    table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS])
+    return table.assign(y_true=TARGET.numpy())
 
 
 @pytest.mark.parametrize("name, flags, note", [
@@ -222,7 +223,9 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     table = probs_table()
     table.to_csv("index.csv")
     more = table.assign(id=range(600), age=34)
-    more.to_csv("more.csv.gz", index=False), more.to_parquet("more.parquet"), more.to_feather("more.feather")
+    more.to_csv("more.csv.gz", index=False)
+    more.to_parquet("more.parquet")
+    more.to_feather("more.feather")
     renamed = table.set_axis(["a", "b", "c", "why"], axis=1).assign(city="Rome", d=7.)
     renamed.to_json("named.jsonl", orient="records", lines=True, double_precision=15)
     rows = [dict(probs=p, label=y) for p, y in zip(table.iloc[:, :3].values.tolist(), TARGET.tolist())]

@@ -728,6 +728,7 @@ ELSEWHERE = {
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section",
+                 "text of numbers of evaluate.Slices": "slice_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
