@@ -709,7 +709,7 @@ ELSEWHERE = {
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
-    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison"},
+    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
@@ -728,7 +728,6 @@ ELSEWHERE = {
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
                  "text of numbers of evaluate.Decisions": "decision_svg decision_section",
-                 "text of numbers of evaluate.Slices": "slice_section",
                  "a part of evaluate.ScoreSums": "ConfidenceSums",
                  "reads files; its fits and its sums are here": "evaluate_pieces"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
