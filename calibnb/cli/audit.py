@@ -31,7 +31,8 @@ from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
 from calibnb.cli.flags import (
-    _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _kind
+    _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _column_names, _kind,
+    _kind_of
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -43,7 +44,8 @@ def _paths_of_audit(args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #debb968b
 _FILE_HELP = ('predictions and labels: .npz, .safetensors or .pt with `logits` or `probs` and `target`; .csv, '
-              '.parquet or .feather with a column `target`; .npy with --target; a folder or a pattern of .parquet '
+              '.parquet, .feather or .jsonl with a column `target`; '
+              '.npy with --target; a folder or a pattern of .parquet '
               'files. A single column is P(y = 1) or its log-odds')
 
 _EXAMPLE = 'calibnb-example.npz'
@@ -56,6 +58,8 @@ def _add_audit(commands):
     audit.add_argument('--example', action='store_true', help='audit simulated predictions, which are written to '
                        f'{_EXAMPLE} in the current folder')
     _add_kind(audit, required=False)
+    _add_columns(audit)
+    _add_stated(audit)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
                        help='validation predictions to fit calibrators on (default: cross-fitting)')
@@ -83,15 +87,43 @@ def _add_audit(commands):
     _add_rows(audit)
     audit.add_argument('--engine', default='local', choices=['local', 'ray'],
                        help='with ray, read in pieces that are spread over a Ray cluster (default: local)')
+    _add_slices(audit)
     _add_costs(audit)
     _add_comparisons(audit)
     _add_gate(audit)
     flags = dict(n_bins='--bins', seed='--seed', tie='--tie', metric='--metric', calibrator='--calibrator',
                  title='--title')
     flags |= dict(target_file='--target', val_file='--val', val_target_file='--val-target', pos_label='--pos-label')
-    flags |= dict(cost_fp='--cost-fp', cost_fn='--cost-fn')
+    flags |= dict(cost_fp='--cost-fp', cost_fn='--cost-fn', by='--by', least='--least')
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
+
+def _add_stated(audit):
+    audit.add_argument('--confidence', metavar='COLUMN', help='column of a confidence from 0 to 1, e.g. of a language '
+                       'model or a detector; with --correct')
+    audit.add_argument('--correct', metavar='COLUMN', help='column that is 1 or True where the answer was correct, '
+                       'else 0 or False; --pos-label names another word for correct')
+
+def _settle_stated(args):
+    "Take --confidence and --correct as the probability of y = 1, and y = 1 for a correct answer."
+    given = {'--confidence': args.confidence, '--correct': args.correct}
+    if not any(given.values()): return
+    for (flag, value), other in zip(given.items(), reversed(given)):
+        if not value: raise ValueError(f'{flag}: not given, but {other} is; want both columns')
+    others = {'--logits': args.logits, '--prob-cols': args.prob_cols, '--target-col': args.target_col,
+              '--target': args.target_file, '--example': args.example}
+    for flag, value in others.items():
+        if value: raise ValueError(f'--confidence: given with {flag}; want one of the two')
+    args.probs, args.prob_cols, args.target_col = True, [args.confidence], args.correct
+    if not (args.calibrator or args.full): args.calibrator = ['temperature', 'platt', 'isotonic', 'histogram']
+
+def _add_slices(audit):
+    audit.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also measure slices: a column of '
+                       'the file, predicted_class or confidence_band; may be repeated')
+    audit.add_argument('--find-slices', action='store_true', help='also search the intersections of each two columns '
+                       'of --by')
+    audit.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
+                       '(default: 50)')
 
 def _add_costs(audit):
     audit.add_argument('--cost-fp', type=float, metavar='COST', help='cost of a false positive of a binary model: '
@@ -119,28 +151,22 @@ def _write_example(args):
     target = (logits + draw.gumbel(size=logits.shape)).argmax(1)  # drawn from softmax(logits)
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
-def _settle_kind(args):
-    "Take the kind of scores from the names in the file."
-    several = are_several_files(args.file)
-    if not several: _check_exists(args.file)
-    from calibnb.evaluate.files import named_kind
-    kind = None if several else named_kind(args.file)
-    if kind is None: raise ValueError(f'file: {args.file} does not say what it holds; give --logits or --probs')
-    setattr(args, kind, True)
-
 def _folder_name(file)->str:
     "Return the name of a file without its suffix, or of a folder, without the marks of a pattern."
     return re.sub(r'[*?\[\]]', '_', Path(os.path.abspath(file)).stem) or 'predictions'
 
 def _check_audit(args):
+    _settle_stated(args)
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
-    if not (args.logits or args.probs): _settle_kind(args)
+    setattr(args, _kind_of(args), True)
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     _check_costs(args)
+    if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
+        raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
@@ -168,7 +194,8 @@ def _is_in_pieces(args):
     from calibnb.evaluate.pieces import exceeds_memory
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
-    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp}
+    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
+             '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
     for flag, given in flags.items():
         if not given: continue
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
@@ -185,6 +212,16 @@ def _piece_sets(args):
     if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
     return pieces, val, []
 
+def _group_columns(args):
+    "Return the names of --by that are columns of the file."
+    from calibnb.evaluate.groups import MADE
+    return [name for name in dict.fromkeys(args.by) if name not in MADE]
+
+def _slices(preds, args):
+    "Return the calibration of the slices of --by; None without --by."
+    from calibnb.evaluate.groups import slices
+    return slices(preds, args.by, find=args.find_slices, least=args.least, n_bins=args.bins) if args.by else None
+
 def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
     if _is_in_pieces(args): return _piece_sets(args)
@@ -197,14 +234,15 @@ def _audit_sets(args):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-        preds, val = read_sets(*files, args.eps, args.pos_label)
+        preds, val = read_sets(*files, args.eps, args.pos_label, _group_columns(args), _column_names(args))
     if args.cost_fp: check_costs(args.cost_fp, args.cost_fn, preds.num_classes)
     try: check_sets(preds, val, n_bins=[args.bins])
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
         raise ValueError(message) from None
+    stated = [f'P(y = 1) is the confidence in the column {args.confidence}.'] if args.confidence else []
     # zeros are a check of their own
-    return preds, val, [text for w in caught if 'have probability 0' not in (text := str(w.message))]
+    return preds, val, stated + [text for w in caught if 'have probability 0' not in (text := str(w.message))]
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
@@ -231,7 +269,7 @@ def _evaluate(preds, val, args):
     if isinstance(preds, Pieces): return evaluate_pieces(preds, val, args.calibrator or calibrators, **options)
     return evaluate(preds, val, args.calibrator or calibrators, **options, n_boot=n_boot, metrics=args.metric)
 
-def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
+def _answer(found, preds, args, width=None, slices=None)->list[tuple[str, str]]:
     "Return the answer of an audit as paragraphs (text, style); `width` None: lines of any length."
     from calibnb.evaluate.answer import ShortTable, check_lines, numbers, remarks, verdict
     def wrapped(text, indent=''): return textwrap.fill(text, width, subsequent_indent=indent) if width else text
@@ -246,8 +284,15 @@ def _answer(found, preds, args, width=None)->list[tuple[str, str]]:
     head, decisions = f'{_title(args)}: {len(preds):,} samples, {preds.form}', _decisions(found, args)
     parts = [(head, 'dim'), (wrapped(verdict(found)), 'bold'), (facts, ''),
              (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'),
-             (decisions.text() if decisions else '', ''), (checks, ''), (notes, '')]
+             *_slice_parts(slices, args, width, wrapped), (decisions.text() if decisions else '', ''), (checks, ''),
+             (notes, '')]
     return [(printable(text), style) for text, style in parts if text]
+
+def _slice_parts(slices, args, width, wrapped):
+    "Return the slices as paragraphs: the answer, the slices that differ (with --wide all slices), and notes."
+    if not slices: return []
+    said, *table = [slices.sentence(), slices.text()] if args.wide else slices.short(width or 80).split('\n\n')
+    return [(wrapped(said), ''), *((text, 'table') for text in table), (wrapped(' '.join(slices.notes)), '')]
 
 def _decisions(found, args):
     "Return costs and net benefits; None if no costs are given."
@@ -262,22 +307,23 @@ def _command_to_apply(found, args)->str:
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}',
                        '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
 
-def _print_answer(found, preds, args):
+def _print_answer(found, preds, args, slices=None):
     "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."
     from rich.console import Console
     from rich.text import Text
     console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
-    for text, style in _answer(found, preds, args, console.width if console.is_terminal else None):
+    for text, style in _answer(found, preds, args, console.width if console.is_terminal else None, slices):
         shown = Text(text, '' if style == 'table' else style)
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
 
-def _print_json(found, preds, args, report, on_shifted=None, conditions=()):
+def _print_json(found, preds, args, report, on_shifted=None, conditions=(), slices=None):
     "Print one JSON object, with null for an infinite value."
     from calibnb.evaluate.answer import verdict
     sizes = dict(schema=SCHEMA, samples=len(preds), classes=preds.num_classes, report=report and str(report))
     more, decisions = dict(shifted=on_shifted.record()) if on_shifted else {}, _decisions(found, args)
     if decisions: more['decisions'] = decisions.record()
+    if slices: more['slices'] = slices.record()
     if conditions: more['conditions'] = [vars(c) for c in conditions]
     print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1))
 
@@ -286,21 +332,21 @@ def _audit(args):
     _check_audit(args)
     read = {} if args.no_report else named_files(_audit_settings(args))
     preds, val, remarks = _audit_sets(args)
-    shifted = _read_shifted(args, preds)
+    shifted, slices = _read_shifted(args, preds), _slices(preds, args)
     if not args.no_report: _prepare_report()
     found = _without_ignored(_evaluate(preds, val, args), args)
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, args)
     conditions = _conditions(found, args)
     if not args.json:
-        _print_answer(found, preds, args)
+        _print_answer(found, preds, args, slices)
         if on_shifted: print(on_shifted, flush=True)
         for line in _condition_lines(conditions): print(printable(line), flush=True)
     report = None
     try:
-        if not args.no_report: report = _report(found, args, read, on_shifted)
+        if not args.no_report: report = _report(found, args, read, on_shifted, slices)
     finally:
-        if args.json: _print_json(found, preds, args, report, on_shifted, conditions)
+        if args.json: _print_json(found, preds, args, report, on_shifted, conditions, slices)
     return _exit_code(conditions) if report or args.no_report else 1
 
 def _prepare_report():
@@ -325,9 +371,9 @@ def _read_shifted(args, preds):
     from calibnb.evaluate.files import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*have probability 0')  # the notes of the table report these
+        warnings.simplefilter('ignore')  # as in the first file; the notes of the table report zeros
         shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
-                                   pos_label=args.pos_label)
+                                   pos_label=args.pos_label, names=_column_names(args), optional=_group_columns(args))
     shifted = in_order(shifted, preds, args.shifted)
     try: check_shifted(preds, shifted)
     except ValueError as e: raise ValueError('--' + re.sub(r'\bpreds\b', lambda _: args.file, str(e))) from None
@@ -338,15 +384,15 @@ def _on_shifted(found, preds, shifted, args):
     return evaluate_shifted(found, preds, shifted, name=Path(args.shifted).name, n_bins=args.bins, seed=args.seed)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
-def _report(found, args, read, on_shifted=None)->Path|None:
+def _report(found, args, read, on_shifted=None, slices=None)->Path|None:
     "Execute the experiment `audit`, write its report and print the paths; return None if the notebook fails."
     from calibnb.notebooks.execute import NotebookError, run_notebook
     from calibnb.processes.threads import environment_variables
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    if not find_spec('papermill'): return _report_without_notebook(found, args, on_shifted)
-    then = partial(_publish, found=found, args=args, on_shifted=on_shifted)
+    if not find_spec('papermill'): return _report_without_notebook(found, args, on_shifted, slices)
+    then = partial(_publish, found=found, args=args, on_shifted=on_shifted, slices=slices)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,
           environment_variables(dict(CALIBNB_EVALUATION=os.path.realpath(saved)))):
@@ -358,29 +404,29 @@ def _report(found, args, read, on_shifted=None)->Path|None:
             return None
     return Path(args.to)/'report.html'
 
-def _publish(folder, found, args, on_shifted):
+def _publish(folder, found, args, on_shifted, slices):
     "Write the report of a finished run, copy all output to --to, and print the paths."
     from calibnb.notebooks.pages import write_report
     links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
     write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
-    _write_page(found, folder/'files'/'report.html', args, links)
+    _write_page(found, folder/'files'/'report.html', args, slices, links)
     with audit_folder('--to', args.to) as new: _copy_audit(folder, new, on_shifted)
     if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
 
-def _write_page(found, path, args, links={}):
+def _write_page(found, path, args, slices, links={}):
     from calibnb.evaluate.page import write_page
     command = _command_to_apply(found, args)
     write_page(found, path, title=_title(args), command=command, code=_code(args), links=links,
-               decisions=_decisions(found, args))
+               decisions=_decisions(found, args), slices=slices)
 
-def _report_without_notebook(found, args, on_shifted)->Path:
+def _report_without_notebook(found, args, on_shifted, slices)->Path:
     "Write report, calibrator and tables without the notebook, which papermill would execute."
     with audit_folder('--to', args.to) as new:
         (new/'tables').mkdir()
         found.frame().to_csv(new/'tables'/'measures.csv')
         if on_shifted: on_shifted.frame().to_csv(new/'tables'/'shifted.csv')
         if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
-        _write_page(found, new/'report.html', args)
+        _write_page(found, new/'report.html', args, slices)
     print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
     report = Path(args.to)/'report.html'
     if not args.json: print(f'  report     {report}')
@@ -393,11 +439,13 @@ def _code(args)->str:
     options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),
                ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
                ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
-               ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
+               ('--least', args.least, 50), ('--target-col', args.target_col, None), ('--engine', args.engine, 'local'),
+               ('--rows-in-memory', args.rows_in_memory, None)]
     flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
-    named = [('--calibrator', args.calibrator), ('--metric', args.metric), ('--plugin', args.plugin),
-             ('--ignore', args.ignore)]
+    named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
+             ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
+    flags += ['--find-slices']*args.find_slices + (['--prob-cols', *args.prob_cols] if args.prob_cols else [])
     kind = _kind(args)
     lines = [shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags])]
     if are_several_files(args.file) or len(flags) > 2*sum(bool(path) for _, path in given): return lines[0]

@@ -8,9 +8,8 @@ __all__ = []
 # %% ../../nbs/90_cli/03d_compare.ipynb #34f95282
 import json
 import sys
-import warnings
 
-from .flags import _add_kind, _check_exists, _kind
+from .flags import _add_columns, _add_kind, _check_exists, _column_names, _kind_of, _noting
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #810bb924
 def _paths_of_compare(args):
@@ -22,6 +21,7 @@ def _add_compare(commands):
     for name in 'old', 'new':
         compare.add_argument(name, help=f'predictions and labels of the {name} model; files are as in `audit`')
     _add_kind(compare, required=False)
+    _add_columns(compare)
     compare.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels, for both')
     compare.add_argument('--id', metavar='COLUMN', help='match the rows of both files by the ids in this column')
     compare.add_argument('--pos-label', metavar='LABEL', help='positive label of a single column, if labels are '
@@ -56,25 +56,17 @@ def _margins(texts):
         found[name] = value/100 if name in _POINTS else value
     return found
 
-def _kind_of(args, name):
-    "Return the kind of scores in a file, from the flag or the names in the file."
-    if args.logits or args.probs: return _kind(args)
-    from calibnb.evaluate.files import named_kind
-    path = getattr(args, name)
-    if kind := named_kind(path): return kind
-    raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs')
-
 def _read_model(args, name):
     "Read the predictions of one model; columns of --by are left out of the classes of the new file, if it has them."
-    from calibnb.evaluate.files import read_file, read_predictions
+    from calibnb.evaluate.files import read_predictions
     from calibnb.evaluate.groups import MADE
     path, kind = getattr(args, name), _kind_of(args, name)
     by = [column for column in dict.fromkeys(args.by) if column not in MADE and column != args.id]
-    if name == 'new' and by: by = [*read_file(path, by).groups]
-    with warnings.catch_warnings():
-        warnings.filterwarnings('ignore', '.*have probability 0')  # the table reports an infinite NLL
-        return read_predictions(path, kind, args.target_file, pos_label=args.pos_label,
-                                groups=[*filter(None, [args.id]), *by])
+    ids = [*filter(None, [args.id])]
+    groups, optional = (ids, by) if name == 'new' else (ids + by, ())
+    with _noting():
+        return read_predictions(path, kind, args.target_file, pos_label=args.pos_label, groups=groups,
+                                names=_column_names(args), optional=optional)
 
 def _matched(old, new, args):
     "Return the new predictions in the order of the ids of the old ones; raise ValueError unless all ids match."

@@ -8,10 +8,13 @@ __all__ = ['typed']
 # %% ../../nbs/90_cli/01_flags.ipynb #7be9a26a
 import argparse
 import os
+import sys
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.options import pick
-from ..core.reading import file_format
+from ..core.reading import are_several_files, file_format
 from ..core.names import NAMES
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
@@ -86,6 +89,40 @@ def _add_kind(command, required=True):
     kind.add_argument('--probs', action='store_true', help='the file holds probabilities')
 
 def _kind(args): return 'probs' if args.probs else 'logits'
+
+def _kind_of(args, name='file')->str:
+    "Return the kind of scores in the file of an argument, from a flag or from the names in the file."
+    if args.logits or args.probs: return _kind(args)
+    if getattr(args, 'prob_cols', None): return 'probs'
+    path = getattr(args, name)
+    if not are_several_files(path): _check_exists(path, name)
+    from calibnb.evaluate.files import named_kind
+    from calibnb.evaluate.pieces import parquet_paths
+    if are_several_files(path): path = parquet_paths(path)[0]
+    if kind := named_kind(path): return kind
+    raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs')
+
+def _add_columns(command):
+    command.add_argument('--target-col', metavar='NAME', help='column or array of the labels (default: target, label, '
+                         'y or y_true)')
+    command.add_argument('--prob-cols', nargs='+', metavar='NAME', help='columns of the probabilities, in the order '
+                         'of the classes (with --logits: of the logits)')
+    command.add_argument('--ignore-col', action='append', default=[], metavar='NAME', help='column to leave out; '
+                         'may be repeated')
+
+def _column_names(args):
+    "Return the columns that the flags name."
+    from calibnb.evaluate.files import ColumnNames
+    return ColumnNames(args.target_col or '', tuple(args.prob_cols or ()), tuple(args.ignore_col))
+
+@contextmanager
+def _noting():
+    "Print warnings of the readers as notes, except labels with probability 0, which every answer states."
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        yield
+    for text in dict.fromkeys(str(w.message) for w in caught):
+        if 'have probability 0' not in text: print(f'note: {text}', file=sys.stderr)
 
 def _add_rows(command):
     command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '

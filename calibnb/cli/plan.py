@@ -8,14 +8,15 @@ __all__ = []
 # %% ../../nbs/90_cli/03e_plan.ipynb #0856e011
 import json
 
-from .flags import _add_kind, _check_exists
+from .flags import _add_columns, _add_kind, _check_exists, _column_names, _kind_of, _noting
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #6af762d9
 def _add_plan(commands):
     about = 'say how many labels an audit needs for an interval of the ECE, from predictions without labels'
     plan = commands.add_parser('plan', help=about)
     plan.add_argument('file', help='predictions with or without labels, as for `calibnb audit`')
-    _add_kind(plan)
+    _add_kind(plan, required=False)
+    _add_columns(plan)
     goal = plan.add_mutually_exclusive_group(required=True)
     goal.add_argument('--width', type=float, metavar='POINTS',
                       help='wanted width of the 95 %% interval of the ECE, in percentage points')
@@ -37,7 +38,7 @@ def _plan(args):
     from calibnb.evaluate.plan import labels_needed
     from calibnb.notebooks.parameters import check_seed
     check_seed(args.seed)
-    read = read_columns(args.file, 'logits' if args.logits else 'probs')
+    with _noting(): read = read_columns(args.file, _kind_of(args), columns=_column_names(args))
     probs = class_logits(read.logits).double().softmax(1)
     if read.logits.shape[1] == 1: probs = probs[:, 1:]
     found = labels_needed(probs, read.target, width=args.width, below=args.below, power=args.power,

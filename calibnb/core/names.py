@@ -57,8 +57,8 @@ NAMES = {  # kind -> names; `make sync` writes this cell
         'processes', 'ray', 'slurm'
     ],
     'file format': [
-        '.npz', '.npy', '.csv', '.csv.gz', '.csv.bz2', '.csv.xz', '.parquet', '.feather', '.pt', '.pth',
-        '.safetensors'
+        '.npz', '.npy', '.csv', '.csv.gz', '.csv.bz2', '.csv.xz', '.jsonl', '.jsonl.gz', '.parquet', '.feather',
+        '.pt', '.pth', '.safetensors'
     ],
 }
 

@@ -9,6 +9,8 @@ __all__ = ['verdict', 'numbers', 'remarks', 'check_lines', 'ShortTable']
 from dataclasses import dataclass
 
 from ..core.text import fitting, text_table
+from .checks import _positive_bins
+from .measures import ece_text
 from calibnb.evaluate.table import (
     _IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, _bias_direction, _changes, _dominated_by_few_samples,
     _label_order_warning, _name,
@@ -51,7 +53,8 @@ def _percent(value): return f'{100*value:.2f} %'
 def numbers(found:Evaluation)->dict[str, str]:
     """Return numbers with their names: the ECE with its interval, the ECE of chance alone, the NLL before and after.
 
-    For binary predictions the ECE is that of P(y = 1), and a fourth number is the top-label ECE."""
+    For binary predictions the ECE is that of P(y = 1), and a fourth number is the top-label ECE. For two columns the
+    fourth number is the ECE of P(y = 1)."""
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
     nll = _nll_words(found.rows[UNCALIBRATED]['nll'])
@@ -59,6 +62,10 @@ def numbers(found:Evaluation)->dict[str, str]:
     of = ' of P(y = 1)' if label else ''
     named = {f'ECE{of}': f'{_percent(ece.value)}   95 % interval {_range(ece)}'}
     if label: named['top-label ECE'] = f'{_percent(label.value)}   95 % interval {_range(label)}'
+    given = found.scored[UNCALIBRATED]
+    if not label and given.num_classes == 2:
+        value, interval = ece_text(_positive_bins(found)).removesuffix(')').split(' (')
+        named['of P(y = 1)'] = f'{value}   95 % interval {interval}'
     named['by chance'] = f'{_percent(ece.floor)}   mean ECE{of} of a calibrated model on {ece.n:,} samples'
     return named | {'NLL': nll}
 
@@ -81,7 +88,7 @@ def check_lines(found:Evaluation)->list[str]:
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)
     return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, told)]
 
-_CHANGES_NUMBERS = ('CNB010',)  # codes of tips that are told in full: calibrators replace the zeros
+_CHANGES_NUMBERS = 'CNB010', 'CNB031'  # codes of tips that are told in full: replaced zeros, another ECE
 
 def _counted(n, status):
     plural = 's' if n > 1 and status in ('issue', 'tip') else ''

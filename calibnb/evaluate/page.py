@@ -7,6 +7,7 @@ __all__ = ['BINNINGS', 'page_data', 'html_page', 'write_page']
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #70fd226c
 import json
+import re
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.text import html_text
 from .costs import Decisions, decision_section
+from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from .table import STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
 from ..metrics.bins import bin_ids
@@ -98,8 +100,8 @@ def _checks(found):
     "Return the outcomes of the checks as a list, which is open if there is an issue."
     if not found.checks: return ''
     ordered = sorted(found.checks, key=lambda c: STATUSES.index(c.status))
-    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {html_text(f"{c.status}. {c.text} {c.advice}")}</li>'
-             for c in ordered]
+    def text(c): return re.sub('`(.*?)`', r'<code>\1</code>', html_text(f'{c.status}. {c.text} {c.advice}'))
+    lines = [f'<li><b>{html_text(f"{c.code} {c.title}")}</b>: {text(c)}</li>' for c in ordered]
     opened = ' open'*(ordered[0].status == 'issue')
     return (f'<details id="checks"{opened}><summary>{html_text(check_lines(found)[0])}</summary>'
             f'<ul>{"".join(lines)}</ul></details>')
@@ -361,7 +363,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted. A click on a heading sorts.</p>
 <div class="wide">{table}</div>
-{decisions}{remarks}{checks}<h2>Make this page again</h2>
+{slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>'''
 
@@ -373,6 +375,7 @@ def write_page(
     code:str='',        # lines that make the page again
     links:dict={},      # text -> address, relative to the page
     decisions:Decisions|None=None, # costs and net benefits, for a section of their own
+    slices:Slices|None=None,       # calibration of slices, for a section of their own
 )->Path:
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
@@ -383,7 +386,7 @@ def write_page(
         title=html_text(title), sizes=f'{n:,} samples, {form}',
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
-        decisions=decision_section(decisions) if decisions else '',
+        decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code),
         links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))

@@ -151,10 +151,10 @@ def test_names_of_a_classifier_of_scikit_learn_are_kept(tmp_path):
 
 
 def test_all_stray_columns_are_named_at_once(capsys):
-    write("a.csv", ID=range(600), where="Rome", split="test")
+    write("a.csv", ID=range(600), where="Rome", city="Rome", weight=1)
     err = refused(capsys, "audit", "a.csv", "--logits")
-    told = "3 columns are no classes: 'ID' is no class, 'split' is no class, 'where' holds text, 'Rome' in line 2"
-    assert told in err
+    assert "3 columns are no classes: 'weight' is no class" in err and "'where' holds text, 'Rome' in line 2" in err
+    assert "'ID'" not in err and "--ignore-col NAME" in err
     probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(age=34, year=2026, city="Rome", y=LABELS)
     probs.to_csv("p.csv", index=False)
     err = refused(capsys, "audit", "p.csv", "--probs")
@@ -202,3 +202,57 @@ def test_another_label_is_another_audit():
     for label in "no", "yes":
         assert cli.main(["audit", "p.csv", "--probs", "--pos-label", label]) == 0
     assert len(list(Path("runs", "audit").iterdir())) == 2
+
+
+def probs_table():
+    table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS])
+    return table.assign(y_true=TARGET.numpy())
+
+
+@pytest.mark.parametrize("name, flags, note", [
+    ("index.csv", "", "column 'Unnamed: 0' is no class and is left out"),
+    ("more.csv.gz", "", "columns 'id', 'age' are no classes and are left out"),
+    ("more.parquet", "--ignore-col age --ignore-col id", None),
+    ("more.feather", "--ignore-col age --ignore-col id", None),
+    ("named.jsonl", "--target-col why --prob-cols a b c --ignore-col city", None),
+    ("lists.jsonl", "", None),
+    ("arrays.npz", "", None),
+])
+def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
+    "The kind, the labels and the classes are told from names or flags; what is left out is noted."
+    table = probs_table()
+    table.to_csv("index.csv")
+    more = table.assign(id=range(600), age=34)
+    more.to_csv("more.csv.gz", index=False)
+    more.to_parquet("more.parquet")
+    more.to_feather("more.feather")
+    renamed = table.set_axis(["a", "b", "c", "why"], axis=1).assign(city="Rome", d=7.)
+    renamed.to_json("named.jsonl", orient="records", lines=True, double_precision=15)
+    rows = [dict(probs=p, label=y) for p, y in zip(table.iloc[:, :3].values.tolist(), TARGET.tolist())]
+    open("lists.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in rows))
+    np.savez("arrays.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=TARGET)
+    assert cli.main(["audit", name, *flags.split(), "--no-report", "--json", "--calibrator", "temperature"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    want = Predictions.from_probs(LOGITS.softmax(1), TARGET).nll.mean().item()
+    assert found["classes"] == 3 and abs(found["rows"]["uncalibrated"]["nll"]["value"] - want) < 1e-6
+    assert [note] == [text for text in found["notes"] if "left out" in text] or note is None
+
+
+def test_one_rule_for_the_kind_in_three_commands(capsys):
+    probs_table().to_csv("p.csv")
+    binary("p2.csv", "p", [0, 1])
+    for line in "audit p.csv --no-report --calibrator platt", "compare p.csv p.csv", "plan p.csv --width 4":
+        assert cli.main(line.split()) == 0
+        out = capsys.readouterr()
+        assert "column 'Unnamed: 0' is no class and is left out" in out.out + out.err
+        assert " p2.csv does not say what it holds; give --logits or --probs" in refused(
+            capsys, *line.replace("p.csv", "p2.csv").split())
+    assert "column: 'agee' is not known" in refused(capsys, "audit", "p.csv", "--ignore-col", "agee")
+
+
+def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
+    two = LOGITS[:, :2].softmax(1).numpy()
+    pd.DataFrame(two, columns=["prob_0", "prob_1"]).assign(y=(TARGET == 1).numpy().astype(int)).to_csv("2.csv")
+    assert cli.main(["audit", "2.csv", "--no-report", "--calibrator", "temperature"]) == 0
+    said = capsys.readouterr().out
+    assert "  of P(y = 1) " in said and "CNB031 two columns of a binary model: The ECE of P(y = 1) is" in said

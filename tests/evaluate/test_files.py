@@ -205,8 +205,6 @@ def bad_tables(folder):
         yield folder/f"{name}.csv", "logits", "two columns are called"
     pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
     yield folder/"headerless.csv", "logits", "for a name; want a header"
-    pd.DataFrame(LOGITS.numpy(), columns=list("abcd")).assign(target=TARGET.numpy()).to_csv(folder/"index.csv")
-    yield folder/"index.csv", "logits", "no index (index=False)"
     permuted = write_table(folder/"permuted.csv", LOGITS, ["c3", "c2", "c1", "c0"], target=TARGET.numpy())
     yield permuted, "logits", "not in the order of their numbers"
     p = ODDS.sigmoid()

@@ -1,0 +1,87 @@
+"Slices of an audit at the command line: in the answer, in JSON that fits its schema, in the report, and refused."
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from jsonschema import Draft202012Validator
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import slices
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[2]/"docs"/"audit-1.schema.json").read_text())
+BAD = "<script>b"
+
+
+def drawn(n, seed=0):
+    "A calibrated model of four classes that is overconfident at one of five sites."
+    draw = torch.Generator().manual_seed(seed)
+    z = 3*torch.randn(n, 4, generator=draw)
+    site = np.random.default_rng(seed).choice(["a", BAD, "c", "d", "e"], n)
+    y = torch.multinomial(torch.where(torch.from_numpy(site == BAD)[:, None], z/3, z).softmax(1), 1, generator=draw)
+    return z, y[:, 0], dict(site=site, week=np.arange(n) % 52)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    z, y, groups = drawn(2000)
+    table = pd.DataFrame(z.numpy(), columns=[f"logit_{k}" for k in range(4)]).assign(y=y.numpy(), **groups)
+    table.to_csv("all.csv", index=False)
+    np.savez("big.npz", logits=z, y=y, **groups)
+
+
+def audit(capsys, line):
+    return cli.main(["audit", *line.split(), "--calibrator", "temperature"]), capsys.readouterr()
+
+
+def test_answer_and_report(capsys):
+    code, out = audit(capsys, "all.csv --by site --by week")
+    assert code == 0 and f"1 of 9 slices differs beyond chance from the whole: site = {BAD}, where" in out.out
+    assert f"→ site = {BAD}" in out.out and "  site = a" not in out.out
+    page = Path("calibnb-audit/all/report.html").read_text()
+    section = page[page.index("<h2>Slices</h2>"):page.index("<h2>Make this page again</h2>")]
+    assert section.count("<tr") == 11 and section.count('<tr class="chosen">') == 1
+    assert page.count("<script") == 2 and "--by site --by week" in page
+
+
+def test_json_fits_its_schema(capsys):
+    by = "--by site --by week --by predicted_class --by confidence_band --find-slices"
+    _, out = audit(capsys, f"all.csv {by} --json --no-report")
+    found = json.loads(out.out)
+    Draft202012Validator(SCHEMA).validate(found)
+    by_name = {row["slice"]: row for row in found["slices"]["slices"]}
+    assert BAD in found["slices"]["slices"][1]["slice"] and found["slices"]["slices"][1]["p_max"] < .05
+    assert f"site = {BAD}, predicted_class = 0" in by_name
+    assert [row["p_max"] for name, row in by_name.items() if "confidence" in name] == [None]*4
+
+
+@pytest.mark.parametrize("line, message", [
+    ("all.csv --by stie", "did you mean 'site'?"),
+    ("all.csv --by site --find-slices", "--find-slices: needs two columns of --by or more"),
+    ("all.csv --by site --by week --least 1900", "--by: no value of 'site' has 1900 samples"),
+    ("all.csv --by site --by week --least 0", "--least: got 0, expected a number of at least 2"),
+    ("big.npz --by site --rows-in-memory 100", "--by: needs all rows in memory"),
+])
+def test_refusals(line, message, capsys):
+    code, out = audit(capsys, f"{line} --logits --no-report")
+    assert code == 2 and message in out.err and out.err.count("\n") == 1
+
+
+def test_rotations_agree_with_permutations_and_are_fast(monkeypatch):
+    "Bands of 2,500 samples: p values of rotations and of permutations differ by the noise of 1,000 draws."
+    z, y, groups = drawn(50_000, seed=1)
+    z[groups["site"] == BAD] /= 3  # nobody differs
+    preds = Predictions(z, y, groups=groups)
+    start = time.process_time()
+    rotated = {s.name: s.p for s in slices(preds).slices}
+    fast = time.process_time() - start
+    monkeypatch.setattr("calibnb.evaluate.groups._ROTATED", 10**9)
+    start = time.process_time()
+    permuted = {s.name: s.p for s in slices(preds).slices}
+    assert fast < .6*(time.process_time() - start)
+    for name, p in rotated.items(): assert abs(p - permuted[name]) < 4*(2*max(p*(1 - p), .01)/1000)**.5, name

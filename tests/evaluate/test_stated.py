@@ -1,0 +1,50 @@
+"A confidence and whether the answer was correct: one answer from every format, and one clear error for bad input."
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibnb import cli
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    sure = draw.choice([.6, .7, .8, .9, .95], 800)
+    frame = pd.DataFrame(dict(question=[f"q {i}" for i in range(800)], sure=sure, right=draw.random(800) < sure - .2))
+    frame.to_csv("a.csv", index=False)
+    frame.to_parquet("a.parquet")
+    frame.to_json("a.jsonl", orient="records", lines=True)
+    frame.assign(right=np.where(frame.right, "yes", "no")).to_csv("words.csv", index=False)
+    frame.assign(sure=100*sure).to_csv("percent.csv", index=False)
+    Path("torn.jsonl").write_text('{"sure": 0.5, "right": 1}\n[1, 2]\n')
+
+
+def audit(capsys, line): return cli.main(["audit", *line.split(), "--no-report"]), capsys.readouterr()
+
+
+def test_every_format_gives_the_same_answer(capsys):
+    for file in "a.csv", "a.parquet", "a.jsonl", "words.csv --pos-label yes":
+        _, out = audit(capsys, f"{file} --confidence sure --correct right --json")
+        found = json.loads(out.out)
+        assert .15 < found["rows"]["uncalibrated"]["ece"]["interval"][0] < .2 and not out.err
+        assert [*found["rows"]] == ["uncalibrated", "temperature", "histogram", "isotonic", "platt"]
+        assert "overconfident" in found["verdict"] and found["recommended"] != "uncalibrated"
+        status, = (c for c in found["checks"] if c["code"] == "CNB011")
+        assert status["status"] == "tip" and "5 distinct values, 0.6, 0.7, 0.8, 0.9, 0.95" in status["text"]
+
+
+@pytest.mark.parametrize("line, message", [
+    ("a.csv --confidence sure", "--correct: not given, but --confidence is; want both columns"),
+    ("a.csv --confidence sure --correct right --logits", "--confidence: given with --logits"),
+    ("a.csv --confidence surre --correct right", "'surre' is not known; did you mean 'sure'?"),
+    ("words.csv --confidence sure --correct right", "column 'right' holds text"),
+    ("percent.csv --confidence sure --correct right", "percentages /100"),
+    ("torn.jsonl --confidence sure --correct right", "torn.jsonl cannot be read as jsonl (holds the line [1, 2]"),
+])
+def test_refusals(line, message, capsys):
+    code, out = audit(capsys, line)
+    assert code == 2 and message in out.err and out.err.count("\n") == 1
