@@ -6,7 +6,6 @@
 __all__ = ['copy_notebook', 'png_outputs', 'open_png', 'write_report', 'markdown_table']
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #ccf75626
-import re
 from base64 import b64decode, b64encode
 from io import BytesIO
 from pathlib import Path
