@@ -8,7 +8,7 @@ HEAD = """# Checks
 `calibnb audit` ends with the outcomes of these checks; `evaluate(...).checks` has them in Python, `--json` and the
 report, too. An outcome is an `issue` (it changes what the numbers mean, or what should be done), a `tip` (worth
 knowing, often harmless), `passed` or `not applicable`. `--ignore CODE` leaves a check out, and `--fail-on CODE` makes
-the command fail ([how to](how-to.md#stop-a-pipeline-if-a-model-is-not-calibrated)). The keys of `--json` are in
+the command fail ([how to](how-to/audit.md#stop-a-pipeline-if-a-model-is-not-calibrated)). The keys of `--json` are in
 [audit-1.schema.json](audit-1.schema.json), the code in
 [`40_evaluate/06a_checks`](../nbs/40_evaluate/06a_checks.ipynb).
 

@@ -66,7 +66,8 @@ LINKS = {  # in a notebook -> on the site
     r"\]\(\.\./experiments/\)": "](../../runs/gallery/index.html)",
     r"\]\(\.\./experiments/(\w+)\.ipynb\)": r"](../../runs/gallery/\1.html)",
     r"\]\((?!http)([\w./]+)\.ipynb\)": r"](\1.html)",
-    r"\]\(\.\./\.\./docs/([\w-]+)\.md\)": r"](../../docs/\1.html)",
+    r"\]\(\.\./\.\./docs/how-to/README\.md\)": "](../../docs/how-to/index.html)",
+    r"\]\(\.\./\.\./docs/([\w/-]+)\.md\)": r"](../../docs/\1.html)",
 }
 
 
@@ -99,9 +100,10 @@ def page_of(notebook, content=None):
     return name, api_page(name, notebook, below(notebook), content)
 
 
+HOW_TO = [f"docs/how-to/{page}.md" for page in ("README", "audit", "production", "train", "cluster", "own", "papers")]
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
 PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "runs/gallery/cifar10/README.md",
-         *PAPERS, "benchmarks/RESULTS.md", "docs/how-to.md", "docs/checks.md")  # pages that are Markdown files
+         *PAPERS, *HOW_TO, "benchmarks/RESULTS.md", "docs/checks.md")  # pages that are Markdown files
 
 
 def gather(run):
@@ -129,11 +131,11 @@ def gather(run):
 
 WAYS = [  # title, what one does, where to, the first command
     ("Check a model", "Is it calibrated, and which calibrator helps? One command on a file of predictions.",
-     "docs/how-to.html", "calibnb audit predictions.npz"),
+     "docs/how-to/audit.html", "calibnb audit predictions.npz"),
     ("Look and play", "Losses, bins and networks with sliders, in JupyterLab.",
      "nbs/explore/first_five_minutes.html", "calibnb lab"),
     ("Train", "Calibration losses and γ-Net in Python, or trainings from the command line.",
-     "docs/how-to.html#compare-losses-over-seeds", "from calibnb.losses import FocalLoss"),
+     "docs/how-to/train.html#compare-losses-over-seeds", "from calibnb.losses import FocalLoss"),
     ("Check a paper", "The claims of five papers as notebooks that anyone can run.",
      "runs/gallery/index.html", "calibnb run nll_overfitting"),
 ]
@@ -183,7 +185,7 @@ def navigation():
     return [
         {"Home": "README.md"},
         {"Explore": [{title(path): below(path)} for path in EXPLORE]},
-        {"How to": "docs/how-to.md"},
+        {"How to": HOW_TO},
         {"Checks": "docs/checks.md"},
         {"Studies": ["runs/gallery/README.md", *studies, "runs/gallery/cifar10/README.md"]},
         {"Papers": [{"Where each figure and table is drawn": "runs/README.md"}, *PAPERS]},

@@ -50,7 +50,8 @@ assert numpy.allclose(probs, isotonic.transform(logits[:3]), atol=1e-6)""")
 
 
 def how_to():
-    return re.findall(r"```python\n(.*?)```", (ROOT/"docs"/"how-to.md").read_text(encoding="utf-8"), re.S)
+    text = "\n".join((ROOT/page).read_text(encoding="utf-8") for page in build.HOW_TO)
+    return re.findall(r"```python\n(.*?)```", text, re.S)
 
 
 def package_of(block):
