@@ -26,7 +26,7 @@ from ..core.content import named_files
 from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
-from .folder import audit_folder, check_audit_folder
+from .folder import audit_folder, check_audit_folder, default_audit_folder
 from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
@@ -151,10 +151,6 @@ def _write_example(args):
     target = (logits + draw.gumbel(size=logits.shape)).argmax(1)  # drawn from softmax(logits)
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
-def _folder_name(file)->str:
-    "Return the name of a file without its suffix, or of a folder, without the marks of a pattern."
-    return re.sub(r'[*?\[\]]', '_', Path(os.path.abspath(file)).stem) or 'predictions'
-
 def _check_audit(args):
     _settle_stated(args)
     if args.example: _write_example(args)
@@ -171,7 +167,7 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report:
         _check_root()
-        if not args.to: args.to = str(Path('calibnb-audit')/_folder_name(args.file))
+        if not args.to: args.to = str(default_audit_folder(args.file))
         for name, value in _audit_settings(args).items(): check_storable(name, value)
     if args.to: check_audit_folder('--to', args.to)
     _check_rows(args)
@@ -410,7 +406,7 @@ def _publish(folder, found, args, on_shifted, slices):
     links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
     write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
     _write_page(found, folder/'files'/'report.html', args, slices, links)
-    with audit_folder('--to', args.to) as new: _copy_audit(folder, new, on_shifted)
+    with audit_folder('--to', args.to, os.path.abspath(args.file)) as new: _copy_audit(folder, new, on_shifted)
     if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
 
 def _write_page(found, path, args, slices, links={}):
@@ -421,7 +417,7 @@ def _write_page(found, path, args, slices, links={}):
 
 def _report_without_notebook(found, args, on_shifted, slices)->Path:
     "Write report, calibrator and tables without the notebook, which papermill would execute."
-    with audit_folder('--to', args.to) as new:
+    with audit_folder('--to', args.to, os.path.abspath(args.file)) as new:
         (new/'tables').mkdir()
         found.frame().to_csv(new/'tables'/'measures.csv')
         if on_shifted: on_shifted.frame().to_csv(new/'tables'/'shifted.csv')
