@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
-from ..core.reading import are_several_files
+from ..core.reading import are_several_files, file_format
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder, default_audit_folder
@@ -103,9 +103,19 @@ def _add_stated(audit):
                        'model or a detector; with --correct')
     audit.add_argument('--correct', metavar='COLUMN', help='column that is 1 or True where the answer was correct, '
                        'else 0 or False; --pos-label names another word for correct')
+    audit.add_argument('--format', choices=['lm-eval'], help='lm-eval: the multiple-choice samples that '
+                       'lm-evaluation-harness writes with --log_samples; recognised without the flag, too')
+
+def _is_of_lm_eval(args):
+    "Return True if the file is recognised by its keys, and no flag says what it holds."
+    if not args.file or args.confidence or args.logits or args.probs or args.prob_cols: return False
+    if not file_format(args.file).startswith('.jsonl') or not Path(args.file).is_file(): return False
+    from calibnb.evaluate.files import is_of_lm_eval
+    return is_of_lm_eval(args.file)
 
 def _settle_stated(args):
     "Take --confidence and --correct as the probability of y = 1, and y = 1 for a correct answer."
+    if args.format or _is_of_lm_eval(args): args.confidence, args.correct = 'confidence', 'correct'
     given = {'--confidence': args.confidence, '--correct': args.correct}
     if not any(given.values()): return
     for (flag, value), other in zip(given.items(), reversed(given)):

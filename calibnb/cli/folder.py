@@ -67,7 +67,8 @@ def audit_folder(flag, folder, source=None):
     with atomic_folder(folder) as new:
         yield new
         files = {path.relative_to(new).as_posix(): _hash(path) for path in sorted(new.rglob('*')) if path.is_file()}
-        (new/_LIST).write_text(json.dumps(dict(format=_FORMAT, source=source, files=files), indent=1) + '\n', encoding='utf-8')
+        listed = dict(format=_FORMAT, source=source, files=files)
+        (new/_LIST).write_text(json.dumps(listed, indent=1) + '\n', encoding='utf-8')
         check_audit_folder(flag, folder)
 
 def default_audit_folder(

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS', 'FileContents', 'ColumnNames',
-           'column_numbers', 'class_names', 'advice', 'CsvPlaces', 'unused_columns', 'class_ids', 'binary_names',
-           'column_order', 'read_file', 'named_kind', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
-           'ReadColumns', 'read_columns', 'read_scored', 'read_scores', 'table_of', 'write_npz', 'write_probs']
+           'column_numbers', 'class_names', 'is_of_lm_eval', 'advice', 'CsvPlaces', 'unused_columns', 'class_ids',
+           'binary_names', 'column_order', 'read_file', 'named_kind', 'read_predictions', 'class_targets', 'read_sets',
+           'in_order', 'ReadColumns', 'read_columns', 'read_scored', 'read_scores', 'table_of', 'write_npz',
+           'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -153,11 +154,39 @@ def _read_json_lines(path, names=ColumnNames()):
     "Read objects of numbers, words and lists; lists of equal length become the rows of an array."
     import pandas as pd
     with _open_lines(path) as file: frame = pd.DataFrame([_json_object(line) for line in file if line.strip()])
+    if _LM_EVAL <= {*frame}: frame = _answers_of_lm_eval(frame)
     lists = {name: list(column) for name, column in frame.items() if all(isinstance(v, list) for v in column)}
     if not lists: return _table(frame, 'line {}'.format, names)
     for name, rows in lists.items():
         if len({*map(len, rows)}) > 1: raise ValueError(f'{name!r} holds lists of several lengths, want equal lengths')
     return FileContents({name: np.array(lists.get(name, column)) for name, column in frame.items()})
+
+_LM_EVAL = {'doc_id', 'target', 'filtered_resps'} # keys of a sample in `samples_*.jsonl` of lm-evaluation-harness
+
+def is_of_lm_eval(path)->bool:
+    "Return True for JSON lines of samples that lm-evaluation-harness wrote with `--log_samples`."
+    if not file_format(path).startswith('.jsonl'): return False
+    with naming(path, failed='cannot be read as JSON lines'): return _LM_EVAL <= {*_names_in(Path(path))}
+
+def _answers_of_lm_eval(frame):
+    "Return `confidence`, the softmax of the log-likelihoods at the chosen answer, and `correct`, of the first filter."
+    import pandas as pd
+    if 'filter' in frame: frame = frame[frame['filter'] == frame['filter'].iloc[0]]
+    rows = [_answer_of_lm_eval(sample) for sample in frame.to_dict('records')]
+    return pd.DataFrame(rows, columns=['confidence', 'correct'])
+
+def _answer_of_lm_eval(sample):
+    where = f'sample {sample["doc_id"]!r} of lm-eval'
+    try: scores = np.array([float(loglikelihood) for loglikelihood, _ in sample['filtered_resps']])
+    except (TypeError, ValueError): scores = np.array([])
+    if len(scores) < 2 or not np.isfinite(scores).all():
+        raise ValueError(f'{where} holds no log-likelihood of each choice, want a multiple-choice task')
+    chosen, correct = scores.argmax(), sample.get('acc')
+    if correct not in (0, 1):
+        try: correct = chosen == int(sample['target'])
+        except (TypeError, ValueError):
+            raise ValueError(f'{where} has neither `acc` nor a number as `target`') from None
+    return 1/np.exp(scores - scores[chosen]).sum(), int(correct)
 
 def _read_columnar(path, names=ColumnNames()):
     "Read a parquet or feather file."

@@ -48,3 +48,33 @@ def test_every_format_gives_the_same_answer(capsys):
 def test_refusals(line, message, capsys):
     code, out = audit(capsys, line)
     assert code == 2 and message in out.err and out.err.count("\n") == 1
+
+
+def sample_of_lm_eval(i, scores, **more):
+    return dict(doc_id=i, doc={}, filtered_resps=[[float(s), False] for s in scores], **more)
+
+
+def test_samples_of_lm_eval_are_recognised_by_their_keys(capsys):
+    "Choices differ in number, a second filter repeats the samples, and `acc` decides where there is one."
+    draw = np.random.default_rng(0)
+    lines = []
+    for i in range(400):
+        scores = 2*draw.standard_normal(draw.integers(3, 6)) - 30
+        target = int((scores/2 + draw.gumbel(size=len(scores))).argmax())
+        given = dict(target=str(target)) if i % 2 else dict(target="B", acc=float(scores.argmax() == target))
+        lines += [sample_of_lm_eval(i, scores, filter=name, **given) for name in ("none", "strict")]
+    Path("samples.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for flag in "", " --format lm-eval":
+        _, out = audit(capsys, f"samples.jsonl{flag} --json")
+        found = json.loads(out.out)
+        assert found["samples"] == 400 and .1 < found["rows"]["uncalibrated"]["ece"]["value"] < .25
+
+
+@pytest.mark.parametrize("sample, message", [
+    (dict(doc_id=0, target="0", filtered_resps=["some text"]), "no log-likelihood of each choice"),
+    (sample_of_lm_eval(0, [-1, -2], target="B"), "neither `acc` nor a number as `target`"),
+])
+def test_refused_samples_of_lm_eval(sample, message, capsys):
+    Path("samples.jsonl").write_text(json.dumps(sample))
+    code, out = audit(capsys, "samples.jsonl")
+    assert code == 2 and message in out.err and out.err.count("\n") == 1
