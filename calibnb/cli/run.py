@@ -87,7 +87,8 @@ def _write_page(folders, path):
     from calibnb.notebooks.index import write_index
     from calibnb.runs.tables import list_runs
     table = list_runs()
-    table = table[table.run.isin([folder.path.name for folder in folders])]
+    shown = {(folder.path.parent.name, folder.path.name) for folder in folders}
+    table = table[[run in shown for run in zip(table.experiment, table.run)]]
     print(f'page with figures and findings: {write_index(path, headline=folders, table=table)}')
 
 def _total(folders, failed, seconds):
@@ -223,8 +224,8 @@ def _next_commands(table):
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
     trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
                and folder.info.get('kind') == 'train'}
-    table = 'a table for a paper: calibnb collect --experiment {0} --columns error,ece,ece_ts,T --table {0}.tex'
-    tables = [table.format(name) for name in experiments if name in trained]
+    collect = 'a table for a paper: calibnb collect --experiment {0} --columns error,ece,ece_ts,T --table {0}.tex'
+    tables = [collect.format(name) for name in experiments if name in trained]
     return why + [f'all runs: calibnb runs {name}' for name in experiments] + tables
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347

@@ -19,11 +19,17 @@ def strength_option(
     "Return the name of the option that sets the strength of a loss, or None."
     return next((name for name in _STRENGTHS if name in options), None)
 
+def _family(name, options):
+    "Return the short name of a family of losses."
+    if name == 'lp_norm' and options.get('p', 1) != 1: return f'L{options["p"]:g}'
+    return _LABELS.get(name, name)
+
 def loss_label(
     name:str,   # one of `list_losses()`
     **options,
 )->str:
     "Return the short name of a loss for figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'."
     family, gra = name.removesuffix('_gra'), '-GRA' if name.endswith('_gra') else ''
-    label, strength = _LABELS.get(family, family) + gra, strength_option(options)
+    label, strength = _family(family, options) + gra, strength_option(options)
+    if family == 'mdca' and not options.get('gamma'): return label  # gamma = 0: cross-entropy and the penalty
     return f'{label}-{options[strength]:g}' if strength else label

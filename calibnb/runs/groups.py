@@ -86,6 +86,7 @@ def group_runs(
 def _group(title, common, found):
     "Return the group of [(method, seed -> run)]."
     names, options = method_names([method for method, _ in found])
+    names = [f'{name} ({names[:i].count(name) + 1})' if names.count(name) > 1 else name for i, name in enumerate(names)]
     named = dict(sorted(zip(names, found), key=lambda pair: pair[0]))
     methods = {name: method for name, (method, _) in named.items()}
     runs = {(name, seed): run for name, (_, seeds) in named.items() for seed, run in seeds.items()}
@@ -99,15 +100,21 @@ def _options_of(find, name):
     except (ValueError, TypeError): return {}
 
 def _title(parts):
-    defaults = _options_of(data_options, parts['data']) | _options_of(model_options, parts['model'])
-    options = parts['data_args'] | parts['model_args'] | {'data_seed': parts['data_seed']}
-    unusual = ', '.join(f'{k} {v}' for k, v in options.items() if v is not None and v != defaults.get(k))
-    title = f'{parts["data"]}, {parts["model"]}, {parts["recipe"]["epochs"]} epochs'
+    options = _unusual(parts['data_args'], _options_of(data_options, parts['data']))
+    options += _unusual(parts['model_args'], _options_of(model_options, parts['model']))
+    unusual = ', '.join(options + _unusual({'data_seed': parts['data_seed']}, {}))
+    epochs = parts['recipe']['epochs']
+    title = f'{parts["data"]}, {parts["model"]}, {epochs} epoch{"s"*(epochs != 1)}'
     return f'{title} ({unusual})' if unusual else title
 
+def _unusual(options, defaults):
+    return [f'{name} {value}' for name, value in options.items() if value is not None and value != defaults.get(name)]
+
 def _details(parts):
-    "Return what may distinguish two settings of the same title: the recipe, and the fingerprints of files and plugins."
-    return parts['recipe'] | {name: text[:8] for name, text in parts['sources'].items()}
+    """Return what may distinguish two settings of the same title: the recipe, the options of data and network, and the
+    fingerprints of files and plugins."""
+    options = {f'{of} {name}': value for of in ('data', 'model') for name, value in parts[f'{of}_args'].items()}
+    return parts['recipe'] | options | {name: text[:8] for name, text in parts['sources'].items()}
 
 def _titles(settings):
     "Return a distinct title for each setting."

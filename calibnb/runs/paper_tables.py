@@ -151,7 +151,9 @@ _LATEX = r'''% needs \usepackage{{booktabs}}
 \end{{table}}
 '''
 
-_SYMBOLS = {'γ0': r'$\gamma_0$', '±': r'$\pm$', '●': r'$\bullet$', '○': r'$\circ$', '∞': r'$\infty$', '–': '--',
+_SYMBOLS = {'<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': "''", '≤': r'$\le$', '≥': r'$\ge$',
+            '≈': r'$\approx$', '×': r'$\times$', '−': r'$-$', 'γ0': r'$\gamma_0$', '±': r'$\pm$',
+            '●': r'$\bullet$', '○': r'$\circ$', '∞': r'$\infty$', '–': '--',
             'γ': r'$\gamma$', 'β': r'$\beta$', 'α': r'$\alpha$', 'ε': r'$\varepsilon$', 'λ': r'$\lambda$',
             'τ': r'$\tau$', '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}'}
 _SPECIAL = re.compile('|'.join([*map(re.escape, _SYMBOLS), '[&%$#_{}]']))
@@ -186,8 +188,11 @@ def _marks(frame, column, tested):
     means = frame.groupby('method')[column].mean().dropna()
     if column not in _MEASURES or len(means) < 2: return {}
     best = means.idxmin()
-    if not tested: return {best: 'best'}
-    p = compare(frame, best, 'method', [column]).xs(column, level='metric').p
+    seeds = frame.dropna(subset=[column]).groupby('method').seed.nunique()
+    repeated = frame[frame.method.isin(seeds[seeds > 1].index)]
+    if not tested or seeds[best] < 2 or repeated.method.nunique() < 2: return {best: 'best'}
+    p = compare(repeated, best, 'method', [column]).xs(column, level='metric').p
+    p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # equal numbers, without variance
     return {method: 'tied' for method in p[p >= _LEVEL].index} | {best: 'best'}
 
 def _paper_rows(name, method, columns, cited):
@@ -213,6 +218,8 @@ def _notes(group, seeds, tested):
     notes = [f'{"Mean ± standard deviation over " if seeds.max() > 1 else ""}{numbers} {repeated}.']
     if len(seeds) > 1: notes.append('Bold: best.')
     if tested: notes.append(f"Underlined: not significantly worse than the best (Welch's t-test, level {_LEVEL:g}).")
+    single = [name for name, n in seeds.items() if n == 1]
+    if tested and single: notes.append(f'Not tested, for one seed: {", ".join(single)}.')
     return notes + [f'{group.options}.']*bool(group.options)
 
 def _paper_notes(rows, columns, cited):

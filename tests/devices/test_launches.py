@@ -17,6 +17,10 @@ def launches(loss):
     return launched.number
 
 
+def test_the_table_has_rows():
+    assert {"ce", "focal", "mmce"} <= {*launch_table()} <= {*list_losses()}
+
+
 @pytest.mark.parametrize("name", launch_table())
 def test_launches(name):
     usual, _, now, _ = launch_table()[name]
