@@ -316,9 +316,13 @@ for (const table of document.querySelectorAll('table.sortable')) {
   table.tHead.querySelectorAll('button').forEach((button, column) => button.addEventListener('click', () => {
     const down = button.dataset.order === 'up';
     button.dataset.order = down ? 'down' : 'up';
-    const value = row => { const v = Number(row.cells[column].dataset.value); return isNaN(v) ? Infinity : v; };
-    const compare = (a, b) => { const x = value(a), y = value(b); return x < y ? -1 : x > y ? 1 : 0; };
-    const sorted = column ? [...first].sort(compare) : [...first];
+    const value = row => row.cells[column].dataset.value;
+    const rank = v => v === '' || v === undefined ? 2 : isNaN(v) ? 1 : 0;  // numbers, then words, then empty cells
+    const compare = (a, b) => {
+      const x = value(a), y = value(b);
+      return rank(x) - rank(y) || (rank(x) ? String(x).localeCompare(String(y)) : x - y);
+    };
+    const sorted = [...first].sort(compare);
     body.replaceChildren(...(down ? sorted.reverse() : sorted));
   }));
 }
@@ -327,7 +331,7 @@ for (const table of document.querySelectorAll('table.sortable')) {
 # %% ../../nbs/40_evaluate/07b_page.ipynb #0a70536a
 _PAGE = '''<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline';
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline';
   script-src {policy}; \
 base-uri 'none'; form-action 'none'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -343,12 +347,14 @@ def html_page(
     body:str,      # HTML of the page
     script:str='', # JavaScript of the page
     data:str='',   # JSON that the script reads from the element `data`
+    style:str='',  # CSS in addition to the style of the report
 )->str:
     "Return a page in the style of the report, which loads nothing; tables of the class `sortable` sort by headings."
     script += _SORTING
     policy = f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'"
     data = f'<script type="application/json" id="data">{data}</script>\n' if data else ''
-    return _PAGE.format(policy=policy, title=html_text(title), style=_STYLE, body=body, data=data, script=script)
+    parts = dict(title=html_text(title), style=_STYLE + style, body=body, data=data, script=script)
+    return _PAGE.format(policy=policy, **parts)
 
 _BODY = '''<h1>{title} · {sizes}</h1>
 <p class="verdict">{verdict}</p>

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from ..core.atomic import atomic_write
 from ..core.text import html_text
+from ..evaluate.page import html_page
 from ..runs.folder import RunFolder, runs_root
 from ..runs.tables import list_runs
 from .experiment import main_findings, save_with_palette, short_effect
@@ -62,7 +63,8 @@ def _card(folder, figures, home):
                     for f in main_findings(folder.result.findings))
     image, link = _cover(folder), _link(folder.path, home)
     picture = figures(image, 900) if image else ''
-    return f'<section><h2><a href="{link}">{html_text(question)}</a></h2>{picture}<ul>{items}</ul></section>'
+    title = f'<h2><a href="{link}">{html_text(question)}</a></h2>'
+    return f'<section class="card">{title}{picture}<ul>{items}</ul></section>'
 
 def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).as_posix()))
 
@@ -95,51 +97,23 @@ def write_index(
     lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home) for run in rows.itertuples()]
     titles = 'run', 'settings', 'state', 'error %', 'NLL', 'ECE %', 'result', 'ended (UTC)'
     head = ''.join(f'<th><button type="button">{title}</button></th>' for title in titles)
-    page = (f'<!doctype html><html lang="en"><meta charset="utf-8"><title>runs</title>'
-            f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style><main>'
-            f'<h1>{len(rows)} {"run" if len(rows) == 1 else "runs"}</h1>{cards}'
-            f'<div class="wide"><table><thead><tr>{head}<th>figure</th></tr></thead>'
-            f'<tbody>{"".join(lines)}</tbody></table></div></main><script>{_SCRIPT}</script></html>\n')
+    body = (f'<h1>{len(rows)} {"run" if len(rows) == 1 else "runs"}</h1>{cards}'
+            f'<div class="wide"><table class="sortable runs"><thead><tr>{head}<th>figure</th></tr></thead>'
+            f'<tbody>{"".join(lines)}</tbody></table></div>')
+    page = html_page('runs', body, style=_STYLE)
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return path
 
 _STYLE = '''
-:root { color-scheme: light dark; --ink: #17222d; --soft: #5b6875; --line: #d9dfe5; --paper: #fff; --tile: #f4f7f9;
-  --blue: #0072b2; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e; --paper: #14191e;
-  --tile: #1e262d; --blue: #56b4e9; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 90rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; font-variant-numeric: tabular-nums; }
-h1 { font-size: clamp(1.25rem, 3.4vw, 1.9rem); margin: 0 0 1rem; } a { color: var(--blue); }
-section { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; margin-bottom: 1rem; }
-h2 { font-size: 1.1rem; margin: 0 0 .6rem; text-wrap: balance; } small { color: var(--soft); }
-ul { padding-left: 1.2rem; margin: .6rem 0 0; max-width: 60rem; }
+body { max-width: 90rem; }
+.card { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; margin-bottom: 1rem; }
+.card ul { padding-left: 1.2rem; margin: .6rem 0 0; max-width: 60rem; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; display: block; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top;
-  white-space: nowrap; }
-th:first-child, td:nth-child(2), td:nth-child(7), th:nth-child(2), th:nth-child(7) { text-align: left; }
-td:nth-child(2), td:nth-child(7) { white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
-tbody th { font-weight: 600; position: sticky; left: 0; background: var(--paper); }
-td img { width: 130px; max-width: none; }
-thead button { font: inherit; font-weight: 600; border: 0; background: none; color: inherit; cursor: pointer;
-  padding: 0; }
-@media (max-width: 600px) { tbody th { white-space: normal; min-width: 8rem; max-width: 8rem;
+.runs td:nth-child(2), .runs td:nth-child(7), .runs th:nth-child(2), .runs th:nth-child(7) { text-align: left; }
+.runs td:nth-child(2), .runs td:nth-child(7) { white-space: normal; min-width: 12rem; max-width: 26rem;
+  overflow-wrap: anywhere; }
+.runs tbody th { position: sticky; left: 0; background: var(--paper); }
+.runs td img { width: 130px; max-width: none; }
+@media (max-width: 600px) { .runs tbody th { white-space: normal; min-width: 8rem; max-width: 8rem;
   overflow-wrap: anywhere; } }
-'''
-
-_SCRIPT = '''
-'use strict';
-const body = document.querySelector('tbody');
-document.querySelectorAll('thead button').forEach((button, column) => {
-  let sign = -1;
-  button.onclick = () => {
-    sign = -sign;
-    const value = row => row.cells[column].dataset.value;
-    const compare = (a, b) => a !== '' && b !== '' && !isNaN(a) && !isNaN(b) ? a - b : a.localeCompare(b);
-    body.append(...[...body.rows].sort((a, b) => sign*compare(value(a), value(b))));
-  };
-});
 '''
