@@ -162,7 +162,7 @@ TEXT = [  # what is done to a table of text, and does it stay valid?
     (lambda lines, rng: [*lines[:5], lines[5].rpartition(",")[0] + "," + "x"*100_000, *lines[6:]], False),
     (lambda lines, rng: [*lines[:5], lines[5].rpartition(",")[0] + ",NA", *lines[6:]], False),
     (lambda lines, rng: [*lines[:5], "1e999" + lines[5][lines[5].index(","):], *lines[6:]], False),
-    (lambda lines, rng: [lines[0] + ",id", *(f"{line},{i}" for i, line in enumerate(lines[1:]))], False),
+    (lambda lines, rng: [lines[0] + ",id", *(f"{line},{i}" for i, line in enumerate(lines[1:]))], True),
     (lambda lines, rng: ["\x1b[31mc0" + lines[0][2:], *lines[1:]], None),
     (lambda lines, rng: ["a\u202eb" + lines[0][2:], *lines[1:]], None),
     (lambda lines, rng: [lines[0].upper(), *lines[1:]], None),

@@ -94,8 +94,8 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
 
 
 @pytest.mark.parametrize("typed, offered", [
-    ("calibnb ''", "run sweep collect runs show audit compare plan apply export predict download list papers notebooks "
-                   "lab completion"),
+    ("calibnb ''", "run sweep collect runs show watch audit compare plan apply export predict download list papers "
+                   "notebooks lab completion"),
     ("calibnb a", "audit apply"),
     ("calibnb audit --v", "--val --val-target"),
     ("calibnb sweep x --engine ''", "processes ray slurm"),

@@ -100,7 +100,7 @@ def test_a_release_is_a_version_a_changelog_and_a_tag_or_nothing(tmp_path, monke
     assert "## Unreleased\n\n## 9.1.0 (2026-01-02)\n\n- One.\n" in changes.read_text()
     assert '__version__ = "9.1.0"' in (tmp_path/"calibnb"/"__init__.py").read_text()
     assert "version = 9.1.0\n" in (tmp_path/"settings.ini").read_text()
-    for version, reason in ("9.2", "three numbers"), ("9.1.0", "exists"), ("9.2.0", "nothing stands under"):
+    for version, reason in ("9.2", "three numbers"), ("9.1.0", "exists"), ("9.2.0", "no entry under"):
         with pytest.raises(SystemExit, match=reason):
             release.release(tmp_path, version, day, build=lambda root: None)
     changes.write_text("")

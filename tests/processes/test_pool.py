@@ -153,7 +153,7 @@ def test_idle_threads_release_their_core_soon_unless_the_environment_decides(mon
     seen, (called, start) = [], STARTS[how]
 
     def watch(*args, **options):
-        seen.append(dict(args[3] if called.endswith("_follow") else os.environ))
+        seen.append(dict(args[2] if called.endswith("_follow") else os.environ))
         raise RuntimeError("seen")
     monkeypatch.setattr(called, watch)
     with pytest.raises(Exception, match="seen"):

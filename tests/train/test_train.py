@@ -804,7 +804,7 @@ def test_sigterm_saves_and_stops(tmp_path):
     path = setting.path(tmp_path)
     process, pipe = child(setting, tmp_path, every_s=3600)
     pipe.send("go")
-    assert pipe.poll(patience(60)) and pipe.recv() == 1 and saved_at(path) is None
+    assert pipe.poll(patience(60)) and pipe.recv()["epoch"] == 1 and saved_at(path) is None
     process.terminate()
     process.join(patience(30))
     assert process.exitcode == 143
