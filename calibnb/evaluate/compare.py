@@ -14,7 +14,7 @@ import numpy as np
 
 from ..core.options import pick
 from ..core.predictions import Predictions
-from ..core.text import fitting, markdown_text, printable, text_table
+from ..core.text import escaped_style, fitting, html_text, markdown_text, printable, text_table
 from .groups import ALPHA, groupings
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
@@ -181,7 +181,9 @@ class ModelComparison:
                     slice_level=self.slice_level, notes=self.notes,
                     slices={name: lines(found) for name, found in self.slices.items()})
 
-    def _repr_html_(self): return self.frame().to_html()
+    def _repr_html_(self):
+        table = f'<div style="overflow-x: auto">{escaped_style(self.frame(), 4).to_html()}</div>'
+        return f'<p>{html_text(self.sentence())}</p>{table}<p>{html_text(self.caption())}</p>'
     def __str__(self): return self.text(80)
 
 def _markdown_table(columns):

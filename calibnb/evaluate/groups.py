@@ -17,7 +17,7 @@ from scipy.fft import irfft, rfft
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.reading import brief
-from ..core.text import fitting, html_text, printable, text_table
+from ..core.text import escaped_style, fitting, html_text, printable, text_table
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
@@ -332,7 +332,9 @@ class Slices:
         return dict(answer=self.sentence(), least=self.least, permutations=self.permutations, slices=rows,
                     notes=self.notes)
 
-    def _repr_html_(self): return self.frame().to_html()
+    def _repr_html_(self):
+        table = f'<div style="overflow-x: auto">{escaped_style(self.frame(), 4).to_html()}</div>'
+        return f'<p>{html_text(self.sentence())}</p>{table}<p>{html_text(self.caption())}</p>'
     def __str__(self): return f'{self.sentence()}\n\n{self.text(80)}'
 
 def _line(s):
