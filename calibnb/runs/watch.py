@@ -16,7 +16,7 @@ from pathlib import Path
 from ..core.reading import shorter_path
 from ..core.text import duration_text
 from .folder import RunFolder, read_json, runs_root
-from .tables import typed_name
+from .names import typed_name
 from ..core.live import live_lines
 
 # %% ../../nbs/70_runs/06a_watch.ipynb #497e3a75
@@ -39,7 +39,7 @@ QUIET_S, STALLED_S, RECENT_S = 5, 120, 3600 # no news: try the lock; no news: st
 LOCK_PAUSE_S = 10                           # time between two tries of a lock
 
 @lru_cache(maxsize=10_000)
-def _name(path): return typed_name(RunFolder(path))
+def _name(path): return typed_name(path, RunFolder(path).info)
 
 # %% ../../nbs/70_runs/06a_watch.ipynb #2df35eba
 def watched_state(

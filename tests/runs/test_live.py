@@ -7,7 +7,8 @@ from contextlib import redirect_stderr
 
 from calibnb.core.live import LiveLines
 from calibnb.processes.pool import JobDied, Outcome
-from calibnb.runs import RunConfig
+from calibnb.runs import RunConfig, get_runs, train_file
+from calibnb.runs import run as run_room
 from calibnb.runs.folder import RunFolder, write_json
 from calibnb.runs.watch import live_trainings, watch_lines
 from calibnb.sweep.running import _LinesOfSweep, _follow, _record_failure, _Row
@@ -85,3 +86,33 @@ def test_a_failure_is_recorded_though_another_process_tries_the_lock(tmp_path):
     threading.Timer(.1, lock.close).start()
     _record_failure(folder, JobDied("killed"))
     assert folder.status["reason"] == "JobDied: killed"
+
+
+def test_runs_that_differ_in_an_option_of_the_loss_have_a_line_each(tmp_path):
+    configs = [seeded(0).model_copy(update=dict(loss="focal", loss_args=dict(gamma=gamma))) for gamma in (1., 3.)]
+    states, shown = [], run_room._RunningTrainings(2)
+    get_runs(configs, tmp_path, progress=states.append)
+    first, second = [state["label"] for state in states if state["ended"]]
+    assert (first, second) == ("train/digits-mlp-focal_g1-s0", "train/digits-mlp-focal_g3-s0")
+    assert {state["epoch"] for state in states} == {1}
+    for state in states: shown.update(state | dict(ended=False))
+    shown.update(states[0] | dict(ended=True))
+    title, line = shown.lines(120)
+    assert title.startswith("2 runs: 1 of 2 done") and line.startswith(second)
+
+
+def test_a_run_on_several_processes_sends_states_and_is_counted(tmp_path, monkeypatch):
+    def torchrun(module, arguments, processes, output, env, stop):
+        "Train in this process instead."
+        folder = begun(CONFIG, tmp_path, age=-1)
+        assert not stop() and not stop()
+        write_json(folder/"progress.json", STATE | dict(updated=time.time() + 2, epoch=2))
+        assert not stop()
+        train_file(arguments[0], tmp_path, "cpu")
+        return 0
+    monkeypatch.setattr(run_room, "torchrun", torchrun)
+    states = []
+    get_runs([CONFIG], tmp_path, progress=states.append, processes=2)
+    assert [(state["epoch"], state["ended"]) for state in states] == [(1, False), (2, False), (2, True)]
+    get_runs([CONFIG], tmp_path, progress=states.append)
+    assert len(states) == 3, "a run that was done before is not counted"
