@@ -57,11 +57,13 @@ def test_a_sweep_counts_jobs_and_not_tries_or_trainings_of_a_notebook(tmp_path):
 def test_lines_survive_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
     monkeypatch.setattr(LiveLines, "pause_s", .002)
     answers = iter([["first"], OSError("stale file handle"), ["third"]])
+    reached = threading.Event()
     def lines(width):
         answer = next(answers, ["last"])
+        if answer == ["third"]: reached.set()
         if isinstance(answer, OSError): raise answer
         return answer
-    with redirect_stderr(io.StringIO()) as printed, LiveLines(lines): time.sleep(.3)
+    with redirect_stderr(io.StringIO()) as printed, LiveLines(lines): reached.wait(10)
     assert printed.getvalue().split()[:3] == ["first", "first", "third"]
     begun(CONFIG, tmp_path)
     (tmp_path/"other"/"0000-s0"/"status.json").mkdir(parents=True)  # not readable as a file
@@ -83,7 +85,7 @@ def test_a_failure_is_recorded_though_another_process_tries_the_lock(tmp_path):
     folder = begun(CONFIG, tmp_path)
     lock = open(folder/".lock", "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    threading.Timer(.1, lock.close).start()
+    threading.Timer(.05, lock.close).start()
     _record_failure(folder, JobDied("killed"))
     assert folder.status["reason"] == "JobDied: killed"
 
@@ -94,7 +96,7 @@ def test_runs_that_differ_in_an_option_of_the_loss_have_a_line_each(tmp_path):
     get_runs(configs, tmp_path, progress=states.append)
     first, second = [state["label"] for state in states if state["ended"]]
     assert (first, second) == ("train/digits-mlp-focal_g1-s0", "train/digits-mlp-focal_g3-s0")
-    assert {state["epoch"] for state in states} == {1}
+    assert {(state["epoch"], state["epochs_done"]) for state in states} == {(1, 1)}
     for state in states: shown.update(state | dict(ended=False))
     shown.update(states[0] | dict(ended=True))
     title, line = shown.lines(120)
