@@ -55,7 +55,7 @@ def _time(status):
 
 def _settings(info):
     "Return the settings as wrapped lines; nested settings are named as in a sweep, e.g. recipe.lr."
-    from calibnb.runs.tables import setting_columns
+    from calibnb.runs.names import setting_columns
     given = setting_columns(info.get('settings')).items()
     text = ', '.join(f'{name} {value}' for name, value in given if value not in (None, {}, [], ''))
     return textwrap.wrap(text, 108, initial_indent='  settings  ', subsequent_indent=' '*12, break_on_hyphens=False)

@@ -52,7 +52,7 @@ class LiveLines:
         show:bool=True,
         points=list,# function () -> (epoch, training loss, validation NLL or None) of a curve; for a notebook
     ):
-        self.lines, self.points, self.show = lines, points, show
+        self.lines, self.points, self.show, self.last = lines, points, show, []
         self._end, self._thread = threading.Event(), threading.Thread(target=self._follow, daemon=True)
 
     def __enter__(self):
@@ -62,6 +62,12 @@ class LiveLines:
     def __exit__(self, *args):
         self._end.set()
         if self.show: self._thread.join()
+
+    def _current_lines(self, width):
+        "Return the lines; if a folder cannot be read at the moment, return the last lines."
+        try: self.last = self.lines(width)
+        except OSError: pass
+        return self.last
 
     def _follow(self):
         if sys.stderr.isatty(): self._on_terminal()
@@ -76,14 +82,14 @@ class LiveLines:
         console = Console(file=sys.__stderr__)  # not through `PlainStream`, which escapes the moves of the cursor
         with Live(console=console, transient=True, auto_refresh=False, redirect_stdout=sys.stdout.isatty()) as live:
             while True:
-                text = '\n'.join(self.lines(console.width)[:console.height - 1])
+                text = '\n'.join(self._current_lines(console.width)[:console.height - 1])
                 live.update(Text(text, no_wrap=True), refresh=True)
                 if self._end.wait(self.pause_s): return
 
     def _print(self):
         start, pause_s = time.monotonic(), 10*self.pause_s
         while not self._end.wait(pause_s):
-            for line in self.lines(120)[:1]: print(line, file=sys.stderr, flush=True)
+            for line in self._current_lines(120)[:1]: print(line, file=sys.stderr, flush=True)
             pause_s = max(pause_s, (time.monotonic() - start)/5)
 
     def _in_notebook(self):
@@ -91,9 +97,9 @@ class LiveLines:
         from IPython.display import HTML, display
         handle = display(HTML(''), display_id=True)
         while True:
-            handle.update(HTML(live_html(self.lines(120), self.points())))
+            handle.update(HTML(live_html(self._current_lines(120), self.points())))
             if self._end.wait(self.pause_s): break
-        handle.update(HTML(live_html(self.lines(120), self.points())))
+        handle.update(HTML(live_html(self._current_lines(120), self.points())))
 
 @contextmanager
 def live_training(
@@ -119,8 +125,8 @@ def progress_title(
     failed:int=0,
 )->str:
     "Return a line with the number of ended runs and the estimated time left."
-    ended = done + sum(state['epoch']/state['epochs'] for state in states if state.get('epochs'))
-    left = f', about {duration_text(seconds*(n - ended)/ended)} left' if ended else ''
+    ended = done + sum(state.get('epochs_done', 0)/state['epochs'] for state in states if state.get('epochs'))
+    left = f', about {duration_text(seconds*max(0, n - ended)/ended)} left' if ended else ''
     return f'{what}: {done} of {n} done{f", {failed} failed" if failed else ""}{left}'
 
 def _in_notebook(): return hasattr(getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)(), 'kernel')

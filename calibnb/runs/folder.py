@@ -198,14 +198,15 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return FileLock(self/'.lock', is_singleton=True)  # one lock for all objects of this process
 
-    def _try_lock(self):
-        try: self._lock.acquire(timeout=0)
+    def _try_lock(self, timeout_s=0):
+        try: self._lock.acquire(timeout=timeout_s)
         except TimeoutError: return False
         return True
 
     def acquire(self, wait:bool=True):
         "Take the lock; if another process holds the lock, name that process and wait, or raise RunError."
-        if self._try_lock(): return
+        # another process that asks for the state holds the lock for a moment
+        if self._try_lock(.5): return
         if not wait: raise RunError(f'{self.path} is in use by {self.holder()}; end that process first, or wait for it')
         print(f'waiting for {self.holder()}, which works on {self.path}', file=sys.stderr)
         self._lock.acquire()
@@ -220,7 +221,8 @@ class RunFolder:
         finally: self.release()
 
     def is_locked(self)->bool:
-        "Return True if any process has the lock, including this process."
+        "Return True if any process has the lock, including this process; create no file."
+        if not (self/'.lock').exists(): return False
         if self._lock.is_locked: return True
         if not self._try_lock(): return True
         self.release()

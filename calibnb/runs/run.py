@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from multiprocessing.pool import RemoteTraceback
 from pathlib import Path
@@ -35,7 +35,8 @@ from ..train.history import History
 from ..core.live import LiveLines, live_lines, progress_title
 from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
 from .config import RunConfig, check_code
-from .training import short_label, train
+from .names import typed_name
+from .training import train
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
@@ -113,7 +114,7 @@ def get_run(
         raise ValueError(f'processes: {processes}, but a learned loss trains on one process')
     check_code(config.code, elsewhere=processes > 1)
     if processes > 1 and world_size() == 1:
-        _train_with_torchrun(config, folder, device, processes, progress is True, tensorboard)
+        _train_with_torchrun(config, folder, device, processes, progress, tensorboard)
     with ExitStack() as stack:
         if rank() == 0: folder = stack.enter_context(locked_folder(lambda: RunFolder(config.path(root))))
         path = broadcast(folder.path)
@@ -122,12 +123,12 @@ def get_run(
             train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
 
-def _line_of(folder, config, width):
+def _line_of(folder, width):
     "Return the line of a training that runs elsewhere, from its progress.json."
     state = read_json(folder/'progress.json')
-    return live_lines([(short_label(config), state)], width) if state else []
+    return live_lines([(typed_name(folder.path, folder.info), state)], width) if state else []
 
-def _train_with_torchrun(config, folder, device, processes, show, tensorboard):
+def _train_with_torchrun(config, folder, device, processes, progress, tensorboard):
     "Train on several processes of this machine; raise RunError with the reason if they fail."
     pick_device(device)
     if ':' in device:
@@ -135,13 +136,23 @@ def _train_with_torchrun(config, folder, device, processes, show, tensorboard):
                          'choose the GPUs with CUDA_VISIBLE_DEVICES')
     folder.path.mkdir(parents=True, exist_ok=True)
     root, output = folder.path.parents[1].resolve(), folder/'processes.txt'
-    env = dict(CALIBNB_TENSORBOARD=str(int(tensorboard)))
+    env, seen = dict(CALIBNB_TENSORBOARD=str(int(tensorboard))), time.time()
+    def send_state():
+        nonlocal seen
+        state = None
+        with suppress(OSError): state = read_json(folder/'progress.json')
+        if state and state['updated'] > seen:
+            seen = state['updated']
+            progress(state)
+    def stop():
+        if callable(progress): send_state()
+        return bool(signals)
     with tempfile.TemporaryDirectory() as d, catch_sigterm() as signals:
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        with LiveLines(lambda width: _line_of(folder, config, width), show):
-            code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=lambda: bool(signals))
+        with LiveLines(lambda width: _line_of(folder, width), progress is True):
+            code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=stop)
     if signals: raise Stopped
     if code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')
@@ -154,7 +165,7 @@ def get_runs(
     root=None,            # folder of all runs; None: `runs_root()`
     *, workers:int|str=1, # number of parallel processes; 'auto': one per core, or one on a GPU
     device:str='auto',
-    **kwargs,             # further options of `get_run`
+    **kwargs,             # options of `get_run`; states for a function `progress` also have `label`, `path`, `ended`
 )->list[Run]:
     "Call `get_run` for each configuration; show the number of ended runs, and a line for each training that runs."
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
@@ -165,35 +176,39 @@ def get_runs(
     progress = kwargs.pop('progress', True)
     shown = _RunningTrainings(len(missing))
     report = progress if callable(progress) else shown.update
+    options = dict(device=device) | kwargs
     with LiveLines(shown.lines, progress is True and bool(missing)):
-        options = dict(device=device) | kwargs
         if workers > 1: _train_in_parallel(missing, root, workers, options, report)
-        return [_reported_run(c, root, report, options) for c in configs]
+        else: _train_in_sequence(missing, root, options, report)
+    return [get_run(c, root, progress=False, **options) for c in configs]
 
 class _RunningTrainings:
-    "The states of the trainings that run, by label; `done` of `n` trainings have ended since `start`."
+    "The states of the trainings that run, by path; `done` of `n` trainings have ended since `start`."
     def __init__(self, n): self.states, self.n, self.done, self.start = {}, n, 0, time.monotonic()
 
     def update(self, state):
-        self.states[state['label']] = state
-        if state.get('ended'):
-            del self.states[state['label']]
+        self.states[state['path']] = state
+        if state['ended']:
+            del self.states[state['path']]
             self.done += 1
 
     def lines(self, width):
-        states = dict(self.states)
-        title = progress_title(f'{self.n} runs', self.n, self.done, states.values(), time.monotonic() - self.start)
-        return [*([title] if self.n > 1 else []), *live_lines(states.items(), width)]
+        states = list(self.states.values())
+        title = progress_title(f'{self.n} runs', self.n, self.done, states, time.monotonic() - self.start)
+        return [*([title] if self.n > 1 else []), *live_lines([(state['label'], state) for state in states], width)]
 
 def _reported_run(config, root, report, options):
-    "Call `get_run`; report the states with a label, and at last that the training has ended."
-    label, states = short_label(config), []
+    "Call `get_run`; report each state with name and path of the run, and at last the last state with `ended`."
+    path, info = config.path(root), dict(kind='train', settings=config.model_dump(mode='json'))
+    about = dict(label=typed_name(path, info), path=str(path), ended=False)
+    unknown = dict.fromkeys(['train_loss', 'val_nll', 'val_error', 'left_s'])
+    last = dict(epoch=0, epochs=config.recipe.epochs, epochs_done=0) | unknown
     def send(state):
-        states.append(1)
-        report(state | dict(label=label))
-    run = get_run(config, root, progress=send, **options)
-    if states: report(dict(label=label, ended=True))
-    return run
+        nonlocal last
+        last = state
+        report(state | about)
+    get_run(config, root, progress=send, **options)
+    report(last | about | dict(ended=True))
 
 def _train_in_parallel(configs, root, workers, options, report):
     "Train in parallel processes; raise the first error."

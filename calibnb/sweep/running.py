@@ -134,10 +134,12 @@ class _LinesOfSweep:
 
     def __call__(self, width):
         running = live_trainings(self.root, [row.folder.path for row in self.todo], since=self.start)
-        ended = sum(row.tries > 0 for row in self.todo)
+        jobs = {str(row.folder.path) for row in self.todo}
+        states = [state for _, state in running if state.get('notebook') not in jobs]  # a notebook job is one run
+        ended = sum(row.state != 'to do' for row in self.todo)
         failed = sum(row.state == 'failed' for row in self.todo)
-        title = progress_title(f'sweep of {len(self.rows)} runs', len(self.todo), ended,
-                               [state for _, state in running], time.time() - self.start, failed)
+        title = progress_title(f'sweep of {len(self.rows)} runs', len(self.todo), ended, states,
+                               time.time() - self.start, failed)
         return [title[:width], *live_lines(running, width)]
 
 def _follow(outcomes, rows, retries)->list:
@@ -148,5 +150,7 @@ def _follow(outcomes, rows, retries)->list:
             row = rows[outcome.index]
             row.update(outcome)
             died = row.state == 'failed' and isinstance(outcome.error, JobDied)
-            if died and row.tries <= retries: again.append(row)
+            if died and row.tries <= retries:
+                row.state = 'to do'
+                again.append(row)
     return again

@@ -230,8 +230,9 @@ def _advice(recipe, epoch):
 class Reporter:
     """Sends the state of training to a function after each epoch and, during an epoch, at most once a second.
 
-    The state is a dictionary: `epoch` (the current one, from 1), `epochs`, `train_loss` (mean over the finished batches
-    of the epoch), `val_nll` and `val_error` (None if unknown), `left_s` (estimated seconds to the end)."""
+    The state is a dictionary: `epoch` (the current one, from 1), `epochs`, `epochs_done` (finished epochs, with the
+    fraction of the current one), `train_loss` (mean over the finished batches of the epoch), `val_nll` and `val_error`
+    (None if unknown), `left_s` (estimated seconds to the end)."""
     pause_s, val_share = 1., .01  # seconds between two states; share of the time for the validation set
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()
@@ -275,7 +276,7 @@ class Reporter:
         now, done, epochs = time.monotonic(), self._position(), self.trainer.recipe.epochs
         self.due = now + self.pause_s
         left_s = (now - self.start)*(epochs - done)/(done - self.first) if done > self.first else None
-        self.send(dict(epoch=epoch, epochs=epochs, train_loss=train_loss, left_s=left_s, **self.val))
+        self.send(dict(epoch=epoch, epochs=epochs, epochs_done=done, train_loss=train_loss, left_s=left_s, **self.val))
 
 # %% ../../nbs/60_train/08_trainer.ipynb #70dee4c4
 class Trainer:

@@ -81,6 +81,7 @@ def test_progress_is_told_to_a_function(tmp_path):
     told = []
     get_run(config(3), tmp_path, progress=told.append)
     assert [state["epoch"] for state in told] == [1, 2, 3]
+    assert [(state["epoch"], state["epochs_done"]) for state in told] == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_a_tree_network_begins_with_vectors_of_words(tmp_path, monkeypatch):
