@@ -50,6 +50,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.audit._slice_parts': ('90_cli/audit.html#_slice_parts', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._slices': ('90_cli/audit.html#_slices', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._stated_flag': ('90_cli/audit.html#_stated_flag', 'calibnb/cli/audit.py'),
+                                   'calibnb.cli.audit._texts': ('90_cli/audit.html#_texts', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._title': ('90_cli/audit.html#_title', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._write_example': ('90_cli/audit.html#_write_example', 'calibnb/cli/audit.py'),
                                    'calibnb.cli.audit._write_page': ('90_cli/audit.html#_write_page', 'calibnb/cli/audit.py')},

@@ -148,7 +148,7 @@ def _apply(args):
         if out.suffix.lower() not in ('.parquet', '.npy'):
             raise ValueError(f'--out: {out}, but {args.file} is read in pieces; want .parquet or .npy, '
                              'or a larger --rows-in-memory')
-        n, reads = read_pieces(*file)
+        with _noting(): n, reads = read_pieces(*file)
         print(f'{args.file}: {n:,} rows are read in pieces')
         write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')

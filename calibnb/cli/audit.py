@@ -219,9 +219,15 @@ def _piece_sets(args):
     from calibnb.posthoc import make_calibrator
     for name in args.calibrator: make_calibrator(name)
     files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-    pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
     if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
-    return pieces, val, []
+    return pieces, val, _texts(caught)
+
+def _texts(caught):
+    "Return the warnings of the readers, except of zeros, which are a check of their own."
+    return [text for w in caught if 'have probability 0' not in (text := str(w.message))]
 
 def _group_columns(args):
     "Return the names of --by that are columns of the file."
@@ -255,8 +261,7 @@ def _audit_sets(args):
         raise ValueError(message) from None
     source = 'softmax of the log-likelihoods at the chosen answer' if args.format else f'column {args.confidence}'
     stated = [f'P(y = 1) is the confidence, the {source}.'] if args.confidence else []
-    # zeros are a check of their own
-    return preds, val, stated + [text for w in caught if 'have probability 0' not in (text := str(w.message))]
+    return preds, val, stated + _texts(caught)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
