@@ -11,6 +11,8 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
 from calibnb.evaluate.files import ColumnNames, read_columns, read_predictions, read_sets
+from calibnb.evaluate.pieces import read_pieces
+from calibnb.notebooks.execute import run_notebook
 from calibnb.posthoc import Calibrator
 
 DRAW = torch.Generator().manual_seed(0)
@@ -251,6 +253,8 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
 def test_a_class_may_have_the_name_of_ids_or_folds(kind, columns, labels, kept):
     pd.DataFrame(columns).assign(target=labels).to_csv("f.csv", index=False)
     assert read_columns("f.csv", kind).header == kept
+    pd.read_csv("f.csv").to_parquet("f.parquet")
+    assert [read.logits.shape[1] for read in read_pieces("f.parquet", kind, rows=1)[1]] == [len(kept)]*3
     assert len(kept) == 1 or torch.equal(read_predictions("f.csv", kind).pred, read_columns("f.csv", kind).target)
 
 
@@ -258,16 +262,19 @@ def test_apply_runs_as_the_audit_tells_and_each_column_has_its_run(capsys):
     table = probs_table().set_axis(["cat", "dog", "owl", "truth"], axis=1).assign(
         site=np.arange(600) % 2, other=TARGET.numpy())
     table.to_csv("t.csv", index=False)
-    for target, ignored in ("truth", "other"), ("other", "truth"):
-        line = f"audit t.csv --probs --target-col {target} --ignore-col {ignored} --by site --calibrator temperature"
-        assert cli.main(line.split()) == 0
-        told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
+    line = "audit t.csv --probs --target-col truth --ignore-col other --by site --calibrator temperature"
+    assert cli.main(line.split()) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
     command = told.split("calibnb ")[1].replace("OUT.npz", "out.csv").split()
-    assert "other,truth,site" in command
+    assert "truth,other,site" in command
     for name in "t.csv", "new.csv":
         table[["cat", "dog", "owl"]].to_csv("new.csv", index=False)
         assert cli.main([name if part == "FILE" else part for part in command]) == 0
         assert [*pd.read_csv("out.csv")] == ["cat", "dog", "owl", "prediction"]
+    run, = Path("runs", "audit").iterdir()  # without the evaluation of the command, its notebook reads the file
+    settings = json.loads((run/"run.json").read_text())["settings"]
+    other = settings | dict(target_col="other", ignore_col=["truth", "site"])
+    run_notebook("audit", other, progress=False, forked=True)
     assert len([*Path("runs", "audit").iterdir()]) == 2
 
 
