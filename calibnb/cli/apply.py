@@ -7,11 +7,15 @@ __all__ = []
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #a7c10f03
 import argparse
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ..core.reading import are_several_files
-from .flags import _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows, _kind
+from calibnb.cli.flags import (
+    _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows, _column_names, _kind,
+    _noting
+)
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
 def _add_apply(commands):
@@ -20,6 +24,7 @@ def _add_apply(commands):
     apply.add_argument('calibrator', help='file of the calibrator, .safetensors')
     apply.add_argument('file', help='file of logits or probabilities; labels are not needed')
     _add_kind(apply)
+    _add_columns(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='output file: .npz, .npy, .csv, .parquet, .pt or .safetensors; .parquet or .npy for a '
                        'file that is read in pieces')
@@ -103,6 +108,13 @@ def _check_apply(args)->Path:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out
 
+def _check_no_columns(args):
+    "Raise ValueError for a flag that names columns, of a file that is read in pieces."
+    flags = {'--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
+    for flag in (flag for flag, given in flags.items() if given):
+        raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, or give '
+                         'one file and a larger --rows-in-memory')
+
 def _check_kind(calibrator, args):
     "Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."
     if calibrator.input_ in (None, _kind(args)): return  # None: a file of an older version
@@ -129,18 +141,20 @@ def _apply(args):
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
     file = args.file, _kind(args), eps, calibrator.class_names_
     if exceeds_memory(args.file, args.rows_in_memory):
+        _check_no_columns(args)
         if args.estimate_prevalence:
             raise ValueError(f'--estimate-prevalence: needs all rows in memory, but {args.file} is read in pieces; '
                              'give --prevalence, or a larger --rows-in-memory')
         if out.suffix.lower() not in ('.parquet', '.npy'):
             raise ValueError(f'--out: {out}, but {args.file} is read in pieces; want .parquet or .npy, '
                              'or a larger --rows-in-memory')
-        n, reads = read_pieces(*file)
+        with _noting(): n, reads = read_pieces(*file)
         print(f'{args.file}: {n:,} rows are read in pieces')
         write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
-    read = read_columns(*file)
+    names = _column_names(args)  # columns to leave out may be missing, as labels are from new samples
+    with _noting(): read = read_columns(*file, replace(names, ignored=(), optional=names.ignored))
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     write_probs(out, probs, pred, read.target, read.header, read.words)
     print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',

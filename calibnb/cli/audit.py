@@ -115,7 +115,8 @@ def _is_of_lm_eval(args):
 
 def _settle_stated(args):
     "Take --confidence and --correct as the probability of y = 1, and y = 1 for a correct answer."
-    if args.format or _is_of_lm_eval(args): args.confidence, args.correct = 'confidence', 'correct'
+    if _is_of_lm_eval(args): args.format = 'lm-eval'
+    if args.format: args.confidence, args.correct = 'confidence', 'correct'
     given = {'--confidence': args.confidence, '--correct': args.correct}
     if not any(given.values()): return
     for (flag, value), other in zip(given.items(), reversed(given)):
@@ -123,16 +124,18 @@ def _settle_stated(args):
     others = {'--logits': args.logits, '--prob-cols': args.prob_cols, '--target-col': args.target_col,
               '--target': args.target_file, '--example': args.example}
     for flag, value in others.items():
-        if value: raise ValueError(f'--confidence: given with {flag}; want one of the two')
+        if value: raise ValueError(f'{_stated_flag(args)}: given with {flag}; want one of the two')
     args.probs, args.prob_cols, args.target_col = True, [args.confidence], args.correct
     if not (args.calibrator or args.full): args.calibrator = ['temperature', 'platt', 'isotonic', 'histogram']
+
+def _stated_flag(args): return '--format lm-eval' if args.format else '--confidence'
 
 def _add_slices(audit):
     audit.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also measure slices: a column of '
                        'the file, predicted_class or confidence_band; may be repeated')
     audit.add_argument('--find-slices', action='store_true', help='also search the intersections of each two columns '
                        'of --by')
-    audit.add_argument('--least', type=int, default=50, metavar='N', help='smallest number of samples of a slice '
+    audit.add_argument('--least', type=int, metavar='N', help='smallest number of samples of a slice '
                        '(default: 50)')
 
 def _add_costs(audit):
@@ -171,6 +174,7 @@ def _check_audit(args):
         if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     _check_costs(args)
+    if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
     if args.find_slices and len({*args.by} - {'confidence_band'}) < 2:
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')
     check_seed(args.seed)
@@ -201,6 +205,7 @@ def _is_in_pieces(args):
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
     flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
+             _stated_flag(args): args.confidence,
              '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
     for flag, given in flags.items():
         if not given: continue
@@ -214,9 +219,15 @@ def _piece_sets(args):
     from calibnb.posthoc import make_calibrator
     for name in args.calibrator: make_calibrator(name)
     files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-    pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter('always')
+        pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
     if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
-    return pieces, val, []
+    return pieces, val, _texts(caught)
+
+def _texts(caught):
+    "Return the warnings of the readers, except of zeros, which are a check of their own."
+    return [text for w in caught if 'have probability 0' not in (text := str(w.message))]
 
 def _group_columns(args):
     "Return the names of --by that are columns of the file."
@@ -226,7 +237,9 @@ def _group_columns(args):
 def _slices(preds, args):
     "Return the calibration of the slices of --by; None without --by."
     from calibnb.evaluate.groups import slices
-    return slices(preds, args.by, find=args.find_slices, least=args.least, n_bins=args.bins) if args.by else None
+    least = 50 if args.least is None else args.least
+    options = dict(find=args.find_slices, least=least, n_bins=args.bins, seed=args.seed)
+    return slices(preds, args.by, **options) if args.by else None
 
 def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
@@ -246,9 +259,9 @@ def _audit_sets(args):
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
         raise ValueError(message) from None
-    stated = [f'P(y = 1) is the confidence in the column {args.confidence}.'] if args.confidence else []
-    # zeros are a check of their own
-    return preds, val, stated + [text for w in caught if 'have probability 0' not in (text := str(w.message))]
+    source = 'softmax of the log-likelihoods at the chosen answer' if args.format else f'column {args.confidence}'
+    stated = [f'P(y = 1) is the confidence, the {source}.'] if args.confidence else []
+    return preds, val, stated + _texts(caught)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
@@ -257,9 +270,10 @@ def _audit_settings(args):
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
     options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
-    words = dict(title=_title(args), pos_label=args.pos_label or '')
+    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=args.target_col or '')
+    columns = dict(prob_cols=args.prob_cols, ignore_col=[*args.ignore_col, *_group_columns(args)])
     # paths come first, so that an error names the file and not the title, which contains the file's name
-    return dict(kind=_kind(args), quick=not args.full, **paths, **words, **options)
+    return dict(kind=_kind(args), quick=not args.full, **paths, **words, **columns, **options)
 
 def _title(args): return args.title or Path(args.file).name
 
@@ -310,7 +324,10 @@ def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     if args.no_report or found.recommended not in found.fitted: return ''
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
-    return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}',
+    others = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
+    columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else others}
+    named = [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
+    return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}', *named,
                        '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
 
 def _print_answer(found, preds, args, slices=None):
@@ -445,13 +462,13 @@ def _code(args)->str:
     options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),
                ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
                ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
-               ('--least', args.least, 50), ('--target-col', args.target_col, None), ('--engine', args.engine, 'local'),
-               ('--rows-in-memory', args.rows_in_memory, None)]
+               ('--least', args.least, None), ('--target-col', args.target_col, None),
+               ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
     flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
     named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
              ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
-    flags += ['--find-slices']*args.find_slices + (['--prob-cols', *args.prob_cols] if args.prob_cols else [])
+    flags += ['--find-slices']*args.find_slices + (['--prob-cols', ','.join(args.prob_cols)] if args.prob_cols else [])
     kind = _kind(args)
     lines = [shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags])]
     if are_several_files(args.file) or len(flags) > 2*sum(bool(path) for _, path in given): return lines[0]

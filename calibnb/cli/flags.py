@@ -102,18 +102,20 @@ def _kind_of(args, name='file')->str:
     if kind := named_kind(path): return kind
     raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs')
 
+def _listed(text): return [name for part in text.split(',') if (name := part.strip())]
+
 def _add_columns(command):
     command.add_argument('--target-col', metavar='NAME', help='column or array of the labels (default: target, label, '
                          'y or y_true)')
-    command.add_argument('--prob-cols', nargs='+', metavar='NAME', help='columns of the probabilities, in the order '
-                         'of the classes (with --logits: of the logits)')
-    command.add_argument('--ignore-col', action='append', default=[], metavar='NAME', help='column to leave out; '
-                         'may be repeated')
+    several = dict(action='extend', type=_listed, default=[], metavar='NAMES')
+    command.add_argument('--prob-cols', **several, help='columns of the probabilities with commas, in the order '
+                         'of the classes, e.g. cat,dog (with --logits: of the logits)')
+    command.add_argument('--ignore-col', **several, help='columns to leave out, with commas')
 
 def _column_names(args):
     "Return the columns that the flags name."
     from calibnb.evaluate.files import ColumnNames
-    return ColumnNames(args.target_col or '', tuple(args.prob_cols or ()), tuple(args.ignore_col))
+    return ColumnNames(args.target_col or '', tuple(args.prob_cols), tuple(args.ignore_col))
 
 @contextmanager
 def _noting():

@@ -145,21 +145,30 @@ def _read_csv(path, names=ColumnNames()):
 
 def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
 
-def _json_object(line):
-    value = json.loads(line)
-    if not isinstance(value, dict): raise ValueError(f'holds the line {brief(line.strip(), 40)}, want an object')
-    return value
+def _json_objects(path):
+    "Yield the number of each line that is not blank, and its object; raise ValueError if there is none."
+    number = 0
+    with _open_lines(path) as file:
+        for number, line in ((number, line) for number, line in enumerate(file, 1) if line.strip()):
+            try: value = json.loads(line)
+            except ValueError as e: raise ValueError(f'line {number}: {getattr(e, "msg", e)}') from None
+            if not isinstance(value, dict):
+                raise ValueError(f'line {number} holds {brief(line.strip(), 40)}, want an object')
+            yield number, value
+    if not number: raise ValueError('no samples')
 
 def _read_json_lines(path, names=ColumnNames()):
     "Read objects of numbers, words and lists; lists of equal length become the rows of an array."
     import pandas as pd
-    with _open_lines(path) as file: frame = pd.DataFrame([_json_object(line) for line in file if line.strip()])
+    objects = dict(_json_objects(path))
+    frame = pd.DataFrame([*objects.values()], index=[*objects])
     if _LM_EVAL <= {*frame}: frame = _answers_of_lm_eval(frame)
+    def place(row): return f'line {frame.index[row]}'
     lists = {name: list(column) for name, column in frame.items() if all(isinstance(v, list) for v in column)}
-    if not lists: return _table(frame, 'line {}'.format, names)
+    if not lists: return _table(frame, place, names)
     for name, rows in lists.items():
         if len({*map(len, rows)}) > 1: raise ValueError(f'{name!r} holds lists of several lengths, want equal lengths')
-    return FileContents({name: np.array(lists.get(name, column)) for name, column in frame.items()})
+    return FileContents({name: np.array(lists.get(name, column)) for name, column in frame.items()}, place=place)
 
 _LM_EVAL = {'doc_id', 'target', 'filtered_resps'} # keys of a sample in `samples_*.jsonl` of lm-evaluation-harness
 
@@ -173,7 +182,7 @@ def _answers_of_lm_eval(frame):
     import pandas as pd
     if 'filter' in frame: frame = frame[frame['filter'] == frame['filter'].iloc[0]]
     rows = [_answer_of_lm_eval(sample) for sample in frame.to_dict('records')]
-    return pd.DataFrame(rows, columns=['confidence', 'correct'])
+    return pd.DataFrame(rows, frame.index, ['confidence', 'correct'])
 
 def _answer_of_lm_eval(sample):
     where = f'sample {sample["doc_id"]!r} of lm-eval'
@@ -211,7 +220,7 @@ def _table(frame, place, names=ColumnNames()):
     of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
     scores = frame.drop(columns=list({*labels, *of_groups, *names.ignored, *names.optional} & {*frame}))
     if [*scores] != ['prediction']: scores = scores.drop(columns=['prediction'], errors='ignore')
-    scores = _class_columns(scores, names)
+    scores = _class_columns(scores, names, {word for name in labels for word in _words(frame[name])})
     extra = {name: advice(name) for name in scores if _plain(name) in WEIGHT_NAMES}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
@@ -219,17 +228,32 @@ def _table(frame, place, names=ColumnNames()):
     arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
     return FileContents(arrays, [*scores], extra, place, of_groups)
 
-def _class_columns(scores, names):
-    "Return the columns that may be classes; warn of columns that are left out."
+def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
+
+def _class_columns(scores, names, words=()):
+    "Return the columns that may be classes, also those named by one of the labels; warn of columns that are left out."
     if names.scores: return scores[list(names.scores)]
     of_kind = [name for name in scores if names.kind and KINDS[names.kind].fullmatch(_plain(name))]
-    skipped = [name for name in scores if _plain(name) in (*_SKIPPED, *TARGET_NAMES) or _is_index(scores[name])]
+    skipped = [name for name in scores if _is_index(scores[name])
+               or _plain(name) in (*_SKIPPED, *TARGET_NAMES) and not _has_fractions(scores[name])]
     if of_kind: skipped = [name for name in scores if name not in of_kind and _plain(name) not in WEIGHT_NAMES]
+    summed = _summed(scores, skipped) if names.kind == 'probs' else []
+    skipped = [name for name in skipped if name not in (*words, *summed)]
     if skipped and len(skipped) < scores.shape[1]:
         are = 'columns {} are no classes and are' if len(skipped) > 1 else 'column {} is no class and is'
         warnings.warn(f'{are.format(quote_names(skipped))} left out')
         return scores.drop(columns=skipped)
     return scores
+
+def _summed(scores, skipped):
+    "Return the columns of numbers if every row sums to 1, but not without the columns to leave out; else []."
+    numbers = scores[[name for name, column in scores.items()
+                      if column.dtype.kind in 'fiu' and _plain(name) not in WEIGHT_NAMES and not _is_index(column)]]
+    def off(table): return abs(table.sum(axis=1, skipna=False) - 1).max()
+    if not off(numbers) < _OFF_SUM or off(numbers.drop(columns=skipped, errors='ignore')) < _OFF_SUM: return []
+    return [*numbers]
+
+def _has_fractions(column): return column.dtype.kind == 'f' and bool((column.dropna() % 1 != 0).any())
 
 def _is_index(column):
     "Return True for row numbers in a column without a name, as `DataFrame.to_csv` writes them."
@@ -435,7 +459,7 @@ def _names_in(path):
         from pyarrow.feather import read_table
         return read_table(path).column_names
     if suffix.startswith('.jsonl'):
-        with _open_lines(path) as file: return [*_json_object(next(line for line in file if line.strip()))]
+        return [*next(_json_objects(path))[1]]
     return [*_read_pt(path).arrays] if suffix in ('.pt', '.pth') else []
 
 def _find(contents, wanted):
@@ -512,7 +536,8 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
         contents, scores, header = _read_scores(path, kind, own, needed)
         of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
-        if target_path: path, contents = target_path, read_file(target_path)
+        if target_path:
+            path, contents = target_path, read_file(target_path, ColumnNames(names.target, ignored=names.ignored))
         wanted = (_plain(names.target),) if names.target else TARGET_NAMES
         name = '' if target_path and [*contents.arrays] == [''] else _only(path, contents, wanted)
         labels = contents.arrays[name]

@@ -62,11 +62,17 @@ def _ranges(column, values):
     "Return names and ids of ranges of numbers with equally many samples; equal numbers share a range."
     edges = np.unique(values.quantile(np.arange(1, _RANGES)/_RANGES, interpolation='lower'))
     edges = edges[edges < values.max()]
-    shown = [f'{edge:.4g}' for edge in edges]
+    shown = _distinct_texts(edges)
     names = [f'{low} < {column} ≤ {high}' for low, high in zip(shown, shown[1:])]
     ids = np.where(values.isna(), -1, np.searchsorted(edges, values))
     if not shown: return [f'any {column}'], ids
     return [f'{column} ≤ {shown[0]}', *names, f'{column} > {shown[-1]}'], ids
+
+def _distinct_texts(edges):
+    "Return distinct numbers as texts of 4 digits; of more digits where these texts are equal."
+    digits = range(4, 18, 13 if (edges == np.round(edges)).all() else 1)
+    texts = ([f'{edge:.{n}g}' for edge in edges] for n in digits)
+    return next((shown for shown in texts if len({*shown}) == len(edges)), [*map(str, edges)])
 
 def _pooled(column, names, ids, least):
     "Return names, ids and a note, with the slices of fewer than `least` samples pooled or left out."

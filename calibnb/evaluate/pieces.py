@@ -351,7 +351,7 @@ def _column(labels):
 def _numbers(scores, kind, header, start):
     "Return the scores of a piece as a tensor in floating point; check the numbers of a table."
     if hasattr(scores, 'iloc'):
-        table = _table(scores, lambda row: f'row {start + row}')
+        table = _table(scores, lambda row: f'row {start + row}', ColumnNames(scores=tuple(header)))
         _check_table(table, kind)
         scores = table.arrays['']
     scores = as_tensor(scores, kind)

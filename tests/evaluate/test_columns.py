@@ -10,7 +10,9 @@ import torch
 from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
-from calibnb.evaluate.files import read_predictions, read_sets
+from calibnb.evaluate.files import ColumnNames, read_columns, read_predictions, read_sets
+from calibnb.evaluate.pieces import read_pieces
+from calibnb.notebooks.execute import run_notebook
 from calibnb.posthoc import Calibrator
 
 DRAW = torch.Generator().manual_seed(0)
@@ -214,7 +216,7 @@ def probs_table():
     ("more.csv.gz", "", "columns 'id', 'age' are no classes and are left out"),
     ("more.parquet", "--ignore-col age --ignore-col id", None),
     ("more.feather", "--ignore-col age --ignore-col id", None),
-    ("named.jsonl", "--target-col why --prob-cols a b c --ignore-col city", None),
+    ("named.jsonl", "--target-col why --prob-cols a,b,c --ignore-col city", None),
     ("lists.jsonl", "", None),
     ("arrays.npz", "", None),
 ])
@@ -235,7 +237,61 @@ def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
     found = json.loads(capsys.readouterr().out)
     want = Predictions.from_probs(LOGITS.softmax(1), TARGET).nll.mean().item()
     assert found["classes"] == 3 and abs(found["rows"]["uncalibrated"]["nll"]["value"] - want) < 1e-6
-    assert [note] == [text for text in found["notes"] if "left out" in text] or note is None
+    assert [note]*bool(note) == [text for text in found["notes"] if "left out" in text]
+
+
+@pytest.mark.parametrize("kind, columns, labels, kept", [
+    ("probs", dict(call=[.2, .9, .4], fold=[.8, .1, .6]), ["fold", "call", "fold"], ["call", "fold"]),
+    ("probs", dict(call=[.2, .9, .4], fold=[.8, .1, .6]), [1, 0, 1], ["call", "fold"]),
+    ("probs", dict(id=["x", "y", "z"], call=[1., 0, 0], fold=[0., 1, 1]), [0, 1, 1], ["call", "fold"]),
+    ("logits", dict(call=[4, 2, 2], fold=[3, 1, 3]), ["call", "call", "fold"], ["call", "fold"]),
+    ("logits", dict(id=[5, 6, 7], call=[1., 2, 3], fold=[.5, 2, 4]), [0, 0, 1], ["call", "fold"]),
+    ("probs", dict(id=[5, 6, 7], p=[.2, .9, .4]), [0, 1, 0], ["p"]),
+    ("probs", dict(a=[.2, .9, .4], b=[.8, .1, .6], fold=[0, 0, 0]), [1, 0, 1], ["a", "b"]),
+])
+@pytest.mark.filterwarnings("ignore:column")
+def test_a_class_may_have_the_name_of_ids_or_folds(kind, columns, labels, kept):
+    pd.DataFrame(columns).assign(target=labels).to_csv("f.csv", index=False)
+    assert read_columns("f.csv", kind).header == kept
+    pd.read_csv("f.csv").to_parquet("f.parquet")
+    assert [read.logits.shape[1] for read in read_pieces("f.parquet", kind, rows=1)[1]] == [len(kept)]*3
+    assert len(kept) == 1 or torch.equal(read_predictions("f.csv", kind).pred, read_columns("f.csv", kind).target)
+
+
+def test_apply_runs_as_the_audit_tells_and_each_column_has_its_run(capsys):
+    table = probs_table().set_axis(["cat", "dog", "owl", "truth"], axis=1).assign(
+        site=np.arange(600) % 2, other=TARGET.numpy())
+    table.to_csv("t.csv", index=False)
+    line = "audit t.csv --probs --target-col truth --ignore-col other --by site --calibrator temperature"
+    assert cli.main(line.split()) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
+    command = told.split("calibnb ")[1].replace("OUT.npz", "out.csv").split()
+    assert "truth,other,site" in command
+    for name in "t.csv", "new.csv":
+        table[["cat", "dog", "owl"]].to_csv("new.csv", index=False)
+        assert cli.main([name if part == "FILE" else part for part in command]) == 0
+        assert [*pd.read_csv("out.csv")] == ["cat", "dog", "owl", "prediction"]
+    run, = Path("runs", "audit").iterdir()  # without the evaluation of the command, its notebook reads the file
+    settings = json.loads((run/"run.json").read_text())["settings"]
+    other = settings | dict(target_col="other", ignore_col=["truth", "site"])
+    run_notebook("audit", other, progress=False, forked=True)
+    assert len([*Path("runs", "audit").iterdir()]) == 2
+
+
+def test_a_column_of_labels_in_a_file_of_their_own():
+    probs_table().drop(columns="y_true").to_csv("p.csv", index=False)
+    pd.DataFrame(dict(age=34, truth=TARGET)).to_csv("t.csv", index=False)
+    assert torch.equal(read_predictions("p.csv", "probs", "t.csv", names=ColumnNames("truth")).target, TARGET)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "cannot be read as jsonl (no samples)"),
+    ('{"logit_0": 1, "logit_1": 2, "y": 0}\n\n{"logit_0": 1,\n', "(line 3: "),
+    ('{"a": 1, "b": 2, "y": 0}\n\n{"a": 1, "b": "two", "y": 1}\n', "'two' in line 3"),
+])
+def test_lines_are_counted_from_one_with_blank_lines(text, message, capsys):
+    Path("f.jsonl").write_text(text)
+    assert message in refused(capsys, "audit", "f.jsonl", "--logits")
 
 
 def test_one_rule_for_the_kind_in_three_commands(capsys):

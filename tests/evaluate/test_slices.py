@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import slices
+from calibnb.evaluate.groups import Grouping
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2]/"docs"/"audit-1.schema.json").read_text())
 BAD = "<script>b"
@@ -65,11 +66,23 @@ def test_json_fits_its_schema(capsys):
     ("all.csv --by site --find-slices", "--find-slices: needs two columns of --by or more"),
     ("all.csv --by site --by week --least 1900", "--by: no value of 'site' has 1900 samples"),
     ("all.csv --by site --by week --least 0", "--least: got 0, expected a number of at least 2"),
+    ("all.csv --least 60", "--least: 60, but no slices; give --by, too"),
     ("big.npz --by site --rows-in-memory 100", "--by: needs all rows in memory"),
 ])
 def test_refusals(line, message, capsys):
     code, out = audit(capsys, f"{line} --logits --no-report")
     assert code == 2 and message in out.err and out.err.count("\n") == 1
+
+
+def test_the_seed_draws_the_permutations(capsys):
+    found = [audit(capsys, f"all.csv --by week --json --no-report --seed {seed}")[1].out for seed in (0, 1)]
+    assert json.loads(found[0])["slices"]["slices"] != json.loads(found[1])["slices"]["slices"]
+
+
+def test_ranges_of_large_numbers_have_names_of_their_own():
+    names = Grouping.of("date", np.arange(20240101, 20240161), 5).names
+    assert "20240115 < date ≤ 20240130" in names and len({*names}) == 4
+    assert len({*Grouping.of("x", 1e7 + np.arange(60)/7, 5).names}) == 4
 
 
 def test_rotations_agree_with_permutations_and_are_fast(monkeypatch):

@@ -12,6 +12,7 @@ from calibnb import cli
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     draw = np.random.default_rng(0)
     sure = draw.choice([.6, .7, .8, .9, .95], 800)
     frame = pd.DataFrame(dict(question=[f"q {i}" for i in range(800)], sure=sure, right=draw.random(800) < sure - .2))
@@ -43,7 +44,8 @@ def test_every_format_gives_the_same_answer(capsys):
     ("a.csv --confidence surre --correct right", "'surre' is not known; did you mean 'sure'?"),
     ("words.csv --confidence sure --correct right", "column 'right' holds text"),
     ("percent.csv --confidence sure --correct right", "percentages /100"),
-    ("torn.jsonl --confidence sure --correct right", "torn.jsonl cannot be read as jsonl (holds the line [1, 2]"),
+    ("a.parquet --confidence sure --correct right --rows-in-memory 9", "--confidence: needs all rows in memory"),
+    ("torn.jsonl --confidence sure --correct right", "torn.jsonl cannot be read as jsonl (line 2 holds [1, 2]"),
 ])
 def test_refusals(line, message, capsys):
     code, out = audit(capsys, line)
@@ -67,7 +69,14 @@ def test_samples_of_lm_eval_are_recognised_by_their_keys(capsys):
     for flag in "", " --format lm-eval":
         _, out = audit(capsys, f"samples.jsonl{flag} --json")
         found = json.loads(out.out)
+        assert "the softmax of the log-likelihoods at the chosen answer" in found["notes"][0]
         assert found["samples"] == 400 and .1 < found["rows"]["uncalibrated"]["ece"]["value"] < .25
+
+
+    assert cli.main("audit samples.jsonl --calibrator temperature".split()) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
+    assert cli.main(told.split("calibnb ")[1].replace("FILE", "samples.jsonl").split()) == 0
+    assert np.load("OUT.npz")["probs"].shape == (400, 1)
 
 
 @pytest.mark.parametrize("sample, message", [
