@@ -27,7 +27,7 @@ WINGS = {  # the wings that each may import from
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",
-    "notebooks": "core processes metrics runs", "params": "notebooks",
+    "notebooks": "core processes metrics evaluate runs", "params": "notebooks",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core processes data train runs notebooks",
     "cli": "core processes posthoc evaluate data runs notebooks sweep",
