@@ -231,6 +231,7 @@ def _texts(caught):
 
 def _group_columns(args):
     "Return the names of --by that are columns of the file."
+    if not args.by: return []
     from calibnb.evaluate.groups import MADE
     return [name for name in dict.fromkeys(args.by) if name not in MADE]
 
