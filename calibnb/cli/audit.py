@@ -16,7 +16,7 @@ import sys
 import tempfile
 import textwrap
 import warnings
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -316,10 +316,13 @@ def _slice_parts(slices, args, width, wrapped):
     return [(wrapped(said), ''), *((text, 'table') for text in table), (wrapped(' '.join(slices.notes)), '')]
 
 def _decisions(found, args):
-    "Return costs and net benefits; None if no costs are given."
-    if not args.cost_fp: return None
+    "Return costs and net benefits, computed once for the answer, JSON and the report; None if no costs are given."
+    return _decisions_at(found, args.cost_fp, args.cost_fn, args.seed) if args.cost_fp else None
+
+@lru_cache(maxsize=1)
+def _decisions_at(found, cost_fp, cost_fn, seed):
     from calibnb.evaluate.costs import Decisions
-    return Decisions.of(found, args.cost_fp, args.cost_fn, seed=args.seed)
+    return Decisions.of(found, cost_fp, cost_fn, seed=seed)
 
 def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."

@@ -14,7 +14,7 @@ from .measures import ece_text
 from calibnb.evaluate.table import (
     _IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, _bias_direction, _changes, _dominated_by_few_samples,
     _label_order_warning, _name,
-    _name_with_temperature, _nll_words, _residual_miscalibration, _uncapitalised, miscalibration_p, shows_no_error
+    _name_with_temperature, _nll_words, _residual_miscalibration, _uncapitalised, shows_no_error
 )
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
@@ -22,7 +22,7 @@ def verdict(found:Evaluation)->str:
     "Return one sentence: is the model calibrated, and what does the recommended calibrator change?"
     given = found.scored[UNCALIBRATED]
     if warning := _label_order_warning(given): return warning[0]
-    significant = miscalibration_p(found.rows[UNCALIBRATED]['ece'], given) < .05
+    significant = found.miscalibration_p < .05
     return f'{_state(found, given, significant)}; {_remedy(found, significant)}.'
 
 def _state(found, given, significant):

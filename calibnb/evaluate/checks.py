@@ -18,7 +18,7 @@ from ..core.predictions import Predictions, _row_hashes, impossible_labels_text,
 from ..metrics.bins import width_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
-    UNCALIBRATED, Evaluation, Outcome, _bias_direction, _ece_words, _label_order_warning, _p_words, miscalibration_p
+    UNCALIBRATED, Evaluation, Outcome, _bias_direction, _ece_words, _label_order_warning, _p_words
 )
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
@@ -50,7 +50,7 @@ def _check(code, title, meaning, decided, advice):
 def _biased(found, *starts):
     "Return the outcome of a mean probability that is too high or too low: the sentences with these first words."
     given = found.scored[UNCALIBRATED]
-    if miscalibration_p(found.rows[UNCALIBRATED]['ece'], given) >= .05: return _PASSED
+    if found.miscalibration_p >= .05: return _PASSED
     said = [sentence for sentence in _bias_direction(given) if sentence.startswith(starts)]
     return ('issue', f'{said[0]}.') if said else _PASSED
 
@@ -87,7 +87,7 @@ def _underconfident(found, preds, val): return _biased(found, 'The model is unde
         'Apply the recommended calibrator; the reliability diagram of the report shows where they differ.')
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
-    p = miscalibration_p(ece, found.scored[UNCALIBRATED])
+    p = found.miscalibration_p
     return ('issue', f'The ECE is {_ece_words(ece)}; {_p_words(p)}.') if p < .05 else _PASSED
 
 @_check('CNB005', 'P(y = 1) is biased',
@@ -212,7 +212,7 @@ _TELLABLE = .05  # an ECE of this size should be seen
         'Label more samples, or report the interval with the ECE.')
 def _few(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
-    if miscalibration_p(ece, found.scored[UNCALIBRATED]) < .05: return _NOT_APPLICABLE
+    if found.miscalibration_p < .05: return _NOT_APPLICABLE
     high = ece.interval[1]
     if high <= _TELLABLE: return _PASSED
     enough = round_up(ece.n*(high/_TELLABLE)**2)

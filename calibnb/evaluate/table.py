@@ -9,6 +9,7 @@ __all__ = ['UNCALIBRATED', 'DOUBT', 'SAME_NLL', 'STATUSES', 'shows_no_error', 'O
 import json
 import math
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,11 @@ class Evaluation:
         rows = self._equal_in_nll()
         passing = [row for row in rows if shows_no_error(row, self.rows[row]['ece'])]
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]
+
+    @cached_property
+    def miscalibration_p(self)->float:
+        "The p value of the hypothesis that the uncalibrated model is calibrated, see `miscalibration_p`."
+        return miscalibration_p(self.rows[UNCALIBRATED]['ece'], self.scored[UNCALIBRATED])
 
     def _equal_in_nll(self)->list[str]:
         "Return the rows that tie with the lowest NLL, from simple to complex."
@@ -288,7 +294,7 @@ def _p_words(p): return 'p < .001' if p < .001 else f'p = {p:.2g}'
 def _diagnosis(found):
     "State the uncalibrated ECE, and whether the model is significantly over- or underconfident."
     ece, given = found.rows[UNCALIBRATED]['ece'], found.scored[UNCALIBRATED]
-    start, p = _uncalibrated_ece(found), miscalibration_p(ece, given)
+    start, p = _uncalibrated_ece(found), found.miscalibration_p
     if p >= .05:
         return (f'{start} This ECE is no evidence of miscalibration ({_p_words(p)}), but on {ece.n:,} samples a true '
                 f'error of {100*ece.interval[1]:.1f} % could give the same ECE.')
