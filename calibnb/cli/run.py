@@ -200,7 +200,7 @@ def _print_ends(table, seconds, jobs=()):
     for reason, rows in wrong.groupby('reason', sort=False):
         more = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
         number = f'{numbers[reason]} ' if len(numbers) > 1 else ''
-        print(f'{number}{rows.state.iloc[0]}  {rows.job.iloc[0]}{more}: {reason}')
+        print(f'{number}{rows.state.iloc[0]}  {rows.job.iloc[0]}{more}: {reason.removeprefix("interrupted: ")}')
     counts = ', '.join(f'{n} {state}' for state, n in table.state.value_counts().items())
     print(f'{counts}, {seconds:.1f} s')
     if jobs: print('\n'.join(_next_commands(table)))
@@ -221,6 +221,7 @@ def _next_commands(table):
     from calibnb.runs.folder import find_runs
     failed = table[(table.state == 'failed') & (table.run != '')]
     why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []
+    if (table.state == 'interrupted').any(): why += ['interrupted runs go on: give the same command again']
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
     trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
                and folder.info.get('kind') == 'train'}

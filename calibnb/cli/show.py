@@ -51,7 +51,7 @@ def _time(status):
     if not start: return 'not begun'
     text = f'from {start[:19].replace("T", " ")}'
     if end: text += f' UTC, {(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.1f} s'
-    return f'{text}, on {status.get("host")}'
+    return ', '.join([text, f'on {status.get("host")}', *([status['job']] if 'job' in status else [])])
 
 def _settings(info):
     "Return the settings as wrapped lines; nested settings are named as in a sweep, e.g. recipe.lr."
@@ -65,10 +65,14 @@ def _audit_command(folder):
     return shlex.join(['calibnb', 'audit', test, '--logits', '--val', val])
 
 def _why(folder):
-    "Return the reason, the place and the traceback of a failed run."
+    "Return the reason, the place, the log of the cluster's job, the next command and the traceback of a failed run."
     status, log = folder.status, folder/'log.txt'
     lines = [f'  reason    {status.get("reason") or "its process ended without a word"}']
     if status.get('where'): lines.append(f'  where     {status["where"]}')
+    if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
+    if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():
+        command = shlex.join(['python', '-m', 'calibnb.train', shorter_path(folder/'run.json')])
+        lines.append(f'  go on     the same command, or {command}')
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')
     if not found: return lines

@@ -16,14 +16,14 @@ from .text import duration_text, html_text, printable
 
 # %% ../../nbs/00_core/02c_live.ipynb #c377bb70
 def live_lines(
-    rows,           # (name, state) of each training; the text `note` of a state replaces the time left
+    rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
     "Return a line for each training; columns are aligned, and cut to the width: the training loss, then names."
     rows = [_cells(printable(name, one_line=True), state) for name, state in rows]
     if not rows: return []
     sizes = [max(map(len, column)) for column in zip(*rows)]
-    if sum(map(_with_gap, sizes, _GAPS)) > width: sizes[2] = 0  # the training loss
+    if sum(map(_with_gap, sizes, _GAPS)) > width: sizes[3] = 0  # the training loss
     room = max(8, width - sum(map(_with_gap, sizes[1:], _GAPS[1:])))
     def line(name, *others):
         name = name if len(name) <= room else f'…{name[1 - room:]}'
@@ -31,7 +31,7 @@ def live_lines(
         return ''.join([name.ljust(min(sizes[0], room)), *cells])[:width].rstrip()
     return [line(*row) for row in rows]
 
-_GAPS = 0, 2, 2, 1, 1, 2  # spaces before each cell
+_GAPS = 0, 2, 2, 2, 1, 1, 2  # spaces before each cell
 
 def _with_gap(size, gap): return size and size + gap
 
@@ -39,7 +39,7 @@ def _cells(name, state):
     "Return the cells of a line; an unknown number is an empty cell."
     def text(template, value): return '' if value is None else template.format(value)
     left = text('{} left', state.get('left_s') and duration_text(state['left_s']))
-    return [name, '{epoch}/{epochs}'.format(**state) if state.get('epochs') else '',
+    return [name, state.get('where') or '', '{epoch}/{epochs}'.format(**state) if state.get('epochs') else '',
             text('loss {:.3f}', state.get('train_loss')), text('val NLL {:.3f}', state.get('val_nll')),
             text('error {:.1%}', state.get('val_error')), str(state.get('note') or left)]
 

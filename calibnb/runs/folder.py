@@ -184,6 +184,13 @@ def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')
 # %% ../../nbs/70_runs/01_folder.ipynb #780a4dfa
 _INTERRUPTED = 'interrupted', 'Stopped'  # beginnings of the reason after Ctrl-C and SIGTERM
 
+def _cluster_job()->dict:
+    "Return the `job` of Slurm or Ray that this process belongs to, and the file `log` with the output of the job."
+    slurm = os.environ.get('SLURM_JOB_ID', '')
+    job = os.environ.get('CALIBNB_JOB') or slurm and f'Slurm job {slurm}'
+    log = os.environ.get('CALIBNB_JOB_LOG')
+    return (dict(job=job) if job else {}) | (dict(log=log) if log else {})
+
 class RunFolder:
     """One run on disk: its path, lock and state, and the methods that change the run.
 
@@ -263,7 +270,8 @@ class RunFolder:
         for folder in 'figures', 'tables', 'files': shutil.rmtree(self/folder, ignore_errors=True)
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True
-        write_json(self/'status.json', dict(state='running', host=socket.gethostname(), pid=os.getpid(), start=_now()))
+        place = dict(host=socket.gethostname(), pid=os.getpid(), **_cluster_job())
+        write_json(self/'status.json', dict(state='running', start=_now(), **place))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 
     def record(self, result:Result): write_json(self/'result.json', Result.model_validate(result).model_dump())

@@ -32,7 +32,7 @@ from ..data.sets import note_data
 from ..models.named import make_model
 from ..train.checkpoint import Stopped, catch_sigterm
 from ..train.history import History
-from ..core.live import LiveLines, live_lines, progress_title
+from ..core.live import LiveLines, live_lines, live_training, progress_title
 from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
 from .config import RunConfig, check_code
 from .names import typed_name
@@ -123,10 +123,9 @@ def get_run(
             train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
 
-def _line_of(folder, width):
-    "Return the line of a training that runs elsewhere, from its progress.json."
-    state = read_json(folder/'progress.json')
-    return live_lines([(typed_name(folder.path, folder.info), state)], width) if state else []
+def _name_of(config, path):
+    "Return the typed name of a training that may not have begun."
+    return typed_name(path, dict(kind='train', settings=config.model_dump(mode='json')))
 
 def _train_with_torchrun(config, folder, device, processes, progress, tensorboard):
     "Train on several processes of this machine; raise RunError with the reason if they fail."
@@ -137,22 +136,20 @@ def _train_with_torchrun(config, folder, device, processes, progress, tensorboar
     folder.path.mkdir(parents=True, exist_ok=True)
     root, output = folder.path.parents[1].resolve(), folder/'processes.txt'
     env, seen = dict(CALIBNB_TENSORBOARD=str(int(tensorboard))), time.time()
-    def send_state():
+    def stop():
         nonlocal seen
         state = None
         with suppress(OSError): state = read_json(folder/'progress.json')
-        if state and state['updated'] > seen:
+        if show and state and state['updated'] > seen:
             seen = state['updated']
-            progress(state)
-    def stop():
-        if callable(progress): send_state()
+            show(state)
         return bool(signals)
-    with tempfile.TemporaryDirectory() as d, catch_sigterm() as signals:
+    with (tempfile.TemporaryDirectory() as d, catch_sigterm() as signals,
+          live_training(_name_of(config, folder.path), progress) as show):
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        with LiveLines(lambda width: _line_of(folder, width), progress is True):
-            code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=stop)
+        code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=stop)
     if signals: raise Stopped
     if code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')
@@ -199,8 +196,8 @@ class _RunningTrainings:
 
 def _reported_run(config, root, report, options):
     "Call `get_run`; report each state with name and path of the run, and at last the last state with `ended`."
-    path, info = config.path(root), dict(kind='train', settings=config.model_dump(mode='json'))
-    about = dict(label=typed_name(path, info), path=str(path), ended=False)
+    path = config.path(root)
+    about = dict(label=_name_of(config, path), path=str(path), ended=False)
     unknown = dict.fromkeys(['train_loss', 'val_nll', 'val_error', 'left_s'])
     last = dict(epoch=0, epochs=config.recipe.epochs, epochs_done=0) | unknown
     def send(state):

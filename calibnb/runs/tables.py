@@ -134,8 +134,9 @@ def find_run(
     root=None,  # folder of all runs; None: `runs_root()`
 )->RunFolder:
     "Return the folder of a run; raise ValueError if no run or several runs have the name."
-    if (Path(name)/'run.json').exists(): return RunFolder(name)
     root = Path(root or runs_root())
+    for path in Path(name), root/name:  # a run that a cluster ended before it began has a state, and no settings
+        if (path/'run.json').exists() or (path/'status.json').exists(): return RunFolder(path)
     table = list_runs(root)
     if table.empty: raise ValueError(f'run: {name!r}, but there are no runs in {root}')
     experiment, _, short = name.strip('/').rpartition('/')

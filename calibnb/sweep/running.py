@@ -18,7 +18,7 @@ from ..runs.folder import RunError, RunFolder, failure, runs_root
 from ..runs.watch import live_trainings
 from ..core.live import LiveLines, live_lines, progress_title
 from .spec import SweepSpec, Job, expand
-from .engines import engines
+from .engines import JobState, engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
@@ -56,6 +56,7 @@ class _Row:
     reason:str = ''
     seconds:float = 0.
     tries:int = 0
+    waits:JobState|None = None  # where a job of a cluster is
 
     def __post_init__(self):
         self.folder = self.job.folder(self.root)
@@ -63,14 +64,14 @@ class _Row:
 
     def update(self, outcome:Outcome):
         "Enter the outcome of a try; ignore an error if the run was finished before the process was stopped."
-        self.tries += 1
+        self.tries, self.waits = self.tries + 1, None
         self.folder = self.job.folder(self.root)  # another folder if the data have changed since the start
         self.seconds += outcome.seconds
         if outcome.error is None or self.job.done(self.root): self.state, self.reason = self.folder.state, ''
         else:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
-            self.state = 'failed'
+            self.state = 'interrupted' if reason.startswith('interrupted') else 'failed'
             # the recorded reason may also give the line of code that failed
             self.reason = recorded if recorded.startswith(reason) else reason
 
@@ -140,7 +141,15 @@ class _LinesOfSweep:
         failed = sum(row.state == 'failed' for row in self.todo)
         title = progress_title(f'sweep of {len(self.rows)} runs', len(self.todo), ended, states,
                                time.time() - self.start, failed)
-        return [title[:width], *live_lines(running, width)]
+        waiting = self._waiting({path for _, state in running for path in (state['path'], state.get('notebook'))})
+        queued = sum(state['note'].startswith('queued') for _, state in waiting)
+        return [(title + (f', {queued} queued' if queued else ''))[:width], *live_lines(running + waiting, width)]
+
+    def _waiting(self, training):
+        "Return name and state of the jobs of a cluster that have no training at the moment, the queued jobs last."
+        rows = [row for row in self.todo if row.waits and row.waits.note and str(row.folder.path) not in training]
+        rows.sort(key=lambda row: row.waits.note.startswith('queued'))
+        return [(row.job.name, dict(where=row.waits.where, note=row.waits.note)) for row in rows]
 
 def _follow(outcomes, rows, retries)->list:
     "Enter each outcome into the row of its job; return the rows to try again."
@@ -148,6 +157,9 @@ def _follow(outcomes, rows, retries)->list:
     with closing(outcomes):
         for outcome in outcomes:
             row = rows[outcome.index]
+            if isinstance(outcome, JobState):
+                row.waits = outcome
+                continue
             row.update(outcome)
             died = row.state == 'failed' and isinstance(outcome.error, JobDied)
             if died and row.tries <= retries:
