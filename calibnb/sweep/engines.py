@@ -216,9 +216,11 @@ class SlurmQueue:
         self.due, listed = time.monotonic() + _QUEUE_S, self._listed([job.job_id for job in jobs])
         if listed is None: return
         for job in jobs:
-            _, node, _ = self.states.get(job.job_id, ('', '', ''))
-            self.states[job.job_id] = listed.get(job.job_id, ('GONE', node, ''))
+            state, node, _ = self.states.get(job.job_id, ('', '', ''))
+            gone = (state if state in _ENDINGS else 'GONE', node, '')  # Slurm forgets a job minutes after its end
+            self.states[job.job_id] = listed.get(job.job_id, gone)
             if self.state(job) in _ENDINGS: self.ends.setdefault(job.job_id, time.monotonic())
+            else: self.ends.pop(job.job_id, None)  # a job that was queued again
 
     def _listed(self, ids):
         "Return {job id: (state, node, reason)} of the jobs that Slurm knows; None if Slurm does not answer."

@@ -1,6 +1,7 @@
 """Sweeps: each run is made once, a failure is recorded with its reason, and the other runs are finished."""
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -389,6 +390,7 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_adds_the_same_piece
         cluster.shutdown()
     here = sweep(own, tmp_path/"here", workers=1, progress=False)
     assert list(there.state) == ["done"]*2 and list(here.state) == ["done"]*2, (there.reason, here.reason)
+    assert all(folder.status["job"].startswith("Ray worker ") for folder in find_runs(tmp_path/"ray"))
     assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
 
 
@@ -407,6 +409,8 @@ def local_submitit(tmp_path, monkeypatch):
     assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
 
 
+@pytest.mark.skipif(bool(shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin")),
+                    reason="test_slurm.py has the same on a real Slurm")
 @pytest.mark.usefixtures("local_submitit")
 def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
     with open(tmp_path/"own.py", "a") as file:

@@ -1,0 +1,201 @@
+"A sweep on a real Slurm: one node on this machine, where Slurm is installed."
+import ctypes
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+from functools import partial
+
+import pytest
+from conftest import patience, wait_for
+from test_sweep import forks, measures, own  # noqa: F401
+
+from calibnb.cli import main
+from calibnb.runs.folder import find_runs
+from calibnb.runs.watch import watch_lines
+from calibnb.sweep import engines as engines_room
+from calibnb.sweep import expand, running, sweep
+
+CONF = """ClusterName=test
+SlurmctldHost=localhost
+SlurmctldPort={0}
+SlurmdPort={1}
+AuthType=auth/none
+CredType=cred/none
+SlurmUser={user}
+SlurmdUser={user}
+StateSaveLocation={home}/state
+SlurmdSpoolDir={home}/spool
+SlurmctldPidFile={home}/slurmctld.pid
+SlurmdPidFile={home}/slurmd.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,batch_sched_delay=0
+SlurmdTimeout=60
+KillWait=5
+NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 Sockets=2
+PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+"""
+PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports
+
+
+def ends_with_parent():
+    "Let the kernel end this process if the tests are killed."
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def slurm(*command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(20)).stdout.split()
+
+
+@pytest.fixture(scope="module")
+def slurm_servers(tmp_path_factory):
+    "The two servers of Slurm; it needs no munge, as no other machine and no other user is there."
+    pytest.importorskip("submitit")
+    for name in "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel":
+        if not shutil.which(name, path=PATH):
+            pytest.skip(f"{name} is not installed")
+    home, servers = tmp_path_factory.mktemp("slurm"), []
+    names = dict(user=getpass.getuser(), host=socket.gethostname().partition(".")[0], home=home)
+    (home/"slurm.conf").write_text(CONF.format(*free_ports(2), **names))
+    for name in "state", "spool":
+        (home/name).mkdir()
+    with pytest.MonkeyPatch.context() as patch, open(home/"log.txt", "w") as log:
+        patch.setenv("SLURM_CONF", str(home/"slurm.conf"))
+        patch.setenv("PATH", PATH)
+        try:
+            how = dict(stdout=log, stderr=log, start_new_session=True, preexec_fn=ends_with_parent)
+            for command in ("slurmctld", "-D"), ("slurmd", "-D", "-N", "localhost"):
+                servers.append(subprocess.Popen(command, **how))
+            try:
+                wait_for(lambda: "idle" in slurm("sinfo", "-h", "-o", "%T"), 15,
+                         lambda: all(server.poll() is None for server in servers))
+            except AssertionError:
+                pytest.skip(f"Slurm does not start: {(home/'log.txt').read_text()[-500:]}")
+            yield
+            slurm("scancel", "--user", getpass.getuser(), "--signal=KILL", "--full")
+            slurm("scancel", "--user", getpass.getuser())
+            wait_for(lambda: not slurm("squeue", "-h"), 30)
+        finally:
+            for server in reversed(servers):
+                server.terminate()
+                try:
+                    server.wait(patience(5))
+                except subprocess.TimeoutExpired:
+                    server.kill()
+                    server.wait()
+
+
+@pytest.fixture
+def limited():
+    "No test of this file hangs."
+    def end(*_): raise TimeoutError("the test takes too long")
+    handler = signal.signal(signal.SIGALRM, end)
+    signal.alarm(int(patience(100)))
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, handler)
+
+
+@pytest.fixture
+def quick_slurm(slurm_servers, limited, monkeypatch):
+    "Slurm that is asked often; no job takes longer than a few minutes."
+    monkeypatch.setattr(engines_room, "_POLL_S", dict(slurm=.1, local=.1))
+    monkeypatch.setattr(engines_room, "_QUEUE_S", .3)
+    monkeypatch.setattr(engines_room, "_RESULT_S", 1.)
+    return dict(engine="slurm", options=dict(timeout_min=int(patience(60)//60) + 1))
+
+
+def long_runs(own, n):  # noqa: F811
+    base = own["base"] | {"recipe.epochs": 5_000}
+    return expand(own | dict(base=base, grid=dict(seed=list(range(n)))))
+
+
+def test_slurm_makes_the_same_table_and_names_jobs_and_logs(quick_slurm, tmp_path, own, monkeypatch, capfd):  # noqa: F811
+    with open(tmp_path/"own.py", "a") as file:
+        file.write("""
+@register_loss("unlucky")
+def unlucky(z, y):
+    if len(z) > 2: raise ValueError("no luck today")
+    return nn.functional.cross_entropy(z, y)
+""")
+    forks()
+    spec = own | dict(grid=dict(loss="ce,unlucky"))
+    there = sweep(spec, tmp_path/"slurm", progress=False, **quick_slurm)
+    here = sweep(spec, tmp_path/"here", workers=1, progress=False)
+    for table in there, here:
+        assert list(table.state) == ["done", "failed"] and "no luck today" in table.reason[1]
+    assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    assert "sacct" not in capfd.readouterr().err
+    assert main(["show", there.run[1], "--root", str(tmp_path/"slurm")]) == 0
+    shown = capfd.readouterr().out
+    assert all(text in shown for text in ("no luck today", "Slurm job ", "own.py", "_log.err"))
+
+
+def test_jobs_cancelled_in_the_queue_and_at_work_are_interrupted(quick_slurm, tmp_path, own, monkeypatch):  # noqa: F811
+    root, shown, seen = tmp_path/"runs", [], []
+    class Shown:
+        def __init__(self, lines, show): shown.append(lines)
+        def __enter__(self): return self
+        def __exit__(self, *args): pass
+    monkeypatch.setattr(running, "LiveLines", Shown)
+    jobs = partial(slurm, "squeue", "-h", "-o", "%i")
+    def cancel():
+        try:
+            wait_for(lambda: list(root.glob("*/*/progress.json")), 90)
+            wait_for(lambda: any("queued: Resources" in line for line in shown[0](100)))
+            seen.extend([shown[0](100), watch_lines(root, 100)])
+        finally:
+            slurm("scancel", *jobs("-t", "PENDING"))
+            slurm("scancel", *jobs("-t", "RUNNING"))
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    options = quick_slurm["options"] | dict(cpus_per_task=2)  # one job at a time
+    table = sweep(long_runs(own, 2), root, **quick_slurm | dict(options=options))
+    thread.join()
+    (title, live, queued), (_, watched) = seen
+    host = socket.gethostname().partition(".")[0]
+    assert title.endswith(", 1 queued") and "seed=1" in queued
+    assert all(f"on {host} " in line and "job " in line and "/5000" in line for line in (live, watched))
+    assert list(table.state) == ["interrupted"]*2 and list(table.tries) == [1, 1]
+    assert all(reason.startswith("interrupted: Slurm job ") for reason in table.reason)
+    assert [folder.state for folder in find_runs(root)] == ["interrupted"]
+    assert main(["show", table.run[1], "--root", str(root)]) == 0
+
+
+def test_a_sweep_that_ends_early_takes_its_jobs_out_of_the_queue_and_says_so(
+        quick_slurm, tmp_path, own, capsys):  # noqa: F811
+    slurm("scontrol", "update", "nodename=localhost", "state=drain", "reason=test")
+    try:
+        pairs = [(job.config, tmp_path/"runs") for job in long_runs(own, 2)]
+        news = engines_room.run_on_slurm(pairs, "auto", 1, None, quick_slurm["options"])
+        assert next(news).note == "submitted"
+        assert len(slurm("squeue", "-h", "-o", "%i")) == 2
+        news.close()
+        assert not slurm("squeue", "-h")
+        assert "Slurm cancels 2 jobs, 2 of them queued" in capsys.readouterr().err
+    finally:
+        slurm("scontrol", "update", "nodename=localhost", "state=resume")
+
+
+def test_what_slurm_refuses_is_said(quick_slurm, tmp_path, own):  # noqa: F811
+    options = quick_slurm["options"] | dict(slurm_partition="nowhere")
+    with pytest.raises(ValueError, match="options: Slurm refuses a job: .*invalid partition specified: nowhere"):
+        sweep(long_runs(own, 1), tmp_path/"runs", engine="slurm", options=options, progress=False)
