@@ -183,7 +183,9 @@ def run_on_ray(jobs, workers, per_gpu, timeout, options):
     try: import ray
     except ImportError: raise ValueError("engine: ray is not installed; pip install 'calibnb[ray]'") from None
     ours = not ray.is_initialized()
-    if ours: ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
+    if ours:
+        try: ray.init(log_to_driver=False, include_dashboard=False, configure_logging=False)
+        except Exception as e: raise ValueError(f'engine: Ray does not start or connect: {one_line(str(e))}') from e
     try: yield from _run_on_cluster(RayCluster(ray, _ray_options(ray, per_gpu, options)), jobs, workers, timeout)
     finally:
         if ours: ray.shutdown()
