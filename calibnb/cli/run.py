@@ -75,12 +75,35 @@ def _run(args):
     start, done = time.time(), []
     for notebook, settings in planned:
         then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
-        try: done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
+        try:
+            with _saying_what_is_kept(f'notebook {notebook.path.stem}', lambda: _trainings_in(notebook.folder(settings))):
+                done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
         except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
     failed = len(planned) - len(done)
     if args.page and done: _write_page(done, args.page)
     if len(planned) > 1: print(_total(done, failed, time.time() - start))
     return int(failed > 0)
+
+@contextmanager
+def _saying_what_is_kept(
+    what,        # what an interruption stops
+    find_runs,   # function () -> folders of its trainings or runs
+    kind='trainings',
+):
+    "Inside the block, say on Ctrl-C what is kept: finished runs, and the checkpoints of other runs."
+    try: yield
+    except KeyboardInterrupt:
+        folders = find_runs()
+        done = [folder for folder in folders if folder.state == 'done']
+        saved = sum((folder/'checkpoint.pt').exists() for folder in folders if folder not in done)
+        kept = ' and '.join([f'{len(done)} finished {kind}']*bool(done) + [f'{saved} checkpoints']*bool(saved))
+        raise KeyboardInterrupt(f'interrupted: {what}; kept: {kept or "nothing yet"}') from None
+
+def _trainings_in(notebook):
+    "Return the folders of the trainings of a notebook run."
+    from calibnb.runs.folder import find_runs, read_json
+    path = str(notebook.path.resolve())
+    return [folder for folder in find_runs() if (read_json(folder/'progress.json') or {}).get('notebook') == path]
 
 def _write_page(folders, path):
     "Write a page with figures and findings of notebook runs, and a table of these runs."
@@ -150,8 +173,9 @@ def _sweep(args):
     jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
     if not args.dry_run: _check_root()
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
-                  timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
+    with _saying_what_is_kept(f'sweep of {len(jobs)} runs', lambda: [job.folder() for job in jobs], 'runs'):
+        table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
+                      timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:
         _print_plan(table, [job.config for job in jobs])
         return 0
