@@ -28,15 +28,13 @@ def _paths_of_run(args):
     return [('experiment', str(path)) for path in notebooks], writes
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
-_FILE_LINES = '  notebook', '  figures', '  tables', '  files'
-
 def _print_run(folder, copy_to, start, brief=False):
-    "Copy a finished notebook if `copy_to` is given, and print its findings and, unless `brief`, its files."
+    "Copy a finished notebook if `copy_to` is given, and print its main findings and, unless `brief`, its files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
-    lines = [*describe(folder).splitlines(), f'  took      {time.time() - start:.1f} s']
-    if brief: lines = [line for line in lines if not line.startswith(_FILE_LINES)]
+    lines = [*describe(folder, short=brief).splitlines(), f'  took      {time.time() - start:.1f} s']
+    if brief: lines[0] += f', {lines.pop().split(maxsplit=1)[1]}'
     name = f'{folder.path.parent.name}/{folder.path.name}'
     if folder.result.findings and not brief: lines.append(f'  next      calibnb show {name} --findings')
     print('\n'.join(lines), end='\n\n', flush=True)
@@ -46,7 +44,7 @@ def _add_run(commands):
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
     run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
     run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
-                     help='value of a parameter; may be repeated')
+                     help='value of a parameter, of one experiment as in shift.n_seeds; may be repeated')
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
@@ -68,7 +66,8 @@ def _run(args):
     if args.dry_run:
         raise ValueError('--dry-run: belongs to --until-decided; for the plan of a study, give -p dry_run True')
     notebooks = [Notebook(name) for name in args.experiments]
-    planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # check all before the first starts
+    stems = {notebook.path.stem for notebook in notebooks}
+    planned = [(notebook, notebook.plan(_params_of(notebook.path.stem, params, stems))) for notebook in notebooks]
     _check_root()
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
     if args.page: _check_file('--page', args.page)
@@ -104,6 +103,12 @@ def _trainings_in(notebook):
     from calibnb.runs.folder import find_runs, read_json
     path = str(notebook.path.resolve())
     return [folder for folder in find_runs() if (read_json(folder/'progress.json') or {}).get('notebook') == path]
+
+def _params_of(experiment, params, experiments):
+    "Return the parameters of one experiment: those of all, then those with its name, e.g. shift.n_seeds."
+    named = {name: name.partition('.')[::2] for name in params}
+    shared = {name: value for name, value in params.items() if named[name][0] not in experiments}
+    return shared | {named[name][1]: value for name, value in params.items() if named[name][0] == experiment}
 
 def _write_page(folders, path):
     "Write a page with figures and findings of notebook runs, and a table of these runs."
