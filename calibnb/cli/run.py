@@ -75,7 +75,8 @@ def _run(args):
     for notebook, settings in planned:
         then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
         try:
-            with _saying_what_is_kept(f'notebook {notebook.path.stem}', lambda: _trainings_in(notebook.folder(settings))):
+            with _saying_what_is_kept(f'notebook {notebook.path.stem}',
+                                      lambda: _trainings_in(notebook.folder(settings))):
                 done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
         except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
     failed = len(planned) - len(done)
