@@ -9,6 +9,7 @@ __all__ = []
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -122,9 +123,8 @@ def _write_page(folders, path):
 
 def _total(folders, failed, seconds):
     "Return the number of runs, the counts of their verdicts, and the time."
-    from calibnb.notebooks.experiment import count_verdicts
-    verdicts = count_verdicts([finding for folder in folders for finding in folder.result.findings])
-    counts = ', '.join(f'{n} {verdict}' for verdict, n in verdicts.items())
+    verdicts = Counter(finding.verdict for folder in folders for finding in folder.result.findings)
+    counts = ', '.join(f'{n} {verdict}' for verdict, n in verdicts.most_common())
     return f'{len(folders)} done, {failed} failed, {seconds:.1f} s; findings: {counts or "none"}'
 
 # %% ../../nbs/90_cli/02_run.ipynb #8eb067fe

@@ -72,7 +72,7 @@ def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).
 
 _NUMBERS = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), ece=('ECE %', 100, 2))  # title, scale, digits
 
-def _row(run, folder, figures, home, numbers):
+def _row(run, folder, figures, home, numbers, settings):
     "Return a run as a row of the table; `data-value` is what a column is sorted by."
     def cell(text, value=None, kind='td', mark=''):
         return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
@@ -81,7 +81,7 @@ def _row(run, folder, figures, home, numbers):
         f'{scale*value:.{digits}f}', float(value))
     image = _first_figure(folder)
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
-    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), words(run.setting),
+    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), *[words(run.setting)]*settings,
                     cell(html_text(run.state)), *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
                     words('' if run.error == run.error else run.result), cell(html_text(run.ended[:16])),
                     f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
@@ -99,8 +99,10 @@ def write_index(
     rows, figures = rows.sort_values('ended', ascending=False, kind='stable'), _Figures()
     cards = ''.join(_card(folder, figures, home) for folder in headline)
     numbers = [name for name in _NUMBERS if rows[name].notna().any()]
-    lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers) for run in rows.itertuples()]
-    titles = 'run', 'settings', 'state', *(_NUMBERS[name][0] for name in numbers), 'result', 'ended (UTC)'
+    settings = bool(rows.setting.any())
+    lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers, settings)
+             for run in rows.itertuples()]
+    titles = 'run', *['settings']*settings, 'state', *(_NUMBERS[name][0] for name in numbers), 'result', 'ended (UTC)'
     marks = {name: ' class="words"' for name in ('settings', 'result')}
     head = ''.join(f'<th{marks.get(title, "")}><button type="button">{title}</button></th>' for title in titles)
     count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'
