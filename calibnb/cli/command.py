@@ -9,6 +9,7 @@ __all__ = ['parser', 'main']
 import argparse
 import os
 import re
+import shlex
 import sys
 from ast import literal_eval
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -177,6 +178,11 @@ def _plain_output():
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
+def _interruption(kept, argv):
+    "Return the text after Ctrl-C; if the command kept a part of its work, name the command that goes on."
+    if not kept: return 'interrupted'
+    return f'{kept}; to go on: {shlex.join(["calibnb", *map(str, sys.argv[1:] if argv is None else argv)])}'
+
 def main(argv=None)->int: # exit code
     "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
@@ -193,6 +199,6 @@ def main(argv=None)->int: # exit code
         except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
             print(f'calibnb: {_as_typed(_one_line(_reason(e)), vars(args).get("flags", {}))}', file=sys.stderr)
             return 2
-        except KeyboardInterrupt:
-            print('calibnb: interrupted', file=sys.stderr)
+        except KeyboardInterrupt as e:
+            print(f'calibnb: {_interruption(str(e), argv)}', file=sys.stderr)
             return 130

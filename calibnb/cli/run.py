@@ -9,6 +9,7 @@ __all__ = []
 import os
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,15 +29,13 @@ def _paths_of_run(args):
     return [('experiment', str(path)) for path in notebooks], writes
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
-_FILE_LINES = '  notebook', '  figures', '  tables', '  files'
-
 def _print_run(folder, copy_to, start, brief=False):
-    "Copy a finished notebook if `copy_to` is given, and print its findings and, unless `brief`, its files."
+    "Copy a finished notebook if `copy_to` is given, and print its main findings and, unless `brief`, its files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
     if copy_to: copy_notebook(folder, copy_to)
-    lines = [*describe(folder).splitlines(), f'  took      {time.time() - start:.1f} s']
-    if brief: lines = [line for line in lines if not line.startswith(_FILE_LINES)]
+    lines = [*describe(folder, short=brief).splitlines(), f'  took      {time.time() - start:.1f} s']
+    if brief: lines[0] += f', {lines.pop().split(maxsplit=1)[1]}'
     name = f'{folder.path.parent.name}/{folder.path.name}'
     if folder.result.findings and not brief: lines.append(f'  next      calibnb show {name} --findings')
     print('\n'.join(lines), end='\n\n', flush=True)
@@ -46,7 +45,7 @@ def _add_run(commands):
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
     run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
     run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
-                     help='value of a parameter; may be repeated')
+                     help='value of a parameter, of one experiment as in shift.n_seeds; may be repeated')
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
@@ -68,19 +67,50 @@ def _run(args):
     if args.dry_run:
         raise ValueError('--dry-run: belongs to --until-decided; for the plan of a study, give -p dry_run True')
     notebooks = [Notebook(name) for name in args.experiments]
-    planned = [(notebook, notebook.plan(params)) for notebook in notebooks]  # check all before the first starts
+    stems = {notebook.path.stem for notebook in notebooks}
+    planned = [(notebook, notebook.plan(_params_of(notebook.path.stem, params, stems))) for notebook in notebooks]
     _check_root()
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
     if args.page: _check_file('--page', args.page)
     start, done = time.time(), []
     for notebook, settings in planned:
         then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
-        try: done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
+        try:
+            with _saying_what_is_kept(f'notebook {notebook.path.stem}',
+                                      lambda: _trainings_in(notebook.folder(settings))):
+                done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
         except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
     failed = len(planned) - len(done)
     if args.page and done: _write_page(done, args.page)
     if len(planned) > 1: print(_total(done, failed, time.time() - start))
     return int(failed > 0)
+
+@contextmanager
+def _saying_what_is_kept(
+    what,        # what an interruption stops
+    find_runs,   # function () -> folders of its trainings or runs
+    kind='trainings',
+):
+    "Inside the block, say on Ctrl-C what is kept: finished runs, and the checkpoints of other runs."
+    try: yield
+    except KeyboardInterrupt:
+        folders = find_runs()
+        done = [folder for folder in folders if folder.state == 'done']
+        saved = sum((folder/'checkpoint.pt').exists() for folder in folders if folder not in done)
+        kept = ' and '.join([f'{len(done)} finished {kind}']*bool(done) + [f'{saved} checkpoints']*bool(saved))
+        raise KeyboardInterrupt(f'interrupted: {what}; kept: {kept or "nothing yet"}') from None
+
+def _trainings_in(notebook):
+    "Return the folders of the trainings of a notebook run."
+    from calibnb.runs.folder import find_runs, read_json
+    path = str(notebook.path.resolve())
+    return [folder for folder in find_runs() if (read_json(folder/'progress.json') or {}).get('notebook') == path]
+
+def _params_of(experiment, params, experiments):
+    "Return the parameters of one experiment: those of all, then those with its name, e.g. shift.n_seeds."
+    named = {name: name.partition('.')[::2] for name in params}
+    shared = {name: value for name, value in params.items() if named[name][0] not in experiments}
+    return shared | {named[name][1]: value for name, value in params.items() if named[name][0] == experiment}
 
 def _write_page(folders, path):
     "Write a page with figures and findings of notebook runs, and a table of these runs."
@@ -93,9 +123,8 @@ def _write_page(folders, path):
 
 def _total(folders, failed, seconds):
     "Return the number of runs, the counts of their verdicts, and the time."
-    from calibnb.notebooks.experiment import count_verdicts
-    verdicts = count_verdicts([finding for folder in folders for finding in folder.result.findings])
-    counts = ', '.join(f'{n} {verdict}' for verdict, n in verdicts.items())
+    verdicts = Counter(finding.verdict for folder in folders for finding in folder.result.findings)
+    counts = ', '.join(f'{n} {verdict}' for verdict, n in verdicts.most_common())
     return f'{len(folders)} done, {failed} failed, {seconds:.1f} s; findings: {counts or "none"}'
 
 # %% ../../nbs/90_cli/02_run.ipynb #8eb067fe
@@ -150,8 +179,9 @@ def _sweep(args):
     jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
     if not args.dry_run: _check_root()
     start = time.time()
-    table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
-                  timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
+    with _saying_what_is_kept(f'sweep of {len(jobs)} runs', lambda: [job.folder() for job in jobs], 'runs'):
+        table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
+                      timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:
         _print_plan(table, [job.config for job in jobs])
         return 0

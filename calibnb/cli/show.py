@@ -6,6 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/90_cli/02b_show.ipynb #a836b1b5
+import re
 import shlex
 import textwrap
 
@@ -76,4 +77,5 @@ def _why(folder):
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')
     if not found: return lines
+    trace = re.split(r'^\d{4}-\d\d-\d\dT', trace, maxsplit=1, flags=re.MULTILINE)[0]  # the next line of the log
     return [*lines, f'  traceback, from {shorter_path(log)}', textwrap.indent(trace.strip('\n'), ' '*4)]

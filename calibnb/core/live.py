@@ -126,7 +126,7 @@ def progress_title(
 )->str:
     "Return a line with the number of ended runs and the estimated time left."
     ended = done + sum(state.get('epochs_done', 0)/state['epochs'] for state in states if state.get('epochs'))
-    left = f', about {duration_text(seconds*max(0, n - ended)/ended)} left' if ended else ''
+    left = f', about {duration_text(seconds*max(0, n - ended)/ended)} left' if ended and done < n else ''
     return f'{what}: {done} of {n} done{f", {failed} failed" if failed else ""}{left}'
 
 def _in_notebook(): return hasattr(getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)(), 'kernel')

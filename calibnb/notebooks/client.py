@@ -7,6 +7,7 @@ __all__ = ['MAX_OUTPUT_CHARS', 'MAX_TAIL_CHARS', 'IOPUB_TIMEOUT_S', 'NotebookErr
            'engine_name']
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #3d9f0a12
+import asyncio
 import logging
 from collections import deque
 from functools import cache
@@ -56,10 +57,17 @@ class OutputTail:
             self.size += sum(_size(m['content']) for m in rest)
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #eab1f955
+async def _cancel_tasks():
+    "Cancel what still waits for an interrupted cell, whose traceback would be printed when the kernel is shut down."
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks: task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
 @cache
 def notebook_client():
     "Return the client class; papermill is imported by the first call."
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from nbclient.util import run_sync
     from papermill.clientwrap import PapermillNotebookClient
 
     class NotebookClient(PapermillNotebookClient):
@@ -71,6 +79,9 @@ def notebook_client():
             self.on_cell(index)
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
             try: self._execute_and_add_tail(cell, index)
+            except KeyboardInterrupt:
+                run_sync(_cancel_tasks)()
+                raise
             except DeadKernelError:
                 raise NotebookError(f'DeadKernelError: Kernel died in cell {self.code_cells_executed} '
                                     '(out of memory, or killed?)') from None

@@ -217,18 +217,24 @@ def run_notebook(
 # %% ../../nbs/75_notebooks/05_execute.ipynb #a21436bb
 def describe(
     folder:RunFolder,  # folder of a finished notebook run
+    short:bool=False,  # without paths, and with one line for each finding
 )->str:
     "Return the question, the paths and the main results of a notebook run, as text."
     lines = [f'{folder.path.parent.name}  seed {folder.info["settings"]["seed"]}  {_state_text(folder)}',
-             *_question(folder/'notebook.ipynb'), f'  notebook  {shorter_path(folder/"notebook.ipynb")}']
+             *_question(folder/'notebook.ipynb'), *([] if short else _describe_files(folder))]
+    plan, result = folder/'tables'/'plan.csv', folder.result
+    if result: lines += describe_metrics(result.metrics)
+    if result and result.findings: lines += _describe_findings(result.findings, short)
+    elif folder.info['settings'].get('dry_run') and plan.exists(): lines += _describe_plan(plan)
+    return '\n'.join(lines)
+
+def _describe_files(folder):
+    "Return a line with the path of the notebook, and a line for each folder of files."
+    lines = [f'  notebook  {shorter_path(folder/"notebook.ipynb")}']
     for kind in ('figures', 'tables', 'files'):
         if kind == 'files' and not (folder/kind).exists(): continue
         lines.append(f'  {kind:8}  {shorter_path(folder/kind)}/  {_file_names(folder/kind)}')
-    plan, result = folder/'tables'/'plan.csv', folder.result
-    if result: lines += describe_metrics(result.metrics)
-    if result and result.findings: lines += _describe_findings(result.findings)
-    elif folder.info['settings'].get('dry_run') and plan.exists(): lines += _describe_plan(plan)
-    return '\n'.join(lines)
+    return lines
 
 def _state_text(folder):
     "State whether the run was executed now or before; name the time, and how to execute the run again."
@@ -266,13 +272,15 @@ def describe_metrics(
 
 _SHORT = dict(error='error', nll='NLL', ece='ECE')
 
-def _describe_findings(findings):
+def _describe_findings(findings, short=False):
     "Return the counts of the verdicts, then the findings that matter most, in lines of at most 120 characters."
     from calibnb.notebooks.experiment import count_verdicts, main_findings, short_effect
     counts = ', '.join(f'{n} {verdict}' for verdict, n in count_verdicts(findings).items())
     lines = [f'  findings  {len(findings)}: {counts}']
     for f in main_findings(findings):
-        lines += [f'    {brief(f"{f.verdict}: {f.claim}", 116)}', f'      {short_effect(f.effect)}']
+        claim, effect = f'{f.verdict}: {f.claim}', short_effect(f.effect)
+        if short: lines.append(f'    {brief(claim, 114 - len(effect))}  {effect}')
+        else: lines += [f'    {brief(claim, 116)}', f'      {effect}']
     return lines
 
 def findings_text(findings)->str:

@@ -17,7 +17,7 @@ from ..core.text import html_text
 from ..evaluate.page import html_page
 from ..runs.folder import RunFolder, runs_root
 from ..runs.tables import list_runs
-from .experiment import main_findings, save_with_palette, short_effect
+from .experiment import count_verdicts, main_findings, save_with_palette, short_effect
 from .pages import open_png, png_outputs
 
 # %% ../../nbs/75_notebooks/06b_index.ipynb #9f28cf68
@@ -55,31 +55,35 @@ def _cover(folder):
 
 # %% ../../nbs/75_notebooks/06b_index.ipynb #ad69243b
 def _card(folder, figures, home):
-    "Return the question, the cover and the main findings of a notebook run as a section."
+    "Return the question, the cover, the counts of the verdicts and the main findings of a notebook run as a section."
     from calibnb.notebooks.execute import _question
     question = ''.join(_question(folder/'notebook.ipynb')).strip() or folder.path.parent.name
     items = ''.join(f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
                     f'<small>{html_text(short_effect(f.effect))}</small></li>'
                     for f in main_findings(folder.result.findings))
     image, link = _cover(folder), _link(folder.path, home)
-    picture = figures(image, 900) if image else ''
+    picture = figures(image, 1100) if image else ''
     title = f'<h2><a href="{link}">{html_text(question)}</a></h2>'
-    return f'<section class="card">{title}{picture}<ul>{items}</ul></section>'
+    counts = ', '.join(f'{n} {verdict}' for verdict, n in count_verdicts(folder.result.findings).items())
+    return (f'<section class="card">{title}<div class="figure">{picture}</div>'
+            f'<div><ul>{items}</ul><p><small>All findings: {html_text(counts or "none")}</small></p></div></section>')
 
 def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).as_posix()))
 
-def _row(run, folder, figures, home):
+_NUMBERS = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), ece=('ECE %', 100, 2))  # title, scale, digits
+
+def _row(run, folder, figures, home, numbers, settings):
     "Return a run as a row of the table; `data-value` is what a column is sorted by."
-    def cell(text, value=None, kind='td'):
-        return f'<{kind} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
-    def number(value, scale, digits): return cell('', 'inf') if value != value else cell(
+    def cell(text, value=None, kind='td', mark=''):
+        return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
+    def words(text): return cell(html_text(text), mark=' class="words"')
+    def number(value, _, scale, digits): return cell('', 'inf') if value != value else cell(
         f'{scale*value:.{digits}f}', float(value))
     image = _first_figure(folder)
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
-    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.setting)),
-                    cell(html_text(run.state)), number(run.error, 100, 2), number(run.nll, 1, 4),
-                    number(run.ece, 100, 2),
-                    cell('' if run.error == run.error else html_text(run.result)), cell(html_text(run.ended[:16])),
+    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), *[words(run.setting)]*settings,
+                    cell(html_text(run.state)), *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
+                    words('' if run.error == run.error else run.result), cell(html_text(run.ended[:16])),
                     f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
 
 def write_index(
@@ -94,10 +98,16 @@ def write_index(
     rows = (list_runs(root) if table is None else table).rename(columns=dict(name='run_name'))
     rows, figures = rows.sort_values('ended', ascending=False, kind='stable'), _Figures()
     cards = ''.join(_card(folder, figures, home) for folder in headline)
-    lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home) for run in rows.itertuples()]
-    titles = 'run', 'settings', 'state', 'error %', 'NLL', 'ECE %', 'result', 'ended (UTC)'
-    head = ''.join(f'<th><button type="button">{title}</button></th>' for title in titles)
-    body = (f'<h1>{len(rows)} {"run" if len(rows) == 1 else "runs"}</h1>{cards}'
+    numbers = [name for name in _NUMBERS if rows[name].notna().any()]
+    settings = bool(rows.setting.any())
+    lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers, settings)
+             for run in rows.itertuples()]
+    titles = 'run', *['settings']*settings, 'state', *(_NUMBERS[name][0] for name in numbers), 'result', 'ended (UTC)'
+    marks = {name: ' class="words"' for name in ('settings', 'result')}
+    head = ''.join(f'<th{marks.get(title, "")}><button type="button">{title}</button></th>' for title in titles)
+    count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'
+    top = f'<h1>What the studies show</h1>{cards}<h2>{count}</h2>' if cards else f'<h1>{count}</h1>'
+    body = (f'{top}'
             f'<div class="wide"><table class="sortable runs"><thead><tr>{head}<th>figure</th></tr></thead>'
             f'<tbody>{"".join(lines)}</tbody></table></div>')
     page = html_page('runs', body, style=_STYLE)
@@ -106,12 +116,18 @@ def write_index(
 
 _STYLE = '''
 body { max-width: 90rem; }
+h1 { font-size: 1.5rem; font-weight: 650; color: var(--ink); margin-bottom: 1rem; }
 .card { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; margin-bottom: 1rem; }
+.card h2 { margin: 0 0 .7rem; font-size: 1.25rem; }
 .card ul { padding-left: 1.2rem; margin: .6rem 0 0; max-width: 60rem; }
+.card li { margin-bottom: .5rem; }
+.figure { overflow-x: auto; }
+.figure img { min-width: 34rem; }
+@media (min-width: 1000px) { .card { display: grid; grid-template-columns: 3fr 2fr; column-gap: 1.5rem; }
+  .card h2 { grid-column: 1 / 3; } .card ul { margin: 0; } }
 img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; display: block; }
-.runs td:nth-child(2), .runs td:nth-child(7), .runs th:nth-child(2), .runs th:nth-child(7) { text-align: left; }
-.runs td:nth-child(2), .runs td:nth-child(7) { white-space: normal; min-width: 12rem; max-width: 26rem;
-  overflow-wrap: anywhere; }
+.runs .words { text-align: left; }
+.runs td.words { white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
 .runs tbody th { position: sticky; left: 0; background: var(--paper); }
 .runs td img { width: 130px; max-width: none; }
 @media (max-width: 600px) { .runs tbody th { white-space: normal; min-width: 8rem; max-width: 8rem;

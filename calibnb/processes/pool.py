@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 
@@ -56,8 +57,20 @@ def fork_server(modules=()):
     if forkserver is None: return multiprocessing.get_context('spawn')
     context = multiprocessing.get_context('forkserver')
     context.set_forkserver_preload(['torch', *modules])
-    with environment_variables(dict(OMP_NUM_THREADS='1') | brief_spins(os.environ)): forkserver.ensure_running()
+    with environment_variables(dict(OMP_NUM_THREADS='1') | brief_spins(os.environ)), _ctrl_c_ignored():
+        forkserver.ensure_running()
     return context
+
+@contextmanager
+def _ctrl_c_ignored():
+    "Inside the block, new processes ignore Ctrl-C, also while they import modules; only the main thread can do this."
+    before = signal.getsignal(signal.SIGINT)
+    if before is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try: yield
+    finally: signal.signal(signal.SIGINT, before)
 
 # %% ../../nbs/05_processes/01_pool.ipynb #e3eaca5f
 class JobDied(RuntimeError):

@@ -135,7 +135,7 @@ class MethodTable:
 _LATEX = r'''% needs \usepackage{{booktabs}}
 \begin{{table}}[t]
 \centering\small
-\setlength{{\tabcolsep}}{{3.5pt}}
+\setlength{{\tabcolsep}}{{3pt}}
 \caption{{{title}}}
 \label{{tab:{label}}}
 \begin{{tabular}}{{@{{}}{form}@{{}}}}
@@ -153,7 +153,7 @@ _LATEX = r'''% needs \usepackage{{booktabs}}
 
 _SYMBOLS = {'<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"': "''", '≤': r'$\le$', '≥': r'$\ge$',
             '≈': r'$\approx$', '×': r'$\times$', '−': r'$-$', 'γ0': r'$\gamma_0$', '±': r'$\pm$',
-            '●': r'$\bullet$', '○': r'$\circ$', '∞': r'$\infty$', '–': '--',
+            '●': r'$\bullet$', '†': r'$^\dagger$', '○': r'$\circ$', '∞': r'$\infty$', '–': '--',
             'γ': r'$\gamma$', 'β': r'$\beta$', 'α': r'$\alpha$', 'ε': r'$\varepsilon$', 'λ': r'$\lambda$',
             'τ': r'$\tau$', '\\': r'\textbackslash{}', '~': r'\textasciitilde{}', '^': r'\textasciicircum{}'}
 _SPECIAL = re.compile('|'.join([*map(re.escape, _SYMBOLS), '[&%$#_{}]']))
@@ -195,13 +195,15 @@ def _marks(frame, column, tested):
     p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # equal numbers, without variance
     return {method: 'tied' for method in p[p >= _LEVEL].index} | {best: 'best'}
 
+_OTHER = '†'  # after the name of a paper that does not state the coefficient beside the number
+
 def _paper_rows(name, method, columns, cited):
     "Return a row for each paper that has numbers for the method, by its full name or without its coefficient."
     rows, bare = {}, re.sub(r'-[\d.]+$', '', method.full_name)
     for found in cited:
         column = _column_beside(found['column'], columns)
         if found['method'] not in (method.full_name, bare) or not column: continue
-        paper = found['paper'] + (', some coefficient' if found['method'] != method.full_name else '')
+        paper = found['paper'] + ('' if found['method'] == method.full_name else _OTHER)
         rows.setdefault(paper, {})[column] = Cell(found['value'], found['sd'])
     return [Row(name, cells, paper=paper) for paper, cells in rows.items()]
 
@@ -224,12 +226,13 @@ def _notes(group, seeds, tested):
 
 def _paper_notes(rows, columns, cited):
     "Return a sentence about the rows of papers, if there are any, and one if their temperatures are fitted otherwise."
-    papers = {row.paper.partition(',')[0] for row in rows if row.paper}
+    papers = {row.paper.removesuffix(_OTHER) for row in rows if row.paper}
     if not papers: return []
     by_ece = {found['paper'] for found in cited if '_ref' in found['column'] and found['column'] not in columns
               and _column_beside(found['column'], columns)} & papers
     otherwise = f' The T of {" and ".join(sorted(by_ece))} minimises the ECE, ours the NLL.' if by_ece else ''
-    return [f"Rows named after a paper: the paper's numbers.{otherwise}"]
+    other = f" {_OTHER}: the paper's coefficient may be another." if any(_OTHER in row.paper for row in rows) else ''
+    return [f"Rows named after a paper: the paper's numbers.{otherwise}{other}"]
 
 def method_tables(
     folders,           # RunFolders of trainings, e.g. of `find_trainings`

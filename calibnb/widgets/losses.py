@@ -58,7 +58,7 @@ def _loss_and_gradient(name, options, p, K):
 def _loss_controls(losses):
     "Make the controls: losses, number of classes, and a slider for each strength."
     w, names = _ipywidgets(), [(loss_label(name), name) for name in _along_p]
-    controls = dict(losses=w.SelectMultiple(options=names, value=losses, rows=7, description='losses'),
+    controls = dict(losses=w.SelectMultiple(options=names, value=losses, rows=len(names), description='losses'),
                     classes=w.IntSlider(2, 2, 100, description='classes'))
     for name, (option, default, largest) in _strengths.items():
         smallest = 0 if option == 'gamma' else largest/100

@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import pytest
 from conftest import ROOT, patience
 
 import calibnb
+from calibnb.cli.command import parser
+from calibnb.cli.run import _params_of
+from calibnb.notebooks.execute import Notebook
 from calibnb.notebooks.parameters import notebook_parameters
 
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
@@ -428,12 +432,19 @@ def test_make_installs_by_uv_and_adds_only_what_is_missing(clone):
     again = make(clone, ".venv/.notebooks", ".venv/.dev")
     assert not (first.returncode or second.returncode or again.returncode), (first, second, again)
     assert asked(clone) == [("uv", ".[notebooks]"), ("uv", ".[dev]")] and "up to date" in again.stdout
-    assert "-m venv" in first.stdout and "-m venv" not in second.stdout
+    assert "making .venv" in first.stdout and "making .venv" not in second.stdout
     a_minute_ago = time.time() - 60
     os.utime(clone/".venv"/".dev", (a_minute_ago, a_minute_ago))  # file systems tell times apart by some ms only
     (clone/"constraints.txt").touch()
     make(clone, ".venv/.dev")
     assert asked(clone)[2:] == [("uv", ".[dev]")]
+
+
+def test_make_demo_sets_parameters_that_its_studies_have():
+    kept = [word for file in (".venv/.made", ".venv/.notebooks") for word in ("-o", file)]
+    args = parser().parse_args(shlex.split(make(ROOT, "-n", *kept, "demo").stdout)[1:])
+    for name in args.experiments:
+        assert Notebook(name).plan(_params_of(name, dict(args.parameters), args.experiments))["n_seeds"] == 5
 
 
 def test_make_gpu_looks_for_a_gpu_before_it_installs(clone):

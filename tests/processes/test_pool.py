@@ -12,7 +12,7 @@ from simple_jobs import call, sleep
 
 from calibnb.cli import main
 from calibnb.notebooks import run_notebook
-from calibnb.processes.pool import JobDied, fork_server, in_processes, worker_count
+from calibnb.processes.pool import JobDied, fork_server, forkserver, in_processes, worker_count
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, get_run, get_runs
 
@@ -54,6 +54,15 @@ def pid_in(path):
 def gone(pid):
     wait_for(lambda: not alive(pid))
     return True
+
+
+def test_the_fork_server_ignores_ctrl_c_while_it_imports(monkeypatch):
+    "Otherwise a traceback of the module that is being imported is printed on the terminal."
+    seen = []
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: seen.append(signal.getsignal(signal.SIGINT)))
+    before = signal.getsignal(signal.SIGINT)
+    fork_server()
+    assert seen == [signal.SIG_IGN] and signal.getsignal(signal.SIGINT) is before
 
 
 def test_every_job_ends_once_and_says_how():

@@ -205,13 +205,17 @@ def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tm
     assert there.metrics == alone.metrics  # as if nothing had happened
 
 
-def test_interrupted_runs_say_so_and_the_exit_code_too(faulty, tmp_path):
-    root = tmp_path/"runs"
-    master = command(["sweep", faulty, "--grid", "seed=0:2", "-p", "how", "stuck"], root)
-    wait_for(lambda: len(running(root)) == 2, 120, lambda: master.poll() is None)
+@pytest.mark.parametrize("typed, what", [("run {} -p how stuck", "notebook faulty"),
+                                         ("sweep {} --grid seed=0:2 -p how stuck", "sweep of 2 runs")])
+def test_ctrl_c_prints_one_line_that_names_what_is_kept_and_the_command_that_goes_on(faulty, tmp_path, typed, what):
+    root, n = tmp_path/"runs", 1 + typed.startswith("sweep")
+    typed = typed.format(faulty)
+    master = command(typed.split(), root)
+    wait_for(lambda: len(running(root)) == n, 120, lambda: master.poll() is None)
     master.send_signal(signal.SIGINT)
     out, err = master.communicate(timeout=patience(120))
-    assert master.returncode == 130 and "interrupted" in err
+    assert master.returncode == 130 and not out
+    assert err == f"calibnb: interrupted: {what}; kept: nothing yet; to go on: calibnb {typed}\n"
     assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
 
 
@@ -227,7 +231,7 @@ def test_trainings_interrupted_from_a_terminal_say_so(tmp_path):
     wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
     os.killpg(master.pid, signal.SIGINT)
     out, err = master.communicate(timeout=patience(120))
-    assert master.returncode == 130 and "interrupted" in err
+    assert master.returncode == 130 and "; kept: 2 checkpoints; to go on: calibnb sweep" in err
     assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
 
 
