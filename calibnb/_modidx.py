@@ -384,6 +384,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                      'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions._unknown_label': ( '00_core/predictions.html#_unknown_label',
                                                                                        'calibnb/core/predictions.py'),
+                                          'calibnb.core.predictions._weight_in_order': ( '00_core/predictions.html#_weight_in_order',
+                                                                                         'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions._zeros_filled': ( '00_core/predictions.html#_zeros_filled',
                                                                                       'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions.class_logits': ( '00_core/predictions.html#class_logits',

@@ -71,11 +71,18 @@ def _half_of_smallest(probs):
     return torch.where(probs > 0, probs, math.inf).amin(1, keepdim=True)/2
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
+def _weight_in_order(probs, target):
+    "Return the weight for stated confidences: at most the smallest positive probability of correct or wrong."
+    each = class_probs(check_probs(probs, target, least=1)[0].double())
+    return min(uniform_weight(probs, target), each[each > 0].min().item())
+
 def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
     target,    # (N,) class ids
+    stated:bool=False, # True: stated confidences; their order is kept, 1 stays above the largest other confidence
 )->float:      # in [1/(2N), 1)
-    "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N)."
+    "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N) unless that would change the order."
+    if stated: return _weight_in_order(probs, target)
     from scipy.optimize import minimize_scalar
     probs, target = check_probs(probs, target, least=1)
     probs = class_probs(probs.double())
@@ -235,7 +242,8 @@ class Predictions:
         object.__setattr__(self, 'target', target)
         object.__setattr__(self, 'classes', _check_class_names(self.classes, self.num_classes))
         pick('kind', self.kind, _KINDS)
-        if self.stated and not self.binary: raise ValueError(f'kind: confidence, but {logits.shape[1]} columns; want one')
+        if self.stated and not self.binary:
+            raise ValueError(f'kind: confidence, but {logits.shape[1]} columns; want one')
         object.__setattr__(self, 'groups', _check_groups(self.groups, len(target)))
 
     @classmethod
@@ -272,7 +280,7 @@ class Predictions:
         probs, target = check_probs(probs, target, least=1)
         each = class_probs(probs)
         zeros = bool((each == 0).any())
-        if eps is None: eps = uniform_weight(probs, target) if zeros else 0.
+        if eps is None: eps = uniform_weight(probs, target, kind == 'confidence') if zeros else 0.
         impossible = (each.gather(1, target[:, None]) == 0).sum().item()
         text = impossible_labels_text(impossible, len(target), eps, kind == 'confidence')
         if impossible: warnings.warn(text, stacklevel=3)

@@ -35,8 +35,9 @@ class Check:
 
     def outcome(self, found, preds, val=None)->Outcome:
         "Check one evaluation."
-        status, text = self.find(found, preds, val)
-        return Outcome(self.code, self.title, status, text, self.advice if status in ('issue', 'tip') else '')
+        status, text, *own_advice = self.find(found, preds, val)
+        advice = own_advice[0] if own_advice else self.advice
+        return Outcome(self.code, self.title, status, text, advice if status in ('issue', 'tip') else '')
 
 CHECKS = {}  # code -> Check
 _PASSED, _NOT_APPLICABLE = ('passed', ''), ('not applicable', '')
@@ -91,7 +92,7 @@ def _miscalibrated(found, preds, val):
     p = found.miscalibration_p
     return ('issue', f'The ECE is {_ece_words(ece)}; {p_text(p)}.') if p < .05 else _PASSED
 
-@_check('CNB005', 'P(y = 1) is biased',
+@_check('CNB005', 'biased probability',
         'The mean of P(y = 1) is above or below the share of y = 1, as after a change of prevalence or after training '
         'with reweighted classes.',
         _Z_TEST.format('the mean P(y = 1) equals the share of y = 1') + ' Only for one column.',
@@ -106,8 +107,7 @@ def _biased_one(found, preds, val):
         'confidence 1 is wrong, the NLL is infinite; no temperature helps.',
         'Counted in the given probabilities: an issue if labels have probability 0, a tip if only other classes do.',
         'Forests and nearest neighbours predict zeros when no tree or neighbour votes for a class; calibrators replace '
-        'them by a small weight (--eps). From a network, export logits, or float64 probabilities. Stated confidences '
-        'can stay as they are.')
+        'them by a small weight (--eps). From a network, export logits, or float64 probabilities.')
 def _zeros(found, preds, val):
     if preds.kind == 'logits': return _NOT_APPLICABLE
     probs = preds.class_probs
@@ -120,7 +120,8 @@ def _zeros(found, preds, val):
     if not impossible and preds.eps:
         text += f'; calibrators see each 0 as its share of a uniform distribution of weight {preds.eps:.3g}'
     nll = F.cross_entropy(preds.class_logits.double(), preds.target).item()
-    return ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
+    found = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
+    return (*found, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.') if preds.stated else found
 
 def _decimals(p):
     "Return the number of decimals that write all probabilities, 0 to 3; None if these are not enough."

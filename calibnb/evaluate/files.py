@@ -608,7 +608,7 @@ def read_sets(
     val_source = val_target_path or val_path
     if kind != 'logits' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
-        with naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.
+        with naming(val_source): eps = uniform_weight(*val[:2], kind == 'confidence') if zeros else 0.
     preds = _predictions(test, kind, eps, test_source)
     return preds, in_order(_predictions(val, kind, eps, val_source), preds, val_path)
 
