@@ -709,7 +709,7 @@ ELSEWHERE = {
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
-    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section"},
+    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
