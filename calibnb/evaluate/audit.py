@@ -230,10 +230,10 @@ def evaluate(
     regression and histogram binning. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
     check_tie(tie)
-    if calibrators is None and preds.stated: calibrators = _FOR_STATED
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
+    if calibrators is None and preds.stated: calibrators = _FOR_STATED
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
