@@ -110,14 +110,15 @@ def _check_apply(args)->Path:
 
 def _check_no_columns(args):
     "Raise ValueError for a flag that names columns, of a file that is read in pieces."
-    flags = {'--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
+    flags = {'--confidence': args.confidence, '--target-col': args.target_col, '--prob-cols': args.prob_cols,
+             '--ignore-col': args.ignore_col}
     for flag in (flag for flag, given in flags.items() if given):
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, or give '
                          'one file and a larger --rows-in-memory')
 
 def _check_kind(calibrator, args):
     "Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."
-    if calibrator.input_ in (None, _kind(args)): return  # None: a file of an older version
+    if calibrator.input_ in (None, 'logits' if args.logits else 'probs'): return  # None: a file of an older version
     if args.logits: fitted_on, advice = 'probabilities', 'give a file of probabilities, with --probs'
     else:
         fitted_on = 'logits'
@@ -156,10 +157,12 @@ def _apply(args):
     names = _column_names(args)  # columns to leave out may be missing, as labels are from new samples
     with _noting(): read = read_columns(*file, replace(names, ignored=(), optional=names.ignored))
     probs, pred, prevalence = _calibrate(read, calibrator, args)
-    write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {len(probs):,} x {probs.shape[1]} probabilities of {calibrator}{_fit_text(calibrator)}',
-          *prevalence, sep='\n')
-    if not calibrator.class_names_ and (names := class_names(read.header)):
+    what = f'{len(probs):,} x {probs.shape[1]} probabilities'
+    if args.confidence: what = f'{len(probs):,} calibrated confidences'
+    if args.confidence: write_probs(out, probs, None, header=[args.confidence])
+    else: write_probs(out, probs, pred, read.target, read.header, read.words)
+    print(f'{out}: {what} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
+    if len(read.header) > 1 and not calibrator.class_names_ and (names := class_names(read.header)):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
               f'and keep their order: {quote_names(names)}')
 

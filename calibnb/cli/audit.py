@@ -16,14 +16,15 @@ import sys
 import tempfile
 import textwrap
 import warnings
-from functools import lru_cache, partial
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 
 from ..core.content import named_files
-from ..core.reading import are_several_files, file_format
+from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from .folder import audit_folder, check_audit_folder, default_audit_folder
@@ -31,8 +32,8 @@ from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
 from calibnb.cli.flags import (
-    _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_root, _check_rows, _column_names, _kind,
-    _kind_of
+    _add_columns, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists, _check_root, _check_rows,
+    _column_names, _kind, _kind_of, _settle_stated
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -98,38 +99,6 @@ def _add_audit(commands):
     audit.set_defaults(flags=flags, paths=_paths_of_audit)
     return audit
 
-def _add_stated(audit):
-    audit.add_argument('--confidence', metavar='COLUMN', help='column of a confidence from 0 to 1, e.g. of a language '
-                       'model or a detector; with --correct')
-    audit.add_argument('--correct', metavar='COLUMN', help='column that is 1 or True where the answer was correct, '
-                       'else 0 or False; --pos-label names another word for correct')
-    audit.add_argument('--format', choices=['lm-eval'], help='lm-eval: the multiple-choice samples that '
-                       'lm-evaluation-harness writes with --log_samples; recognised without the flag, too')
-
-def _is_of_lm_eval(args):
-    "Return True if the file is recognised by its keys, and no flag says what it holds."
-    if not args.file or args.confidence or args.logits or args.probs or args.prob_cols: return False
-    if not file_format(args.file).startswith('.jsonl') or not Path(args.file).is_file(): return False
-    from calibnb.evaluate.files import is_of_lm_eval
-    return is_of_lm_eval(args.file)
-
-def _settle_stated(args):
-    "Take --confidence and --correct as the probability of y = 1, and y = 1 for a correct answer."
-    if _is_of_lm_eval(args): args.format = 'lm-eval'
-    if args.format: args.confidence, args.correct = 'confidence', 'correct'
-    given = {'--confidence': args.confidence, '--correct': args.correct}
-    if not any(given.values()): return
-    for (flag, value), other in zip(given.items(), reversed(given)):
-        if not value: raise ValueError(f'{flag}: not given, but {other} is; want both columns')
-    others = {'--logits': args.logits, '--prob-cols': args.prob_cols, '--target-col': args.target_col,
-              '--target': args.target_file, '--example': args.example}
-    for flag, value in others.items():
-        if value: raise ValueError(f'{_stated_flag(args)}: given with {flag}; want one of the two')
-    args.probs, args.prob_cols, args.target_col = True, [args.confidence], args.correct
-    if not (args.calibrator or args.full): args.calibrator = ['temperature', 'platt', 'isotonic', 'histogram']
-
-def _stated_flag(args): return '--format lm-eval' if args.format else '--confidence'
-
 def _add_slices(audit):
     audit.add_argument('--by', action='append', default=[], metavar='COLUMN', help='also measure slices: a column of '
                        'the file, predicted_class or confidence_band; may be repeated')
@@ -165,13 +134,13 @@ def _write_example(args):
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
 def _check_audit(args):
-    _settle_stated(args)
+    _settle_stated(args, args.file)
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
-    setattr(args, _kind_of(args), True)
+    if not args.confidence: setattr(args, _kind_of(args), True)
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
-        if not args.probs: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
+        if args.logits: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
         if not 0 <= args.eps < 1: raise ValueError(f'--eps: {args.eps:g}, want a weight in [0, 1)')
     _check_costs(args)
     if args.least is not None and not args.by: raise ValueError(f'--least: {args.least}, but no slices; give --by, too')
@@ -205,7 +174,7 @@ def _is_in_pieces(args):
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
     flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
-             _stated_flag(args): args.confidence,
+             '--confidence': args.confidence,
              '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
     for flag, given in flags.items():
         if not given: continue
@@ -227,7 +196,7 @@ def _piece_sets(args):
 
 def _texts(caught):
     "Return the warnings of the readers, except of zeros, which are a check of their own."
-    return [text for w in caught if 'have probability 0' not in (text := str(w.message))]
+    return [text for w in caught if 'uncalibrated NLL is infinite' not in (text := str(w.message))]
 
 def _group_columns(args):
     "Return the names of --by that are columns of the file."
@@ -260,9 +229,8 @@ def _audit_sets(args):
     except ValueError as e:
         message = re.sub(r'\bval\b', '--val', str(e)).replace(', or calibrators=()', '')
         raise ValueError(message) from None
-    source = 'softmax of the log-likelihoods at the chosen answer' if args.format else f'column {args.confidence}'
-    stated = [f'P(y = 1) is the confidence, the {source}.'] if args.confidence else []
-    return preds, val, stated + _texts(caught)
+    said = ['The confidence is the softmax of the log-likelihoods at the chosen answer.']*bool(args.format)
+    return preds, val, said + _texts(caught)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
 def _audit_settings(args):
@@ -271,8 +239,9 @@ def _audit_settings(args):
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
     options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
-    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=args.target_col or '')
-    columns = dict(prob_cols=args.prob_cols, ignore_col=[*args.ignore_col, *_group_columns(args)])
+    names = _column_names(args)
+    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=names.target)
+    columns = dict(prob_cols=[*names.scores], ignore_col=[*args.ignore_col, *_group_columns(args)])
     # paths come first, so that an error names the file and not the title, which contains the file's name
     return dict(kind=_kind(args), quick=not args.full, **paths, **words, **columns, **options)
 
@@ -290,10 +259,31 @@ def _evaluate(preds, val, args):
     if isinstance(preds, Pieces): return evaluate_pieces(preds, val, args.calibrator or calibrators, **options)
     return evaluate(preds, val, args.calibrator or calibrators, **options, n_boot=n_boot, metrics=args.metric)
 
-def _answer(found, preds, args, width=None, slices=None)->list[tuple[str, str]]:
+@dataclass(frozen=True)
+class _Answer:
+    "An evaluation of predictions, and what further flags add to it."
+    found:object          # Evaluation
+    preds:object          # Predictions or Pieces
+    slices:object=None    # Slices of --by
+    shifted:object=None   # Shifted of --shifted
+    decisions:object=None # Decisions of --cost-fp and --cost-fn
+    conditions:tuple=()   # outcomes of --max-ece, --max-nll and --fail-on
+
+def _evaluated(args)->_Answer:
+    "Read the files, and evaluate the predictions."
+    preds, val, remarks = _audit_sets(args)
+    shifted, slices = _read_shifted(args, preds), _slices(preds, args)
+    if not args.no_report: _prepare_report()
+    found = _without_ignored(_evaluate(preds, val, args), args)
+    found.notes[:0] = remarks
+    on_shifted = shifted and _on_shifted(found, preds, shifted, args)
+    return _Answer(found, preds, slices, on_shifted, _decisions(found, args), _conditions(found, args))
+
+def _paragraphs(answer, args, width=None)->list[tuple[str, str]]:
     "Return the answer of an audit as paragraphs (text, style); `width` None: lines of any length."
     from calibnb.evaluate.answer import ShortTable, check_lines, numbers, remarks, verdict
     def wrapped(text, indent=''): return textwrap.fill(text, width, subsequent_indent=indent) if width else text
+    found, decisions = answer.found, answer.decisions
     command = _command_to_apply(found, args)
     named = numbers(found)
     size = max(map(len, named))
@@ -302,11 +292,11 @@ def _answer(found, preds, args, width=None, slices=None)->list[tuple[str, str]]:
     else: table = ShortTable.of(found, width or 80).text()
     notes = '\n'.join(wrapped(f'- {note}', '  ') for note in remarks(found))
     checks = '\n'.join(wrapped('  '*(i > 0) + line, '    ') for i, line in enumerate(check_lines(found)))
-    head, decisions = f'{_title(args)}: {len(preds):,} samples, {preds.form}', _decisions(found, args)
+    head = f'{_title(args)}: {len(answer.preds):,} samples, {answer.preds.form}'
     parts = [(head, 'dim'), (wrapped(verdict(found)), 'bold'), (facts, ''),
              (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'),
-             *_slice_parts(slices, args, width, wrapped), (decisions.text() if decisions else '', ''), (checks, ''),
-             (notes, '')]
+             *_slice_parts(answer.slices, args, width, wrapped),
+             (decisions.text() if decisions else '', ''), (checks, ''), (notes, '')]
     return [(printable(text), style) for text, style in parts if text]
 
 def _slice_parts(slices, args, width, wrapped):
@@ -316,13 +306,10 @@ def _slice_parts(slices, args, width, wrapped):
     return [(wrapped(said), ''), *((text, 'table') for text in table), (wrapped(' '.join(slices.notes)), '')]
 
 def _decisions(found, args):
-    "Return costs and net benefits, computed once for the answer, JSON and the report; None if no costs are given."
-    return _decisions_at(found, args.cost_fp, args.cost_fn, args.seed) if args.cost_fp else None
-
-@lru_cache(maxsize=1)
-def _decisions_at(found, cost_fp, cost_fn, seed):
+    "Return costs and net benefits; None if no costs are given."
+    if not args.cost_fp: return None
     from calibnb.evaluate.costs import Decisions
-    return Decisions.of(found, cost_fp, cost_fn, seed=seed)
+    return Decisions.of(found, args.cost_fp, args.cost_fn, seed=args.seed)
 
 def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
@@ -330,51 +317,47 @@ def _command_to_apply(found, args)->str:
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
     others = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
     columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else others}
-    named = [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
-    return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', f'--{_kind(args)}', *named,
+    named = [f'--{_kind(args)}']
+    named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
+    if args.confidence: named = ['--confidence', args.confidence]
+    return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,
                        '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
 
-def _print_answer(found, preds, args, slices=None):
+def _print_answer(answer, args):
     "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."
     from rich.console import Console
     from rich.text import Text
     console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
-    for text, style in _answer(found, preds, args, console.width if console.is_terminal else None, slices):
+    for text, style in _paragraphs(answer, args, console.width if console.is_terminal else None):
         shown = Text(text, '' if style == 'table' else style)
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
+    if answer.shifted: print(answer.shifted, flush=True)
+    for line in _condition_lines(answer.conditions): print(printable(line), flush=True)
 
-def _print_json(found, preds, args, report, on_shifted=None, conditions=(), slices=None):
+def _print_json(answer, args, report):
     "Print one JSON object, with null for an infinite value."
     from calibnb.evaluate.answer import verdict
-    sizes = dict(schema=SCHEMA, samples=len(preds), classes=preds.num_classes, report=report and str(report))
-    more, decisions = dict(shifted=on_shifted.record()) if on_shifted else {}, _decisions(found, args)
-    if decisions: more['decisions'] = decisions.record()
-    if slices: more['slices'] = slices.record()
-    if conditions: more['conditions'] = [vars(c) for c in conditions]
+    found, preds = answer.found, answer.preds
+    sizes = dict(schema=SCHEMA, samples=len(preds), classes=preds.num_classes, kind=_kind(args),
+                 report=report and str(report))
+    parts = dict(shifted=answer.shifted, decisions=answer.decisions, slices=answer.slices)
+    more = {name: part.record() for name, part in parts.items() if part}
+    if answer.conditions: more['conditions'] = [vars(c) for c in answer.conditions]
     print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1))
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
     read = {} if args.no_report else named_files(_audit_settings(args))
-    preds, val, remarks = _audit_sets(args)
-    shifted, slices = _read_shifted(args, preds), _slices(preds, args)
-    if not args.no_report: _prepare_report()
-    found = _without_ignored(_evaluate(preds, val, args), args)
-    found.notes[:0] = remarks
-    on_shifted = shifted and _on_shifted(found, preds, shifted, args)
-    conditions = _conditions(found, args)
-    if not args.json:
-        _print_answer(found, preds, args, slices)
-        if on_shifted: print(on_shifted, flush=True)
-        for line in _condition_lines(conditions): print(printable(line), flush=True)
+    answer = _evaluated(args)
+    if not args.json: _print_answer(answer, args)
     report = None
     try:
-        if not args.no_report: report = _report(found, args, read, on_shifted, slices)
+        if not args.no_report: report = _report(answer, args, read)
     finally:
-        if args.json: _print_json(found, preds, args, report, on_shifted, conditions, slices)
-    return _exit_code(conditions) if report or args.no_report else 1
+        if args.json: _print_json(answer, args, report)
+    return _exit_code(answer.conditions) if report or args.no_report else 1
 
 def _prepare_report():
     "Import papermill in a thread, and the notebook's modules in the fork server, while the file is evaluated."
@@ -399,7 +382,7 @@ def _read_shifted(args, preds):
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # as in the first file; the notes of the table report zeros
-        shifted = read_predictions(args.shifted, _kind(args), eps=preds.eps if args.probs else None,
+        shifted = read_predictions(args.shifted, _kind(args), eps=None if args.logits else preds.eps,
                                    pos_label=args.pos_label, names=_column_names(args), optional=_group_columns(args))
     shifted = in_order(shifted, preds, args.shifted)
     try: check_shifted(preds, shifted)
@@ -411,19 +394,19 @@ def _on_shifted(found, preds, shifted, args):
     return evaluate_shifted(found, preds, shifted, name=Path(args.shifted).name, n_bins=args.bins, seed=args.seed)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
-def _report(found, args, read, on_shifted=None, slices=None)->Path|None:
+def _report(answer, args, read)->Path|None:
     "Execute the experiment `audit`, write its report and print the paths; return None if the notebook fails."
     from calibnb.notebooks.execute import NotebookError, run_notebook
     from calibnb.processes.threads import environment_variables
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    if not find_spec('papermill'): return _report_without_notebook(found, args, on_shifted, slices)
-    then = partial(_publish, found=found, args=args, on_shifted=on_shifted, slices=slices)
+    if not find_spec('papermill'): return _report_without_notebook(answer, args)
+    then = partial(_publish, answer=answer, args=args)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,
           environment_variables(dict(CALIBNB_EVALUATION=os.path.realpath(saved)))):
-        found.save(saved)
+        answer.found.save(saved)
         try: run_notebook('audit', settings, **how)
         except NotebookError as e:
             if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # e.g. because the disk is full
@@ -431,29 +414,30 @@ def _report(found, args, read, on_shifted=None, slices=None)->Path|None:
             return None
     return Path(args.to)/'report.html'
 
-def _publish(folder, found, args, on_shifted, slices):
+def _publish(folder, answer, args):
     "Write the report of a finished run, copy all output to --to, and print the paths."
     from calibnb.notebooks.pages import write_report
     links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
     write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
-    _write_page(found, folder/'files'/'report.html', args, slices, links)
-    with audit_folder('--to', args.to, os.path.abspath(args.file)) as new: _copy_audit(folder, new, on_shifted)
+    _write_page(answer, folder/'files'/'report.html', args, links)
+    with audit_folder('--to', args.to, os.path.abspath(args.file)) as new: _copy_audit(folder, new, answer.shifted)
     if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
 
-def _write_page(found, path, args, slices, links={}):
+def _write_page(answer, path, args, links={}):
     from calibnb.evaluate.page import write_page
-    command = _command_to_apply(found, args)
-    write_page(found, path, title=_title(args), command=command, code=_code(args), links=links,
-               decisions=_decisions(found, args), slices=slices)
+    command = _command_to_apply(answer.found, args)
+    write_page(answer.found, path, title=_title(args), command=command, code=_code(args), links=links,
+               decisions=answer.decisions, slices=answer.slices)
 
-def _report_without_notebook(found, args, on_shifted, slices)->Path:
+def _report_without_notebook(answer, args)->Path:
     "Write report, calibrator and tables without the notebook, which papermill would execute."
+    found, on_shifted = answer.found, answer.shifted
     with audit_folder('--to', args.to, os.path.abspath(args.file)) as new:
         (new/'tables').mkdir()
         found.frame().to_csv(new/'tables'/'measures.csv')
         if on_shifted: on_shifted.frame().to_csv(new/'tables'/'shifted.csv')
         if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
-        _write_page(found, new/'report.html', args, slices)
+        _write_page(answer, new/'report.html', args)
     print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
     report = Path(args.to)/'report.html'
     if not args.json: print(f'  report     {report}')
@@ -474,10 +458,16 @@ def _code(args)->str:
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
     flags += ['--find-slices']*args.find_slices + (['--prob-cols', ','.join(args.prob_cols)] if args.prob_cols else [])
     kind = _kind(args)
-    lines = [shlex.join(['calibnb', 'audit', args.file, f'--{kind}', *flags])]
-    if are_several_files(args.file) or len(flags) > 2*sum(bool(path) for _, path in given): return lines[0]
+    if args.format: flags = ['--format', args.format, *flags]
+    elif args.confidence: flags = ['--confidence', args.confidence, '--correct', args.correct, *flags]
+    else: flags = [f'--{kind}', *flags]
+    lines = [shlex.join(['calibnb', 'audit', args.file, *flags])]
+    usual = 2*bool(args.format) or 4*bool(args.confidence) or 1
+    if are_several_files(args.file) or len(flags) > usual + 2*sum(bool(path) for _, path in given): return lines[0]
     files = ', '.join(map(repr, (args.target_file, args.val_file, args.val_target_file)))
-    lines += ['', 'from calibnb.evaluate import evaluate', 'from calibnb.evaluate.files import read_sets']
+    named = 'ColumnNames, '*bool(args.confidence)
+    if args.confidence: files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
+    lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.evaluate.files import {named}read_sets']
     return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])
 
 def _copy_audit(folder, to, on_shifted):

@@ -9,7 +9,9 @@ __all__ = []
 import json
 import sys
 
-from .flags import _add_columns, _add_kind, _check_exists, _column_names, _kind_of, _noting
+from calibnb.cli.flags import (
+    _add_columns, _add_kind, _add_stated, _check_exists, _column_names, _kind_of, _noting, _settle_stated
+)
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #810bb924
 def _paths_of_compare(args):
@@ -22,6 +24,7 @@ def _add_compare(commands):
         compare.add_argument(name, help=f'predictions and labels of the {name} model; files are as in `audit`')
     _add_kind(compare, required=False)
     _add_columns(compare)
+    _add_stated(compare)
     compare.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels, for both')
     compare.add_argument('--id', metavar='COLUMN', help='match the rows of both files by the ids in this column')
     compare.add_argument('--pos-label', metavar='LABEL', help='positive label of a single column, if labels are '
@@ -45,16 +48,15 @@ _POINTS = 'error', 'ece'
 
 def _margins(texts):
     "Return the margins of NAME=VALUE texts; points become shares."
+    from calibnb.evaluate.compare import check_margins
     found = {}
     for text in texts:
         name, _, number = text.partition('=')
-        try: value = float(number)
-        except ValueError: value = -1.
-        if not 0 <= value < float('inf'):
-            raise ValueError(f'--margin: {text!r}, want NAME=VALUE with a value of at least 0, e.g. ece=2')
         if name in found: raise ValueError(f'--margin: {name} is given twice')
-        found[name] = value/100 if name in _POINTS else value
-    return found
+        try: found[name] = float(number)
+        except ValueError: raise ValueError(f'--margin: {text!r}, want NAME=VALUE, e.g. ece=2') from None
+    check_margins(found)
+    return {name: value/100 if name in _POINTS else value for name, value in found.items()}
 
 def _read_model(args, name):
     "Read the predictions of one model; columns of --by are left out of the classes of the new file, if it has them."
@@ -87,6 +89,7 @@ def _matched(old, new, args):
 
 def _compare(args)->int:
     margins = _margins(args.margin)
+    _settle_stated(args, args.old)
     if args.id and args.target_file: raise ValueError('--id: given with --target, whose labels have no ids')
     for flag, path in _paths_of_compare(args)[0]: _check_exists(path, flag)
     from calibnb.evaluate.compare import compare_models

@@ -87,12 +87,16 @@ def _add_kind(command, required=True):
     kind = command.add_mutually_exclusive_group(required=required)
     kind.add_argument('--logits', action='store_true', help='the file holds logits')
     kind.add_argument('--probs', action='store_true', help='the file holds probabilities')
+    kind.add_argument('--confidence', metavar='COLUMN', help='column of a stated confidence from 0 to 1, e.g. of a '
+                      'language model or a detector')
 
-def _kind(args): return 'probs' if args.probs else 'logits'
+def _kind(args):
+    if args.confidence: return 'confidence'
+    return 'probs' if args.probs else 'logits'
 
 def _kind_of(args, name='file')->str:
     "Return the kind of scores in the file of an argument, from a flag or from the names in the file."
-    if args.logits or args.probs: return _kind(args)
+    if args.logits or args.probs or args.confidence: return _kind(args)
     if getattr(args, 'prob_cols', None): return 'probs'
     path = getattr(args, name)
     if not are_several_files(path): _check_exists(path, name)
@@ -115,8 +119,34 @@ def _add_columns(command):
 def _column_names(args):
     "Return the columns that the flags name."
     from calibnb.evaluate.files import ColumnNames
-    return ColumnNames(args.target_col or '', tuple(args.prob_cols), tuple(args.ignore_col))
+    target, scores = args.target_col, args.prob_cols
+    if args.confidence: target, scores = getattr(args, 'correct', None), [args.confidence]
+    return ColumnNames(target or '', tuple(scores), tuple(args.ignore_col))
 
+def _add_stated(command):
+    command.add_argument('--correct', metavar='COLUMN', help='with --confidence: column that is 1 or True where the '
+                         'answer was correct, else 0 or False')
+    command.add_argument('--format', choices=['lm-eval'], help='lm-eval: the multiple-choice samples that '
+                         'lm-evaluation-harness writes with --log_samples; recognised without the flag, too')
+
+def _settle_stated(args, path, correct_needed=True):
+    "Complete the flags of stated confidences; raise ValueError for flags that do not go together."
+    if not args.format and path and not (args.confidence or args.logits or args.probs or args.prob_cols):
+        if file_format(path).startswith('.jsonl') and Path(path).is_file():
+            from calibnb.evaluate.files import is_of_lm_eval
+            if is_of_lm_eval(path): args.format = 'lm-eval'
+    flag = '--format lm-eval' if args.format else '--confidence'
+    if args.format: args.confidence, args.correct = 'confidence', 'correct'
+    if args.correct and not args.confidence:
+        raise ValueError('--confidence: not given, but --correct is; want both columns')
+    if not args.confidence: return
+    if correct_needed and not args.correct:
+        raise ValueError('--correct: not given, but --confidence is; want both columns')
+    others = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
+              '--target-col': args.target_col, '--target': getattr(args, 'target_file', None),
+              '--example': getattr(args, 'example', False)}
+    for other, given in others.items():
+        if given: raise ValueError(f'{flag}: given with {other}; want one of the two')
 @contextmanager
 def _noting():
     "Print warnings of the readers as notes, except labels with probability 0, which every answer states."
@@ -124,7 +154,7 @@ def _noting():
         warnings.simplefilter('always')
         yield
     for text in dict.fromkeys(str(w.message) for w in caught):
-        if 'have probability 0' not in text: print(f'note: {text}', file=sys.stderr)
+        if 'uncalibrated NLL is infinite' not in text: print(f'note: {text}', file=sys.stderr)
 
 def _add_rows(command):
     command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '

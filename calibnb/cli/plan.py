@@ -8,7 +8,9 @@ __all__ = []
 # %% ../../nbs/90_cli/03e_plan.ipynb #0856e011
 import json
 
-from .flags import _add_columns, _add_kind, _check_exists, _column_names, _kind_of, _noting
+from calibnb.cli.flags import (
+    _add_columns, _add_kind, _add_stated, _check_exists, _column_names, _kind_of, _noting, _settle_stated
+)
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #6af762d9
 def _add_plan(commands):
@@ -17,6 +19,7 @@ def _add_plan(commands):
     plan.add_argument('file', help='predictions with or without labels, as for `calibnb audit`')
     _add_kind(plan, required=False)
     _add_columns(plan)
+    _add_stated(plan)
     goal = plan.add_mutually_exclusive_group(required=True)
     goal.add_argument('--width', type=float, metavar='POINTS',
                       help='wanted width of the 95 %% interval of the ECE, in percentage points')
@@ -33,6 +36,7 @@ def _add_plan(commands):
 
 def _plan(args):
     _check_exists(args.file)
+    _settle_stated(args, args.file, correct_needed=False)
     from calibnb.core import class_logits
     from calibnb.evaluate.files import read_columns
     from calibnb.evaluate.plan import labels_needed

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax', 'exp_',
-           'top_probability', 'quote_names', 'class_order', 'impossible_labels_text', 'Predictions']
+           'top_probability', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text', 'Predictions']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -71,11 +71,18 @@ def _half_of_smallest(probs):
     return torch.where(probs > 0, probs, math.inf).amin(1, keepdim=True)/2
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
+def _weight_in_order(probs, target):
+    "Return the weight for stated confidences: at most the smallest positive probability of correct or wrong."
+    each = class_probs(check_probs(probs, target, least=1)[0].double())
+    return min(uniform_weight(probs, target), each[each > 0].min().item())
+
 def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
     target,    # (N,) class ids
+    stated:bool=False, # True: stated confidences; their order is kept, 1 stays above the largest other confidence
 )->float:      # in [1/(2N), 1)
-    "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N)."
+    "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N) unless that would change the order."
+    if stated: return _weight_in_order(probs, target)
     from scipy.optimize import minimize_scalar
     probs, target = check_probs(probs, target, least=1)
     probs = class_probs(probs.double())
@@ -185,11 +192,21 @@ def _binary_from_multiclass(names, k):
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
 
-def impossible_labels_text(zeros, n, eps):
-    "Return the warning that labels have probability 0."
+def impossible_labels_text(zeros, n, eps, stated=False):
+    "Return the warning that labels have probability 0, or that `stated` confidences of 0 or 1 are contradicted."
     seen = 'calibrators count each as 87.3 nats'
     if eps: seen = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
-    return f'{zeros} of {n} labels have probability 0, so the uncalibrated NLL is infinite; {seen}'
+    if eps and stated: seen = f'calibrators see a confidence of 1 as {1/(1 + eps/2):.4f}'
+    what = 'answers contradict a confidence of 0 or 1' if stated else 'labels have probability 0'
+    return f'{zeros} of {n} {what}, so the uncalibrated NLL is infinite; {seen}'
+
+def form_text(
+    columns:int, # number of columns of scores
+    stated:bool=False, # True: stated confidences
+)->str:
+    "Name the form of predictions: stated confidences, one column, or the number of classes."
+    if stated: return 'stated confidences'
+    return 'one column, P(y = 1)' if columns == 1 else f'{columns} classes'
 
 # %% ../../nbs/00_core/05_predictions.ipynb #6f1d2a90
 def _check_groups(groups, n):
@@ -206,6 +223,8 @@ def _row_numbers(rows):
     return np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows)
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c36e63e2
+_KINDS = dict(logits='logits', probs='probabilities', confidence='stated confidences')
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     "The logits and labels of a set of samples, checked once."
@@ -214,7 +233,7 @@ class Predictions:
     given:Tensor|None=None  # the user's probabilities, if the logits do not determine them exactly
     eps:float=0.            # weight of the uniform distribution that replaced zeros, see `log_probs`
     classes:tuple=()        # names of the classes, or (); if binary, the names of y = 0 (or '') and y = 1
-    kind:str='logits'       # 'logits' or 'probs', as given by the user
+    kind:str='logits'       # 'logits', 'probs' or 'confidence' (stated confidences), as given by the user
     groups:object=None      # DataFrame, or dictionary of columns, with (N,) rows: attributes of the samples; not saved
 
     def __post_init__(self):
@@ -222,7 +241,9 @@ class Predictions:
         object.__setattr__(self, 'logits', logits.detach())
         object.__setattr__(self, 'target', target)
         object.__setattr__(self, 'classes', _check_class_names(self.classes, self.num_classes))
-        pick('kind', self.kind, ('logits', 'probs'))
+        pick('kind', self.kind, _KINDS)
+        if self.stated and not self.binary:
+            raise ValueError(f'kind: confidence, but {logits.shape[1]} columns; want one')
         object.__setattr__(self, 'groups', _check_groups(self.groups, len(target)))
 
     @classmethod
@@ -243,16 +264,30 @@ class Predictions:
         distribution that replaces zeros, see `log_probs`; None: the result of `uniform_weight` if a probability
         is 0, else 0. `classes` has the names of the classes.
         Warns about labels with probability 0."""
+        return cls._from_probs(probs, target, eps, classes, groups, 'probs')
+
+    @classmethod
+    def from_confidence(cls, confidence, correct, eps=None, groups=None):
+        """Make predictions from (N,) stated confidences in [0, 1], and whether each answer was correct, 1 or 0.
+
+        A stated confidence is the probability of a correct answer, so nothing is thresholded: an answer of confidence
+        .3 may be correct. `eps` is as in `from_probs`. Warns about wrong answers of confidence 1, and correct answers
+        of confidence 0."""
+        return cls._from_probs(confidence, correct, eps, (), groups, 'confidence')
+
+    @classmethod
+    def _from_probs(cls, probs, target, eps, classes, groups, kind):
         probs, target = check_probs(probs, target, least=1)
         each = class_probs(probs)
         zeros = bool((each == 0).any())
-        if eps is None: eps = uniform_weight(probs, target) if zeros else 0.
+        if eps is None: eps = uniform_weight(probs, target, kind == 'confidence') if zeros else 0.
         impossible = (each.gather(1, target[:, None]) == 0).sum().item()
-        if impossible: warnings.warn(impossible_labels_text(impossible, len(target), eps), stacklevel=2)
+        text = impossible_labels_text(impossible, len(target), eps, kind == 'confidence')
+        if impossible: warnings.warn(text, stacklevel=3)
         given = None
         if probs.shape[1] == 1: given = probs.clamp_max(1)
         elif eps or zeros: given = probs/probs.sum(1, keepdim=True)
-        return cls(log_probs(probs, eps), target, given, float(eps), classes, 'probs', groups)
+        return cls(log_probs(probs, eps), target, given, float(eps), classes, kind, groups)
 
     def __len__(self): return len(self.target)
     def __getitem__(self, rows):
@@ -268,11 +303,15 @@ class Predictions:
         "True if there is a single column, P(y = 1)."
         return self.logits.shape[1] == 1
     @property
+    def stated(self):
+        "True if the single column has stated confidences, and the labels are 1 for a correct answer."
+        return self.kind == 'confidence'
+    @property
     def num_classes(self): return max(2, self.logits.shape[1])
     @property
     def form(self):
-        "The form of the predictions as text: one column, or the number of classes."
-        return 'one column, P(y = 1)' if self.binary else f'{self.num_classes} classes'
+        "The form of the predictions as text, see `form_text`."
+        return form_text(self.logits.shape[1], self.stated)
     @property
     def class_logits(self):
         "(N, K) logits, a column for each class."
@@ -288,7 +327,10 @@ class Predictions:
         return class_probs(self.probs)
     @cached_property
     def pred(self):
-        "(N,) predicted class, the first maximum on ties; for binary predictions 1 if P(y = 1) is above one half."
+        """(N,) predicted class, the first maximum on ties; for binary predictions 1 if P(y = 1) is above one half.
+
+        For stated confidences 1 everywhere: each answer is the prediction."""
+        if self.stated: return torch.ones_like(self.target)
         return first_argmax(self.class_logits if self.given is None else class_probs(self.given))
     @cached_property
     def nll(self):
@@ -297,8 +339,8 @@ class Predictions:
         return F.nll_loss(logits.log_softmax(1), self.target, reduction='none')
     @property
     def conf(self):
-        "(N,) float64 confidence: the largest class probability."
-        return self.class_probs.amax(1)
+        "(N,) float64 confidence: the largest class probability, or the stated confidence."
+        return self.probs[:, 0] if self.stated else self.class_probs.amax(1)
     @property
     def hit(self):
         "(N,) bool: True where the prediction is correct."
@@ -315,8 +357,7 @@ class Predictions:
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
         if other.kind != self.kind:
-            words = dict(logits='logits', probs='probabilities')
-            raise ValueError(f'{name}: got {words[other.kind]}, but preds: {words[self.kind]}; give both as logits '
+            raise ValueError(f'{name}: got {_KINDS[other.kind]}, but preds: {_KINDS[self.kind]}; give both as logits '
                              'or both as probabilities')
         if other.eps != self.eps:
             raise ValueError(f'{name}: zeros were replaced with eps {other.eps:.3g}, but in preds with eps '

@@ -54,7 +54,7 @@ def numbers(found:Evaluation)->dict[str, str]:
     """Return numbers with their names: the ECE with its interval, the ECE of chance alone, the NLL before and after.
 
     For binary predictions the ECE is that of P(y = 1), and a fourth number is the top-label ECE. For two columns the
-    fourth number is the ECE of P(y = 1)."""
+    fourth number is the ECE of P(y = 1); for stated confidences, the share of correct answers."""
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
     nll = _nll_words(found.rows[UNCALIBRATED]['nll'])
@@ -63,6 +63,9 @@ def numbers(found:Evaluation)->dict[str, str]:
     named = {f'ECE{of}': f'{_percent(ece.value)}   95 % interval {_range(ece)}'}
     if label: named['top-label ECE'] = f'{_percent(label.value)}   95 % interval {_range(label)}'
     given = found.scored[UNCALIBRATED]
+    if given.stated:
+        correct = 1 - first['error'].value
+        named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
     if not label and given.num_classes == 2:
         value, interval = ece_text(_positive_bins(found)).removesuffix(')').split(' (')
         named['of P(y = 1)'] = f'{value}   95 % interval {interval}'

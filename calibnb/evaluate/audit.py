@@ -174,6 +174,8 @@ def _chosen(calibrators, K, n_fit):
     else: names, notes = _sort_by_complexity([calibrators] if isinstance(calibrators, str) else list(calibrators)), []
     return {name: make_calibrator(name) for name in names}, notes
 
+_FOR_STATED = 'temperature', 'platt', 'isotonic', 'histogram'  # functions of one number
+
 def _sort_by_complexity(names):
     "Sort names of calibrators from simple to complex; pipelines come last."
     wrong = [name for name in names if not isinstance(name, str)]
@@ -201,7 +203,7 @@ def check_metrics(names):
 def _registered_measures(names, preds, probs, seed):
     "Measure the registered metrics of one row, with intervals."
     if preds.binary: probs = probs[:, -1]
-    return registered_measures(names, probs, preds.target.cpu(), seed=seed)
+    return registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #0eb58725
 def evaluate(
@@ -223,12 +225,15 @@ def evaluate(
     The default leaves out matrix scaling and Dirichlet calibration if they have more parameters than samples. If the
     best calibrators leave a calibration error, the default also tries Platt scaling and isotonic regression on top of
     these calibrators. For binary predictions, calibrators and calibration errors refer to P(y = 1); only
-    `top_label_ece` refers to the predictions. There are no sample weights, because intervals count samples."""
+    `top_label_ece` refers to the predictions. For stated confidences (`Predictions.from_confidence`) there is no
+    threshold: the error is the share of wrong answers, and the default is temperature scaling, Platt scaling, isotonic
+    regression and histogram binning. There are no sample weights, because intervals count samples."""
     check_metrics(metrics)
     check_tie(tie)
     if folds is None: folds = 5 if len(preds) >= 10 else 2
     wanted = calibrators is None or len(calibrators) > 0
     check_sets(preds, val, folds if wanted else None, [n_bins, *more_bins])
+    if calibrators is None and preds.stated: calibrators = _FOR_STATED
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail

@@ -14,11 +14,12 @@ import torch
 import torch.nn.functional as F
 
 from ..core.options import pick
+from ..core.text import p_text
 from ..core.predictions import Predictions, _row_hashes, impossible_labels_text, quote_names
 from ..metrics.bins import width_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
-    UNCALIBRATED, Evaluation, Outcome, _bias_direction, _ece_words, _label_order_warning, _p_words
+    UNCALIBRATED, Evaluation, Outcome, _bias_direction, _ece_words, _label_order_warning
 )
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
@@ -34,8 +35,9 @@ class Check:
 
     def outcome(self, found, preds, val=None)->Outcome:
         "Check one evaluation."
-        status, text = self.find(found, preds, val)
-        return Outcome(self.code, self.title, status, text, self.advice if status in ('issue', 'tip') else '')
+        status, text, *own_advice = self.find(found, preds, val)
+        advice = own_advice[0] if own_advice else self.advice
+        return Outcome(self.code, self.title, status, text, advice if status in ('issue', 'tip') else '')
 
 CHECKS = {}  # code -> Check
 _PASSED, _NOT_APPLICABLE = ('passed', ''), ('not applicable', '')
@@ -88,19 +90,21 @@ def _underconfident(found, preds, val): return _biased(found, 'The model is unde
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     p = found.miscalibration_p
-    return ('issue', f'The ECE is {_ece_words(ece)}; {_p_words(p)}.') if p < .05 else _PASSED
+    return ('issue', f'The ECE is {_ece_words(ece)}; {p_text(p)}.') if p < .05 else _PASSED
 
-@_check('CNB005', 'P(y = 1) is biased',
+@_check('CNB005', 'biased probability',
         'The mean of P(y = 1) is above or below the share of y = 1, as after a change of prevalence or after training '
         'with reweighted classes.',
         _Z_TEST.format('the mean P(y = 1) equals the share of y = 1') + ' Only for one column.',
         'Use a calibrator with an offset (Platt scaling, isotonic regression), or adjust the prevalence: '
         '`calibnb apply --prevalence`.')
-def _biased_one(found, preds, val): return _biased(found, 'P(y = 1) is') if preds.binary else _NOT_APPLICABLE
+def _biased_one(found, preds, val):
+    return _biased(found, 'P(y = 1) is') if preds.binary and not preds.stated else _NOT_APPLICABLE
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #cb2700c9
 @_check('CNB010', 'exact zeros',
-        'Some probabilities are exactly 0. If a label has probability 0, the NLL is infinite; no temperature helps.',
+        'Some probabilities are exactly 0 (stated confidences: 0 or 1). If a label has probability 0, or an answer of '
+        'confidence 1 is wrong, the NLL is infinite; no temperature helps.',
         'Counted in the given probabilities: an issue if labels have probability 0, a tip if only other classes do.',
         'Forests and nearest neighbours predict zeros when no tree or neighbour votes for a class; calibrators replace '
         'them by a small weight (--eps). From a network, export logits, or float64 probabilities.')
@@ -110,12 +114,14 @@ def _zeros(found, preds, val):
     rows, n = (probs == 0).any(1).sum().item(), len(preds)
     if not rows: return _PASSED
     impossible = found.scored[UNCALIBRATED].nll.isinf().sum().item()
-    if impossible: text = impossible_labels_text(impossible, n, preds.eps)
+    if impossible: text = impossible_labels_text(impossible, n, preds.eps, preds.stated)
+    elif preds.stated: text = f'{rows:,} of {n:,} confidences are exactly 0 or 1, and no answer contradicts them'
     else: text = f'In {rows:,} of {n:,} rows some probabilities are exactly 0, but no label has probability 0'
     if not impossible and preds.eps:
         text += f'; calibrators see each 0 as its share of a uniform distribution of weight {preds.eps:.3g}'
     nll = F.cross_entropy(preds.class_logits.double(), preds.target).item()
-    return ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
+    found = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
+    return (*found, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.') if preds.stated else found
 
 def _decimals(p):
     "Return the number of decimals that write all probabilities, 0 to 3; None if these are not enough."
@@ -158,6 +164,7 @@ def _off_sum(found, preds, val):
         'to 1, without a negative number, are an error that stops the audit.',
         'Audit with --probs, or remove one of the two softmax functions.')
 def _twice(found, preds, val):
+    if preds.stated: return _NOT_APPLICABLE
     z = preds.class_logits
     if (z.amax(1) - z.amin(1)).max() > 1 + 1e-5: return _PASSED
     if _underconfident(found, preds, val)[0] == 'passed': return _PASSED
@@ -184,7 +191,10 @@ def _repeated(found, preds, val):
         'Draw the samples as the model will meet them. Were the classes sorted before the file was cut?')
 def _missing(found, preds, val):
     source, of = (preds, '') if val is None else (val, ' of the validation samples')
-    if len(source.target.unique()) == 1:
+    found = source.target.unique()
+    if preds.stated and len(found) == 1:
+        return 'issue', f'All answers{of} are {"correct" if found[0] else "wrong"}, so a calibrator learns only this.'
+    if len(found) == 1:
         return 'issue', f'All labels{of} belong to one class, so a calibrator learns only this class.'
     missing = (preds.target.bincount(minlength=preds.num_classes) == 0).nonzero()[:, 0].tolist()
     if not missing: return _PASSED

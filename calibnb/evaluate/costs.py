@@ -21,6 +21,10 @@ from .table import UNCALIBRATED, Evaluation
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
 CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # of the table; the threshold of the costs is added
 
+_WORDS = {  # stated confidences? -> positive for all, positive for none, the probability
+    False: ('treat everybody', 'treat nobody', 'P(y = 1)'),
+    True: ('use every answer', 'use no answer', 'the stated confidence')}
+
 def check_costs(cost_fp, cost_fn, num_classes):
     "Raise ValueError unless costs are positive numbers and the predictions have two classes."
     cost_threshold(cost_fp, cost_fn)
@@ -44,6 +48,7 @@ class Decisions:
     saved:dict|None  # cost before minus cost after calibration: value, interval; None: no calibrator is recommended
     thresholds:list  # a dictionary for each threshold: treat_all, before and, after calibration, after, gain, interval
     curves:dict[str, DecisionCurve] # name of the row -> curve
+    stated:bool=False # True: of stated confidences; a positive is an answer that is used
 
     @property
     def threshold(self):
@@ -64,15 +69,19 @@ class Decisions:
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
         y, each = given.target == 1, {name: _p_of_one(one) for name, one in scored.items()}
         resamples = Resamples(len(y), n_boot, seed, 'multinomial')
-        costs, saved = _cost_rows(each, y, cost_fp, cost_fn, resamples)
+        costs, saved = _cost_rows(each, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
         thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
         curves = {name: decision_curve(p, y) for name, p in each.items()}
-        return cls(cost_fp, cost_fn, len(y), costs, saved, _threshold_rows(each, y, thresholds, resamples), curves)
+        rows = _threshold_rows(each, y, thresholds, resamples)
+        return cls(cost_fp, cost_fn, len(y), costs, saved, rows, curves, given.stated)
 
     def text(self)->str:
         "Return the costs as lines of text of at most 80 characters."
         lines = [f'A false positive costs {self.cost_fp:g}, a false negative {self.cost_fn:g}: '
                  f'treat if P(y = 1) ≥ {self.threshold:.3f}.', '']
+        if self.stated:
+            lines = [f'A wrong answer that is used costs {self.cost_fp:g}, a correct answer that is not used '
+                     f'{self.cost_fn:g}:', f'use answers of a confidence ≥ {self.threshold:.3f}.', '']
         size = max(len(row['name']) for row in self.costs)
         lines += [f'  {"":{size}}  {"cost per sample":>15}  {"95 % interval":>16}  cheapest threshold']
         for row in self.costs:
@@ -102,10 +111,10 @@ def _means(values, resamples):
     means = resamples.means(values)
     return means[0].tolist(), [percentiles(column, .95) for column in means[1:].T]
 
-def _cost_rows(each, y, cost_fp, cost_fn, resamples):
+def _cost_rows(each, y, cost_fp, cost_fn, resamples, words):
     "Return the rows of costs, and what calibration saves or None."
     t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
-    rules = each | {'treat everybody': nobody + 1, 'treat nobody': nobody}
+    rules = each | {words[0]: nobody + 1, words[1]: nobody}
     costs = torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
     rows = [dict(name=name, cost=value, interval=interval)
             for name, value, interval in zip(rules, *_means(costs, resamples))]
@@ -132,7 +141,7 @@ _LEFT, _WIDTH, _HEIGHT = 46, 320, 230  # of the axes of the figure, in pixels
 
 def decision_svg(decisions:Decisions)->str:
     "Draw the decision curves as an SVG for the report, which has the styles of its classes."
-    curves = [*decisions.curves.values()]
+    curves, (everybody, _, confidence) = [*decisions.curves.values()], _WORDS[decisions.stated]
     top = 1.1*max(.01, *(curve.model.max().item() for curve in curves))
     low = -.25*top
     def x(t): return round(_LEFT + _WIDTH*t, 1)
@@ -150,8 +159,8 @@ def decision_svg(decisions:Decisions)->str:
     mark = x(decisions.threshold)
     parts += [f'<line class="diagonal" x1="{mark}" x2="{mark}" y1="12" y2="{base}"/>', line(curves[0].treat_all, 'all')]
     parts += [line(curve.model, kind) for curve, kind in zip(curves, ('before', 'after'))]
-    parts.append(f'<text x="{x(.5)}" y="{base + 36}" text-anchor="middle">threshold of P(y = 1)</text>')
-    legend = zip(('before', 'after', 'all'), [*decisions.curves, *['']*(2 - len(curves)), 'treat everybody'])
+    parts.append(f'<text x="{x(.5)}" y="{base + 36}" text-anchor="middle">threshold of {confidence}</text>')
+    legend = zip(('before', 'after', 'all'), [*decisions.curves, *['']*(2 - len(curves)), everybody])
     for i, (kind, name) in enumerate((kind, name) for kind, name in legend if name):
         parts += [f'<line class="curve {kind}" x1="{x(.52)}" x2="{x(.6)}" y1="{24 + 18*i}" y2="{24 + 18*i}"/>',
                   f'<text x="{x(.62)}" y="{28 + 18*i}">{html_text(name)}</text>']
@@ -160,7 +169,9 @@ def decision_svg(decisions:Decisions)->str:
 
 def decision_section(decisions:Decisions)->str:
     "Return the section of the report: costs, decision curves and the table of thresholds, as HTML."
-    names = dict(threshold='threshold', treat_all='everybody', before='before', after='after', gain='gain')
+    everybody, nobody, _ = _WORDS[decisions.stated]
+    everybody = everybody.split(' ', 1)[1]
+    names = dict(threshold='threshold', treat_all=everybody, before='before', after='after', gain='gain')
     lines = []
     for row in decisions.thresholds:
         cells = [f'{row[key]:.3f}' for key in names if key in row and key != 'threshold']
@@ -172,6 +183,6 @@ def decision_section(decisions:Decisions)->str:
     head = ''.join(f'<th>{title}</th>' for title in shown + ['95 % interval']*('gain' in shown))
     return (f'<h2>Decisions</h2><pre>{html_text(decisions.text())}</pre>'
             '<p>Net benefit: the rate of true positives minus the rate of false positives, weighed by the odds of the '
-            'threshold. To treat nobody has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
+            f'threshold. To {nobody} has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
             f'<div class="two"><div>{decision_svg(decisions)}</div><div class="wide"><table><thead><tr>{head}</tr>'
             f'</thead><tbody>{"".join(lines)}</tbody></table></div></div>')

@@ -36,7 +36,7 @@ from ..core.checks import _ABOVE_ONE, _OFF_SUM, as_tensor, check_multilabel, che
 from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
-kinds = 'logits', 'probs'
+kinds = 'logits', 'probs', 'confidence'
 
 @dataclass
 class FileContents:
@@ -164,7 +164,8 @@ def _read_json_lines(path, names=ColumnNames()):
     frame = pd.DataFrame([*objects.values()], index=[*objects])
     if _LM_EVAL <= {*frame}: frame = _answers_of_lm_eval(frame)
     def place(row): return f'line {frame.index[row]}'
-    lists = {name: list(column) for name, column in frame.items() if all(isinstance(v, list) for v in column)}
+    lists = {name: list(column) for name, column in frame.items()
+             if name in (names.scores or frame) and all(isinstance(v, list) for v in column)}
     if not lists: return _table(frame, place, names)
     for name, rows in lists.items():
         if len({*map(len, rows)}) > 1: raise ValueError(f'{name!r} holds lists of several lengths, want equal lengths')
@@ -285,7 +286,7 @@ class CsvPlaces:
         return f'line {row + 2}'
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #1f6c7e28
-_EXPECTED = dict(logits='finite numbers', probs='numbers in [0, 1]')
+_EXPECTED = dict(logits='finite numbers', probs='numbers in [0, 1]', confidence='numbers in [0, 1]')
 
 def _wrong_numbers(scores, names, kind, place):
     "Return a description of the first invalid logit or probability of each column that contains one."
@@ -305,7 +306,7 @@ def _check_table(table, kind):
     scores, names, extra = table.arrays[''], table.columns, table.extra_columns
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
-    hint = '' if kind == 'logits' else f'; logits need .{link} first, percentages /100'
+    hint = dict(probs=f'; logits need .{link} first, percentages /100', confidence='; percentages /100').get(kind, '')
     found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; drop columns of no class' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
@@ -483,6 +484,12 @@ def _score_name(path, contents, kind, names=ColumnNames()):
     if not _find(contents, (kind,)) and len(similar) == 1: return similar[0]
     return _only(path, contents, (kind,))
 
+def _of_stated(names):
+    "Return the names of the columns of stated confidences and correct answers."
+    names = replace(names, target=names.target or 'correct', scores=names.scores or ('confidence',))
+    if len(names.scores) == 1: return names
+    raise ValueError(f'confidence: got the columns {quote_names(names.scores)}, want one')
+
 def _read_scores(path, kind, names=ColumnNames(), needed=True):
     "Return the contents of a file, its logits or probabilities in floating point, and the column names."
     names = replace(names, kind=pick('kind', kind, kinds))
@@ -516,7 +523,7 @@ def _to_integers(labels):
 # %% ../../nbs/40_evaluate/01_files.ipynb #3782e69c
 def read_predictions(
     path,              # a file as above
-    kind:str,          # content of the file: 'logits' or 'probs'
+    kind:str,          # content of the file: 'logits', 'probs' or 'confidence'
     target_path=None,  # a file with only the labels: .npy, or a table with one column
     eps:float|None=None, # for probabilities, as in `Predictions.from_probs`
     pos_label=None,      # the label with y = 1 of a single column; labels may be words in tables
@@ -531,6 +538,7 @@ def read_predictions(
 
 def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(), needed=True):
     "Return unchecked scores, labels, class names and groups; groups that are not `needed` are read over."
+    if kind == 'confidence': names = _of_stated(names)
     with naming(path):
         own = replace(names, target='') if target_path else names
         contents, scores, header = _read_scores(path, kind, own, needed)
@@ -543,6 +551,7 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
         labels = contents.arrays[name]
         if name == '' and np.shape(labels)[1:] == (1,): labels = labels[:, 0]
         is_table = contents.columns is not None
+        if kind == 'confidence': header = ['correct']
         return scores, *class_targets(labels, name, header, is_table, pos_label, contents.place), of_groups or None
 
 def class_targets(
@@ -575,13 +584,14 @@ def _predictions(labelled, kind, eps, source):
     "Return scores and labels as `Predictions`; an error names the file `source`."
     scores, target, classes, groups = labelled
     with naming(source):
+        if kind == 'confidence': return Predictions.from_confidence(scores, target, eps, groups)
         if kind == 'probs': return Predictions.from_probs(scores, target, eps, classes, groups)
         return Predictions(_check_not_probs(scores), target, classes=classes, groups=groups)
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #944b339f
 def read_sets(
     path,                  # file of the predictions to evaluate
-    kind:str,              # content of the files: 'logits' or 'probs'
+    kind:str,              # content of the files: 'logits', 'probs' or 'confidence'
     target_path=None,      # labels in a second file
     val_path=None,         # file of the validation predictions, or None
     val_target_path=None,  # validation labels in a second file
@@ -596,9 +606,9 @@ def read_sets(
     if not val_path: return _predictions(test, kind, eps, test_source), None
     val = _read_labelled(val_path, kind, val_target_path, pos_label, names, needed=False)
     val_source = val_target_path or val_path
-    if kind == 'probs' and eps is None:
+    if kind != 'logits' and eps is None:
         zeros = any(_has_zeros(scores) for scores, *_ in (test, val))
-        with naming(val_source): eps = uniform_weight(*val[:2]) if zeros else 0.
+        with naming(val_source): eps = uniform_weight(*val[:2], kind == 'confidence') if zeros else 0.
     preds = _predictions(test, kind, eps, test_source)
     return preds, in_order(_predictions(val, kind, eps, val_source), preds, val_path)
 
@@ -620,7 +630,7 @@ class ReadColumns(NamedTuple):
 
 def read_columns(
     path,      # a file as above
-    kind:str,  # content of the file: 'logits' or 'probs'
+    kind:str,  # content of the file: 'logits', 'probs' or 'confidence'
     eps:float|list[float]=0., # weight that replaces zeros, see `core.log_probs`; a list has a weight for each
                               # of several multilabel columns
     names=(),  # of the classes, from the fit; the second name is the label with y = 1 of a single column
@@ -710,14 +720,17 @@ WRITERS = {'.npz': write_npz, '.npy': _write_npy, '.csv': _write_csv, '.parquet'
 def write_probs(
     path,         # .npz, .npy (only probabilities), .csv, .parquet, .pt or .safetensors
     probs:Tensor, # (N, K), or (N, 1) of class 1
-    pred:Tensor,  # (N,) int64, the predicted classes
+    pred:Tensor|None, # (N,) int64, the predicted classes; None: the probabilities are stated confidences
     target:Tensor|None=None, # (N,) labels, if known
     header=(),    # names of the columns of `probs` in a table
     words=(),     # names of the classes, to write predictions and labels as words in a table
 ):
-    "Write `probs`, `prediction` and, if given, `target`, completely or not at all."
+    "Write `probs` (stated: `confidence`), `prediction` and, if given, `target`, completely or not at all."
     write = pick('file format', Path(path).suffix.lower(), WRITERS)
-    arrays = dict(probs=probs.contiguous().numpy(), prediction=pred.numpy())
+    arrays = dict(probs=probs.contiguous().numpy())
+    if pred is not None: arrays['prediction'] = pred.numpy()
     if target is not None: arrays['target'] = target.numpy()
     names = dict(header=header, words=words) if write in (_write_csv, _write_parquet) else {}
+    if pred is None and write in (write_npz, _write_pt, _write_safetensors):
+        arrays = dict(confidence=arrays['probs'][:, 0])
     with atomic_write(path) as tmp: write(tmp, **arrays, **names)

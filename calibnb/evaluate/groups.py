@@ -17,7 +17,7 @@ from scipy.fft import irfft, rfft
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.reading import brief
-from ..core.text import escaped_style, fitting, html_text, printable, text_table
+from ..core.text import escaped_style, fitting, html_text, p_text, printable, text_table
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
@@ -113,8 +113,12 @@ def groupings(
 def _grouping(preds, name, is_column, least):
     if is_column: return Grouping.of(name, preds.groups[name], least)
     if name == 'confidence_band':
-        shown, conf = ('P(y = 1)', preds.probs[:, 0]) if preds.binary else ('confidence', preds.conf)
+        shown = 'P(y = 1)' if preds.binary and not preds.stated else 'confidence'
+        conf = preds.probs[:, 0] if preds.binary else preds.conf
         return Grouping.of(shown, conf.cpu().numpy(), least, banded=True)
+    if preds.stated:
+        raise ValueError('by: predicted_class, but stated confidences have no classes; give a column, '
+                         'or confidence_band')
     pred = preds.pred.cpu().numpy()
     return Grouping.of(name, np.array(preds.classes)[pred] if preds.classes and all(preds.classes) else pred, least)
 
@@ -270,7 +274,7 @@ class Slices:
         smallest = min(s.p_max for s in tested)
         if not found:
             return (f'No slice differs beyond chance from the whole ({_counted(len(tested), "slice")}, '
-                    f'smallest corrected p {_p_text(smallest)}).')
+                    f'smallest corrected {p_text(smallest)}).')
         first = ' and '.join(map(self._direction, found[:2]))
         start = f'{len(found)} of {_counted(len(tested), "slice")} differ{"s"*(len(found) == 1)}'
         return f'{start} beyond chance from the whole: {first}.'
@@ -278,7 +282,7 @@ class Slices:
     def _direction(self, s):
         "State how a slice differs."
         what, way = 'P(y = 1)' if self.binary else 'confidence', 'higher' if s.excess > 0 else 'lower'
-        return f'{s.name}, where {what} is {way} by {100*abs(s.excess):.1f} points (p {_p_text(s.p_max)})'
+        return f'{s.name}, where {what} is {way} by {100*abs(s.excess):.1f} points ({p_text(s.p_max)})'
 
     def _calibrated(self):
         off = sum(s.p_calibrated < ALPHA for s in self.slices)
@@ -363,9 +367,7 @@ def slice_section(found:Slices, most:int=50)->str:
 
 def _counted(n, word): return f'{n:,} {word}' + 's'*(n != 1)
 
-def _p_cell(p): return '' if math.isnan(p) else _p_text(p).removeprefix('= ')
-
-def _p_text(p): return '< .001' if p < .001 else f'= {p:.3f}'.replace('0.', '.')
+def _p_cell(p): return '' if math.isnan(p) else p_text(p).removeprefix('p ').removeprefix('= ')
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #e49cb8b3
 def slices(
@@ -380,7 +382,8 @@ def slices(
 )->Slices:
     """Measure the calibration of slices, and test which slices differ from the whole; p values are corrected.
 
-    For binary predictions the confidence is P(y = 1), and a hit is y = 1. Raises ValueError for an unknown column."""
+    For binary predictions the confidence is P(y = 1), and a hit is y = 1; for stated confidences a hit is a correct
+    answer. Raises ValueError for an unknown column."""
     check_bins(n_bins)
     if permutations is not None: check_resamples(permutations, 'permutations')
     found = groupings(preds, by, least)
@@ -399,4 +402,5 @@ def slices(
             for row, q, (e, p, h, m) in zip(rows, own, tests)]
     made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -abs(s.excess), s.p_calibrated))
     whole = Slice(**_slice('all', conf, hit, n_bins, draws, seed))
-    return Slices(whole, made, preds.binary, least, permutations, [g.note for g in found if g.note])
+    binary, notes = preds.binary and not preds.stated, [g.note for g in found if g.note]
+    return Slices(whole, made, binary, least, permutations, notes)

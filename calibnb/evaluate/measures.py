@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.predictions import Predictions
+from ..core.predictions import Predictions, form_text
 from calibnb.metrics.bins import (
     ReliabilityBins, bin_ids, check_bins, class_sums, mass_table, squared_gaps, table_norm, width_bins
 )
@@ -41,7 +41,16 @@ def ece_text(
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9b72853e
 class BinnedConfidences:
-    "A base class for binned calibration errors; subclasses have `pairs` (confidences and hits), `binary` and a length."
+    """A base class for binned calibration errors.
+
+    Subclasses have `pairs` (confidences and hits), `binary`, `stated` and a length."""
+    stated = False
+    @property
+    def words(self)->tuple[str, str, str]:
+        "The names of the confidence, of the share of hits, and of the rows that are misses."
+        if self.stated: return 'stated confidence', 'share of correct answers', 'wrong rows'
+        if self.binary: return 'P(y = 1)', 'frequency of y = 1', 'rows with y = 0'
+        return 'confidence', 'accuracy', 'misclassified rows'
     def bins(self, n_bins:int=15)->ReliabilityBins:
         "Return the count, accuracy and mean confidence of `n_bins` equal-width bins."
         return width_bins(*self.pairs, n_bins)
@@ -57,8 +66,8 @@ class BinnedConfidences:
     def diagram(self, n_bins:int=15)->dict:
         "Return arguments for `plots.reliability_diagram`: bins, smooth curve, ECE with its interval, and axis labels."
         bins, note = self.bins(n_bins), f'{n_bins} bins, n = {len(self):,}'
-        axes = dict(axis_labels=('P(y = 1)', 'frequency of y = 1')) if self.binary else {}
-        return dict(bins=bins, curve=smooth_curve(*self.pairs), note=f'ECE {ece_text(bins)}\n{note}') | axes
+        note = f'ECE {ece_text(bins)}\n{note}'
+        return dict(bins=bins, curve=smooth_curve(*self.pairs), note=note, axis_labels=self.words[:2])
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #fe4fe1ae
 _CHUNK_NUMBERS = 2**18  # probabilities computed at a time: 2 MiB, but at least 256 samples
@@ -71,7 +80,7 @@ class Scored(BinnedConfidences):
     conf:Tensor    # (N,) float64 probability of the prediction
     nll:Tensor     # (N,) float64, inf if the label has probability 0
     brier:Tensor   # (N,) float64 squared distance to the one-hot label; binary: (P(y = 1) - y)²
-    classes:Tensor # (4, K, M) float64 from `class_sums`
+    classes:Tensor # (4, K, M) float64 from `class_sums`; K is 1 for stated confidences
     one:Tensor|None=None # (N,) float64 P(y = 1) of binary predictions
 
     @classmethod
@@ -82,12 +91,14 @@ class Scored(BinnedConfidences):
         nll:Tensor,    # (N,) float64, more accurate from logits than from `probs`
         n_bins:int=15, # of each class
         binary:bool=False, # True: the two columns were made from P(y = 1)
+        stated:bool=False, # True: they were made from stated confidences, and label 1 is a correct answer
     )->'Scored':
         "Score samples from their probabilities."
+        if stated: pred = torch.ones_like(target)  # no threshold: each answer is the prediction
         conf = probs.gather(1, pred[:, None])[:, 0].clamp(0, 1)
-        judged = probs[:, 1:] if binary else probs
+        judged = probs[:, 1:] if binary or stated else probs
         one = judged[:, 0].clamp(0, 1) if binary else None
-        classes = class_sums(probs, target, n_bins).cpu()
+        classes = class_sums(judged if stated else probs, target, n_bins).cpu()
         return cls(pred, target, conf, nll, brier_of_samples(judged, target), classes, one)
 
     @classmethod
@@ -99,7 +110,8 @@ class Scored(BinnedConfidences):
         "Score predictions, uncalibrated or after a calibrator."
         size = max(256, _CHUNK_NUMBERS//preds.num_classes)
         chunks = (preds[slice(start, start + size)] for start in range(0, len(preds), size))
-        return cls.joined(cls.of_probs(*_probs_of(chunk, calibrator), n_bins, preds.binary) for chunk in chunks)
+        form = dict(binary=preds.binary and not preds.stated, stated=preds.stated)
+        return cls.joined(cls.of_probs(*_probs_of(chunk, calibrator), n_bins, **form) for chunk in chunks)
 
     @classmethod
     def joined(cls,
@@ -120,8 +132,16 @@ class Scored(BinnedConfidences):
         return self.pred == self.target
     @property
     def binary(self):
-        "True for binary predictions."
+        "True for binary predictions, but not for stated confidences."
         return self.one is not None
+    @property
+    def stated(self):
+        "True for stated confidences: `conf` is the stated confidence, and `hit` is True for a correct answer."
+        return self.num_classes == 1
+    @property
+    def form(self):
+        "The form of the predictions as text, see `form_text`."
+        return form_text(1 if self.binary else self.num_classes, self.stated)
     @property
     def pairs(self):
         "(N,) confidences and (N,) bool hits of the top label; for binary predictions P(y = 1) and y == 1."
@@ -219,11 +239,12 @@ def measure_all(
     """Measure error, nll, brier, ece, ada_ece, smooth_ece and classwise_ece, with 95 % intervals and noise floors.
 
     The value of an infinite NLL is None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
-    top_label_ece replaces classwise_ece."""
+    top_label_ece replaces classwise_ece. For stated confidences there is neither."""
     for M in more_bins: check_bins(M)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if resamples is None: resamples = Resamples(len(scored), n_boot, seed, 'multinomial')
     found = _means(scored, resamples) | _calibration_errors(scored, more_bins, draws, seed)
+    if scored.stated: return found
     if scored.binary: return found | dict(top_label_ece=_top_label(scored, draws, seed))
     return found | dict(classwise_ece=_classwise(scored, seed))
 

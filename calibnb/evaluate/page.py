@@ -17,7 +17,9 @@ from ..core.text import html_text
 from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
-from .table import STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words
+from calibnb.evaluate.table import (
+    STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words, _noun
+)
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
 
@@ -61,7 +63,7 @@ def page_data(found:Evaluation)->dict:
     diagrams = {row: {str(M): _diagram(found.scored[row], M, known) for M in BINNINGS} for row in rows}
     n_bins = found.scored[UNCALIBRATED].n_bins
     return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
-                binary=found.scored[UNCALIBRATED].binary)
+                words=found.scored[UNCALIBRATED].words)
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #85403086
 def _tiles(found, command):
@@ -70,10 +72,11 @@ def _tiles(found, command):
     ece, after, nll = before['ece'], found.rows[row], before['nll'].value
     low, high = (100*end for end in ece.interval)
     gained = None if nll is None or after['nll'].value is None else nll - after['nll'].value
+    outcome = 'correct or wrong, as it was' if found.scored[UNCALIBRATED].stated else 'label'
     if row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
     elif not found.fitted: use = 'no calibrator was fitted'
     elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
-    else: use = 'leave the probabilities as they are'
+    else: use = f'leave the {_noun(found)} as they are'
     return [
         ('ECE', f'{100*ece.value:.2f} %',
          f'95 % interval {low:.2f} to {high:.2f}; after: {100*after["ece"].value:.2f} %',
@@ -84,7 +87,7 @@ def _tiles(found, command):
          'number is no evidence of miscalibration.'),
         ('NLL', f'{-gained:+.4f}'.replace('-', '−') if gained else _nll_words(before['nll']),
          f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if row != UNCALIBRATED else 'unchanged',
-         'Negative log-likelihood in nats: the mean of −log p(label). It rewards accurate and calibrated '
+         f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and calibrated '
          'probabilities; calibrators are compared by it.'),
         ('what to do', use[0].upper() + use[1:], command, 'The calibrator with the lowest NLL on samples that it was '
          f'not fitted on. NLLs within {found.tie:g} nats are ties: of these, the simplest whose ECE could be chance.'),
@@ -202,7 +205,7 @@ _SCRIPT = '''
 const data = JSON.parse(document.getElementById('data').textContent);
 const rows = data.order;
 const state = {row: rows[0], bins: data.bins, measure: 'nll'};
-const hits = data.binary ? 'frequency of y = 1' : 'accuracy', confidence = data.binary ? 'P(y = 1)' : 'confidence';
+const [confidence, hits, missed] = data.words;
 const percent = (v, digits = 1) => (100*v).toFixed(digits) + ' %';
 function make(parent, name, attributes, text) {
   const e = document.createElementNS('http://www.w3.org/2000/svg', name);
@@ -240,7 +243,7 @@ function describe(bin) {
     [hits]: `${percent(bin.acc)} (95 % interval ${percent(bin.low)} to ${percent(bin.high)})`,
     ['mean ' + confidence]: percent(bin.conf),
     'gap': `${(100*(bin.acc - bin.conf)).toFixed(1).replace('-', '−')} points`,
-    'rows, from 0': names(bin.rows, bin.n), [data.binary ? 'rows with y = 0' : 'misclassified rows']:
+    'rows, from 0': names(bin.rows, bin.n), [missed]:
       names(bin.misses, Math.round(bin.n*(1 - bin.acc)))};
   if (!bin.rows) for (const name of Object.keys(facts).slice(5)) delete facts[name];
   const list = document.createElement('dl');
@@ -386,10 +389,9 @@ def write_page(
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
     given, notes, n = found.scored[UNCALIBRATED], remarks(found), found.rows[UNCALIBRATED]['ece'].n
-    form = 'one column, P(y = 1)' if given.binary else f'{given.num_classes} classes'
     listed = ''.join(f'<li>{html_text(note)}</li>' for note in notes)
     body = _BODY.format(
-        title=html_text(title), sizes=f'{n:,} samples, {form}',
+        title=html_text(title), sizes=f'{n:,} samples, {given.form}',
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',

@@ -22,7 +22,7 @@ from ..core.options import pick
 from ..core.atomic import atomic_write
 from ..core.reading import are_several_files, file_format, first_repeated, naming
 from ..core.checks import as_tensor, check_positive, check_unlabelled
-from ..core.predictions import Predictions, class_probs, quote_names, uniform_weight
+from ..core.predictions import Predictions, class_probs, form_text, quote_names, uniform_weight
 from calibnb.evaluate.files import (
     FileContents, ReadColumns, TARGET_NAMES, _check_not_probs, _check_table, _find, _label_words, _only, _plain,
     _score_name, _table, ColumnNames, _to_logits, class_targets, kinds, table_of
@@ -261,7 +261,7 @@ class Pieces:
     @property
     def num_classes(self): return max(2, len(self.header))
     @property
-    def form(self): return 'one column, P(y = 1)' if self.binary else f'{self.num_classes} classes'
+    def form(self): return form_text(len(self.header))
     def __repr__(self): return f'Pieces({len(self):,} samples, {self.form}, {self.rows:,} rows each)'
 
     def __iter__(self):

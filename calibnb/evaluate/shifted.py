@@ -157,7 +157,7 @@ def evaluate_shifted(
     check_bins(n_bins)
     given = Scored.of(shifted, None, n_bins)
     zeros = given.nll.isinf().sum().item()
-    notes = [f'{name}: {impossible_labels_text(zeros, len(shifted), shifted.eps)}'] if zeros else []
+    notes = [f'{name}: {impossible_labels_text(zeros, len(shifted), shifted.eps, shifted.stated)}'] if zeros else []
     here = found.rows[UNCALIBRATED]
     rows = {UNCALIBRATED: ShiftResult(here['nll'].value, here['ece'].value, given.nll.mean().item(), given.ece(n_bins))}
     fits = CrossFits(shifted, None, folds, seed, n_bins)

@@ -18,7 +18,7 @@ from safetensors import safe_open, SafetensorError
 from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
-from ..core.text import escaped_style, html_text
+from ..core.text import escaped_style, html_text, p_text
 from ..metrics.intervals import spiegelhalter_p
 from ..metrics.measure import Measure
 from ..metrics.ood import _auroc
@@ -95,6 +95,9 @@ _FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
 _BINARY_CAPTION = (
     'ECE, adaptive ECE and smooth ECE compare P(y = 1) with the frequency of y = 1. The top-label ECE compares '
     'the probability of the predicted label with the accuracy. ')
+_STATED_CAPTION = (
+    'The calibration errors compare the stated confidence with the share of correct answers. The error is the share '
+    'of wrong answers, whatever their confidence. ')
 
 STATUSES = 'issue', 'tip', 'passed', 'not applicable'  # of a check
 
@@ -172,8 +175,9 @@ class Evaluation:
 
     def caption(self)->str:
         "Explain how to read the table."
-        binary = _BINARY_CAPTION if self.scored[UNCALIBRATED].binary else ''
-        return (f'{self.rows[UNCALIBRATED]["error"].n:,} samples; {self.how}. {binary}'
+        given = self.scored[UNCALIBRATED]
+        form = _BINARY_CAPTION*given.binary + _STATED_CAPTION*given.stated
+        return (f'{self.rows[UNCALIBRATED]["error"].n:,} samples; {self.how}. {form}'
                 'The floor is the error that a perfectly calibrated model would show on average. '
                 'A star marks a row that is significantly better than every other row.')
 
@@ -288,7 +292,7 @@ def _means_to_test(scored):
     if not scored.binary: return [predictions]
     return [(*scored.pairs, 'P(y = 1) is too high', 'P(y = 1) is too low'), predictions]
 
-def _p_words(p): return 'p < .001' if p < .001 else f'p = {p:.2g}'
+
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #e20ecad6
 def _diagnosis(found):
@@ -296,11 +300,11 @@ def _diagnosis(found):
     ece, given = found.rows[UNCALIBRATED]['ece'], found.scored[UNCALIBRATED]
     start, p = _uncalibrated_ece(found), found.miscalibration_p
     if p >= .05:
-        return (f'{start} This ECE is no evidence of miscalibration ({_p_words(p)}), but on {ece.n:,} samples a true '
+        return (f'{start} This ECE is no evidence of miscalibration ({p_text(p)}), but on {ece.n:,} samples a true '
                 f'error of {100*ece.interval[1]:.1f} % could give the same ECE.')
     sentences = _bias_direction(given)
-    if not sentences: return f'{start} This ECE is more than chance ({_p_words(p)}).'
-    return f'{start} {" and ".join([sentences[0], *map(_uncapitalised, sentences[1:])])} ({_p_words(p)}).'
+    if not sentences: return f'{start} This ECE is more than chance ({p_text(p)}).'
+    return f'{start} {" and ".join([sentences[0], *map(_uncapitalised, sentences[1:])])} ({p_text(p)}).'
 
 def _uncapitalised(sentence): return sentence[0].lower() + sentence[1:]
 
@@ -327,11 +331,13 @@ def _choice(found, row):
     if row == UNCALIBRATED and row not in found.best['nll']:
         return 'No calibrator could be fitted reliably; see the notes.'
     if row == UNCALIBRATED:
-        return 'No calibrator lowers the NLL by more than chance: leave the probabilities as they are.'
+        return f'No calibrator lowers the NLL by more than chance: leave the {_noun(found)} as they are.'
     before, after = found.rows[UNCALIBRATED], found.rows[row]
     return (f'Use {_name_with_temperature(row, found.fitted[row])}: the NLL goes from {_nll_words(before["nll"])} '
             f'to {_nll_words(after["nll"])}{_by_replacement(found.fitted[row])}, '
             f'and the ECE becomes {_ece_words(after["ece"])}.')
+
+def _noun(found): return 'confidences' if found.scored[UNCALIBRATED].stated else 'probabilities'
 
 def _by_replacement(calibrator):
     "Return a remark if the replacement of probabilities of 0 contributes to the change of the NLL."
@@ -383,7 +389,7 @@ _CLEAR_ERRORS = 4  # standard errors
 
 def _label_order_warning(scored):
     "Return a list with a warning if the class columns seem to be permuted; else an empty list."
-    if scored.binary or scored.num_classes == 2: return _swapped_classes(scored)
+    if scored.binary or scored.num_classes <= 2: return _swapped_classes(scored)
     n, K, hits = len(scored), scored.num_classes, scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
     chance, commonest = (shares[0]*shares[1]).sum().item(), shares[1].max().item()
@@ -413,11 +419,14 @@ def _permuted_accuracy(halves):
     return correct/sum(table.sum().item() for table in halves)
 
 def _swapped_classes(scored):
-    "Return a list with a warning if the labels of two classes seem to be swapped; else an empty list."
+    "Return a list with a warning if the labels of two classes, or correct and wrong, seem to be swapped; else []."
     p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return []
     auroc, error = _auroc(ones, zeros).item(), math.sqrt((len(p) + 1)/(12*len(ones)*len(zeros)))
     if auroc >= .5 - _CLEAR_ERRORS*error: return []
+    if scored.stated:
+        return [f'Are correct and wrong answers swapped? The AUROC of the stated confidences is {auroc:.3f}, far below '
+                f'one half; with swapped answers the AUROC would be {1 - auroc:.3f}.']
     return [f'Are the labels of the two classes swapped? Their AUROC is {auroc:.3f}, far below one half; '
             f'with swapped labels the AUROC would be {1 - auroc:.3f}.']

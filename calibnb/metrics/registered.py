@@ -47,6 +47,8 @@ def _as_metric(name, fn):
     if callable(fn): return fn
     raise ValueError(f'metric: {name} is {fn!r}, want a function (probs, target) that returns a number')
 
+_SELECTIVE = aurc, e_aurc, augrc, failure_auroc
+
 metrics = Registry('metric', {name: metric for name, (metric, _) in _NAMED.items()}, adapt=_as_metric)
 
 def register_metric(
@@ -80,11 +82,13 @@ def registered_measures(
     target:Tensor,  # (N,) int64
     *, n_boot:int=100, # number of resamples
     seed:int=0,
+    stated:bool=False, # True: probs are stated confidences (N,), by which the selective metrics rank the answers
 )->dict[str, Measure]:
     "Compute metrics by name, each with its 95 % interval; a value that is not finite is stored as None."
     found = {}
     for name in names:
         metric, (_, interval_of) = metrics.find(name), _NAMED.get(name, (None, None))
+        if stated and metric in _SELECTIVE: metric = partial(metric, score='given')
         value = _value_of(name, metric, probs, target)
         if interval_of: interval = interval_of(probs, target)
         elif math.isfinite(value): interval = _bootstrap_interval(name, metric, probs, target, n_boot, seed)

@@ -263,7 +263,8 @@ class Calibrator(BaseEstimator):
 
     def _record(self, kind, eps=0., names=()):
         "Set the kind of input, the weight that replaces zeros, and the class names; return the calibrator."
-        self.input_, self.eps_, self.class_names_ = kind, float(eps), tuple(names)
+        self.input_ = 'logits' if kind == 'logits' else 'probs'  # stated confidences are probabilities
+        self.eps_, self.class_names_ = float(eps), tuple(names)
         return self
 
     def transform(self,
@@ -462,7 +463,7 @@ class Calibrator(BaseEstimator):
     def _logits_of(self, preds):
         "Return the (N, K) logits of `Predictions`; raises ValueError for logits if the fit was on probabilities."
         if self.input_ != 'probs': return self._as_fitted(preds.logits)
-        if preds.kind != 'probs':
+        if preds.kind == 'logits':
             raise ValueError(f'preds: got logits, expected probabilities, which {type(self).__name__} was fitted on; '
                              'make them with Predictions.from_probs')
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))

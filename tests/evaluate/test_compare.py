@@ -127,7 +127,7 @@ def test_a_worse_slice_fails_the_whole():
     ("{old} {turned} --by key --by side", "new: the label of row 0 is "),
     ("{old} {less} --by key --by side", "new: 10 samples, but old: 4,000"),
     ("{old} {old} --id key --by side --margin eec=1", "did you mean 'ece'"),
-    ("{old} {old} --id key --margin ece=-1", "--margin: 'ece=-1', want NAME=VALUE"),
+    ("{old} {old} --id key --margin ece=-1", "--margin: ece is -1.0, want a number of at least 0"),
     ("{old} {old} --id key --by sied", "did you mean 'side'"),
 ])
 def test_bad_input_is_one_line(files, capsys, line, told):

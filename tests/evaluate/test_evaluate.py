@@ -678,3 +678,18 @@ def test_calibrators_that_are_left_out_and_none_at_all():
     assert "matrix" not in table.rows and any("930 parameters for 300 samples" in n for n in table.notes)
     table = evaluate(overconfident(300), calibrators=(), n_boot=20, draws=2)
     assert "No calibrator was fitted." in table.advice() and "*" not in table.text().split("\n\n")[0]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("columns", [2, 3, 5, 7])
+def test_of_equal_calibrators_the_simplest_wins(columns):
+    "On log-probabilities, matrix scaling and Dirichlet calibration are the same map."
+    pair = ["matrix", "dirichlet"]
+    for i in range(10):
+        draw = torch.Generator().manual_seed(i)
+        logits = 2*torch.randn(300, columns, generator=draw, dtype=torch.float64)
+        target = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+        preds = Predictions.from_probs(((.5, 2, 3)[i % 3]*logits).softmax(1), target)
+        found = evaluate(preds, calibrators=pair[::-1], draws=10, n_boot=50, more_bins=())
+        simple, other = (found.rows[name]["nll"].value for name in pair)
+        assert abs(simple - other) < 1e-9 and found.recommended == pair[0], (i, found.recommended)

@@ -6,7 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibnb import cli
+from calibnb import cli, metrics
+from calibnb.core import Predictions
+from calibnb.evaluate import compare_models, evaluate
+from calibnb.evaluate.page import page_data
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +37,56 @@ def test_every_format_gives_the_same_answer(capsys):
         assert .15 < found["rows"]["uncalibrated"]["ece"]["interval"][0] < .2 and not out.err
         assert [*found["rows"]] == ["uncalibrated", "temperature", "histogram", "isotonic", "platt"]
         assert "overconfident" in found["verdict"] and found["recommended"] != "uncalibrated"
+        assert found["kind"] == "confidence" and "P(y" not in found["verdict"] + found["advice"]
         status, = (c for c in found["checks"] if c["code"] == "CNB011")
         assert status["status"] == "tip" and "5 distinct values, 0.6, 0.7, 0.8, 0.9, 0.95" in status["text"]
 
 
+def test_nothing_is_thresholded_and_selective_metrics_rank_by_the_confidence():
+    draw = np.random.default_rng(1)
+    sure = draw.choice([.1, .3, .5, .9, 1.], 500)
+    right = draw.random(500) < .2 + .5*sure
+    with pytest.warns(UserWarning, match="answers contradict a confidence of 0 or 1"):
+        preds = Predictions.from_confidence(sure, right)
+    found = evaluate(preds, draws=10, metrics=["aurc"])
+    for measures in found.rows.values():
+        assert measures["error"].value == pytest.approx(1 - right.mean())
+        assert not {"top_label_ece", "classwise_ece"} & {*measures}
+    first = found.rows["uncalibrated"]
+    assert first["ece"].value == pytest.approx(metrics.ece(sure, right).item())
+    assert first["aurc"].value == pytest.approx(metrics.aurc(sure, right, score="given").item())
+    steps = found.fitted["platt"].transform(preds.probs)[:, 0][np.argsort(sure)]
+    assert (steps.diff() >= 0).all()  # 1 stays above .9, although many answers of confidence 1 are wrong
+    assert "P(y" not in page_data(found)["words"] and "P(y" not in found.caption() + found.advice()
+    other = Predictions.from_confidence(sure.clip(max=.9), ~right)  # the answers of another model
+    compared = compare_models(preds, other)
+    assert compared.differences["error"].value == pytest.approx(2*right.mean() - 1)
+    with pytest.raises(ValueError, match="new: one column, P.y = 1., but old: stated confidences"):
+        compare_models(preds, Predictions.from_probs(sure.clip(max=.9), right))
+
+
+def test_compare_plan_and_apply_take_stated_confidences(capsys):
+    columns = "--confidence sure --correct right"
+    assert cli.main(f"audit a.csv {columns} --calibrator platt".split()) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
+    Path("new.csv").write_text("question,sure\n1,.6\n2,.95\n")
+    assert cli.main(told.split("calibnb ")[1].replace("FILE", "new.csv").replace("OUT.npz", "out.csv").split()) == 0
+    out = pd.read_csv("out.csv")
+    assert [*out] == ["sure"] and (out.sure < [.6, .95]).all()
+    page = Path("calibnb-audit/a/report.html").read_text()
+    assert columns in page and "P(y" not in page
+    pd.read_csv("a.csv").assign(right=lambda f: ~f.right).to_csv("b.csv", index=False)
+    capsys.readouterr()
+    assert cli.main(f"compare a.csv b.csv {columns} --json".split()) in (0, 1, 2)
+    found = json.loads(capsys.readouterr().out)["measures"]["error"]
+    assert found["old"] + found["new"] == pytest.approx(1)
+    assert cli.main("plan new.csv --confidence sure --width 9".split()) == 0
+
+
 @pytest.mark.parametrize("line, message", [
     ("a.csv --confidence sure", "--correct: not given, but --confidence is; want both columns"),
-    ("a.csv --confidence sure --correct right --logits", "--confidence: given with --logits"),
+    ("a.csv --confidence sure --correct right --target-col right", "--confidence: given with --target-col"),
+    ("a.csv --confidence sure --correct right --by predicted_class", "stated confidences have no classes"),
     ("a.csv --confidence surre --correct right", "'surre' is not known; did you mean 'sure'?"),
     ("words.csv --confidence sure --correct right", "column 'right' holds text"),
     ("percent.csv --confidence sure --correct right", "percentages /100"),
@@ -76,7 +122,7 @@ def test_samples_of_lm_eval_are_recognised_by_their_keys(capsys):
     assert cli.main("audit samples.jsonl --calibrator temperature".split()) == 0
     told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
     assert cli.main(told.split("calibnb ")[1].replace("FILE", "samples.jsonl").split()) == 0
-    assert np.load("OUT.npz")["probs"].shape == (400, 1)
+    assert np.load("OUT.npz")["confidence"].shape == (400,)
 
 
 @pytest.mark.parametrize("sample, message", [

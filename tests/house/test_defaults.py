@@ -709,7 +709,7 @@ ELSEWHERE = {
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
-    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section"},
+    "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
@@ -754,7 +754,7 @@ ELSEWHERE = {
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
     "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
-                      "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text "
+                      "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
                       "bind_options require renamed_option seed_everything seeded deterministic flush_denormals "
                       "pick_device "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
