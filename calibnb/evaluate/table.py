@@ -82,7 +82,7 @@ def _record(row, name, m, is_best):
                 best=is_best)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #72c18950
-DOUBT = .2  # level of the test of a calibrator, which passes if p is at least this large
+DOUBT = .2  # level of the test of a calibrator: the calibrator passes if p is at least .2
 
 def shows_no_error(row:str, ece:Measure)->bool:
     "Return True if a calibrated model could show this ECE; test the uncalibrated row at 5 %, other rows at `DOUBT`."
@@ -122,7 +122,7 @@ class Evaluation:
 
     @property
     def recommended(self)->str:
-        "The simplest row that equals the best row in NLL; rows whose ECE a calibrated model could show come first."
+        "The simplest of the rows that equal the best row in NLL; if possible, a row whose ECE could be chance."
         rows = self._equal_in_nll()
         passing = [row for row in rows if shows_no_error(row, self.rows[row]['ece'])]
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]

@@ -118,7 +118,7 @@ class Explorer:
     def __init__(self,
         controls:dict, # name -> ipywidgets control
         stage,         # called with the values of the controls; returns a matplotlib Figure
-        fill,          # called with the stage's Figure and the values; draws into its axes, returns a line of text
+        fill,          # called with the stage's Figure and the values; draws into the Figure, returns a line of text
         staged=lambda **values: None, # values -> the hashable values that the stage depends on
         shown=None,    # values -> names of the controls to show; None: show all controls
     ):
