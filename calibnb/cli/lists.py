@@ -21,7 +21,7 @@ _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrato
 
 def _names(kind):
     "Return the names of calibnb's components, then the names registered by plugins with their files."
-    always = [f'{name} (always)' for name in NAMES.get(f'{kind} of every table', [])]
+    always = [f'{name} (in every table)' for name in NAMES.get(f'{kind} of every table', [])]
     added = (f'{name} ({origin.where})' for name, origin in user_registered(kind).items())
     return [*always, *NAMES.get(kind, []), *added]
 
@@ -72,7 +72,7 @@ def _add_papers(commands):
     papers = commands.add_parser('papers', help=about)
     papers.add_argument('paper', nargs='?', help='short name of a paper or its start, e.g. lin2025 (default: all)')
     papers.add_argument('--claims', action='store_true',
-                        help='list the empirical claims instead, with the verdict or the reason for none')
+                        help='list the empirical claims instead, each with its verdict or the reason why it has none')
     papers.add_argument('--json', action='store_true', help='print the rows as JSON')
     return papers
 
@@ -107,7 +107,7 @@ def _print_claims(args):
     from calibnb.notebooks.claims import (
         claim_state, count_claims, own_table, paper_claims, printed_claim, read_verdicts)
     verdicts = read_verdicts(resource('runs/gallery'))
-    if not verdicts: print('calibnb: without verdicts, which are in the gallery of a clone', file=sys.stderr)
+    if not verdicts: print('calibnb: no verdicts are shown, because only a clone has the gallery', file=sys.stderr)
     rows = [row | dict(state=claim_state(row, verdicts)) for row in paper_claims(args.paper, 'empirical')]
     if args.json: return print(json.dumps(rows, indent=1))
     for paper in dict.fromkeys(row['paper'] for row in rows):

@@ -72,5 +72,5 @@ def check_names(
         if ':' not in str(name): pick(kind, name, NAMES[kind], HINT)
 
 def check_names_before_torch(given:dict):
-    "Call `check_names`, unless a user may have added names: torch is imported, or there are plugins."
+    "Call `check_names`; skip the check if a user may have added names, i.e. torch is imported or there are plugins."
     if 'torch' not in sys.modules and not has_plugins(): check_names(given)

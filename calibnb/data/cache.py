@@ -23,7 +23,7 @@ from ..core.content import content_hash
 _HOME = '~/.cache/calibnb'
 
 class MissingData(FileNotFoundError, ValueError):
-    "Raised if a data set is not on this machine; the message names the searched paths and says how to get the files."
+    "The error for a data set that is not on this machine; names the searched paths and says how to get the files."
 
 def data_root()->Path:
     "Return the folder of data sets: `CALIBNB_DATA` if this variable is set, otherwise `~/.cache/calibnb`."
@@ -33,7 +33,7 @@ def find_data(
     name:str,     # name of the data set, for the message
     places,       # paths under the root where the data set may be
     root=None,    # None: `data_root()`
-    hint:str='',  # how to get the data set
+    hint:str='',  # instructions to get the data set; '': use `calibnb download`
 )->Path:
     "Return the first of `places` that exists; raise MissingData if none exists."
     root = Path(root) if root else data_root()
@@ -44,7 +44,7 @@ def find_data(
 
 # %% ../../nbs/50_data/01_cache.ipynb #ff54ab73
 def decoded_root()->Path:
-    "Return the first writable folder `decoded/`, in the data root or `~/.cache/calibnb`; else a temporary folder."
+    "Return the first writable folder `decoded/` in the data root or `~/.cache/calibnb`; otherwise a temporary folder."
     for root in data_root(), Path(_HOME).expanduser():
         folder = root/'decoded'
         try:
@@ -70,7 +70,7 @@ def array_hash(array)->str:
 
 # %% ../../nbs/50_data/01_cache.ipynb #f1a3852d
 def _write_arrays(folder, make):
-    "Write the arrays that `make` returns, with their hashes; the folder appears complete or not at all."
+    "Write the arrays that `make` returns, and their hashes; the folder is created completely or not at all."
     tmp = folder.parent.resolve()/f'.{folder.name}.tmp'  # resolved, because NumPy resolves the file names of its arrays
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir()
@@ -104,7 +104,7 @@ def cached(
     *options,    # options that change the arrays
     root=None,   # None: `decoded_root()`
 )->dict:         # name -> memory-mapped array, read-only
-    "Open the arrays of a data set; if they are not stored yet, make them with `make`."
+    "Open the stored arrays of a data set; call `make` and store the arrays if they are missing or damaged."
     folder = Path(root or decoded_root())/f'{name}-{fingerprint(files, *options)}'
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f'{folder}.lock'):

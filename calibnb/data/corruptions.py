@@ -22,7 +22,7 @@ from .splits import Split
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #d7f9f27b
 def _smoothing_matrix(n, sigma, truncate, edge):
-    "Return the (n, n) matrix that smooths a line of pixels by a Gaussian, cut off at `truncate` times `sigma`."
+    "Return the (n, n) matrix that smooths a line of pixels by a Gaussian, truncated at `truncate` times `sigma`."
     radius = int(truncate*sigma + .5)
     steps = np.arange(-radius, radius + 1)
     weights = np.exp(-.5*(steps/sigma)**2) if sigma > 0 else np.ones(1)
@@ -77,7 +77,7 @@ def _mirrored(n, border):
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #51ecbcfc
 def _blur_along_line(x, angle, radius, sigma):
-    "Blur images along lines of `angle` (N,) degrees; weights over 2*radius + 1 pixels fall like half a Gaussian."
+    "Blur images along lines at `angle` (N,) degrees; 2*radius + 1 weights decrease like half a Gaussian."
     N, _, H, W = x.shape
     steps = torch.arange(2*radius + 1, dtype=torch.float32, device='cpu')
     weights = (-.5*(steps/sigma).square()).exp()
@@ -270,7 +270,7 @@ _KINDS = {  # kind -> (function, CIFAR-10-C constants, ImageNet-C constants), ea
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #489b6157
 _CONSTANTS = 'cifar10_c', 'imagenet_c'
-_CHUNK = 256  # images at a time
+_CHUNK = 256  # number of images processed at a time
 
 def list_corruptions()->list[str]:
     "Return the kinds of corruption that `corrupt` accepts."
@@ -287,10 +287,10 @@ def corrupt(
     images,                     # (N, C, H, W), C 1 or 3: uint8, or floats from 0 to 1
     kind:str='gaussian_noise',  # one of `list_corruptions()`
     severity:int=3,             # 1 to 5; 0: unchanged
-    *, seed:int=0,              # seed of the random numbers, which do not depend on the severity
+    *, seed:int=0,              # seed of the random numbers; all severities use the same random numbers
     constants:str='cifar10_c',  # or 'imagenet_c', for images of 224 pixels
 )->Tensor:                      # same shape and type as the images, on the CPU
-    "Apply a common corruption to images [Hendrycks 2019]; the same seed gives the same images."
+    "Apply a common corruption to images [Hendrycks 2019]; raise ValueError for other inputs or unknown options."
     check_corruption(kind, severity, constants)
     images = _as_images(images)
     if not severity: return images
@@ -305,7 +305,7 @@ def corrupt(
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #93fc5461
 def _as_images(images):
-    "Check images and return them as a tensor on the CPU."
+    "Return images as a tensor on the CPU; raise ValueError for other inputs."
     x = as_tensor(images, 'images').detach().cpu()
     if x.ndim != 4 or x.shape[1] not in (1, 3) or 0 in x.shape:
         raise ValueError(f'images: shape {tuple(x.shape)}, want (N, C, H, W) with 1 or 3 channels')
@@ -320,12 +320,12 @@ def _as_images(images):
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #aa1394b6
 def corrupt_split(
-    split:Split,                # images: uint8, or floats with their `scale`
+    split:Split,                # images, as uint8, or as floats with their `scale`
     kind:str='gaussian_noise',  # one of `list_corruptions()`
     severity:int=3,             # 1 to 5; 0: unchanged
     *, seed:int=0,
     constants:str='cifar10_c',  # or 'imagenet_c'
-)->Split:                       # on the CPU, without a posterior unless the severity is 0
+)->Split:                       # on the CPU, without a posterior (severity 0: `split` itself)
     "Corrupt the images of a split; raise ValueError for other inputs."
     check_corruption(kind, severity, constants)
     if not severity: return split

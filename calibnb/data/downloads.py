@@ -56,7 +56,7 @@ licences = dict.fromkeys(downloads, _UNSTATED) | {
 def download(
     name:str,   # one of `downloads`
     root=None,  # folder; None: `data_root()`
-)->Path:        # the folder
+)->Path:        # folder with the downloaded files
     "Download a data set under the terms of its authors; raise OSError with the reason if the download fails."
     root = Path(root) if root else data_root()
     fetch = pick('data to download', name, downloads)

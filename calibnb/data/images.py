@@ -97,7 +97,7 @@ def _pixels(shape): return f'{shape[2]}x{shape[1]}'
 
 # %% ../../nbs/50_data/02_images.ipynb #189d89d7
 def read_folder(
-    path,               # one folder per class, directly in it or in its train/ and optional val/ and test/
+    path,               # has one folder per class, directly or in train/ and optional val/ and test/
     size:int|None=None, # as in `load_image`
     name:str='imagefolder',
 )->dict:                # train_x, train_y, and val_* and test_* if these folders exist
@@ -107,7 +107,7 @@ def read_folder(
     if not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
     folders = {part: path/part for part in PARTS if (path/part).is_dir()} or {'train': path}
     if 'train' not in folders: raise ValueError(f'{path}: has {", ".join(folders)} but no train')
-    classes, listed = None, {}  # all parts have the classes of train
+    classes, listed = None, {}  # val and test must have the classes of train
     for part, folder in folders.items():
         paths, labels, classes = list_images(folder, classes)
         listed[part] = paths, labels
@@ -122,8 +122,8 @@ def read_folder(
 
 # %% ../../nbs/50_data/02_images.ipynb #bed4e48c
 def _original_order(labels, root):
-    "Return each image's row in the original test set; assumes that each class is in the original order."
-    hint = 'save the labels in the original order there; they assign the rows of CIFAR-10H to the images'
+    "Return (N,) rows of the images in the original test set, if the images of each class are in the original order."
+    hint = 'save the labels in the original order there; the labels assign the rows of CIFAR-10H to the images'
     file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
     original = np.load(file, allow_pickle=False)
     if not np.array_equal(np.bincount(original), np.bincount(labels)):
@@ -219,7 +219,7 @@ def _channels_first(x, name):
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if channels_last else x
 
 def _labels(y, n, name):
-    "Check labels and return them as (n,) int64 class ids."
+    "Return labels as (n,) int64 class ids; raise ValueError for invalid labels."
     valid = y.size == n and y.dtype.kind in 'iu' and not (y < 0).any()
     if not valid: raise ValueError(f'{name}: {y.dtype} of shape {y.shape}, want {n} class ids, integers from 0')
     return y.reshape(-1).astype(np.int64)
@@ -236,7 +236,7 @@ def read_npz(
         for x, y in _npz_names(part):
             if (x in given) != (y in given):
                 present, absent = (x, y) if x in given else (y, x)
-                raise ValueError(f'{path}: has {present} but no {absent}; it holds {", ".join(given)}')
+                raise ValueError(f'{path}: has {present} but no {absent}; its arrays are {", ".join(given)}')
             if x in given:
                 arrays[f'{part}_x'] = _inputs(given[x], f'{path}: {x}')
                 arrays[f'{part}_y'] = _labels(given[y], len(given[x]), f'{path}: {y}')
@@ -250,7 +250,7 @@ def _load_npz(path):
     try: return read_arrays(path)
     except Exception as e:  # a damaged file can raise anything
         raise ValueError(f'{path}: not an .npz file of plain arrays ({reason(e)}); '
-                         'np.savez(path, x=..., y=...) writes one') from None
+                         'write one with np.savez(path, x=..., y=...)') from None
 
 def _npz_names(part):
     "Return the pairs of array names that may hold the inputs and labels of a split."

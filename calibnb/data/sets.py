@@ -39,7 +39,7 @@ def cifar10(
     val:float=.1,
     meta_val:float=0.,
     n_train:int|None=None,
-    human_labels:bool=False,  # use the human labels of CIFAR-10H as posterior of the test split
+    human_labels:bool=False,  # True: the posterior of the test split is the label distribution of CIFAR-10H
 )->Splits:
     "Read and split CIFAR-10."
     options = dict(val=val, meta_val=meta_val, n_train=n_train, human_labels=human_labels)
@@ -88,7 +88,7 @@ def sst(
 # %% ../../nbs/50_data/08_sets.ipynb #8d4fd4e4
 def imagefolder(
     seed:int,
-    path:str,               # as in `images.read_folder`
+    path:str,               # folder as in `images.read_folder`
     size:int|None=None,     # resize the shorter side, then crop the middle; None: unchanged
     mean:list|None=None,    # mean of each channel, from 0 to 1; None: computed from the training images
     std:list|None=None,     # standard deviation of each channel, like `mean`
@@ -97,7 +97,7 @@ def imagefolder(
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Read and split images with one folder per class; val and test are held out of train if they have no folder."
+    "Read and split images with one folder per class; without folders val/ and test/, hold out training images."
     scale = pixel_scale(mean, std, 3)
     options = dict(path=path, size=size, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'imagefolder:{path}', read_folder, seed, scale, **options)
@@ -110,19 +110,19 @@ def npz(
     n_train:int|None=None,
     test:float=.2,
 )->Splits:
-    "Read and split the arrays of an .npz file; val and test are held out of train if the file lacks them."
+    "Read and split the arrays of an .npz file; if the file has no val or test arrays, hold out training samples."
     options = dict(path=path, val=val, meta_val=meta_val, n_train=n_train, test=test)
     return _read_and_split(f'npz:{path}', read_npz, seed, **options)
 
 # %% ../../nbs/50_data/08_sets.ipynb #cae848b2
 def _corrupting(make):
-    "Return a data set function that corrupts the test images of `make` and also takes the corruption options."
+    "Return a data set function: `make` with corrupted test images, and the options of the corruption in addition."
     def corrupted(
         seed,
         *, kind:str='gaussian_noise',  # one of `list_corruptions()`
         severity:int=3,                # 1 to 5; 0: unchanged
         constants:str='cifar10_c',     # or 'imagenet_c'
-        **options,
+        **options,                     # options of the data set
     )->Splits:
         check_corruption(kind, severity, constants)
         splits = make(seed, **options)
@@ -164,7 +164,7 @@ def _resolve(name):
     return data_sets.find(name), {}
 
 # %% ../../nbs/50_data/08_sets.ipynb #6a33b358
-_FILES = {  # set -> lists of possible files under the data root; the first list that exists is read
+_FILES = {  # set -> alternatives, each a list of files under the data root; the first that exists is read
     'cifar10': [['cifar-10-batches-py'], ['cifar10'], ['train', 'val', 'test']], 'cifar100': [['cifar-100-python']],
     'svhn': [['train_32x32.mat', 'test_32x32.mat']], 'tiny_imagenet': [['tiny-imagenet-200']],
     '20newsgroups': [['20news-bydate_py3.pkz']], 'sst': [['sst'], ['trees']],
@@ -192,7 +192,7 @@ def check_data(
     name:str, /, # one of `list_data()`
     **options,   # of the data set
 ):
-    "Raise MissingData with advice if a data set is not on this machine; read no data."
+    "Raise MissingData with advice if a data set is not on this machine, without reading data."
     kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
     elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
@@ -236,9 +236,11 @@ def data_options(
 def load_data(
     name:str,       # one of `list_data()`
     *, seed:int=0,  # seed of the split and of all random numbers
-    **options,      # of the data set, as `data_options` lists them
+    **options,      # options of the data set, see `data_options`
 )->Splits:
-    "Load a data set by name; the same name, seed and options give the same splits."
+    """Load a data set by name; the same name, seed and options give the same splits.
+
+    Raises ValueError for an unknown name or option, and MissingData for missing files."""
     options = data_options(name, **options)
     make, path = _resolve(name)
     note_data(name, **options)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 # %% ../../nbs/50_data/06_splits.ipynb #ece0759d
 class Rows:
-    "Some rows of an array on disk; indexing reads only the selected rows."
+    "Rows of an array on disk, which is indexed like a tensor; indexing reads only the selected rows."
     def __init__(self, array, rows): self.array, self.rows = array, rows
     def __len__(self): return len(self.rows)
     def __getitem__(self, index):
@@ -104,9 +104,9 @@ _SEED_STEP = 7919  # a large prime, so that part 1 of seed 0 differs from part 0
 
 def hold_out(
     y,             # (N,) class ids
-    sizes,         # numbers of samples to hold out, one for each part
+    sizes,         # number of samples to hold out for each part
     seed:int,
-)->list:           # (n,) row numbers of the remaining samples, then of each part
+)->list:           # tensors of row numbers: the remaining samples, then each part
     "Hold out random parts, stratified by class; raise ValueError if a part or a class is too small."
     from sklearn.model_selection import train_test_split
     rest, parts = np.arange(len(y)), []
@@ -156,15 +156,15 @@ def channel_scale(
 def split_arrays(
     name:str,
     arrays:dict,                # train_x, train_y, and optionally val_*, test_*
-    seed:int,                   # random choice of the samples to hold out
+    seed:int,                   # seed of the random choice of held-out samples
     *, val:float=.1,            # share of the training set to hold out, unless the set has a val split
     meta_val:float=0.,          # share of the training set to hold out for bilevel training
-    n_train:int|None=None,      # training samples; None: all that remain
+    n_train:int|None=None,      # number of training samples; None: all remaining samples
     test:float=.2,              # share of the training set to hold out, unless the set has a test split
     scale=None,                 # (mean, std) of uint8 images; None: computed from the training images
-    in_memory:int=4 << 30,      # bytes; the inputs of a larger split stay on disk
+    in_memory:int=4 << 30,      # largest size in bytes of inputs in memory; larger splits stay on disk
 )->Splits:
-    "Make the splits of a data set from its arrays, in memory or on disk."
+    "Make the splits of a data set from its arrays; raise ValueError if the sizes are impossible."
     y, n = np.asarray(arrays['train_y']), len(arrays['train_y'])
     _check_sizes(n_train, val=val, meta_val=meta_val, test=test)
     has_val, has_test = 'val_x' in arrays, 'test_x' in arrays

@@ -21,7 +21,7 @@ class GaussianMixture:
     "A mixture of one Gaussian per class in D dimensions, with the exact posterior."
     def __init__(self,
         means,       # (K, D) mean of each class
-        cov=1.0,     # variance of every coordinate, a (D, D) covariance, or (K, D, D), one per class
+        cov=1.0,     # variance of every coordinate; or (D, D) covariance; or (K, D, D), one covariance per class
         priors=None, # (K,) class probabilities; None: equal
     ):
         self.means = as_tensor(means, 'means').double()
@@ -36,7 +36,7 @@ class GaussianMixture:
         dim:int=2,          # D
         span:float=10.,     # means are uniform in [-span, span]^D
         generator=None,     # torch.Generator
-        **kwargs,           # cov, priors
+        **kwargs,           # `cov` and `priors` of the mixture
     ):
         "Draw a mixture with random means [Lin 2025, section 4.3]."
         uniform = torch.rand(num_classes, dim, generator=generator, dtype=torch.float64, device='cpu')
@@ -80,7 +80,7 @@ def _draw_labels(priors, n, balanced, generator):
 # %% ../../nbs/50_data/05_synth.ipynb #51df2db0
 @dataclass(frozen=True, eq=False)
 class NoisyImages:
-    "Variants of images with noisy labels, and the distribution of the labels."
+    "Images with noisy labels, and the exact label distribution of each image."
     x:Tensor          # (N, 1, H, W) float32
     y:Tensor          # (N,) int64, noisy
     posterior:Tensor  # (N, K) float64, probability of each label
@@ -91,8 +91,8 @@ def vary_images(
     labels:Tensor,       # (B,) true class of each base image
     num_classes:int=10,  # K
     *, variants:int=4,   # number of variants of each base image
-    turn:float=15.,      # largest rotation, degrees
-    shift:float=1.,      # largest shift, pixels
+    turn:float=15.,      # largest rotation in degrees
+    shift:float=1.,      # largest shift in pixels
     scale:float=.1,      # largest relative change of the size
     noise:float=.1,      # standard deviation of the pixel noise, relative to the range of all pixels
     flip:float=.1,       # probability that a label is replaced
@@ -137,9 +137,9 @@ def blend_images(
     images:Tensor,     # (N, ...) float
     labels:Tensor,     # (N,) int64, at least two classes
     n:int,             # number of blends
-    steepness:float,   # k, where g(w) = sigmoid(k (w - 1/2))
+    steepness:float,   # k in g(w) = sigmoid(k (w - 1/2))
     generator:torch.Generator,
-)->NoisyImages:        # `base`: the image with the larger weight
+)->NoisyImages:        # `base` is the image with the larger weight
     "Blend pairs of images of different classes; the first image, with weight w, gives the label with probability g(w)."
     order = labels.argsort(stable=True)
     images, labels = images[order], labels[order]
@@ -162,7 +162,7 @@ def blend_images(
 
 # %% ../../nbs/50_data/05_synth.ipynb #8decdf02
 def true_calibration_error(
-    probs,           # (N, K) predicted
+    probs,           # (N, K) predicted probabilities
     posterior,       # (N, K) true class probabilities eta
     kind:str='sq',   # 'sq': squared 2-norm; 'norm': 2-norm; 'top': |eta - p| of the predicted class
 )->Tensor:           # (N,) float64

@@ -18,7 +18,7 @@ from .trees import LABEL, WORD, parse_tree, tree_tables
 PADDING, UNKNOWN = 0, 1  # token ids that are not words
 
 def number_words(
-    texts,           # iterables of words: the training texts
+    texts,           # training texts, each an iterable of words
     vocabulary:int,  # number of ids, including padding and unknown
 )->dict:             # word -> id
     "Number the most frequent words, starting at 2."
@@ -28,7 +28,7 @@ def number_words(
 
 # %% ../../nbs/50_data/04_texts.ipynb #cf505840
 def read_vectors(
-    file,        # in GloVe's format: a word and its numbers on each line
+    file,        # file in GloVe's format: a word and its vector on each line
     words:dict,  # word -> id
 )->np.ndarray:   # (1 + largest id, D) float32; nan for words without a vector, padding and the unknown word
     "Read vectors of words; raise ValueError if the format is wrong or the file has none of the words."
@@ -57,10 +57,10 @@ def read_sst(
     fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
     phrases:bool=True,       # True: label phrases and sentences; False: label only sentences
     vocabulary:int=20_000,
-    vectors:str|None=None,   # a GloVe file in the root, e.g. 'glove.840B.300d'; if set, words of all splits get ids
+    vectors:str|None=None,   # name of a GloVe file, e.g. 'glove.840B.300d'; if given, words of all splits get ids
     root=None,               # folder of data sets; None: `data_root()`
 )->dict:                     # train_x (N, T, 5) int16, train_y (N,), also val and test; vectors (V, D) if requested
-    "Read the Stanford Sentiment Treebank from train.txt, dev.txt and test.txt in sst/ or trees/."
+    "Read the Stanford Sentiment Treebank, train.txt, dev.txt and test.txt in sst/ or trees/; else raise MissingData."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
     for file in files.values(): find_data('sst', [file], root)
@@ -106,11 +106,11 @@ def _read_trees(file, classes):
 
 # %% ../../nbs/50_data/04_texts.ipynb #ff3bb834
 def read_newsgroups(
-    length:int=1000,        # tokens per message; longer messages are cut, shorter messages padded
+    length:int=1000,        # tokens per message; longer messages are truncated, shorter messages padded
     vocabulary:int=20_000,
     root=None,              # folder of data sets; None: `data_root()`
 )->dict:                    # train_x (11314, length) int32, train_y, test_x (7532, length), test_y
-    "Read 20 Newsgroups, split by date, from scikit-learn's file."
+    "Read 20 Newsgroups, split by date, from scikit-learn's file; raise MissingData without this file."
     from sklearn.datasets import fetch_20newsgroups
     from sklearn.feature_extraction.text import CountVectorizer
     home = Path(root) if root else data_root()
@@ -128,7 +128,7 @@ def read_newsgroups(
     return cached('20newsgroups', [file], make, length, vocabulary)
 
 def _token_rows(documents, words, length):
-    "Return (N, length) token ids, cut or padded."
+    "Return (N, length) token ids, truncated or padded."
     x = np.full((len(documents), length), PADDING, dtype=np.int32)
     for row, tokens in zip(x, documents): row[:len(tokens)] = [words.get(t, UNKNOWN) for t in tokens[:length]]
     return x

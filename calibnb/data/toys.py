@@ -18,7 +18,7 @@ from .splits import Split, Splits
 _SAMPLE_SEED = 2**31  # added to the seed that draws samples; the seed itself draws means or splits
 
 def gaussian_problem(
-    seed:int,             # random means
+    seed:int,             # seed of the means
     num_classes:int=5,
     dim:int=2,
     span:float=10.,       # means are uniform in [-span, span]^dim
@@ -27,7 +27,7 @@ def gaussian_problem(
     return GaussianMixture.random(num_classes, dim, span, torch.Generator().manual_seed(seed))
 
 def gaussians(
-    seed:int,                 # random means and samples
+    seed:int,                 # seed of the means and samples
     num_classes:int=5,
     dim:int=2,
     span:float=10.,
@@ -78,10 +78,10 @@ def _check_meta(n_meta, n_val):
 
 # %% ../../nbs/50_data/07_toys.ipynb #fa2370df
 def digits(
-    seed:int,          # random split
+    seed:int,          # seed of the split
     pool:int=2,        # side of the averaged blocks: 2 gives 4x4 images, 1 the full 8x8
     n_train:int=700,   # a smaller number changes neither val nor test
-    n_val:int=400,     # the rest is test: 697 samples
+    n_val:int=400,     # all remaining samples are test samples (697)
     n_meta:int=0,      # validation samples to use as meta_val
 )->Splits:
     "Split scikit-learn's handwritten digits, (N, 1, 8/pool, 8/pool), scaled as (x - .3)/.3."
@@ -94,14 +94,14 @@ def digits(
 
 # %% ../../nbs/50_data/07_toys.ipynb #0994213f
 def noisy_digits(
-    seed:int,           # random split and noise
+    seed:int,           # seed of the split and the noise
     flip:float=.05,     # probability that a label is replaced by another
     noise:float=.05,    # standard deviation of the pixel noise, relative to the range of all pixels
     variants:int=1,     # variants of each base image for training
     more_variants:int=15, # variants of each base image for validation and test
     pool:int=1,         # side of averaged blocks
     n_train:int=700,    # base images; a smaller number changes neither val nor test
-    n_val:int=400,      # base images; the rest is test: 697 base images
+    n_val:int=400,      # base images; all remaining base images are for test (697)
     n_meta:int=0,       # base images of validation to use as meta_val
 )->Splits:
     "Split digits, rotate, shift and scale the images, and add pixel and label noise."
@@ -119,7 +119,7 @@ def noisy_digits(
 
 # %% ../../nbs/50_data/07_toys.ipynb #53aaa6eb
 def ambiguous_digits(
-    seed:int,              # random split, pairs, weights and labels
+    seed:int,              # seed of the split, pairs, weights and labels
     steepness:float=8.,    # k: a larger k makes the labels less random
     n_train:int=2000,      # blends of 700 base images; a smaller n_train takes the first of 2,000 blends
     n_val:int=4000,        # blends of 400 base images, including the `n_meta` blends of meta_val

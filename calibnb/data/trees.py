@@ -51,8 +51,8 @@ def _by_height(nodes):
 # %% ../../nbs/50_data/03_trees.ipynb #e01f373e
 def tree_tables(
     trees,            # results of `parse_tree`
-    word_id,          # word -> id, not 0
-    classes,          # class id of each label; -1 for a label without a class
+    word_id,          # function: word -> id, not 0
+    classes,          # list: label -> class id; -1 for a label without a class
     size:int,         # rows of each table, at least the number of nodes of the largest tree
     phrases:bool=True,# True: keep the labels of phrases; False: keep only the label of the root
 )->np.ndarray:        # (N, size, 5) int16

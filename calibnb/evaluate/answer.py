@@ -19,14 +19,14 @@ from calibnb.evaluate.table import (
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
-    "Return one sentence: is the model calibrated, and what does the recommended calibrator change?"
+    "Return one sentence: whether the model is calibrated, and what the recommended calibrator changes."
     given = found.scored[UNCALIBRATED]
     if warning := _label_order_warning(given): return warning[0]
     significant = found.miscalibration_p < .05
     return f'{_state(found, given, significant)}; {_remedy(found, significant)}.'
 
 def _state(found, given, significant):
-    "State whether the uncalibrated model is calibrated."
+    "Return the first half of the verdict: whether the uncalibrated model is calibrated."
     if not significant: return 'No miscalibration is seen beyond chance'
     ece = found.rows[UNCALIBRATED]['ece']
     sentences = _bias_direction(given)
@@ -34,7 +34,7 @@ def _state(found, given, significant):
     return ' and '.join([sentences[0], *map(_uncapitalised, sentences[1:])])
 
 def _remedy(found, significant):
-    "State what the recommended calibrator changes."
+    "Return the second half of the verdict: what the recommended calibrator changes."
     row = found.recommended
     if not found.fitted: return 'no calibrator was fitted'
     if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
@@ -51,9 +51,9 @@ def _remedy(found, significant):
 def _percent(value): return f'{100*value:.2f} %'
 
 def numbers(found:Evaluation)->dict[str, str]:
-    """Return numbers with their names: the ECE with its interval, the ECE of chance alone, the NLL before and after.
+    """Return {name: text} of the ECE with its interval, the ECE by chance, and the NLL before and after calibration.
 
-    For binary predictions the ECE is that of P(y = 1), and a fourth number is the top-label ECE. For two columns the
+    For binary predictions, the ECE judges P(y = 1), and a fourth number is the top-label ECE. For two columns, the
     fourth number is the ECE of P(y = 1); for stated confidences, the share of correct answers."""
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
@@ -76,7 +76,7 @@ def _range(m): return f'{100*m.interval[0]:.2f} to {100*m.interval[1]:.2f}'
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #d64f6fa5
 def remarks(found:Evaluation)->list[str]:
-    "Return sentences about the choice of the calibrator, then the notes of the evaluation."
+    "Return sentences on the choice of the calibrator, then the notes of the evaluation."
     row = found.recommended
     sentences = [*_passed_over(found, row), *_changes(found, row), *_dominated_by_few_samples(found, row)]
     if found.fitted: sentences += [' '.join(_residual_miscalibration(found, row))]
@@ -91,7 +91,7 @@ def check_lines(found:Evaluation)->list[str]:
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)
     return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, told)]
 
-_CHANGES_NUMBERS = 'CNB010', 'CNB031'  # codes of tips that are told in full: replaced zeros, another ECE
+_CHANGES_NUMBERS = 'CNB010', 'CNB031'  # codes of tips that are printed in full: replaced zeros, ECE of P(y = 1)
 
 def _counted(n, status):
     plural = 's' if n > 1 and status in ('issue', 'tip') else ''
@@ -102,7 +102,7 @@ def _issue_line(c):
     return start if c.code.startswith(_IN_ADVICE) else f'{start}: {c.text} {c.advice}'
 
 def _passed_over(found, row):
-    "Name the row with the lowest NLL and the reason why it is not recommended."
+    "Return [sentence] on the row with the lowest NLL and why this row is not recommended; [] if it is."
     nll = {name: measures['nll'].value for name, measures in found.rows.items()}
     lowest = min((name for name, value in nll.items() if value is not None), key=nll.get, default=row)
     if lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
@@ -124,7 +124,7 @@ class ShortTable:
     @classmethod
     def of(cls,
         found:Evaluation,
-        width:int=80,       # characters of a line
+        width:int=80,       # characters per line
     )->'ShortTable':
         "Choose the columns that fit into the width."
         columns = {'': [*found.rows]}

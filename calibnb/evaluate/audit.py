@@ -34,8 +34,8 @@ from .checks import run_checks
 class CrossFits:
     """Fits of calibrators: one fit on all available samples and, for cross-fitting, one fit outside each fold.
 
-    Attributes: the `source`, all samples to fit on; `pairs` of samples to fit on and to judge; the random `order` of
-    the samples (None without cross-fitting); the fits `made` for each row; the progress `bar`."""
+    Attributes: `source`, all samples to fit on; `pairs` of samples to fit on and samples to judge; `order`, the random
+    order of the samples (None without cross-fitting); `made`, the fits of each row; `bar`, the progress bar."""
     def __init__(self, preds, val=None, folds=None, seed=0, n_bins=15, progress=False):
         self.source = preds if val is None else val
         self.order, self.pairs = None, [(val, preds)]
@@ -45,7 +45,7 @@ class CrossFits:
 
     @property
     def sources(self):
-        "The sets to fit on: all samples, then, for each fold, the samples outside the fold."
+        "The sets to fit on: all samples, then the samples outside each fold."
         return [self.source, *(rest for rest, _ in self.pairs if self.order is not None)]
 
     def expect(self, n_calibrators):
@@ -53,7 +53,7 @@ class CrossFits:
         self.bar.total = (self.bar.total or 0) + n_calibrators*len(self.sources)
 
     def fit(self, name, calibrator, on=None):
-        "Fit a calibrator, optionally `on` top of another row's fits; return the calibrator for use and the scored set."
+        "Fit a calibrator, or a pipeline `on` the fits of another row; return the calibrator to use and the scored set."
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
         else: fits = (clone(calibrator).fit(source.logits, source.target) for source in self.sources)
         self.bar.set_postfix_str(name, refresh=False)
@@ -108,7 +108,7 @@ class _Comparison:
         self.fitted, self.doubtful = {}, []
 
     def add(self, calibrators, on_top=False):
-        "Fit, score and measure {row: calibrator}; with `on_top`, fit on top of the row named before the +."
+        "Fit, score and measure {row: calibrator}; with `on_top`, fit pipelines on the row named before the +."
         self.fits.expect(len(calibrators))
         for name, calibrator in calibrators.items():
             with warnings.catch_warnings(record=True) as caught:
@@ -130,7 +130,7 @@ def warning_texts(caught, name):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #7bbd32ae
 def _on_top(found, tie):
-    """Return Platt scaling and isotonic regression on top of the best calibrators in NLL.
+    """Return pipelines of the best calibrators in NLL, followed by Platt scaling or isotonic regression.
 
     Calibrators whose ECE a calibrated model could show are left out."""
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
@@ -143,7 +143,7 @@ def _on_top(found, tie):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9db9baa4
 def check_sets(preds, val=None, folds=2, n_bins=(15,)):
-    "Raise ValueError or TypeError if `evaluate` cannot judge these predictions; `folds` None: nothing is fitted."
+    "Raise ValueError or TypeError if `evaluate` cannot judge these predictions; `folds` None: no calibrator is fitted."
     for name, given in ('preds', preds), ('val', val):
         if given is not None and not isinstance(given, Predictions):
             raise TypeError(f'{name}: a {type(given).__name__}, want Predictions(logits, target), '
@@ -194,33 +194,33 @@ def _default_calibrators(K, n_fit):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
 def check_metrics(names):
-    "Raise ValueError unless all names are names of registered metrics."
+    "Raise ValueError unless each name is a registered metric and not a standard column."
     if isinstance(names, str): raise ValueError(f'metrics: {names!r}, want a list of names')
     for name in names:
         if name in _columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
         registered_metrics.find(name)
 
 def _registered_measures(names, preds, probs, seed):
-    "Measure the registered metrics of one row, with intervals."
+    "Return the registered metrics of one row with intervals."
     if preds.binary: probs = probs[:, -1]
     return registered_measures(names, probs, preds.target.cpu(), seed=seed, stated=preds.stated)
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #0eb58725
 def evaluate(
     preds:Predictions,          # predictions to judge
-    val:Predictions|None=None,  # to fit the calibrators on; None: cross-fitting on `preds`
-    calibrators=None,           # names, or {row: calibrator}; None: the default, see below; (): none
+    val:Predictions|None=None,  # predictions to fit the calibrators on; None: cross-fitting on `preds`
+    calibrators=None,           # names, or {row: calibrator}; None: the default, see below; (): no calibrator
     *, folds:int|None=None,     # number of folds of cross-fitting; None: 5, or 2 for fewer than ten samples
-    n_bins:int=15,
-    more_bins=(10, 50),
-    n_boot:int=400,
-    draws:int=50,
-    seed:int=0,                 # of the folds, resamples and simulated labels
+    n_bins:int=15,              # number of bins of all calibration errors
+    more_bins=(10, 50),         # further numbers of bins for the ECE
+    n_boot:int=400,             # number of bootstrap resamples for the intervals of means
+    draws:int=50,               # number of simulated label sets for the noise floors
+    seed:int=0,                 # seed of the folds, resamples and simulated labels
     metrics=(),                 # names of registered metrics, one column each
     tie:float=SAME_NLL,         # calibrators whose NLLs differ by at most this many nats are tied; the simplest wins
     progress:bool=False,        # show a progress bar
 )->Evaluation:
-    """Measure predictions before and after each calibrator, with intervals and noise floors, and recommend one.
+    """Measure predictions before and after each calibrator, with intervals and noise floors; recommend a calibrator.
 
     The default leaves out matrix scaling and Dirichlet calibration if they have more parameters than samples. If the
     best calibrators leave a calibration error, the default also tries Platt scaling and isotonic regression on top of

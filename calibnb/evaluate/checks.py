@@ -25,7 +25,7 @@ from calibnb.evaluate.table import (
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
 @dataclass(frozen=True)
 class Check:
-    "A check of predictions: what it means, how it is decided, and what to do about it."
+    "A check of predictions: code, title, meaning, decision rule, advice, and the function that decides."
     code:str          # e.g. CNB001
     title:str
     meaning:str
@@ -34,7 +34,7 @@ class Check:
     find:Callable     # function of an evaluation, predictions, and validation predictions or None
 
     def outcome(self, found, preds, val=None)->Outcome:
-        "Check one evaluation."
+        "Return the outcome of the check for an evaluation."
         status, text, *own_advice = self.find(found, preds, val)
         advice = own_advice[0] if own_advice else self.advice
         return Outcome(self.code, self.title, status, text, advice if status in ('issue', 'tip') else '')
@@ -50,7 +50,7 @@ def _check(code, title, meaning, decided, advice):
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #e5fc0fee
 def _biased(found, *starts):
-    "Return the outcome of a mean probability that is too high or too low: the sentences with these first words."
+    "Return the outcome of a check for bias; `starts` are the first words of the sentences that mean an issue."
     given = found.scored[UNCALIBRATED]
     if found.miscalibration_p >= .05: return _PASSED
     said = [sentence for sentence in _bias_direction(given) if sentence.startswith(starts)]
@@ -60,14 +60,14 @@ _Z_TEST = ('The model is miscalibrated beyond chance at 5 % (as in CNB004), and 
            'that {} at 2.5 % (one column: 1.7 %).')
 
 @_check('CNB001', 'overconfident',
-        'The mean confidence is above the accuracy: the model claims to be right more often than it is.',
+        'The mean confidence is above the accuracy: the model is correct less often than it claims.',
         _Z_TEST.format('the mean confidence equals the accuracy'),
-        'Apply the recommended calibrator (`calibnb apply`); most often a temperature is enough.')
+        'Apply the recommended calibrator (`calibnb apply`); temperature scaling is usually enough.')
 def _overconfident(found, preds, val): return _biased(found, 'The model is overconfident')
 
 @_check('CNB002', 'labels look permuted',
         'The labels seem to be in another order than the class columns, or the labels 0 and 1 are swapped.',
-        'More classes: a permutation of the labels, found on one half of the samples, is right far more often on the '
+        'More classes: a permutation of the labels, found on one half of the samples, has a far higher accuracy on the '
         'other half (by 10 points and four standard errors), or the accuracy is below chance. Two classes: the AUROC '
         'is below one half by four standard errors.',
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
@@ -76,17 +76,17 @@ def _permuted(found, preds, val):
     return ('issue', said[0]) if said else _PASSED
 
 @_check('CNB003', 'underconfident',
-        'The mean confidence is below the accuracy: the model is right more often than it claims.',
+        'The mean confidence is below the accuracy: the model is correct more often than it claims.',
         _Z_TEST.format('the mean confidence equals the accuracy'),
-        'Apply the recommended calibrator. Label smoothing, mixup and a softmax that is taken twice (CNB013) are '
-        'frequent reasons.')
+        'Apply the recommended calibrator. Frequent reasons are label smoothing, mixup and a softmax that is applied '
+        'twice (CNB013).')
 def _underconfident(found, preds, val): return _biased(found, 'The model is underconfident')
 
 @_check('CNB004', 'miscalibrated beyond chance',
-        'The probabilities differ from the frequencies by more than chance, in whatever direction.',
+        'The probabilities differ from the frequencies by more than chance, in any direction.',
         'Consistency resampling of the ECE and the z test of the mean confidence (one column: also of the mean '
         'P(y = 1)), with the p values multiplied by the number of tests; at 5 %.',
-        'Apply the recommended calibrator; the reliability diagram of the report shows where they differ.')
+        'Apply the recommended calibrator; the reliability diagram of the report shows where the two differ.')
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     p = found.miscalibration_p
@@ -106,8 +106,8 @@ def _biased_one(found, preds, val):
         'Some probabilities are exactly 0 (stated confidences: 0 or 1). If a label has probability 0, or an answer of '
         'confidence 1 is wrong, the NLL is infinite; no temperature helps.',
         'Counted in the given probabilities: an issue if labels have probability 0, a tip if only other classes do.',
-        'Forests and nearest neighbours predict zeros when no tree or neighbour votes for a class; calibrators replace '
-        'them by a small weight (--eps). From a network, export logits, or float64 probabilities.')
+        'Forests and nearest neighbours predict 0 if no tree or neighbour votes for a class; calibrators replace the '
+        'zeros by a small weight (--eps). From a network, export logits, or float64 probabilities.')
 def _zeros(found, preds, val):
     if preds.kind == 'logits': return _NOT_APPLICABLE
     probs = preds.class_probs
@@ -124,7 +124,7 @@ def _zeros(found, preds, val):
     return (*found, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.') if preds.stated else found
 
 def _decimals(p):
-    "Return the number of decimals that write all probabilities, 0 to 3; None if these are not enough."
+    "Return the number of decimals, 0 to 3, that all probabilities need; None if 3 are not enough."
     return next((d for d in range(4) if (p*10**d - (p*10**d).round()).abs().max() < 1e-4), None)
 
 @_check('CNB011', 'rounded confidences',
@@ -144,8 +144,8 @@ def _rounded(found, preds, val):
     return 'tip', f'All confidences {word}: {len(values):,} distinct values, {few}.'
 
 @_check('CNB012', 'rows do not sum to 1',
-        'The probabilities of some rows do not sum to 1, most often because they were rounded. Each row is divided by '
-        'its sum.',
+        'The probabilities of some rows do not sum to 1, usually because the probabilities were rounded. Each row is '
+        'divided by its sum.',
         'A sum differs from 1 by more than .0001. A difference of more than .001 (half precision: .01) is an error '
         'that stops the audit.',
         'Export more digits, or normalise the rows; independent probabilities of several labels (multilabel) need '
@@ -158,10 +158,10 @@ def _off_sum(found, preds, val):
     return 'tip', f'The sums of {rows:,} of {len(preds):,} rows differ from 1, by up to {off.max().item():.2g}.'
 
 @_check('CNB013', 'probabilities taken for logits',
-        'The numbers look like probabilities to which a softmax or sigmoid was applied once more: an audit of '
-        '`--logits` of a file of probabilities, or a model that ends in a softmax and gets another one.',
-        'In each row the logits differ by at most 1, and the model is underconfident (CNB003). Logits whose rows sum '
-        'to 1, without a negative number, are an error that stops the audit.',
+        'The numbers look like probabilities to which a softmax or sigmoid was applied again: a file of probabilities '
+        'was audited with `--logits`, or a second softmax follows a model that ends in a softmax.',
+        'In each row the logits differ by at most 1, and the model is underconfident (CNB003). If all rows of logits '
+        'sum to 1 and no number is negative, the audit stops with an error.',
         'Audit with --probs, or remove one of the two softmax functions.')
 def _twice(found, preds, val):
     if preds.stated: return _NOT_APPLICABLE
@@ -175,7 +175,7 @@ def _twice(found, preds, val):
 @_check('CNB014', 'repeated rows',
         'Samples occur more than once, with the same scores and the same label. Intervals are then too narrow.',
         'More than 1 % of the rows repeat an earlier row. Not for one column, and not if fewer than half of the rows '
-        'are distinct, as for a small tree, whose rows are equal by chance.',
+        'are distinct, e.g. for a small decision tree, which has few distinct outputs.',
         'Remove the copies, or audit one row per sample (e.g. not each augmented copy).')
 def _repeated(found, preds, val):
     if preds.binary: return _NOT_APPLICABLE
@@ -185,10 +185,10 @@ def _repeated(found, preds, val):
     return 'tip', f'{n - distinct:,} of {n:,} rows repeat the scores and the label of an earlier row.'
 
 @_check('CNB015', 'classes without labels',
-        'Some classes have no sample, so nothing can be said about their probabilities, and calibrators with '
-        'parameters per class learn nothing about them. With a single class, no calibrator is recommended.',
-        'Counted in the labels: an issue if the samples that calibrators are fitted on have one class, else a tip.',
-        'Draw the samples as the model will meet them. Were the classes sorted before the file was cut?')
+        'Some classes have no sample, so the probabilities of these classes cannot be judged, and calibrators cannot '
+        'fit the parameters of these classes. With a single class, no calibrator is recommended.',
+        'Counted in the labels: an issue if all samples for fitting calibrators have the same label, else a tip.',
+        'Sample from the data that the model will meet. Check whether the file was sorted by class before it was cut.')
 def _missing(found, preds, val):
     source, of = (preds, '') if val is None else (val, ' of the validation samples')
     found = source.target.unique()
@@ -202,9 +202,9 @@ def _missing(found, preds, val):
     return 'tip', f'{len(missing):,} of {preds.num_classes:,} classes have no sample: {names}.'
 
 @_check('CNB016', 'validation samples in the test set',
-        'Calibrators are judged on samples that they were fitted on, so they look better than they are.',
-        'Rows of the validation set with the same scores and the same label as a row of the test set, unless equal '
-        'rows are frequent in one set. More than 1 % is an error that stops the audit.',
+        'Calibrators are judged on samples that were used to fit them, so the calibrators look better than they are.',
+        'Rows of the validation set have the same scores and the same label as a row of the test set. Not if one set '
+        'has repeated rows. If more than 1 % of the rows are shared, the audit stops with an error.',
         'Split the samples again, or leave the validation set out: calibrators are then cross-fitted.')
 def _shared(found, preds, val):
     if val is None: return _NOT_APPLICABLE
@@ -213,12 +213,12 @@ def _shared(found, preds, val):
     shared = torch.isin(others, rows).sum().item()
     return ('tip', f'{shared:,} of {len(val):,} validation samples are test samples, too.') if shared else _PASSED
 
-_TELLABLE = .05  # an ECE of this size should be seen
+_TELLABLE = .05  # an ECE of this size should be detectable
 
 @_check('CNB020', 'too few samples to tell',
-        'No miscalibration is seen, but there are so few samples that a large error could look the same.',
-        'CNB004 passes, and the 95 % interval of the ECE reaches above 5 %. The number of samples that would bring '
-        'its upper end to 5 % assumes that the interval shrinks with the square root of the number of samples.',
+        'No miscalibration is detected, but with so few samples a large true error could give the same result.',
+        'CNB004 passes, and the upper end of the 95 % interval of the ECE is above 5 %. The stated number of samples '
+        'would lower this end to 5 % if the interval shrinks with the square root of the number of samples.',
         'Label more samples, or report the interval with the ECE.')
 def _few(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
@@ -235,8 +235,8 @@ def round_up(n)->int:
     return math.ceil(n/unit)*unit
 
 @_check('CNB030', 'classes without names',
-        'The columns have no names, so nothing would tell if the columns of another file are in another order.',
-        'An array, or columns that are only numbered. Not for one column.',
+        'The columns have no names, so a different order of the columns in another file cannot be detected.',
+        'The scores are an array, or the columns are only numbered. Not for one column.',
         'Name the columns of a table by the classes (`calibnb apply` then matches columns by name), or give '
         '`classes=` in Python.')
 def _unnamed(found, preds, val):
@@ -244,16 +244,16 @@ def _unnamed(found, preds, val):
     return _PASSED if preds.classes else ('tip', f'The {preds.num_classes:,} columns have no names.')
 
 @_check('CNB031', 'two columns of a binary model',
-        'The file has a column for each of two classes, so the ECE is that of the predicted label. For decisions at '
-        'another threshold than one half, P(y = 1) has to be calibrated, which is a stronger demand.',
+        'The file has a column for each of two classes, so the ECE is the ECE of the predicted label. For decisions at '
+        'a threshold other than one half, P(y = 1) has to be calibrated, which is a stronger condition.',
         'There are two columns.',
-        'Audit the column of y = 1 alone; the report is then about P(y = 1), and has the top-label ECE, too.')
+        'Audit the column of y = 1 alone; the report then judges P(y = 1), and also shows the top-label ECE.')
 def _two_columns(found, preds, val):
     if preds.binary or preds.num_classes > 2: return _NOT_APPLICABLE
     return 'tip', f'The ECE of P(y = 1) is {ece_text(_positive_bins(found))}.'
 
 def _positive_bins(found):
-    "Return the bins of P(y = 1) of two columns."
+    "Return the bins of P(y = 1) for predictions with two columns."
     given = found.scored[UNCALIBRATED]
     one = torch.where(given.pred == 1, given.conf, 1 - given.conf)
     return width_bins(one, given.target == 1, given.n_bins)
@@ -264,7 +264,7 @@ def run_checks(
     preds:Predictions,           # the predictions that were evaluated
     val:Predictions|None=None,   # the validation predictions, if there were any
 )->list[Outcome]:
-    "Return the outcome of each check, in the order of the codes."
+    "Run all checks; return their outcomes in the order of the codes."
     return [CHECKS[code].outcome(found, preds, val) for code in sorted(CHECKS)]
 
 def check_codes(codes, name='code')->list[str]:

@@ -18,7 +18,7 @@ from ..core.atomic import atomic_write
 from .measures import BinnedConfidences, Scored
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #8ca6c63e
-_STEPS = 64           # per unit of the inverse hyperbolic sine of the log-odds
+_STEPS = 64           # steps per unit of the inverse hyperbolic sine of the log-odds
 _CERTAIN = 2**15 - 1  # code of the probability 1; the code of 0 is -_CERTAIN
 
 def _codes(
@@ -58,15 +58,15 @@ class Compact(BinnedConfidences):
         return cls(scored.pred, scored.target, conf, label.where(~scored.hit, conf), scored.num_classes)
     def __len__(self): return len(self.target)
     @property
-    def hit(self): return self.pred == self.target
+    def hit(self): return self.pred == self.target          # (N,) bool
     @property
-    def conf(self): return _decoded(self.codes)
+    def conf(self): return _decoded(self.codes)              # (N,) float64
     @property
-    def nll(self): return -_decoded(self.label).log()
+    def nll(self): return -_decoded(self.label).log()        # (N,) float64
     @property
     def pairs(self): return self.conf, self.hit
     def per_sample(self)->dict[str, Tensor]:
-        "Return error and NLL of each sample."
+        "Return {name: (N,) float64} for error and nll of each sample."
         return dict(error=(~self.hit).double(), nll=self.nll)
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #74232320
@@ -79,12 +79,12 @@ def _joined(planes):
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(planes, 0, -1)).view('<i2')[..., 0].astype(np.int16))
 
 def _changes(codes, order):
-    "Return the changes of int16 codes in an order, modulo 2^16, with the sign in the last bit."
+    "Return the differences of successive int16 codes in an order, modulo 2^16, with the sign in the last bit."
     change = np.diff(codes[order], prepend=np.int16(0))
     return change << 1 ^ change >> 15
 
 def _from_changes(changes, order):
-    "Return the int16 codes that have these changes in an order."
+    "Invert `_changes`: return the int16 codes."
     codes = np.empty_like(changes)
     codes[order] = np.cumsum((changes >> 1 & 0x7fff) ^ -(changes & 1), dtype=np.int16)
     return codes
@@ -92,8 +92,8 @@ def _from_changes(changes, order):
 def _order(codes): return np.argsort(codes, kind='stable')
 
 def pack_sets(
-    sets:list[Compact],   # of the same samples, at least one
-    like:list|None=None,  # index of the set that each set resembles, or its own index; None: its own
+    sets:list[Compact],   # at least one; all of the same samples
+    like:list|None=None,  # for each set, the index of a similar set or its own index; None: its own
 )->dict[str, np.ndarray]:
     "Return arrays for `write_rows` that compress well; the arrays do not contain the labels."
     target, K = sets[0].target, sets[0].num_classes
@@ -107,8 +107,8 @@ def pack_sets(
     return dict(off=off, odds=_planes(np.stack(odds)), missed=_planes(missed), like=np.array(like, dtype=np.uint16))
 
 def unpack_sets(
-    arrays:dict,     # from `pack_sets`
-    target:Tensor,   # (N,) the labels
+    arrays:dict,     # result of `pack_sets`
+    target:Tensor,   # (N,) labels
     num_classes:int,
 )->list[Compact]:
     "Return the sets of predictions that were packed."
@@ -127,7 +127,7 @@ def unpack_sets(
 # %% ../../nbs/40_evaluate/10_compact.ipynb #1dd30635
 def write_rows(
     path,         # .npz
-    rows:list,    # of dictionaries, for JSON
+    rows:list,    # dictionaries of JSON types
     arrays:dict,  # name -> array
 ):
     "Write rows and arrays to one compressed file, atomically."
@@ -142,7 +142,7 @@ def write_rows(
 def read_rows(
     path,
 )->tuple[list, dict]:
-    "Read rows and arrays from a file that `write_rows` wrote, without executing code."
+    "Read rows and arrays from a file of `write_rows`, without executing code; raise ValueError for other files."
     with np.load(path, allow_pickle=False) as file: arrays = {name: file[name] for name in file.files}
     if 'rows' not in arrays: raise ValueError(f'file: {path} has no rows, want a file that write_rows wrote')
     return json.loads(arrays.pop('rows').tobytes()), arrays

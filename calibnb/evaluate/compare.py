@@ -22,11 +22,11 @@ from calibnb.metrics.paired import (
 from ..metrics.scores import brier_of_samples
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
-MARGINS = dict(error=.01, nll=.02, brier=.01, ece=.01)  # measure -> the largest difference that does not matter
+MARGINS = dict(error=.01, nll=.02, brier=.01, ece=.01)  # measure -> largest acceptable difference
 _SHOWN = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), brier=('Brier', 1, 4), ece=('ECE %', 100, 2))
 
 def _differences(old, new, rows, level):
-    "Compare all measures on some of the samples."
+    "Return {measure: PairedDifference} on the samples in `rows`."
     both = old, new
     wrong, nll, probs, target = ([values(p).cpu()[rows] for p in both] for values in (
         lambda p: ~p.hit, lambda p: p.nll, lambda p: p.probs, lambda p: p.target))
@@ -37,12 +37,12 @@ def _differences(old, new, rows, level):
                 brier=mean_difference(*brier, level), ece=ece_difference(*binned, level=level))
 
 def _number(measure, value, sign=''):
-    "Return a value in the unit of the table."
+    "Format a value in the unit of the table."
     _, scale, digits = _SHOWN[measure]
     return '-' if math.isnan(value) else f'{scale*value:{sign}.{digits}f}'.replace('inf', '∞')
 
 def _amount(measure, value):
-    "Return a difference with its unit."
+    "Format a difference with its unit."
     return _number(measure, value) + (' points' if _SHOWN[measure][1] == 100 else '')
 
 def _name(measure): return _SHOWN[measure][0].removesuffix(' %')
@@ -56,16 +56,16 @@ class ModelComparison:
     n: int                                    # number of samples
     differences: dict[str, PairedDifference]  # 'error', 'nll', 'brier', 'ece' -> difference, new minus old
     margins: dict[str, float]
-    slices: dict[str, dict[str, PairedDifference]] # name of a slice -> the same, at `slice_level`
-    slice_level: float                        # level of the intervals of slices, by Bonferroni's correction
-    notes: list[str]                          # states which values of columns are pooled or left out
+    slices: dict[str, dict[str, PairedDifference]] # name of a slice -> differences, at `slice_level`
+    slice_level: float                        # level of the intervals of slices, with Bonferroni's correction
+    notes: list[str]                          # values of columns that are pooled or left out
 
     def verdict(self, measure:str)->str:
         "Return the verdict on a measure over all samples, see `PairedDifference`."
         return self.differences[measure].verdict(self.margins[measure])
 
     def worse(self,
-        differences:dict, # of all samples or of a slice
+        differences:dict, # differences of all samples or of a slice
     )->list[str]:
         "Return the measures that are worse by more than their margin."
         return [name for name, d in differences.items() if d.verdict(self.margins[name]) == WORSE]
@@ -77,12 +77,12 @@ class ModelComparison:
 
     @property
     def exit_code(self)->int:
-        "0: not worse; 1: worse; 2: not decided. See the table above."
+        "The exit code: 0, not worse; 1, worse by more than a margin; 2, undecided."
         if self.worse(self.differences) or self.worse_slices: return 1
         return 2 if any(self.verdict(name) == UNDECIDED for name in self.differences) else 0
 
     def sentence(self)->str:
-        "Return the answer."
+        "Return the answer in one sentence."
         if found := self.worse(self.differences):
             return f'The new model is worse: {_listed([self._by(name, self.differences[name]) for name in found])}.'
         if found := self.worse_slices:
@@ -103,7 +103,7 @@ class ModelComparison:
         return f'{_name(name)} by {_amount(name, d.value)} (at least {_amount(name, d.low)})'
 
     def _undecided(self, name):
-        "State how many samples would decide."
+        "Return a sentence with the number of samples that would decide."
         d, margin = self.differences[name], self.margins[name]
         if math.isnan(d.value): return f'{_name(name)} is infinite for both models, so it cannot be compared.'
         n, start = d.needed(margin), f'{self.n:,} samples cannot decide {_name(name)}'
@@ -112,11 +112,11 @@ class ModelComparison:
     def caption(self)->str:
         "Explain the columns of the table."
         margins = ', '.join(f'{_name(name)} {_amount(name, m)}' for name, m in self.margins.items())
-        return (f'difference: new minus old; that of the ECE is corrected for the bias of both values. '
+        return (f'difference: new minus old; the difference of the ECE is corrected for the bias of both values. '
                 f'margins: {margins}. {self.n:,} samples.')
 
     def columns(self)->dict[str, list[str]]:
-        "Return the columns of the table as text."
+        "Return {heading: cells as text} of the table."
         rows = self.differences.items()
         return {'': [_SHOWN[name][0] for name in self.differences],
                 'old': [_number(name, d.old) for name, d in rows], 'new': [_number(name, d.new) for name, d in rows],
@@ -125,7 +125,7 @@ class ModelComparison:
                 'verdict': [self.verdict(name) for name in self.differences]}
 
     def slice_columns(self)->dict[str, list[str]]:
-        "Return the differences in each slice as text, the slices that are worse first."
+        "Return {heading: cells as text} of the table of slices; slices that are worse come first."
         found = self.worse_slices
         order = sorted(self.slices, key=lambda name: name not in found)
         def cell(name, measure): return _number(measure, self.slices[name][measure].value, '+')
@@ -140,9 +140,9 @@ class ModelComparison:
                 f'{100*self.slice_level:.2f} %, corrected for {len(self.slices)} slices.')
 
     def text(self,
-        width:int|None=None,  # characters of a line; columns that do not fit are left out; None: all
+        width:int|None=None,  # characters per line; columns that do not fit are left out; None: no limit
     )->str:
-        "Return the answer and its tables as lines of text; arrows mark what is worse."
+        "Return the answer and its tables as lines of text; arrows mark measures and slices that are worse."
         marks = [i for i, name in enumerate(self.differences) if self.verdict(name) == WORSE]
         def wrapped(text): return textwrap.fill(text, width) if width else text
         table = text_table(fitting(self.columns(), width), marks)
@@ -153,13 +153,13 @@ class ModelComparison:
         return printable('\n\n'.join(parts))
 
     def markdown(self)->str:
-        "Return the answer and its tables in Markdown, e.g. for a pull request."
+        "Return the answer and its tables as Markdown, e.g. for a pull request."
         parts = [f'**{markdown_text(self.sentence())}**', _markdown_table(self.columns()), self.caption()]
         if self.slices: parts += [_markdown_table(self.slice_columns()), self.slice_caption()]
         return '\n\n'.join(parts + [*map(markdown_text, self.notes)])
 
     def frame(self):
-        "Return a DataFrame with a row for each measure of all samples and of each slice."
+        "Return a DataFrame with a row for each measure, for all samples and for each slice."
         import pandas as pd
         sets = {'all': self.differences} | self.slices
         rows = [dict(slice=name, measure=m) | line for name, found in sets.items()
@@ -215,8 +215,8 @@ def _check_same_samples(old, new):
 
 def compare_models(
     old:Predictions,
-    new:Predictions,  # of the same samples, in the same order; logits or probabilities, as each model has them
-    margins:dict[str, float]|None=None, # of some measures, in place of those in `MARGINS`; error and ECE in [0, 1]
+    new:Predictions,  # predictions on the same samples in the same order; logits or probabilities, whatever `old` has
+    margins:dict[str, float]|None=None, # measure -> margin, instead of `MARGINS`; error and ECE as fractions
     by=(),            # names of columns of `old.groups`, 'predicted_class' or 'confidence_band': also compare slices
     *, least:int=50,  # the smallest number of samples of a slice
 )->ModelComparison:

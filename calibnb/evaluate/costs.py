@@ -19,7 +19,7 @@ from ..metrics.intervals import Resamples, percentiles
 from .table import UNCALIBRATED, Evaluation
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
-CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # of the table; the threshold of the costs is added
+CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # rows of the table, besides the threshold of the costs
 
 _WORDS = {  # stated confidences? -> positive for all, positive for none, the probability
     False: ('treat everybody', 'treat nobody', 'P(y = 1)'),
@@ -35,12 +35,12 @@ def check_costs(cost_fp, cost_fn, num_classes):
 def _p_of_one(scored):
     "Return (N,) P(y = 1) of scored samples of two classes."
     if scored.binary: return scored.one
-    rest = (1 - scored.conf).round(decimals=12)  # 1 - .8 is a little less than .2
+    rest = (1 - scored.conf).round(decimals=12)  # in floating point, 1 - .8 is less than .2
     return torch.where(scored.pred == 1, scored.conf, rest)
 
 @dataclass(frozen=True)
 class Decisions:
-    "Costs and net benefits of the uncalibrated and, if there is one, the recommended row of an evaluation."
+    "The costs and net benefits of an evaluation: of the uncalibrated row and the recommended row, if they differ."
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
     n:int            # number of samples
@@ -52,16 +52,16 @@ class Decisions:
 
     @property
     def threshold(self):
-        "The threshold that the costs imply."
+        "The threshold of P(y = 1) that the costs imply."
         return cost_threshold(self.cost_fp, self.cost_fn)
 
     @classmethod
     def of(cls,
-        found:Evaluation,  # of predictions with one column or two classes
+        found:Evaluation,  # evaluation of predictions with one column or two classes
         cost_fp:float,     # cost of a false positive, above 0
         cost_fn:float,     # cost of a false negative, above 0
-        *, n_boot:int=400,
-        seed:int=0,        # of the resamples
+        *, n_boot:int=400, # number of bootstrap resamples
+        seed:int=0,        # seed of the resamples
     )->'Decisions':
         "Compute the costs of an evaluation; raise ValueError for more than two classes."
         scored = {name: found.scored[name] for name in dict.fromkeys([UNCALIBRATED, found.recommended])}
@@ -91,13 +91,13 @@ class Decisions:
         return '\n'.join([*lines, *(['', self.sentence()] if self.saved else [])])
 
     def sentence(self)->str:
-        "Return a sentence: what calibration saves at the threshold of the costs; '' if no calibrator is recommended."
+        "Return a sentence on the cost that calibration saves; '' if no calibrator is recommended."
         if not self.saved: return ''
         value, interval = self.saved['value'], _range(self.saved['interval'])
         return f'Calibration saves {_number(value)} per sample, 95 % interval {interval}.'
 
     def record(self)->dict:
-        "Return all numbers but the curves as a dictionary for JSON; a threshold of infinity is None."
+        "Return all numbers except the curves as a dictionary for JSON; an infinite threshold becomes None."
         costs = [{key: None if value == math.inf else value for key, value in row.items()} for row in self.costs]
         return dict(cost_fp=self.cost_fp, cost_fn=self.cost_fn, threshold=self.threshold, n=self.n, costs=costs,
                     saved=self.saved, thresholds=self.thresholds)
@@ -107,12 +107,12 @@ def _number(value): return f'{value:#.4g}'.rstrip('.').replace('-', '−')
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 
 def _means(values, resamples):
-    "Return values (V,) and intervals of the means of (V, N) numbers."
+    "Return the means of (V, N) numbers over the samples, and their 95 % intervals."
     means = resamples.means(values)
     return means[0].tolist(), [percentiles(column, .95) for column in means[1:].T]
 
 def _cost_rows(each, y, cost_fp, cost_fn, resamples, words):
-    "Return the rows of costs, and what calibration saves or None."
+    "Return the rows of costs, and the cost that calibration saves (None without a calibrator)."
     t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
     rules = each | {words[0]: nobody + 1, words[1]: nobody}
     costs = torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
@@ -137,10 +137,10 @@ def _threshold_rows(each, y, thresholds, resamples):
             for row, value, gain, interval in zip(rows, curves[1].model.tolist(), gains, intervals)]
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #4bda39c1
-_LEFT, _WIDTH, _HEIGHT = 46, 320, 230  # of the axes of the figure, in pixels
+_LEFT, _WIDTH, _HEIGHT = 46, 320, 230  # position and size of the axes in pixels
 
 def decision_svg(decisions:Decisions)->str:
-    "Draw the decision curves as an SVG for the report, which has the styles of its classes."
+    "Draw the decision curves as an SVG; the report defines the styles of its classes."
     curves, (everybody, _, confidence) = [*decisions.curves.values()], _WORDS[decisions.stated]
     top = 1.1*max(.01, *(curve.model.max().item() for curve in curves))
     low = -.25*top

@@ -45,17 +45,17 @@ class FileContents:
     columns:list|None=None        # names of the class columns of a table; None: the file is not a table
     extra_columns:dict=field(default_factory=dict) # name of any other column -> why the column is not a class
     place:object='row {}'.format  # position of a sample -> its place in the file
-    groups:dict=field(default_factory=dict) # name of a column that was asked for as a group -> (N,) values
+    groups:dict=field(default_factory=dict) # name of a column in `ColumnNames.groups` -> (N,) values
 
 @dataclass(frozen=True)
 class ColumnNames:
-    "Names of the columns or arrays of a file that do not state their meaning."
+    "The roles of columns or arrays whose names do not state a role."
     target:str=''     # the labels; '': one of `TARGET_NAMES`
-    scores:tuple=()   # the classes of a table in order, or the array of scores; (): see above
-    ignored:tuple=()  # to leave out
+    scores:tuple=()   # the class columns of a table in order, or the array of scores; (): found by name
+    ignored:tuple=()  # columns to leave out; must be in the file
     groups:tuple=()   # attributes of the samples
-    optional:tuple=() # to leave out, if they are there
-    kind:str=''       # 'logits' or 'probs': of columns with this kind in their names, the others are left out
+    optional:tuple=() # columns to leave out if they are in the file
+    kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -93,7 +93,7 @@ TARGET_NAMES = 'target', 'targets', 'label', 'labels', 'y', 'y_true'
 WEIGHT_NAMES = 'weight', 'weights', 'sample_weight'
 _SKIPPED = 'id', 'idx', 'index', 'sample', 'sample_id', 'row', 'fold', 'split', 'pred', 'y_pred'
 KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
-    ('logits', 'logits?'), ('probs', 'prob(s|a|abilit(y|ies))?'))}  # names that state a kind of scores
+    ('logits', 'logits?'), ('probs', 'prob(s|a|abilit(y|ies))?'))}  # names that contain the kind of scores
 
 def _plain(name): return str(name).strip().lower()
 
@@ -104,7 +104,7 @@ def _is_number(text):
     return True
 
 def column_numbers(names):
-    "Return the numbers in names that count from 0 or 1, like class_0, class_1, ...; return [] for other names."
+    "Return the numbers in names that count from 0 or 1, e.g. class_0, class_1, ...; return [] for other names."
     found = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
     if not all(found) or len({match[1] for match in found}) > 1: return []
     numbers = [int(match[2]) for match in found]
@@ -121,10 +121,10 @@ def _check_class_columns(names):
     counted = column_numbers(names)
     no_name = [name for name in names if name.startswith('Unnamed: ') or (_is_number(name) and not counted)]
     if no_name:
-        raise ValueError(f'the first line has {no_name[0]!r} for a name; want a header with `target` and a name for '
+        raise ValueError(f'the first line has {no_name[0]!r} as a name; want a header with `target` and a name for '
                          'each class, and no index (index=False)')
     if len(names) == 1 and counted == [0]:
-        raise ValueError(f'column {names[0]!r} is the only one, and its name says class 0; a single column is of '
+        raise ValueError(f'column {names[0]!r} is the only one, and its name says class 0; a single column is for '
                          'class 1: name it p, or give both columns')
     numbered = [re.fullmatch(r'\D*(\d+)', name) for name in names]
     order = [int(match[1]) for match in numbered] if all(numbered) else []
@@ -146,7 +146,7 @@ def _read_csv(path, names=ColumnNames()):
 def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
 
 def _json_objects(path):
-    "Yield the number of each line that is not blank, and its object; raise ValueError if there is none."
+    "Yield (line number, object) of each line that is not blank; raise ValueError if there is none."
     number = 0
     with _open_lines(path) as file:
         for number, line in ((number, line) for number, line in enumerate(file, 1) if line.strip()):
@@ -158,7 +158,7 @@ def _json_objects(path):
     if not number: raise ValueError('no samples')
 
 def _read_json_lines(path, names=ColumnNames()):
-    "Read objects of numbers, words and lists; lists of equal length become the rows of an array."
+    "Read one object per line, with numbers, words and lists; lists of equal length become the rows of an array."
     import pandas as pd
     objects = dict(_json_objects(path))
     frame = pd.DataFrame([*objects.values()], index=[*objects])
@@ -179,7 +179,7 @@ def is_of_lm_eval(path)->bool:
     with naming(path, failed='cannot be read as JSON lines'): return _LM_EVAL <= {*_names_in(Path(path))}
 
 def _answers_of_lm_eval(frame):
-    "Return `confidence`, the softmax of the log-likelihoods at the chosen answer, and `correct`, of the first filter."
+    "Return columns `confidence` (softmax of log-likelihoods at the chosen answer) and `correct`, of the first filter."
     import pandas as pd
     if 'filter' in frame: frame = frame[frame['filter'] == frame['filter'].iloc[0]]
     rows = [_answer_of_lm_eval(sample) for sample in frame.to_dict('records')]
@@ -190,7 +190,7 @@ def _answer_of_lm_eval(sample):
     try: scores = np.array([float(loglikelihood) for loglikelihood, _ in sample['filtered_resps']])
     except (TypeError, ValueError): scores = np.array([])
     if len(scores) < 2 or not np.isfinite(scores).all():
-        raise ValueError(f'{where} holds no log-likelihood of each choice, want a multiple-choice task')
+        raise ValueError(f'{where} has no log-likelihood for each choice, want a multiple-choice task')
     chosen, correct = scores.argmax(), sample.get('acc')
     if correct not in (0, 1):
         try: correct = chosen == int(sample['target'])
@@ -232,7 +232,7 @@ def _table(frame, place, names=ColumnNames()):
 def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
 
 def _class_columns(scores, names, words=()):
-    "Return the columns that may be classes, also those named by one of the labels; warn of columns that are left out."
+    "Return the columns that may be classes, among them columns named in `words`; warn of columns that are left out."
     if names.scores: return scores[list(names.scores)]
     of_kind = [name for name in scores if names.kind and KINDS[names.kind].fullmatch(_plain(name))]
     skipped = [name for name in scores if _is_index(scores[name])
@@ -241,13 +241,13 @@ def _class_columns(scores, names, words=()):
     summed = _summed(scores, skipped) if names.kind == 'probs' else []
     skipped = [name for name in skipped if name not in (*words, *summed)]
     if skipped and len(skipped) < scores.shape[1]:
-        are = 'columns {} are no classes and are' if len(skipped) > 1 else 'column {} is no class and is'
+        are = 'columns {} are not classes and are' if len(skipped) > 1 else 'column {} is not a class and is'
         warnings.warn(f'{are.format(quote_names(skipped))} left out')
         return scores.drop(columns=skipped)
     return scores
 
 def _summed(scores, skipped):
-    "Return the columns of numbers if every row sums to 1, but not without the columns to leave out; else []."
+    "Return the numeric columns if their rows sum to 1 only together with the skipped columns; otherwise []."
     numbers = scores[[name for name, column in scores.items()
                       if column.dtype.kind in 'fiu' and _plain(name) not in WEIGHT_NAMES and not _is_index(column)]]
     def off(table): return abs(table.sum(axis=1, skipna=False) - 1).max()
@@ -257,12 +257,12 @@ def _summed(scores, skipped):
 def _has_fractions(column): return column.dtype.kind == 'f' and bool((column.dropna() % 1 != 0).any())
 
 def _is_index(column):
-    "Return True for row numbers in a column without a name, as `DataFrame.to_csv` writes them."
+    "Return True for a column without a name that holds row numbers, as `DataFrame.to_csv` writes."
     return column.name.startswith('Unnamed: ') and np.array_equal(column, np.arange(len(column)))
 
 def advice(name):
-    "Return the reason why a column of weights is no class."
-    return 'is no class; intervals and floors count samples, so weights are not supported; metrics take sample_weight'
+    "Return the reason why a column of weights is not a class."
+    return 'is not a class; intervals and floors count samples, so weights are refused; metrics take sample_weight'
 
 def _text_found(column, place):
     "Return a description of the first text in a column; '' if the column is numeric."
@@ -274,7 +274,7 @@ def _text_found(column, place):
     return f'holds text, {found!r} in {place(row)}, want numbers; classes and a target only, or --ignore-col NAME'
 
 class CsvPlaces:
-    "The line numbers of the samples in a csv file, which may have blank lines or quoted text over several lines."
+    "The line numbers of the samples in a csv file with blank lines or quoted text over several lines."
     def __init__(self, path): self.path = path
     def __call__(self, row):
         with open(self.path, newline='', encoding='utf-8', errors='replace') as file:
@@ -289,17 +289,17 @@ class CsvPlaces:
 _EXPECTED = dict(logits='finite numbers', probs='numbers in [0, 1]', confidence='numbers in [0, 1]')
 
 def _wrong_numbers(scores, names, kind, place):
-    "Return a description of the first invalid logit or probability of each column that contains one."
+    "Return {column: description of its first invalid logit or probability}."
     bad = ~np.isfinite(scores) if kind == 'logits' else ~((scores >= 0) & (scores <= 1 + _ABOVE_ONE))
     first = {name: int(bad[:, k].argmax()) for k, name in enumerate(names) if bad[:, k].any()}
     return {name: f'holds {scores[row, names.index(name)]:.4g} in {place(row)}' for name, row in first.items()}
 
 def unused_columns(scores, names):
-    "Find a column without which every row of probabilities sums to 1; return its name with the reason."
+    "Return {name: reason} for a column without which every row of probabilities sums to 1; {} if there is none."
     excess = scores.sum(1) - 1
     if len(names) < 3 or abs(excess).max() < _OFF_SUM: return {}
     found = [name for name, column in zip(names, scores.T) if abs(excess - column).max() < _OFF_SUM]
-    return {name: 'is no class, every row sums to 1 without it' for name in found[:1]}
+    return {name: 'is not a class, every row sums to 1 without it' for name in found[:1]}
 
 def _check_table(table, kind):
     "Raise a ValueError that names all extra columns of a table, or one column with a wrong number."
@@ -307,7 +307,7 @@ def _check_table(table, kind):
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     hint = dict(probs=f'; logits need .{link} first, percentages /100', confidence='; percentages /100').get(kind, '')
-    found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; drop columns of no class' for name, text in wrong.items()}
+    found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; drop other columns' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)
@@ -315,12 +315,12 @@ def _check_table(table, kind):
     if not found: return
     details = [f'{name!r} {text.partition("; ")[0].removesuffix(", want numbers")}' for name, text in found.items()]
     more = f' and {len(details) - 6} more' if len(details) > 6 else ''
-    raise ValueError(f'{len(found)} columns are no classes: {", ".join(details[:6])}{more}; leave them out, '
+    raise ValueError(f'{len(found)} columns are not classes: {", ".join(details[:6])}{more}; leave them out, '
                      'classes and a target only, or --ignore-col NAME')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fce12306
 def _distinct_labels(labels):
-    "Return the distinct labels as text, and the index of the label of each sample."
+    "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
     numeric = labels.dtype.kind in 'fiu'
     known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
     return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
@@ -345,7 +345,7 @@ def _numeric_ids(labels, name, classes):
                      'or from 1 like the columns; name the columns from 0: class_0, class_1, ...')
 
 def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
-    "Return (N,) class ids of the labels in a column, by the names of the classes or by equality with `pos_label`."
+    "Return (N,) class ids of a column of labels, by the names of the classes or by equality with `pos_label`."
     _check_missing(labels, name, place)
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
     if pos_label is None and not has_words: return _numeric_ids(labels, name, classes)
@@ -359,32 +359,32 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
     return np.array([int(word == positive) for word in known])[index]
 
 def _positive_text(pos_label, known, name, classes):
-    "Return `pos_label` as text; raise ValueError if `pos_label` is no label, or contradicts the column name."
-    if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} columns of classes; '
+    "Return `pos_label` as text; raise ValueError if `pos_label` is not a label, or contradicts the column name."
+    if len(classes) > 1: raise ValueError(f'pos_label: {pos_label!r}, but there are {len(classes)} class columns; '
                                           'pos_label is for a single column')
     text = _distinct_labels(np.array([pos_label]))[0][0]
     if text not in known:
         way = '; write the words there too' if set(known) <= {'0', '1'} else ''
-        raise ValueError(f'pos_label: {text!r} is no label in column {name!r}: {quote_names(known)}{way}')
+        raise ValueError(f'pos_label: {text!r} is not a label in column {name!r}: {quote_names(known)}{way}')
     if classes[0] in known and classes[0] != text:
-        raise ValueError(f'pos_label: {text!r}, but the column is named by the other label, {classes[0]!r}: leave '
+        raise ValueError(f'pos_label: {text!r}, but the column is named after the other label, {classes[0]!r}: leave '
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     return text
 
 def _unknown_word(known, index, name, classes, place):
-    "Return the error for labels that are words without a class."
+    "Return the error for labels that are words but not names of class columns."
     unknown = [k for k, word in enumerate(known) if len(classes) == 1 or word not in classes]
     row = int(np.isin(index, unknown).argmax())
     found, last = brief(known[index[row]], 40), brief(known[-1], 40)
     start = f'column {name!r} holds text, {found!r} in {place(row)}, '
     if len(classes) != 1:
-        named = f'the name of a column of classes ({quote_names(classes)}), or ' if classes else ''
+        named = f'the name of a class column ({quote_names(classes)}), or ' if classes else ''
         return ValueError(f'{start}want {named}class ids from 0')
-    return ValueError(f'{start}and nothing says which label {classes[0]!r} is about: name the column by the label, '
+    return ValueError(f'{start}and nothing says which label {classes[0]!r} is about: name the column after the label, '
                       f'give pos_label={last!r} (--pos-label {last}), or write 0 and 1')
 
 def binary_names(labels, column, pos_label=None):
-    "Return the names of y = 0 ('' for several labels) and y = 1 of a single column; () if unknown."
+    "Return the names of y = 0 and y = 1 of a single column, '' if y = 0 has several labels; () if unknown."
     known, positive = _distinct_labels(labels)[0], column if pos_label is None else str(pos_label)
     if labels.dtype.kind in 'fiub' or positive not in known: return ()
     rest = [word for word in known if word != positive]
@@ -417,7 +417,7 @@ def read_file(
     path,
     names:ColumnNames=ColumnNames(),
 )->FileContents:
-    "Read a file in any supported format."
+    "Read a file in any supported format; raise a one-line ValueError that names the file."
     path = Path(path)
     if not path.is_file(): raise ValueError(f'file: {path} is not there')
     suffix = file_format(path)
@@ -437,7 +437,7 @@ def _check_groups(path, contents, names):
     for name in (*names.groups, *names.ignored): pick('column', name, dict.fromkeys(map(str.strip, known)))
 
 def named_kind(path)->str|None: # 'logits' or 'probs'; None if the names do not decide
-    "Return the kind of scores that the names of the arrays or columns in a file announce, e.g. `logits` or prob_0."
+    "Return the kind of scores that the names in a file state, e.g. `logits` or prob_0."
     with naming(path, failed=f'cannot be read as {file_format(path)[1:]}'):
         names = [*map(_plain, _names_in(Path(path)))]
     found = [kind for kind, pattern in KINDS.items() if any(map(pattern.fullmatch, names))]
@@ -464,14 +464,14 @@ def _names_in(path):
     return [*_read_pt(path).arrays] if suffix in ('.pt', '.pth') else []
 
 def _find(contents, wanted):
-    "Return the names in a file that are among the wanted names, in upper or lower case."
+    "Return the names in a file that are among the wanted names; case is ignored."
     return [k for k in contents.arrays if _plain(k) in wanted]
 
 def _only(path, contents, wanted):
     "Return the name of the only entry with a wanted name; otherwise a ValueError lists the names in the file."
     found = _find(contents, wanted)
     if len(found) == 1: return found[0]
-    nothing = 'only columns of classes' if '' in contents.arrays else 'none'
+    nothing = 'only class columns' if '' in contents.arrays else 'none'
     names = brief(', '.join(repr(k) for k in contents.arrays if k != '') or nothing, 300)
     raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
                      f'names in it: {names}')
@@ -491,7 +491,7 @@ def _of_stated(names):
     raise ValueError(f'confidence: got the columns {quote_names(names.scores)}, want one')
 
 def _read_scores(path, kind, names=ColumnNames(), needed=True):
-    "Return the contents of a file, its logits or probabilities in floating point, and the column names."
+    "Return the contents of a file, the logits or probabilities in floating point, and the column names."
     names = replace(names, kind=pick('kind', kind, kinds))
     contents = read_file(path, names)
     if needed: _check_groups(Path(path), contents, names)
@@ -529,7 +529,7 @@ def read_predictions(
     pos_label=None,      # the label with y = 1 of a single column; labels may be words in tables
     groups=(),           # names of columns or arrays that become `Predictions.groups`
     names:ColumnNames=ColumnNames(), # of labels, classes and columns to leave out
-    optional=(),         # further columns to leave out, if they are there
+    optional=(),         # further columns to leave out if they are in the file
 )->Predictions:
     "Read predictions and labels; raise a one-line ValueError for a bad file, and warn of labels with probability 0."
     names = replace(names, groups=tuple(groups), optional=tuple(optional))
@@ -537,7 +537,7 @@ def read_predictions(
     return _predictions(labelled, kind, eps, target_path or path)
 
 def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(), needed=True):
-    "Return unchecked scores, labels, class names and groups; groups that are not `needed` are read over."
+    "Return unchecked scores, labels, class names and groups; groups that are not `needed` are ignored."
     if kind == 'confidence': names = _of_stated(names)
     with naming(path):
         own = replace(names, target='') if target_path else names
@@ -556,11 +556,11 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
 
 def class_targets(
     labels,     # (N,) labels in a file
-    name,       # of the labels in the file; '' if they have no name
+    name,       # name of the labels in the file; '' if the labels have no name
     header,     # names of the columns of scores
     is_table,   # True if the labels are a column of a table
     pos_label,  # the label with y = 1 of a single column, or None
-    place,      # function of a position in `labels` that returns its place in the file
+    place,      # function: position in `labels` -> place in the file, for errors
 )->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
     "Return the class id of each label."
     given = np.asarray(labels)
@@ -624,7 +624,7 @@ def in_order(
 class ReadColumns(NamedTuple):
     "The contents of a file with or without labels."
     logits: Tensor        # (N, K) or (N, 1)
-    target: Tensor|None   # (N,) labels; None if the file has no label column, or several
+    target: Tensor|None   # (N,) labels; None if the file has no label column or several label columns
     header: list          # names of the columns; '' for each column without a name
     words: tuple          # names of the classes, to write labels as words; () to write numbers
 
@@ -633,7 +633,7 @@ def read_columns(
     kind:str,  # content of the file: 'logits', 'probs' or 'confidence'
     eps:float|list[float]=0., # weight that replaces zeros, see `core.log_probs`; a list has a weight for each
                               # of several multilabel columns
-    names=(),  # of the classes, from the fit; the second name is the label with y = 1 of a single column
+    names=(),  # names of the classes in the fit; the second name is the label with y = 1 of a single column
     columns:ColumnNames=ColumnNames(),
 )->ReadColumns:
     "Read the logits, any labels, and the names in a file; raise a one-line ValueError for wrong logits."
@@ -647,7 +647,7 @@ def read_columns(
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words)
 
 def _to_logits(scores, kind, eps):
-    "Return logits; a list of eps has a weight for each column and marks the columns as multilabel."
+    "Return logits; a list `eps` has a weight for each column and means multilabel columns."
     if kind == 'logits': return _check_not_probs(scores)
     if isinstance(eps, float): return log_probs(scores, eps)
     columns = check_multilabel(scores if scores.ndim > 1 else scores[:, None], None)[0].split(1, 1)
@@ -655,13 +655,13 @@ def _to_logits(scores, kind, eps):
     return torch.cat([log_probs(column, weight) for column, weight in zip(columns, eps)], 1)
 
 def _optional_labels(labels, name, classes, pos_label=None):
-    "Return optional labels; None if the labels are words that name no column."
+    "Return (N,) class ids; None if the labels are words that are not names of columns."
     if labels.dtype.kind in 'fiub': pos_label = None
     try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label)))
     except ValueError: return None
 
 def _label_words(labels, header, names):
-    "Return class names to write labels as words, if the labels are words, or if there are names and no labels."
+    "Return the class names for writing labels as words; () to write numbers."
     numeric = labels is not None and labels.dtype.kind in 'fiub'
     if len(header) == 1:
         known = tuple(names) if len(names) == 2 and all(names) else ()

@@ -15,7 +15,7 @@ from ..metrics.smoothing import _cosine_means_on_grid, smooth_error_norms
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #47d1bf40
 _SINGLE_CELLS = 2**13  # with up to this many samples, each sample is a cell
-_GRID = 2**12          # number of equal-width cells for more samples; bin edges divide these cells further
+_GRID = 2**12          # number of equal-width cells for more samples; the bin edges split some of these cells
 
 def _width_starts(conf, n_bins):
     "Return the first position of each equal-width bin in sorted confidences."
@@ -36,7 +36,7 @@ class ConfidenceHistogram:
     def __init__(self,
         conf:Tensor,         # (N,) float64 in [0, 1]
         n_bins:dict,         # name -> number of equal-width bins
-        equal_mass:dict={},  # name -> number of bins with equally many samples
+        equal_mass:dict={},  # name -> number of equal-mass bins
     ):
         conf, self.n = torch.from_numpy(np.sort(conf.numpy())), len(conf)
         first = {name: _width_starts(conf, M) for name, M in n_bins.items()}
@@ -57,7 +57,7 @@ class ConfidenceHistogram:
         n_bins:dict,         # as above
         equal_mass:dict={},  # as above; a bin begins with the cell that holds its first sample
     )->'ConfidenceHistogram':
-        "Make the histogram from sums over cells, which should be narrow: a cell belongs to the bin of its mean."
+        "Make the histogram from sums over cells; a cell belongs to the bin of its mean, so cells should be narrow."
         made, full = cls.__new__(cls), count > 0
         count, total = count[full], total[full]
         made.n, made.count, made.conf = count.sum().item(), count.numpy(), (total/count).clamp(0, 1)

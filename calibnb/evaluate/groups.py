@@ -30,12 +30,12 @@ _MOST_VALUES, _RANGES = 20, 4
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    "The slices of one column."
+    "The slices that a column defines."
     column: str
-    names: list[str]  # of the slices, e.g. 'region = north'
+    names: list[str]  # names of the slices, e.g. 'region = north'
     ids: np.ndarray   # (N,) slice of each sample; -1: the sample is in no slice
     note: str = ''    # states which values are pooled or left out
-    banded: bool = False # True: ranges of confidence, which have no other samples at equal confidence
+    banded: bool = False # True: the slices are ranges of confidence
 
     @classmethod
     def of(cls,
@@ -55,11 +55,11 @@ class Grouping:
         return cls(column, *_pooled(column, names, ids, least), banded)
 
     def members(self)->np.ndarray:
-        "Return an (N, S) bool matrix: is the sample in the slice?"
+        "Return (N, S) bool: True if the sample is in the slice."
         return self.ids[:, None] == np.arange(len(self.names))
 
 def _ranges(column, values):
-    "Return names and ids of ranges of numbers with equally many samples; equal numbers share a range."
+    "Cut numbers into ranges with equally many samples; return names and ids. Equal numbers share a range."
     edges = np.unique(values.quantile(np.arange(1, _RANGES)/_RANGES, interpolation='lower'))
     edges = edges[edges < values.max()]
     shown = _distinct_texts(edges)
@@ -69,13 +69,13 @@ def _ranges(column, values):
     return [f'{column} ≤ {shown[0]}', *names, f'{column} > {shown[-1]}'], ids
 
 def _distinct_texts(edges):
-    "Return distinct numbers as texts of 4 digits; of more digits where these texts are equal."
+    "Format distinct numbers with 4 digits, or with more digits if the texts would be equal."
     digits = range(4, 18, 13 if (edges == np.round(edges)).all() else 1)
     texts = ([f'{edge:.{n}g}' for edge in edges] for n in digits)
     return next((shown for shown in texts if len({*shown}) == len(edges)), [*map(str, edges)])
 
 def _pooled(column, names, ids, least):
-    "Return names, ids and a note, with the slices of fewer than `least` samples pooled or left out."
+    "Pool or leave out slices with fewer than `least` samples; return names, ids and a note."
     count = np.bincount(ids, minlength=len(names))
     rare = np.flatnonzero(count < least)
     kept = np.flatnonzero(count >= least)
@@ -99,7 +99,7 @@ def groupings(
     by=None,       # names of columns of `preds.groups`, 'predicted_class' or 'confidence_band'; None: all columns
     least:int=50,  # the smallest number of samples of a slice
 )->list[Grouping]:
-    "Return the slices of each column; raise ValueError for an unknown column, or one without a slice of `least`."
+    "Return the slices of each column; raise ValueError for an unknown column, or if no slice has `least` samples."
     if not isinstance(least, int) or least < 2:
         raise ValueError(f'least: got {least!r}, expected a number of at least 2')
     columns = [] if preds.groups is None else [*preds.groups]
@@ -126,7 +126,7 @@ def crossed(
     found:list[Grouping],
     least:int=50,
 )->list[Grouping]:
-    "Return the intersections of the slices of each two columns; intersections of fewer samples are left out."
+    "Return the intersections of slices for each pair of columns; leave out intersections with fewer samples."
     def cross(a, b):
         width = len(b.names)
         ids = np.where((a.ids < 0) | (b.ids < 0), -1, a.ids*width + b.ids)
@@ -143,8 +143,8 @@ def crossed(
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #f545e958
 ALPHA = .05  # level of the tests of slices
 _BANDS, _BAND_SIZE = 20, 25
-_CHUNK = 2**22  # residuals permuted at a time
-_ROTATED = 2000 # residuals of a band above which they are rotated
+_CHUNK = 2**22  # number of residuals permuted at a time
+_ROTATED = 2000 # in bands with more samples, residuals are rotated instead of permuted
 
 def _bands(conf):
     "Return the (N,) band of similar confidence of each sample; equal confidences share a band."
@@ -153,12 +153,12 @@ def _bands(conf):
     return np.searchsorted(edges, conf)
 
 def _permuted_sums(r, member, times, draw):
-    "Return the (times, S) sums of the slices after permutations of the residuals of a band."
+    "Return (times, S) sums of each slice after random permutations of the residuals in a band."
     parts = np.array_split(np.arange(times), math.ceil(times*len(r)/_CHUNK))
     return np.concatenate([draw.permuted(np.tile(r, (len(part), 1)), axis=1) @ member for part in parts])
 
 def _rotated_sums(r, member, times, draw):
-    "Return the (times, S) sums of the slices after rotations of the residuals of a band in one random order."
+    "Return (times, S) sums of each slice after random rotations of the shuffled residuals in a band."
     order, shift = draw.permutation(len(r)), draw.integers(len(r), size=times)
     spectrum = rfft(r[order])
     return np.stack([irfft(spectrum*rfft(m[order]).conj(), len(r))[shift] for m in member.T], 1)
@@ -167,7 +167,7 @@ def _rotated_sums(r, member, times, draw):
 class _Excess:
     "The excess residual of each of S slices, with p values from permutations within bands of confidence."
     mean: np.ndarray  # (S,)
-    p: np.ndarray     # (S,) nan for a slice that has all samples of its bands
+    p: np.ndarray     # (S,) p values; nan for a slice that has all samples of its bands
     p_max: np.ndarray # (S,) corrected for the search
     z: np.ndarray     # (S,) absolute standardised sums
 
@@ -176,7 +176,7 @@ class _Excess:
         residual,     # (N,)
         conf,         # (N,)
         members,      # (N, S) bool
-        tested,       # (S,) bool: False: without p values
+        tested,       # (S,) bool; False: compute no p value
         permutations:int,
         seed:int=0,
     ):
@@ -199,13 +199,13 @@ class _Excess:
         return cls(total/size.clip(1), p(null), p(null.max(1, keepdims=True)), z)
 
     def update(self, other, rows):
-        "Take the numbers of some slices from a later step, where they are known."
+        "Replace the numbers of the slices in `rows` by the numbers of a later step, where these are not nan."
         rows = rows & ~np.isnan(other.p)
         def numbers(excess): return excess.mean, excess.p, excess.p_max, excess.z
         return _Excess(*(np.where(rows, its, mine) for mine, its in zip(numbers(self), numbers(other))))
 
 def _stepwise(residual, conf, members, tested, least, permutations, seed):
-    "Test the slices; set the samples of the slice that differs most aside, and test the other slices again."
+    "Test the slices; remove the samples of the slice that differs most, and test the other slices again."
     rest, left = np.ones(len(conf), bool), np.broadcast_to(tested, members.shape[1]).copy()
     found = None
     while found is None or left.any() and rest.any():
@@ -226,22 +226,22 @@ class Slice:
     name: str          # e.g. 'region = north'; 'all' for all samples
     n: int             # number of samples
     accuracy: float    # for binary predictions, the frequency of y = 1
-    confidence: float  # mean; for binary predictions, of P(y = 1)
+    confidence: float  # mean confidence; for binary predictions, mean P(y = 1)
     bias_interval: tuple[float, float] # 95 % interval of `bias`
     ece: Measure       # with interval and noise floor
-    p_calibrated: float # p value of the hypothesis that the slice is calibrated, by Holm's correction
-    excess: float = 0. # mean residual beyond that of all samples at equal confidence
+    p_calibrated: float # p value of the hypothesis that the slice is calibrated, with Holm's correction
+    excess: float = 0. # mean residual minus the mean residual of all samples at equal confidence
     p: float = math.nan # p value of the hypothesis that the slice does not differ from the whole
-    p_holm: float = math.nan # p by Holm's correction
-    p_max: float = math.nan  # p by the permutation of the maximum
+    p_holm: float = math.nan # p with Holm's correction
+    p_max: float = math.nan  # p corrected by the permutation of the maximum
 
     @property
     def bias(self)->float:
-        "Mean confidence minus accuracy; positive where the model is overconfident."
+        "The mean confidence minus the accuracy; positive if the model is overconfident."
         return self.confidence - self.accuracy
 
 def _slice(name, conf, hit, n_bins, draws, seed):
-    "Measure a slice; its p value is not yet corrected."
+    "Return the fields of a Slice; `p_calibrated` is not yet corrected."
     residual, n = conf - hit.double(), len(conf)
     half = z_quantile()*residual.std().item()/math.sqrt(n)
     bias = residual.mean().item()
@@ -254,7 +254,7 @@ def _slice(name, conf, hit, n_bins, draws, seed):
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #1e51ede7
 @dataclass(frozen=True, eq=False)
 class Slices:
-    "The result of `slices`: the whole set and its slices, those that differ most from the whole first."
+    "The result of `slices`: the whole set and its slices, sorted by how much a slice differs from the whole."
     whole: Slice
     slices: list[Slice]
     binary: bool
@@ -268,7 +268,7 @@ class Slices:
         return [s for s in self.slices if s.p_max < ALPHA]
 
     def sentence(self)->str:
-        "Return the answer: which slices differ from the whole beyond chance?"
+        "Return the answer in one sentence: the slices that differ from the whole beyond chance."
         tested, found = [s for s in self.slices if not math.isnan(s.p)], self.differing
         if not tested: return f'No slice can be compared with the rest; {self._calibrated()}.'
         smallest = min(s.p_max for s in tested)
@@ -280,7 +280,7 @@ class Slices:
         return f'{start} beyond chance from the whole: {first}.'
 
     def _direction(self, s):
-        "State how a slice differs."
+        "Describe how a slice differs from the whole."
         what, way = 'P(y = 1)' if self.binary else 'confidence', 'higher' if s.excess > 0 else 'lower'
         return f'{s.name}, where {what} is {way} by {100*abs(s.excess):.1f} points ({p_text(s.p_max)})'
 
@@ -298,7 +298,7 @@ class Slices:
                 f'least {self.least} samples.')
 
     def columns(self, most:int=20)->dict[str, list[str]]:
-        "Return the columns of a table as text, the most important first; the whole set and at most `most` slices."
+        "Return {heading: cells as text}, the most important column first; rows: the whole set and up to `most` slices."
         rows = [self.whole, *self.slices[:most]]
         def column(text): return [text(s) for s in rows]
         return {
@@ -314,7 +314,7 @@ class Slices:
             'calibrated: p': column(lambda s: _p_cell(s.p_calibrated))}
 
     def text(self,
-        width:int|None=None, # characters of a line; columns that do not fit are left out; None: all
+        width:int|None=None, # characters per line; columns that do not fit are left out; None: no limit
         most:int=20,         # slices to show
     )->str:
         "Return the table as lines of text; an arrow marks the slices that differ beyond chance."
@@ -325,7 +325,7 @@ class Slices:
     def short(self,
         width:int|None=None, # characters of a line
     )->str:
-        "Return the answer, and a table of the slices that differ (at most ten), or of slices that cannot differ."
+        "Return the answer and a table of the slices that differ (at most ten), or of all slices if none is comparable."
         tested = any(not math.isnan(s.p) for s in self.slices)
         shown = self.differing if tested else self.slices
         return '\n\n'.join([self.sentence(), *[self.text(width, min(10, len(shown)))]*bool(shown)])
@@ -337,7 +337,7 @@ class Slices:
 
     def record(self)->dict:
         "Return everything as JSON types."
-        def known(line): return {k: None if v != v else v for k, v in line.items()}  # nan is no JSON
+        def known(line): return {k: None if v != v else v for k, v in line.items()}  # JSON has no nan
         rows = [known(_line(s)) for s in (self.whole, *self.slices)]
         return dict(answer=self.sentence(), least=self.least, permutations=self.permutations, slices=rows,
                     notes=self.notes)
@@ -373,7 +373,7 @@ def _p_cell(p): return '' if math.isnan(p) else p_text(p).removeprefix('p ').rem
 def slices(
     preds:Predictions,
     by=None,               # names of columns of `groups`, 'predicted_class', 'confidence_band'; None: all columns
-    *, find:bool=False,    # also search the intersections of each two columns
+    *, find:bool=False,    # True: also search the intersections of each pair of columns
     least:int=50,          # the smallest number of samples of a slice
     permutations:int|None=None, # None: 1,000, or 40 for each slice but at most 4,000
     n_bins:int=15,

@@ -61,7 +61,7 @@ class BinnedConfidences:
         "Return the ECE of the top label, or of P(y = 1) for binary predictions."
         return table_norm(self.bins(n_bins), norm).item()
     def ada_ece(self, n_bins:int=15)->float:
-        "Return the adaptive ECE, whose bins have equally many samples."
+        "Return the adaptive ECE, i.e. the ECE with equal-mass bins."
         return table_norm(mass_table(*self.pairs, n_bins)).item()
     def diagram(self, n_bins:int=15)->dict:
         "Return arguments for `plots.reliability_diagram`: bins, smooth curve, ECE with its interval, and axis labels."
@@ -70,15 +70,15 @@ class BinnedConfidences:
         return dict(bins=bins, curve=smooth_curve(*self.pairs), note=note, axis_labels=self.words[:2])
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #fe4fe1ae
-_CHUNK_NUMBERS = 2**18  # probabilities computed at a time: 2 MiB, but at least 256 samples
+_CHUNK_NUMBERS = 2**18  # number of probabilities computed at a time (2 MiB); a chunk has at least 256 samples
 
 @dataclass(frozen=True, eq=False)
 class Scored(BinnedConfidences):
-    "The label and four numbers of each sample (binary: five), and the bins of each class: the input of all measures."
+    "The label and four numbers per sample (binary: five), and the bins of each class; the input of all measures."
     pred:Tensor    # (N,) int64 predicted class
     target:Tensor  # (N,) int64
     conf:Tensor    # (N,) float64 probability of the prediction
-    nll:Tensor     # (N,) float64, inf if the label has probability 0
+    nll:Tensor     # (N,) float64 nats; inf if the label has probability 0
     brier:Tensor   # (N,) float64 squared distance to the one-hot label; binary: (P(y = 1) - y)²
     classes:Tensor # (4, K, M) float64 from `class_sums`; K is 1 for stated confidences
     one:Tensor|None=None # (N,) float64 P(y = 1) of binary predictions
@@ -89,7 +89,7 @@ class Scored(BinnedConfidences):
         pred:Tensor,   # (N,)
         target:Tensor, # (N,)
         nll:Tensor,    # (N,) float64, more accurate from logits than from `probs`
-        n_bins:int=15, # of each class
+        n_bins:int=15, # number of bins for each class
         binary:bool=False, # True: the two columns were made from P(y = 1)
         stated:bool=False, # True: they were made from stated confidences, and label 1 is a correct answer
     )->'Scored':
@@ -105,9 +105,9 @@ class Scored(BinnedConfidences):
     def of(cls,
         preds:Predictions,
         calibrator:'Calibrator|None'=None, # fitted; None: the uncalibrated probabilities
-        n_bins:int=15,                   # of each class; `measure_all` uses the same number for the ECE
+        n_bins:int=15,                   # number of bins for each class; `measure_all` also uses it for the ECE
     )->'Scored':
-        "Score predictions, uncalibrated or after a calibrator."
+        "Score predictions, uncalibrated or after a fitted calibrator."
         size = max(256, _CHUNK_NUMBERS//preds.num_classes)
         chunks = (preds[slice(start, start + size)] for start in range(0, len(preds), size))
         form = dict(binary=preds.binary and not preds.stated, stated=preds.stated)
@@ -115,8 +115,8 @@ class Scored(BinnedConfidences):
 
     @classmethod
     def joined(cls,
-        parts,                   # an iterable of Scored
-        order:Tensor|None=None,  # (N,) row of each sample in the joined set; None: in the order of the parts
+        parts,                   # iterable of Scored
+        order:Tensor|None=None,  # (N,) row of each sample in the joined set; None: the order of the parts
     )->'Scored':
         "Concatenate the samples of several parts."
         columns, classes = {field.name: [] for field in fields(cls) if field.name != 'classes'}, 0.
@@ -147,7 +147,9 @@ class Scored(BinnedConfidences):
         "(N,) confidences and (N,) bool hits of the top label; for binary predictions P(y = 1) and y == 1."
         return (self.one, self.target == 1) if self.binary else (self.conf, self.hit)
     @property
-    def num_classes(self): return self.classes.shape[1]
+    def num_classes(self):
+        "The number K of classes."
+        return self.classes.shape[1]
     @property
     def n_bins(self):
         "The number M of bins of each class."
@@ -157,7 +159,7 @@ class Scored(BinnedConfidences):
         number, hits, confs, _ = self.classes
         return ((hits - confs).abs().sum()/number.sum()).item()
     def per_sample(self)->dict[str, Tensor]:
-        "Return error, NLL and Brier score of each sample."
+        "Return {name: (N,) float64} for error, nll and brier of each sample."
         return dict(error=(~self.hit).double(), nll=self.nll, brier=self.brier)
 
 def _probs_of(preds, calibrator):
@@ -169,8 +171,8 @@ def _probs_of(preds, calibrator):
     return probs, pred, target, nll
 
 def concatenate(
-    parts,  # tensors, or only None
-    order,  # (N,) row of each element in the result; None: in order
+    parts,  # tensors, or a list of None
+    order,  # (N,) row of each element in the result; None: the order of the parts
 ):
     "Concatenate tensors and reorder the rows."
     if parts[0] is None: return None
@@ -179,7 +181,7 @@ def concatenate(
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #741c428e
 def _means(scored, resamples):
-    "Measure error, NLL and Brier score, with bootstrap intervals."
+    "Return the mean error, NLL and Brier score with bootstrap intervals."
     each = scored.per_sample()
     values = torch.stack(list(each.values()))
     means = resamples.means(values.masked_fill(values.isinf(), math.nan))[1:]
@@ -188,7 +190,7 @@ def _means(scored, resamples):
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
 def _binned(table, n_bins, floor, seed):
-    "Measure the ECE of a table of bins; `floor` holds simulated errors of a calibrated model."
+    "Return the ECE of a table of bins as a Measure; `floor` holds simulated errors of a calibrated model."
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
     errors = consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
@@ -198,14 +200,14 @@ def _binned(table, n_bins, floor, seed):
 def _high(errors): return errors.quantile(.95).item()
 
 def _smooth(conf, hit, floor, seed):
-    "Measure the smooth ECE."
+    "Return the smooth ECE as a Measure."
     means = cosine_means([(conf, hit.double() - conf)])
     value = smooth_error_norm(means)
     interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means, value=value))
     return Measure.of(value, len(conf), interval, floor=floor.mean().item(), floor_high=_high(floor))
 
 def _calibration_errors(scored, more_bins, draws, seed):
-    "Measure ECE, adaptive and smooth ECE."
+    "Return ECE, adaptive ECE and smooth ECE as Measures."
     (conf, hit), n_bins = scored.pairs, scored.n_bins
     numbers = {'ece' if M == n_bins else f'ece_{M}': M for M in (n_bins, *more_bins)}
     floors = ConfidenceHistogram(conf, numbers, dict(ada_ece=n_bins)).errors(draws, seed)
@@ -215,14 +217,14 @@ def _calibration_errors(scored, more_bins, draws, seed):
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa
 def _classwise(scored, seed):
-    "Measure the classwise ECE."
+    "Return the classwise ECE as a Measure."
     draws = 400 if scored.classes[0].count_nonzero() <= 1000 else 200  # a sum of many gaps has little variance
     interval = class_interval(scored.classes, draws=draws, seed=seed)
     floor = classwise_floor(scored.classes)
     return Measure.of(scored.classwise_ece(), len(scored), interval, bins=scored.n_bins, floor=floor)
 
 def _top_label(scored, draws, seed):
-    "Measure the top-label ECE of binary predictions."
+    "Return the top-label ECE of binary predictions as a Measure."
     conf, hit, n_bins = scored.conf, scored.hit, scored.n_bins
     floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
     return _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
@@ -231,14 +233,14 @@ def _top_label(scored, draws, seed):
 def measure_all(
     scored:Scored,
     *, more_bins=(),      # further numbers of bins for the ECE, e.g. for ece_10
-    n_boot:int=400,       # resamples, for the intervals of means
-    draws:int=50,         # simulated label sets, for the noise floors
+    n_boot:int=400,       # number of resamples for the intervals of means
+    draws:int=50,         # number of simulated label sets for the noise floors
     seed:int=0,
     resamples:Resamples|None=None, # replaces `n_boot` if several sets share the samples
 )->dict[str, Measure]:
     """Measure error, nll, brier, ece, ada_ece, smooth_ece and classwise_ece, with 95 % intervals and noise floors.
 
-    The value of an infinite NLL is None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
+    An infinite NLL has the value None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
     top_label_ece replaces classwise_ece. For stated confidences there is neither."""
     for M in more_bins: check_bins(M)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
@@ -256,13 +258,13 @@ def resampled_measures(
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:                        # name -> (1 + n_boot,) values, or a number
-    """Return error, confidence, nll, brier, ece, true_error, true_distance, true_ce, of the set and of each resample.
+    """Return the measures of the set and of each resample, and some numbers of the set alone.
 
-    true_distance and true_ce are the roots of the squared distance to the posterior and of its calibration part.
-
-    The numbers debiased_ece, smooth_ece, floor and n are only of the set."""
+    Resampled: error, confidence, nll, brier, ece and, with `posterior`, true_error, true_distance (root mean squared
+    distance to the posterior) and true_ce (root of its calibration part). Set: debiased_ece, smooth_ece, floor, n.
+    Raises ValueError if `resamples` has another number of samples."""
     if len(scored) != resamples.n:
-        raise ValueError(f'resamples: of {resamples.n} samples, want the number of scored samples, {len(scored)}')
+        raise ValueError(f'resamples: got {resamples.n} samples, want the number of scored samples, {len(scored)}')
     conf, hit = scored.conf, scored.hit
     each = scored.per_sample() | dict(confidence=conf)
     found = {name: resamples.mean(values) for name, values in each.items()}

@@ -30,7 +30,7 @@ from calibnb.evaluate.files import (
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #9c712964
 class StoredArray:
-    "An array in an .npy file, or without compression in an .npz file. Attributes: `path`, `shape`, `dtype`, `offset`."
+    "An array in an .npy file or an uncompressed .npz file. Attributes: `path`, `shape`, `dtype`, `offset` (bytes)."
     def __init__(self, path, start=0):
         self.path = str(path)
         with open(path, 'rb') as f:
@@ -41,7 +41,7 @@ class StoredArray:
             self.offset, end = f.tell(), f.seek(0, 2)
         if self.dtype.hasobject: raise ValueError('holds Python objects, which could run code; save plain arrays only')
         if fortran and max(self.shape[1:], default=1) > 1:
-            raise ValueError('holds columns one after the other, want rows; save np.ascontiguousarray(array)')
+            raise ValueError('is stored column by column, want row by row; save np.ascontiguousarray(array)')
         there = (end - self.offset)//self._row_bytes() if self._row_bytes() else len(self)
         if there < len(self): raise ValueError(f'ends early: it has {there:,} of {len(self):,} rows; write it again')
 
@@ -58,7 +58,7 @@ class StoredArray:
             yield values.reshape(n, *self.shape[1:])
 
 def npz_arrays(path)->dict:
-    "Return the arrays of an .npz file by name, without their values; raise ValueError for a compressed array."
+    "Return {name: StoredArray} of an .npz file without reading values; raise ValueError for a compressed array."
     with zipfile.ZipFile(path) as archive: entries = archive.infolist()
     names, found = [entry.filename.removesuffix('.npy') for entry in entries], {}
     if (twice := first_repeated(names)) is not None: raise ValueError(f'holds two entries called {twice!r}, want one')
@@ -78,8 +78,9 @@ def _parquet():
     return pyarrow.parquet
 
 class ParquetColumns:
-    """Columns of one or several parquet files. Attributes: `groups`, the path, index and number of rows of each row
-    group, and the names of the `columns`, '' around names removed."""
+    """Columns of one or several parquet files.
+
+    Attributes: `groups`, (path, index, number of rows) of each row group; `columns`, names of the columns."""
     def __init__(self, paths):
         self.groups, self.columns = [], []
         for path in paths:
@@ -118,7 +119,7 @@ class ParquetColumns:
             position += n
 
     def pieces(self, start, stop, rows):
-        "Yield a DataFrame of each `rows` rows from `start` to `stop`."
+        "Yield DataFrames of `rows` rows each (the last may have fewer), from row `start` to `stop`."
         import pandas as pd
         held, missing = [], rows
         for batch in self._batches(start, stop, rows):
@@ -143,11 +144,11 @@ def row_hashes(
     return z ^ (z >> np.uint64(31))
 
 def in_part(hashes, share):
-    "Return True for a random share of the rows."
+    "Return (n,) bool: True for a random share of the rows."
     return (hashes >> np.uint64(11))*2.**-53 < share
 
 def in_second_fold(hashes):
-    "Return True for a random half of the rows."
+    "Return (n,) bool: True for a random half of the rows."
     return (hashes & np.uint64(1)).astype(bool)
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #fa0733a2
@@ -155,7 +156,7 @@ _VALUES_IN_MEMORY, _ROWS_IN_MEMORY = 2**26, 2_000_000
 _FORMATS = '.parquet', '.npy', '.npz'
 
 def parquet_paths(path)->list[str]:
-    "Return the parquet files of a folder or a pattern, or the file itself."
+    "Return the parquet files of a folder or a pattern, or the file itself; raise ValueError if there are none."
     if Path(path).is_file(): return [str(path)]
     pattern = f'{glob.escape(str(path))}/**/*.parquet' if Path(path).is_dir() else str(path)
     found = sorted(name for name in glob.glob(pattern, recursive=True) if name.endswith('.parquet'))
@@ -164,12 +165,12 @@ def parquet_paths(path)->list[str]:
 
 def exceeds_memory(
     path,
-    rows_in_memory:int|None=None, # None: 2,000,000, or fewer if the rows have more than 2**26 values together
+    rows_in_memory:int|None=None, # None: 2,000,000, or fewer if these rows have more than 2**26 values
 )->bool:
     "Return True if a file has more rows than `rows_in_memory`, or is a folder or a pattern; False for other formats."
     if are_several_files(path): return True
     try: rows, columns = _stored_shape(path)
-    except Exception: return False  # another format, or a damaged file, which the reader of the format reports
+    except Exception: return False  # another format; or a damaged file, which the reader of this format reports
     return rows > (rows_in_memory or min(_ROWS_IN_MEMORY, _VALUES_IN_MEMORY//columns))
 
 def _stored_shape(path):
@@ -182,10 +183,10 @@ def _stored_shape(path):
     return max((len(array), int(np.prod(array.shape[1:]))) for array in arrays.values())
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #4d272678
-_BLOCK = 8  # pieces that one task adds
+_BLOCK = 8  # number of pieces per task
 
 def added(a, b):
-    "Add numbers, tensors or objects, the items of tuples and dictionaries; concatenate lists; None is 0."
+    "Add numbers, tensors or objects, and items of tuples and dictionaries; concatenate lists; None counts as 0."
     if a is None or b is None: return b if a is None else a
     if isinstance(a, dict): return {key: added(a[key], b[key]) for key in a}
     if isinstance(a, tuple): return tuple(map(added, a, b))
@@ -199,7 +200,7 @@ def _threads(n):
     finally: torch.set_num_threads(before)
 
 def _sum_block(pieces, f, threads, first, last):
-    "Add f(first row, scores, target) over the pieces from number `first` to `last`."
+    "Return the sum of f(first row, scores, target) over the pieces `first` to `last` (exclusive)."
     total = None
     with _threads(threads):
         for start, *raw in pieces._raw(first*pieces.rows, min(len(pieces), last*pieces.rows)):
@@ -226,19 +227,19 @@ ENGINES = dict(local=_here, ray=_on_ray)
 class Pieces:
     """Predictions with labels in files, read in pieces of a fixed number of rows; iterates over `Predictions`.
 
-    Raises ValueError, which names the file, for a file that ends early, other columns, no rows, or wrong numbers.
+    Raises ValueError, which names the file, if a file is truncated, has other columns, no rows or invalid numbers.
 
-    Attributes: the number of rows of a piece, `rows`; `eps` and `classes` as in `Predictions`; `header`, the names of
+    Attributes: `rows`, the number of rows per piece; `eps` and `classes` as in `Predictions`; `header`, the names of
     the columns; `scores` and `labels`, the columns in the files."""
     def __init__(self,
         path,             # .parquet (a file, a folder or a pattern), .npy or .npz
         kind:str,         # content of the file: 'logits' or 'probs'
         target_path=None, # labels in a second file, .parquet or .npy
-        eps:float|None=None, # for probabilities, as in `Predictions.from_probs`, but fitted to a random part
+        eps:float|None=None, # for probabilities, as in `Predictions.from_probs`; None: fitted to a random part
         pos_label=None,   # the label with y = 1 of a single column
         *, header=None,   # names of the class columns, in the order to read them; None: the order of the file
-        rows:int|None=None,    # of a piece; None: 2**20 numbers
-        engine:str='local',       # 'local', or 'ray' to spread the pieces over a Ray cluster
+        rows:int|None=None,    # rows per piece; None: 2**20 numbers per piece
+        engine:str='local',       # 'local', or 'ray' to distribute the pieces over a Ray cluster
     ):
         self.path, self.kind, self.engine = str(path), pick('kind', kind, kinds), pick('engine', engine, ENGINES)
         self.scores, self.labels, self.header, name = _columns(path, kind, target_path, header)
@@ -257,9 +258,9 @@ class Pieces:
 
     def __len__(self): return len(self.scores)
     @property
-    def binary(self): return len(self.header) == 1
+    def binary(self)->bool: return len(self.header) == 1
     @property
-    def num_classes(self): return max(2, len(self.header))
+    def num_classes(self)->int: return max(2, len(self.header))
     @property
     def form(self): return form_text(len(self.header))
     def __repr__(self): return f'Pieces({len(self):,} samples, {self.form}, {self.rows:,} rows each)'
@@ -268,16 +269,16 @@ class Pieces:
         for start, scores, target in self._raw(0, len(self)): yield self._predictions(start, scores, target)
 
     def total(self,
-        f, # function of the number of the first row and the `Predictions` of a piece; called on any node
+        f, # function (number of the first row, `Predictions` of a piece); may be called on any node
     ):
-        "Add f(first row, predictions) over all pieces, in their order; see `added`."
+        "Return the sum of f(first row, predictions) over all pieces, in order; see `added`."
         return self._total(partial(_of_predictions, self, f))
 
     def part(self,
-        n:int,     # expected number of rows; all rows if there are no more
+        n:int,     # expected number of rows; all rows are returned if there are at most n
         seed:int=0,
     )->tuple[Predictions, np.ndarray]: # predictions, and (n,) int64 row numbers
-        "Draw a random part of the rows, which does not depend on the size of the pieces."
+        "Draw a random part of the rows; the part does not depend on the size of the pieces."
         scores, target, rows = self._part(n, seed)
         with naming(self.path):
             if self.kind == 'logits': _check_not_probs(scores)
@@ -305,7 +306,7 @@ class Pieces:
             start += len(scores)
 
     def _distinct_labels(self):
-        "Return the distinct labels and the first row of each."
+        "Return the distinct labels and the first row of each label."
         import pandas as pd
         found, start = {}, 0
         for labels in self.labels.pieces(0, len(self), self.rows):
@@ -330,7 +331,7 @@ class Pieces:
     def _predictions(self, start, scores, target):
         place = f'{self.path}, rows {start:,} to {start + len(scores) - 1:,}'
         with naming(place), warnings.catch_warnings():
-            warnings.filterwarnings('ignore', '.*have probability 0')  # a note of the evaluation reports these
+            warnings.filterwarnings('ignore', '.*have probability 0')  # a note of the evaluation reports these labels
             if self.kind == 'probs': return Predictions.from_probs(scores, target, self.eps, self.classes)
             return Predictions(scores, target, classes=self.classes)
 
@@ -344,7 +345,7 @@ def _rows_in_part(start, scores, target, share, seed):
 def _count_zeros(start, scores, target): return (class_probs(scores.reshape(len(scores), -1)) == 0).sum().item()
 
 def _column(labels):
-    "Return labels (n,) of a DataFrame with one column, or of an array."
+    "Return (n,) labels from a DataFrame with one column, or from an array."
     labels = labels.iloc[:, 0].to_numpy() if hasattr(labels, 'iloc') else labels
     return labels[:, 0] if labels.shape[1:] == (1,) else labels
 
@@ -395,9 +396,9 @@ def _stored(path, kind, labels=False, order=None):
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #28d2a3d5
 def piece_sets(
     path, kind:str, target_path=None, val_path=None, val_target_path=None, eps:float|None=None, pos_label=None,
-    **options,  # of `Pieces`
+    **options,  # further options of `Pieces`
 )->tuple[Pieces, Pieces|None]:
-    "Return the pieces of a test set and of its validation set, with the same `eps` and the same order of classes."
+    "Return the Pieces of a test set and of its validation set (or None), with the same `eps` and order of classes."
     order = val_path and _score_columns(path, pick('kind', kind, kinds))[2]
     val = Pieces(val_path, kind, val_target_path, eps, pos_label, header=order, **options) if val_path else None
     weight = eps if val is None else val.eps or eps
@@ -410,8 +411,8 @@ def read_pieces(
     path,      # .parquet (a file, a folder or a pattern), .npy or .npz
     kind:str,  # content of the file: 'logits' or 'probs'
     eps=0., names=(),      # as in `read_columns`
-    rows:int|None=None,    # of a piece; None: 2**20 numbers
-):             # number of rows, and an iterator over `ReadColumns` whose `target` has the labels of the file, or None
+    rows:int|None=None,    # rows per piece; None: 2**20 numbers per piece
+):             # number of rows, and an iterator over `ReadColumns`; `target` has the labels of the file, or is None
     "Read predictions with or without labels in pieces."
     scores, arrays, header = _score_columns(path, pick('kind', kind, kinds))
     found, rows = _find(FileContents(arrays), TARGET_NAMES), rows or max(1, 2**20//len(header))
@@ -436,17 +437,17 @@ def _read_columns(path, kind, eps, names, rows, scores, labels, header):
     if like_probs and all(like_probs): raise ValueError(f'file: {path}: {like_probs[0]}')
 
 def _like_probs(logits):
-    "Return the message if logits look like probabilities, else ''."
+    "Return the error message if logits look like probabilities; otherwise ''."
     try: _check_not_probs(logits)
     except ValueError as e: return str(e)
     return ''
 
 def write_pieces(
-    path,    # .parquet, or .npy for only the probabilities
-    pieces,  # an iterable of (probabilities (n, K), predicted classes (n,), `ReadColumns`)
-    n:int,   # number of all rows
+    path,    # .parquet, or .npy for the probabilities alone
+    pieces,  # iterable of (probabilities (n, K), predicted classes (n,), `ReadColumns`)
+    n:int,   # total number of rows
 ):
-    "Write `probs`, `prediction` and, if the file has labels, `target` in pieces, completely or not at all."
+    "Write `probs`, `prediction` and, if known, `target` in pieces, completely or not at all."
     writers = {'.parquet': _write_parquet_pieces, '.npy': _write_npy_pieces}
     write = pick('file format', Path(path).suffix.lower(), writers)
     with atomic_write(path) as tmp: write(tmp, pieces, n)

@@ -18,9 +18,9 @@ from .measures import Scored
 # %% ../../nbs/40_evaluate/06_ranking.ipynb #31ecf12e
 def signed_residuals(
     scored:Scored,
-    top_label:bool=False, # the top-label ECE of binary predictions
+    top_label:bool=False, # True: for the top-label ECE of binary predictions
 )->torch.Tensor: # (N,) float64
-    "Return the residuals of the samples, with signs such that the mean is the ECE with `scored.n_bins` bins."
+    "Return the residuals of the samples, signed so that their mean is the ECE with `scored.n_bins` bins."
     conf, hit = (scored.conf, scored.hit) if top_label else scored.pairs
     ids, residual = bin_ids(conf, scored.n_bins).long(), hit.double() - conf
     gaps = torch.zeros(scored.n_bins, dtype=torch.float64, device='cpu').index_add_(0, ids, residual)
@@ -37,7 +37,7 @@ def _covariance(values):
     return (products/N - mean[:, None]*mean)/max(1, N - 1)
 
 def _two_sided_p(value, variance):
-    "Return the two-sided p of a difference, by the normal approximation."
+    "Return the two-sided p value of a difference, by the normal approximation."
     if value == 0: return 1.
     return math.erfc(abs(value)/math.sqrt(2*variance)) if variance > 0 else 0.
 
@@ -45,7 +45,7 @@ def _two_sided_p(value, variance):
 def _not_significantly_worse(
     values,      # row -> number, the smallest first
     covariance,  # (R, R) of the values, in the same order
-    tie=0.,      # differences of at most this are ties
+    tie=0.,      # largest difference that counts as a tie
 )->list[str]:
     "Return the rows that are not significantly larger than any other row at 5 %, with Holm's correction."
     pairs = list(combinations(range(len(values)), 2))
@@ -65,7 +65,7 @@ def as_good_as_best(
     rows:dict,    # row -> metric -> Measure
     scored:dict,  # row -> Scored, of the same samples
     tie_nll:float=0., # NLLs that differ by at most this many nats are tied
-    share:float=1.,  # number of scored samples divided by the number of measured samples
+    share:float=1.,  # ratio of the number of scored samples to the number of measured samples
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}

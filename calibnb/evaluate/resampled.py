@@ -22,7 +22,7 @@ def resampled_top_label(
     n_bins:int=15,
     suffix:str='',
 )->dict:          # name -> (1 + n_boot,) values
-    "Return ada_ece and mce of the set and of each resample."
+    "Return ada_ece and mce of the set (entry 0) and of each resample."
     conf = conf.double()
     residual, ids = hit.double() - conf, bin_ids(conf, n_bins)
     by_mass = resamples.sums_by_bin(mass_ids(conf, n_bins), residual, n_bins)
@@ -37,9 +37,9 @@ def resampled_errors(
     n_bins:int=15,
     suffix:str='',   # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:             # name -> (1 + n_boot,) values
-    "Return ada_ece, classwise_ece and mce of the set and of each resample."
+    "Return ada_ece, classwise_ece and mce of the set (entry 0) and of each resample."
     if len(preds) != resamples.n:
-        raise ValueError(f'resamples: of {resamples.n} samples, want the number of predictions, {len(preds)}')
+        raise ValueError(f'resamples: got {resamples.n} samples, want the number of predictions, {len(preds)}')
     probs, pred, target, _ = _probs_of(preds, calibrator)
     probs = probs.double()
     conf = probs.gather(1, pred[:, None])[:, 0].clamp(0, 1)

@@ -22,22 +22,21 @@ from .audit import CrossFits, warning_texts
 @dataclass(frozen=True)
 class ShiftResult:
     "NLL and ECE of a calibrator here and there; the uncalibrated row has only the first four numbers."
-    nll_here:float|None     # from the audit
-    ece_here:float|None
-    nll:float               # there, with the calibrator fitted here
-    ece:float
-    nll_refitted:float|None=None  # there, cross-fitted; None if the calibrator could not be fitted
-    ece_refitted:float|None=None
-    gain:float|None=None          # there: uncalibrated NLL minus calibrated NLL, in nats
+    nll_here:float|None     # NLL in the audit, in nats; None if infinite
+    ece_here:float|None     # ECE in the audit, a fraction
+    nll:float               # NLL there, with the calibrator fitted here
+    ece:float               # ECE there, with the calibrator fitted here
+    nll_refitted:float|None=None  # NLL there, cross-fitted there; None if the calibrator could not be fitted
+    ece_refitted:float|None=None  # ECE there, cross-fitted there
+    gain:float|None=None          # uncalibrated NLL minus NLL with the calibrator fitted here, in nats
     interval:tuple|None=None      # 95 % interval of the gain
-    gain_refitted:float|None=None
+    gain_refitted:float|None=None # uncalibrated NLL minus cross-fitted NLL, in nats
 
     @classmethod
     def of(cls, row, given, there, refitted, n_bins):
-        """Compare a row of the audit with three scorings of the samples there.
+        """Compare a row of the audit with the scored samples there.
 
-        These are `given` (uncalibrated), `there` (calibrator fitted here) and `refitted` (calibrator fitted there, or
-        None)."""
+        given: uncalibrated; there: with the calibrator fitted here; refitted: cross-fitted there, or None."""
         gain, interval = _nll_gain(given.nll, there.nll)
         found = dict(nll=there.nll.mean().item(), ece=there.ece(n_bins), gain=gain, interval=interval)
         if refitted is not None:
@@ -73,16 +72,14 @@ def _verdict(interval):
 @dataclass(frozen=True)
 class Shifted:
     "The result of `evaluate_shifted`."
-    name:str      # of the shifted samples, for display
+    name:str      # name of the shifted samples, for display
     n:int
     rows:dict     # row of the audit -> ShiftResult
     advised:str   # the row that the audit recommends
     notes:tuple=()
 
     def advice(self)->str:
-        """Return sentences on the recommended calibrator.
-
-        They state its effect on the samples there, and the gain if it is refitted there."""
+        """Return sentences on the effect of the recommended calibrator there, and on the gain by refitting it there."""
         row = self.rows[self.advised]
         if row.interval is None: return 'The audit recommends no calibrator, so there is none to transfer.'
         gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {_number(row.gain)}'
@@ -98,7 +95,7 @@ class Shifted:
         return frame.drop(columns='interval').astype(float).rename_axis('calibrator')
 
     def text(self)->str:
-        "Return the table, the advice and notes as text."
+        "Return the table, the advice and the notes as text."
         head = '', 'NLL here', 'there', 'refitted', 'ECE % here', 'there', 'refitted', 'gain there (95 %)'
         lines = [head, *((name, *self._cells(row)) for name, row in self.rows.items())]
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
@@ -144,15 +141,15 @@ def _refit(fits, name, calibrator):
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #df5eefab
 def evaluate_shifted(
-    found:Evaluation,      # from `evaluate`, with its calibrators
+    found:Evaluation,      # evaluation with fitted calibrators, from `evaluate`
     preds:Predictions,     # the predictions that were evaluated
     shifted:Predictions,   # labelled predictions on other samples
     *, name:str='samples from elsewhere',
     folds:int=5,           # number of folds of cross-fitting there
     n_bins:int=15,
-    seed:int=0,            # of the folds
+    seed:int=0,            # seed of the folds
 )->Shifted:
-    "Compare the calibrators of an audit, on shifted samples, with calibrators that are fitted on these samples."
+    "Compare, on shifted samples, the calibrators of an audit with calibrators that are fitted on the shifted samples."
     check_shifted(preds, shifted, folds)
     check_bins(n_bins)
     given = Scored.of(shifted, None, n_bins)

@@ -37,11 +37,11 @@ from .pieces import Pieces, added, in_second_fold, row_hashes
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #c761c879
 CELLS = 2**16
-_STEPS = 2**12  # of the grid of the smooth ECE
+_STEPS = 2**12  # steps of the grid of the smooth ECE
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceSums:
-    "Sums over samples of confidences and hits."
+    "Sums of confidences and hits over samples; the sums of several pieces can be added."
     cells:Tensor  # (3, 2, CELLS) float64: number, sum of confidences, sum of their squares; for misses and for hits
     bins:dict     # number of bins M -> (3, M) sums of the equal-width bins, see `bin_sums`
 
@@ -61,7 +61,7 @@ class ConfidenceSums:
     def n(self): return int(self.cells[0].sum())
 
     def mass_table(self, n_bins:int)->ReliabilityBins:
-        "Return the table of bins with equal numbers of samples; `lo` and `hi` are the lower edges of cells."
+        "Return the table of equal-mass bins; `lo` and `hi` are lower edges of cells."
         ends = np.append(equal_mass_starts(self.n, n_bins), self.n)
         total, (_, hits), conf = self.cells[0].sum(0), self.cells[0], self.cells[1].sum(0)
         rank = F.pad(total.cumsum(0), (1, 0)).numpy()
@@ -78,7 +78,7 @@ class ConfidenceSums:
         return ConfidenceHistogram.of_cells(number.long(), conf, n_bins, equal_mass).errors(draws, seed)
 
     def smooth(self, floor:Tensor, seed:int)->Measure:
-        "Measure the smooth ECE; `floor` has simulated errors of a calibrated model."
+        "Return the smooth ECE as a Measure; `floor` has simulated errors of a calibrated model."
         (_, hits), (_, hit_conf) = self.cells[:2]
         _, conf, squares = self.cells.sum(1)
         error, error_conf, n = hits - conf, hit_conf - squares, self.n
@@ -96,15 +96,15 @@ class ConfidenceSums:
 # %% ../../nbs/40_evaluate/12_sums.ipynb #dd699655
 @dataclass(frozen=True, eq=False)
 class ScoreSums:
-    "Sums over samples from which all measures of `measure_all` follow; the sums of pieces can be added."
+    "Sums over samples from which all measures of `measure_all` can be computed; the sums of pieces can be added."
     means:Tensor  # (2, 3) float64: sums of error, NLL and Brier score, and of their squares
     classes:Tensor       # (4, K, M) from `class_sums`
-    pairs:ConfidenceSums # of the pairs of `Scored`
-    top:ConfidenceSums|None=None # of the top label of binary predictions
+    pairs:ConfidenceSums # sums of `Scored.pairs`
+    top:ConfidenceSums|None=None # sums of the top label of binary predictions
 
     @classmethod
     def of(cls, scored:Scored, more_bins=())->'ScoreSums':
-        "Sum scored samples; `more_bins` has further numbers of bins for the ECE."
+        "Sum over scored samples; `more_bins` are further numbers of bins for the ECE."
         values = torch.stack([*scored.per_sample().values()])
         means = torch.stack([values.sum(1), values.square().sum(1)])
         top = ConfidenceSums.of(scored.conf, scored.hit, (scored.n_bins,)) if scored.binary else None
@@ -119,7 +119,7 @@ class ScoreSums:
     classwise_ece = Scored.classwise_ece
 
     def measures(self, draws:int=50, seed:int=0)->dict[str, Measure]:
-        "Measure as `measure_all` does, from the sums."
+        "Return the measures of `measure_all`, computed from the sums."
         n_bins = self.n_bins
         numbers = {'ece' if M == n_bins else f'ece_{M}': M for M in self.pairs.bins}
         floors = self.pairs.floors(numbers, dict(ada_ece=n_bins), draws, seed)
@@ -141,17 +141,17 @@ class ScoreSums:
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #1f6fdf45
 def _folds_of(start, preds, seed):
-    "Return the samples of a piece in each of the two folds, None where there are none."
+    "Return the samples of a piece in each of the two folds; None for a fold without samples."
     second = torch.from_numpy(in_second_fold(row_hashes(np.arange(start, start + len(preds)), seed)))
     return [preds[rows] if rows.any() else None for rows in (~second, second)]
 
 def _of_logits(start, preds, f, seed, fold):
-    "Return f(logits, target) of a piece, or of its samples in one fold, 0 or 1."
+    "Return f(logits, target) of a piece, or of the samples of a piece in fold 0 or 1; None without samples."
     if fold is not None: preds = _folds_of(start, preds, seed)[fold]
     return None if preds is None else f(preds.logits, preds.target)
 
 def _fold_sizes(n, seed):
-    "Return the numbers of samples in the two folds of n samples."
+    "Return how many of n samples are in the first and in the second fold."
     starts = range(0, n, 2**20)
     second = sum(in_second_fold(row_hashes(np.arange(start, min(n, start + 2**20)), seed)).sum() for start in starts)
     return n - int(second), int(second)
@@ -168,9 +168,9 @@ def _score(start, preds, judges, seed, n_bins, more_bins):
 class _PieceFits:
     """The rows of a table under construction.
 
-    Attributes: the `source` of the samples to fit on; its random part `sample`, and the two `folds` of the part (None
-    with a validation set); the `sizes` of the folds of all samples; the `seed` of the folds; `fitted` has the
-    calibrator for use of each row, `judges` the calibrators to judge a row, `in_passes` the rows that are fitted to
+    Attributes: `source`, the samples to fit on; `sample`, a random part of `source`; `folds`, the two folds of the part
+    (None with a validation set); `sizes`, the sizes of the folds of all samples; `seed` of the folds; `fitted`, the
+    calibrator for use of each row; `judges`, the calibrators that judge a row; `in_passes`, the rows that are fitted to
     all samples; `notes` and `doubtful` as in `Evaluation`."""
     def __init__(self, source, sample, folds, seed, bar):
         self.source, self.sample, self.folds, self.seed, self.bar = source, sample, folds, seed, bar
@@ -198,7 +198,7 @@ class _PieceFits:
             def total(f): return self.source.total(partial(_of_logits, f=f, seed=self.seed, fold=fold))
             n = len(self.source) if fold is None else self.sizes[fold]
             fitted = fit_in_passes(fitted, total, n, (part.logits, part.target))
-            fitted.fitted_on_ = fitted.fitted_on_ | dict(samples=n)  # fingerprint and prior_ are those of the part
+            fitted.fitted_on_ = fitted.fitted_on_ | dict(samples=n)  # the part determines fingerprint and prior_
             return fitted
         judges, for_use = [fit(part, fold) for fold, part in enumerate(self.folds or ())][::-1], fit(self.sample)
         self.fitted[name], self.judges[name] = for_use, judges or [for_use]
@@ -207,26 +207,26 @@ class _PieceFits:
 _LEFT_OUT = 'To save time, only calibrators with few parameters are tried; name others in `calibrators` (--calibrator).'
 
 def _default_names(pieces):
-    "Return the default calibrators; for a single column, vector scaling is left out, since it equals Platt scaling."
+    "Return the default calibrators; a single column omits vector scaling, which equals Platt scaling."
     return ['temperature', *['vector']*(not pieces.binary), 'histogram', 'isotonic', 'platt']
 
 def evaluate_pieces(
     pieces:Pieces,          # predictions to judge
-    val:Pieces|None=None,   # to fit the calibrators on; None: cross-fitting in two folds
-    calibrators=None,       # names, or {row: calibrator}; None: the calibrators that need few passes; (): none
+    val:Pieces|None=None,   # predictions to fit the calibrators on; None: cross-fitting in two folds
+    calibrators=None,       # names, or {row: calibrator}; None: calibrators that need few passes; (): no calibrator
     *, part:int=1_000_000,  # expected number of samples of the random part
-    n_bins:int=15,
-    more_bins=(10, 50),
-    draws:int=50,           # simulated label sets, for the noise floors
-    seed:int=0,             # of the part, the folds and the simulated labels
+    n_bins:int=15,          # number of bins of all calibration errors
+    more_bins=(10, 50),     # further numbers of bins for the ECE
+    draws:int=50,           # number of simulated label sets for the noise floors
+    seed:int=0,             # seed of the part, the folds and the simulated labels
     tie:float=SAME_NLL,     # NLLs that differ by at most this many nats are tied
     progress:bool=False,    # show a progress bar
 )->Evaluation:              # `scored` has the samples of the part
-    """Measure predictions that need not fit in memory before and after each calibrator, and recommend one.
+    """Evaluate predictions that need not fit in memory, before and after each calibrator; recommend a calibrator.
 
-    Measures and advice are as in `evaluate`. The values of error, nll, brier, ece, classwise_ece and smooth_ece are
+    Measures and advice are as in `evaluate`. The values of error, nll, brier, ece, classwise_ece and smooth_ece equal
     the values in memory; ada_ece and the noise floors come from a histogram, see `ConfidenceSums`. A note says which
-    calibrators are fitted to all samples. Raises ValueError for bad options, and for sets that do not fit together."""
+    calibrators are fitted to all samples. Raises ValueError for invalid options, and for sets that do not match."""
     for M in (n_bins, *more_bins): check_bins(M)
     check_tie(tie)
     check_positive(part=part)
@@ -262,7 +262,7 @@ def _measured(pieces, score, judges, draws, seed):
     return {row: sums.measures(draws, seed) for row, sums in pieces.total(partial(score, judges=judges)).items()}
 
 def _scored_part(judged, second, fits, n_bins):
-    "Score the samples of the part with the calibrators that judge a row."
+    "Score the random part with the calibrators that judge a row."
     if len(fits) == 1: return Scored.of(judged, fits[0], n_bins)
     folds = [rows.nonzero()[:, 0] for rows in (~second, second)]
     return Scored.joined([Scored.of(judged[rows], fit, n_bins) for rows, fit in zip(folds, fits)], torch.cat(folds))
@@ -276,7 +276,7 @@ def _check_val(pieces, val, judged, sample):
     if pieces.path == val.path: raise ValueError(f'val: {val.path} holds the predictions to judge; leave val out')
 
 def _piece_notes(pieces, fits, n, seed):
-    "Say what was computed from all samples, and what from the part."
+    "Return notes on the numbers that use all samples, and the numbers that use only the random part."
     part = f'a random part of {n:,} samples (seed {seed})'
     notes = [f'All {len(pieces):,} samples are measured, in pieces of {pieces.rows:,}; the adaptive ECE and the noise '
              f'floors come from a histogram of {CELLS:,} confidences. '

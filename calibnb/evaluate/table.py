@@ -57,7 +57,7 @@ def _cell(name, m, star):
     return '\n'.join(parts)
 
 def _texts(rows, best):
-    "Return row -> title of the column -> cell; a star marks a row that is better than all other rows."
+    "Return {row: {title of the column: cell}}; a star marks a row that is better than all other rows."
     def wins(row, name): return best[name] == [row] and len(rows) > 1
     return {row: {_column(name, m.bins)[0]: _cell(name, m, wins(row, name)) for name, m in measures.items()}
             for row, measures in rows.items()}
@@ -76,13 +76,13 @@ def _styled(texts, best):
     return styled.set_sticky(axis='index')  # a narrow window scrolls the table below its row names
 
 def _record(row, name, m, is_best):
-    "Return one line of the DataFrame."
+    "Return one line of the DataFrame, the value of a metric in a row of the table."
     lo, hi = m.interval or (None, None)
     return dict(calibrator=row, metric=name, value=m.number, lo=lo, hi=hi, floor=m.floor, bins=m.bins, n=m.n,
                 best=is_best)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #72c18950
-DOUBT = .2  # level of the test: a calibrator passes if p is at least this large
+DOUBT = .2  # level of the test of a calibrator: the calibrator passes if p is at least .2
 
 def shows_no_error(row:str, ece:Measure)->bool:
     "Return True if a calibrated model could show this ECE; test the uncalibrated row at 5 %, other rows at `DOUBT`."
@@ -90,7 +90,7 @@ def shows_no_error(row:str, ece:Measure)->bool:
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #b9a1ef0e
 SAME_NLL = .001  # NLLs that differ by at most this many nats are tied, unless `tie` says otherwise
-_IN_ADVICE = 'CNB00'  # start of the codes of checks whose content verdict and advice state in their own words
+_IN_ADVICE = 'CNB00'  # prefix of checks that the verdict and the advice already cover in words
 _FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
 _BINARY_CAPTION = (
     'ECE, adaptive ECE and smooth ECE compare P(y = 1) with the frequency of y = 1. The top-label ECE compares '
@@ -99,7 +99,7 @@ _STATED_CAPTION = (
     'The calibration errors compare the stated confidence with the share of correct answers. The error is the share '
     'of wrong answers, whatever their confidence. ')
 
-STATUSES = 'issue', 'tip', 'passed', 'not applicable'  # of a check
+STATUSES = 'issue', 'tip', 'passed', 'not applicable'  # possible outcomes of a check
 
 @dataclass(frozen=True)
 class Outcome:
@@ -121,11 +121,11 @@ class Evaluation:
     notes:list[str]                       # omitted calibrators, and warnings of the fits
     doubtful:list[str]                    # rows whose fit gave a warning; never recommended
     tie:float = SAME_NLL                  # NLLs that differ by at most this many nats are tied
-    checks:list[Outcome] = field(default_factory=list) # in the order of their codes
+    checks:list[Outcome] = field(default_factory=list) # outcomes in the order of the codes
 
     @property
     def recommended(self)->str:
-        "The simplest row that equals the best row in NLL; rows whose ECE a calibrated model could show are preferred."
+        "The simplest of the rows that equal the best row in NLL; if possible, a row whose ECE could be chance."
         rows = self._equal_in_nll()
         passing = [row for row in rows if shows_no_error(row, self.rows[row]['ece'])]
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]
@@ -142,32 +142,32 @@ class Evaluation:
         return [row for row in self.rows if row in nll and nll[row] <= min(nll.values()) + self.tie]
 
     def fits(self, row:str)->bool:
-        "Return True if a calibrated model could show the ECE of this row, at 5 %."
+        "Return True if a calibrated model could show the ECE of this row (test at 5 %)."
         return self.rows[row]['ece'].within_floor
 
     def deciding_samples(self, row:str, other:str)->int|None:
-        """Return how few samples must be removed until `row` no longer has a lower NLL than `other`.
+        """Return the smallest number of samples whose removal raises the NLL of `row` to the NLL of `other`.
 
-        The result is None if the NLL is not lower to begin with, or if an NLL is infinite."""
+        The result is None if the NLL of `row` is not lower than the NLL of `other`, or if an NLL is infinite."""
         gain = (self.scored[other].nll - self.scored[row].nll).sort(descending=True)[0]
         if not gain.isfinite().all() or gain.sum() <= 0: return None
         lost = (gain.sum() - gain.cumsum(0) <= 0).nonzero()
         return int(lost[0, 0]) + 1 if len(lost) else len(gain)
 
     def frame(self):
-        "Return a DataFrame, indexed by calibrator and metric, of value, lo, hi, floor, bins, n and best."
+        "Return a DataFrame with index (calibrator, metric) and columns value, lo, hi, floor, bins, n, best."
         import pandas as pd
         records = [_record(row, name, m, row in self.best[name])
                    for row, measures in self.rows.items() for name, m in measures.items()]
         return pd.DataFrame(records).set_index(['calibrator', 'metric'])
 
     def table(self):
-        "Return the table as a pandas Styler that tints the rows which are as good as the best row."
+        "Return the table as a pandas Styler; rows that are as good as the best row are tinted."
         tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[UNCALIBRATED].items()}
         return _styled(_texts(self.rows, self.best), tinted)
 
     def text(self)->str:
-        "Return values and advice as plain text; `frame` also has the intervals."
+        "Return values, caption, advice and notes as plain text, without intervals."
         import pandas as pd
         values = {row: {title: cell.split('\n')[0] for title, cell in cells.items()}
                   for row, cells in _texts(self.rows, self.best).items()}
@@ -182,7 +182,7 @@ class Evaluation:
                 'A star marks a row that is significantly better than every other row.')
 
     def advice(self)->str:
-        "Return sentences: which calibrator to use, and why."
+        "Return the advice in sentences: diagnosis, recommended calibrator, its effect and caveats."
         row = self.recommended
         sentences = [*_label_order_warning(self.scored[UNCALIBRATED]), _diagnosis(self), _choice(self, row)]
         sentences += [*_changes(self, row), *_dominated_by_few_samples(self, row)]
@@ -193,7 +193,7 @@ class Evaluation:
     def __repr__(self): return f'Evaluation({", ".join(self.rows)}; recommended: {self.recommended})'
     def _repr_html_(self):
         lines = self.caption(), self.advice(), *self.notes
-        table = f'<div style="overflow-x: auto">{self.table().to_html()}</div>'  # scrolls, and the lines below do not
+        table = f'<div style="overflow-x: auto">{self.table().to_html()}</div>'  # only the table scrolls sideways
         return table + ''.join(f'<p>{html_text(line)}</p>' for line in lines)
 
     def record(self)->dict:
@@ -256,13 +256,13 @@ _calibrator_names = {
 }
 
 def _name(row):
-    "Name a row in words; 'ets+platt' is a pipeline of two calibrators."
+    "Return the name of a row in words; 'ets+platt' is a pipeline of two calibrators."
     first, _, then = row.partition('+')
     name = _calibrator_names.get(first, first)
     return f'{name} followed by {_calibrator_names.get(then, then)}' if then else name
 
 def _name_with_temperature(row, calibrator):
-    "Name a row in words, with the temperature if the calibrator has one."
+    "Return the name of a row in words, with the temperature if the calibrator has one."
     if not hasattr(calibrator, 'temperature_'): return _name(row)
     return f'{_name(row)} with T = {calibrator.temperature_:.3f}'
 
@@ -282,12 +282,12 @@ def miscalibration_p(
     """Return the p value of the hypothesis that the model is calibrated: the smallest p times the number of tests.
 
     Consistency resampling of the ECE detects gaps of any shape. A z test of the mean confidence has more power, but
-    detects only over- and underconfidence. For binary predictions a third test is the z test of the mean P(y = 1)."""
+    detects only over- and underconfidence. For binary predictions, a third test is the z test of the mean P(y = 1)."""
     p = [ece.p, *(spiegelhalter_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 
 def _means_to_test(scored):
-    "Return confidences, hits, and the texts for confidences that are too high and too low on average."
+    "Return [(confidences, hits, text if the mean confidence is too high, text if it is too low)]."
     predictions = scored.conf, scored.hit, 'The model is overconfident', 'The model is underconfident'
     if not scored.binary: return [predictions]
     return [(*scored.pairs, 'P(y = 1) is too high', 'P(y = 1) is too low'), predictions]
@@ -296,7 +296,7 @@ def _means_to_test(scored):
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #e20ecad6
 def _diagnosis(found):
-    "State the uncalibrated ECE, and whether the model is significantly over- or underconfident."
+    "Return a sentence on the uncalibrated ECE, and on significant over- or underconfidence."
     ece, given = found.rows[UNCALIBRATED]['ece'], found.scored[UNCALIBRATED]
     start, p = _uncalibrated_ece(found), found.miscalibration_p
     if p >= .05:
@@ -309,14 +309,14 @@ def _diagnosis(found):
 def _uncapitalised(sentence): return sentence[0].lower() + sentence[1:]
 
 def _uncalibrated_ece(found):
-    "State the uncalibrated ECE; for binary predictions also the top-label ECE."
+    "Return a sentence on the uncalibrated ECE; for binary predictions also on the top-label ECE."
     measures = found.rows[UNCALIBRATED]
     if not found.scored[UNCALIBRATED].binary: return f'Uncalibrated, the ECE is {_ece_words(measures["ece"])}.'
     return (f'Uncalibrated, the ECE of P(y = 1) is {_ece_words(measures["ece"])}, '
             f'and the top-label ECE {_ece_words(measures["top_label_ece"])}.')
 
 def _bias_direction(scored):
-    "State which mean probabilities are significantly too high or too low."
+    "Return a sentence for each mean probability that is significantly too high or too low."
     tested, found = _means_to_test(scored), []
     for conf, hit, high, low in tested:
         if spiegelhalter_p(conf, hit) >= .05/(1 + len(tested)): continue
@@ -326,7 +326,7 @@ def _bias_direction(scored):
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #a7b3ba63
 def _choice(found, row):
-    "State which calibrator to use, and how the NLL and the ECE change."
+    "Return a sentence on the calibrator to use, and on the change of NLL and ECE."
     if not found.fitted: return 'No calibrator was fitted.'
     if row == UNCALIBRATED and row not in found.best['nll']:
         return 'No calibrator could be fitted reliably; see the notes.'
@@ -344,7 +344,7 @@ def _by_replacement(calibrator):
     return ' (partly by the replacement of zeros, see CNB010)' if calibrator.eps_ else ''
 
 def _changes(found, row):
-    "State the share of changed predictions, if any, and the error before and after."
+    "Return [sentence] on the share of changed predictions and the error rates; [] if no prediction changes."
     changed = (found.scored[row].pred != found.scored[UNCALIBRATED].pred).double().mean().item()
     if not changed: return []
     before, after = (100*found.rows[name]['error'].value for name in (UNCALIBRATED, row))
@@ -352,10 +352,10 @@ def _changes(found, row):
             f'the error goes from {before:.2f} % to {after:.2f} %.']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #c35e0c5c
-_FEW_SAMPLES = .01  # share of the samples; the advice mentions a choice that depends on at most this share
+_FEW_SAMPLES = .01  # the advice mentions a choice that depends on at most this share of the samples
 
 def _dominated_by_few_samples(found, row):
-    "Warn if the row has a lower NLL than a simpler row only because of a few samples."
+    "Return [warning] if the row has a lower NLL than a simpler row only because of a few samples; else []."
     simpler = list(found.rows)[:list(found.rows).index(row)]
     number = {other: found.deciding_samples(row, other) for other in simpler if other not in found.best['nll']}
     decided = {other: n for other, n in number.items() if n and n <= _FEW_SAMPLES*len(found.scored[row])}
@@ -365,14 +365,14 @@ def _dominated_by_few_samples(found, row):
     return [f'This choice rests on {samples}: without {them}, {_name(other)} would have the lower NLL.']
 
 def _bounds_reached(found):
-    "Name the temperatures that stopped at a bound, according to the notes."
+    "Return a sentence for each temperature that stopped at a bound, according to the notes."
     notes = [note for note in found.notes if 'the least there is' in note or 'the largest there is' in note]
     rows = [row for row in found.doubtful if any(note.startswith(f'{row}: ') for note in notes)]
     names = [_name_with_temperature(row, found.fitted[row]) for row in rows]
     return [f'{name[0].upper()}{name[1:]} stopped at the bound of its range.' for name in names]
 
 def _residual_miscalibration(found, row):
-    "State the error that the recommended row leaves, and the calibrator that would remove it."
+    "Return sentences on the ECE that the recommended row leaves, and on a calibrator that would remove this error."
     if found.fits(row): return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
     left = f'The remaining ECE is {100*(ece.value - ece.floor):.1f} points above its noise floor.'
@@ -388,7 +388,7 @@ def _residual_miscalibration(found, row):
 _CLEAR_ERRORS = 4  # standard errors
 
 def _label_order_warning(scored):
-    "Return a list with a warning if the class columns seem to be permuted; else an empty list."
+    "Return [warning] if the class columns seem to be permuted; else []."
     if scored.binary or scored.num_classes <= 2: return _swapped_classes(scored)
     n, K, hits = len(scored), scored.num_classes, scored.hit.double().mean().item()
     shares = [v.bincount(minlength=K).double()/n for v in (scored.pred, scored.target)]
@@ -402,7 +402,7 @@ def _label_order_warning(scored):
     return [f'{start}{100*chance:.1f} % would be by chance.']
 
 def _accuracy_bound(halves):
-    "Return an upper bound of the accuracy over permutations: each predicted class gets its commonest label."
+    "Return an upper bound of the permuted accuracy: each predicted class gets its most frequent label."
     return sum(table.amax(1).sum().item() for table in halves)/sum(table.sum().item() for table in halves)
 
 def _permuted_accuracy(halves):

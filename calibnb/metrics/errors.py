@@ -39,7 +39,7 @@ def _top_labels(scores, target, weight=None, confidence=lambda rows, top: top, s
         yield conf, hits(rows, labels, top, conf), w
 
 def top_label_sums(
-    scores:Tensor,    # (N, K) probabilities, (N, 1) for class 1, or the scores that `confidence` takes
+    scores:Tensor,    # (N, K) probabilities, or (N, 1) of class 1; other scores if `confidence` is given
     target:Tensor,    # (N,) int64
     n_bins:list[int], # one or more numbers of equal-width bins
     closed:str='right',
@@ -155,7 +155,7 @@ def debiased_ece(
     *, scheme:str='width', # as in `reliability_bins`
     closed:str='right',
 )->Tensor:                 # 0-d float64 in [0, 1]
-    "Return the root of the mean squared gap minus its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
+    "Return sqrt(max(0, Σ w (gap² - acc (1 - acc)/(n - 1)))) over bins: the l2 ECE without expected noise [Kumar 2019]."
     return squared_gaps(_table(samples, n_bins, scheme, closed)).clamp_min(0).sqrt()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932
@@ -169,7 +169,7 @@ def noise_floor(
 )->Tensor:               # 0-d float64 in [0, 1]
     "Return the mean ECE of a perfectly calibrated model with these confidences, from simulated hits."
     if np.ndim(n_bins):
-        raise ValueError('target: noise_floor takes none, as it draws hits from confidences; call noise_floor(probs)')
+        raise ValueError('target: noise_floor takes no target, because it draws hits; call noise_floor(probs)')
     check_bins(n_bins)
     conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).double().cpu()
     ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
@@ -207,8 +207,8 @@ _LARGE_N = 50_000  # with more samples, a kernel over all pairs takes minutes on
 def _warn_of_pairs(name, n):
     "Warn that the time of a metric grows with the square of the number of samples; name a faster metric."
     if n <= _LARGE_N: return
-    warnings.warn(f'{name}: got {n:,} samples, expected at most {_LARGE_N:,}: it compares all pairs, so it takes about '
-                  f'{(n/_LARGE_N)**2:.0f} times as long as for {_LARGE_N:,}; use smooth_ece, which is O(N), or a '
+    warnings.warn(f'{name}: got {n:,} samples, expected at most {_LARGE_N:,}: all pairs are compared, which takes '
+                  f'about {(n/_LARGE_N)**2:.0f} times as long as for {_LARGE_N:,}; use smooth_ece, which is O(N), or a '
                   'random part of the samples', stacklevel=7)
 
 @sample_metric('task')
@@ -230,7 +230,7 @@ def sece(
 @sample_metric('task')
 def kde_ece(
     samples,
-    bandwidth=None,         # None: .02 ('beta'), rule of thumb ('triweight'); 'loo' ('beta' only): by likelihood
+    bandwidth=None,         # None: .02 for 'beta', rule of thumb for 'triweight'; 'loo': likelihood ('beta' only)
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'
@@ -281,7 +281,7 @@ def classwise_ece(
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
 def _mean_of_ties(p, values):
-    "Replace each of the (N, K) values by its mean over equal p in the column; each column of p is sorted."
+    "Average (N, K) values over rows with equal p, within each column; the columns of p are sorted."
     first = torch.ones_like(p, dtype=torch.bool)
     first[1:] = p[1:] != p[:-1]
     group = first.T.flatten().cumsum(0) - 1  # one column after another; each column begins a new group

@@ -63,10 +63,10 @@ def smoothed_error(
     return _smoothed(means, sigma, _points_for(sigma))
 
 def _smoothed(means, sigma, points):
-    "Smooth errors with `sigma`, a number or (D, 1), at `points` steps, but at most one step per cell."
+    "Smooth errors with `sigma`, a number or (D, 1), at `points` equal steps (at most one step per cell)."
     points = min(points, means.shape[-1] - 1)
     k = torch.arange(points + 1, dtype=means.dtype, device=means.device)
-    decay = (-(math.pi*sigma*k).square()/2).clamp_min_(-60).exp_()  # smaller factors change nothing and are slow
+    decay = (-(math.pi*sigma*k).square()/2).clamp_min_(-60).exp_()  # avoid denormal numbers, which are slow
     return torch.fft.irfft(decay*means[..., :points + 1], 2*points)[..., :points + 1].mul_(2*points)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #62856b77
@@ -80,9 +80,9 @@ def _absolute_integral(f):
 
 def smooth_error_norm(
     means:Tensor,           # (cells + 1,), from `cosine_means`
-    sigma:float|None=None,  # width; None: the width that equals the error
+    sigma:float|None=None,  # width of the Gaussian; None: the width that equals the error
 )->float:
-    "Return the smECE of width `sigma`, or the smECE that equals its own width [Błasiok 2024, Definition 3]."
+    "Return the smECE for width `sigma`; None: the fixed point smECE(sigma) = sigma [Błasiok 2024, Definition 3]."
     error = lru_cache(lambda width: _absolute_integral(smoothed_error(means, width)).item())
     if sigma is not None: return error(sigma)
     return _fixed_point(error, at_least=abs(means[0].item()))  # the smECE is at least |mean error|
@@ -99,7 +99,7 @@ def _fixed_point(f, at_least):
 def smooth_error_norms(
     means:Tensor,  # (D, cells + 1), from `cosine_means`; D sets of errors
     steps:int=6,
-)->Tensor:         # (D,) smECE of each set, accurate to three digits for noise
+)->Tensor:         # (D,) smECE of each set; for errors that are noise, accurate to three digits
     "Return the fixed point of `smooth_error_norm` for each of many sets of errors."
     width = means[:, 0].abs().clamp_min(.01)
     for _ in range(steps):
@@ -129,7 +129,7 @@ def smooth_noise(
 def smooth_noise_of_sums(
     means:Tensor,     # (cells + 1,), from `cosine_means`
     value:float,      # smECE
-    squares,          # function of a number of steps P that returns (P + 1,) sums of squared errors near each point
+    squares,          # function: number of steps P -> (P + 1,) sums of the squared errors near each grid point
     n:int,            # number of samples
     draws:int=300,
     seed:int=0,

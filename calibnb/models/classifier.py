@@ -11,8 +11,10 @@ from torch import nn, Tensor
 
 # %% ../../nbs/55_models/01_classifier.ipynb #991e0262
 class Classifier(nn.Module):
-    """A network with features and a linear head. A subclass sets `head`, the last linear layer, and defines
-    `features`, the inputs of the head. If parts of a sample also have labels, the subclass overrides `supervised`."""
+    """A network with features and a linear head.
+
+    A subclass sets `head`, the last linear layer, and defines `features`, the inputs of the head. If parts of a sample
+    also have labels, the subclass overrides `supervised`."""
     head:nn.Linear  # (d, K)
 
     def features(self, x:Tensor)->Tensor: # (B, d)
@@ -20,6 +22,7 @@ class Classifier(nn.Module):
         raise NotImplementedError(f'{type(self).__name__}: has no features; want features(x) -> (B, d)')
 
     def forward(self, x:Tensor)->Tensor:  # (B, K) logits
+        "Return the logits."
         return self.head(self.features(x))
 
     def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]:
@@ -42,7 +45,7 @@ def _conv_bn(c_in, c_out, size, stride=1):
     return [_conv(c_in, c_out, size, stride), nn.BatchNorm2d(c_out)]
 
 class MLP(Classifier):
-    "Fully connected network with ReLU."
+    "A fully connected network with ReLU activations."
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # shape of one input, which is flattened
@@ -57,11 +60,11 @@ class MLP(Classifier):
 
 # %% ../../nbs/55_models/01_classifier.ipynb #37bafda1
 class SmallCNN(Classifier):
-    "Three convolutions with batch norm, 2x2 pooling after the first two, then global average pooling."
+    "A network of three convolutions with batch norm, 2x2 pooling after the first two, and global average pooling."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) of one image, at least 4x4
-        width:int=32,     # channels of the first convolution; each further convolution doubles the number
+        width:int=32,     # channels of the first convolution; each later convolution doubles the number
     ):
         super().__init__()
         _check_image('small_cnn', in_shape, 4)

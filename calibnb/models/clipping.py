@@ -19,10 +19,10 @@ from .classifier import Classifier
 
 # %% ../../nbs/55_models/05_clipping.ipynb #a86e1037
 _STEPS = 100          # thresholds in the first search
-_SEARCH_ROWS = 4096   # if there are more rows, the first search uses a subset of at least this many
+_SEARCH_ROWS = 4096   # smallest subset of the samples for the first search
 
 def _clipped_nll(head, features, target, threshold):
-    "Return the mean NLL with clipped features, summed in float64."
+    "Return the mean NLL with clipped features in nats, summed in float64."
     logits = at_least_float32(head(features.clamp_max(threshold)))
     return F.cross_entropy(logits, target, reduction='none').double().mean().item()
 
@@ -61,7 +61,7 @@ def _check_features(head, features, target):
 class ClippedFeatures(Classifier):
     "A trained network with clipped features: `ClippedFeatures(model, clip_threshold(model.head, features, y))`."
     def __init__(self,
-        model:nn.Module,  # with `features` and `head`, like a Classifier
+        model:nn.Module,  # network with `features` and `head`, e.g. a Classifier
         threshold:float,  # upper bound of features, at least 0; inf: no clipping
     ):
         super().__init__()

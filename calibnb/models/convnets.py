@@ -15,7 +15,7 @@ from .classifier import Classifier, _check_image, _conv, _conv_bn
 
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
 class _PadShortcut(nn.Module):
-    "A shortcut without parameters: it takes every second pixel and adds channels of zeros."
+    "A shortcut without parameters, which selects every second pixel and adds channels of zeros."
     def __init__(self, added):
         super().__init__()
         self.pad = (0, 0, 0, 0, added//2, added - added//2)
@@ -32,12 +32,12 @@ class _Residual(nn.Module):
     def forward(self, x): return F.relu(self.body(x) + self.shortcut(x))
 
 def _basic(c_in, width, stride, shortcut):
-    "Return a block of two 3x3 convolutions, and its number of output channels."
+    "Return a block of two 3x3 convolutions, and the number of output channels."
     body = nn.Sequential(*_conv_bn(c_in, width, 3, stride), nn.ReLU(), *_conv_bn(width, width, 3))
     return _Residual(body, c_in, width, stride, shortcut), width
 
 def _bottleneck(c_in, width, stride, shortcut):
-    "Return a block with a 3x3 convolution on a quarter of the channels, and its number of output channels."
+    "Return a block with a 3x3 convolution on a quarter of the channels, and the number of output channels."
     c_out = 4*width
     body = nn.Sequential(*_conv_bn(c_in, width, 1), nn.ReLU(), *_conv_bn(width, width, 3, stride), nn.ReLU(),
                          *_conv_bn(width, c_out, 1))
@@ -45,13 +45,13 @@ def _bottleneck(c_in, width, stride, shortcut):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bdf2f09f
 class ResNet(Classifier):
-    "Residual network for small images [He 2016]."
+    "A residual network for small images [He 2016]."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
         blocks=(2, 2, 2, 2), # blocks in each stage; every stage after the first halves the image
-        width:int=64,     # channels of the first stage; each further stage doubles the number
-        bottleneck:bool=False,
+        width:int=64,     # channels of the first stage; each later stage doubles the number
+        bottleneck:bool=False, # True: blocks of three convolutions, 1x1, 3x3, 1x1
         shortcut:str='conv', # shortcut where the shape changes: 'conv' (1x1 convolution) or 'pad' (zeros)
     ):
         super().__init__()
@@ -70,7 +70,7 @@ class ResNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #784a1225
 class SmallResNet(Classifier):
-    "Two residual blocks and a hidden layer, for many training runs on a CPU."
+    "A network of two residual blocks and a hidden layer, for many training runs on a CPU."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
@@ -100,13 +100,13 @@ class _PreActivation(nn.Module):
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "Wide residual network [Zagoruyko 2016]; depth counted as in [Mukhoti 2020]: WRN-26-10 has four blocks per stage."
+    "A wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so WRN-26-10 has four blocks per stage."
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)
         depth:int=26,      # 6n + 2
-        width:int=10,      # factor of the numbers of channels 16, 32, 64
-        dropout:float=0.,  # between the convolutions of a block
+        width:int=10,      # factor that multiplies 16, 32 and 64 channels
+        dropout:float=0.,  # dropout rate between the convolutions of a block
     ):
         super().__init__()
         _check_image('wide_resnet', in_shape)
@@ -124,7 +124,7 @@ class WideResNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #b57cdcb9
 class _DenseLayer(nn.Module):
-    "A layer that concatenates its output and its input."
+    "A layer that returns the concatenation of its output and its input."
     def __init__(self, c_in, growth):
         super().__init__()
         self.body = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU(), *_conv_bn(c_in, 4*growth, 1), nn.ReLU(),
@@ -132,7 +132,7 @@ class _DenseLayer(nn.Module):
     def forward(self, x): return torch.cat([self.body(x), x], 1)
 
 class DenseNet(Classifier):
-    "Densely connected network with compression 1/2 [Huang 2017]."
+    "A densely connected network with compression 1/2 [Huang 2017]."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width)
@@ -158,7 +158,7 @@ class DenseNet(Classifier):
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bf53f76e
 class VGG(Classifier):
-    "Thirteen convolutions with batch norm, five pooling layers and a linear layer [Simonyan 2015, configuration D]."
+    "A network of 13 convolutions with batch norm, 5 pooling layers, a linear layer [Simonyan 2015, configuration D]."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) with at least 32x32 pixels

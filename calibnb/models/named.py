@@ -42,7 +42,7 @@ def _pretrained_weights(net, name)->dict:
                          f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
 
 class _Resizing(Classifier):
-    "A network of another package that may resize its images; subclasses set `body`, which computes the features."
+    "Base class for networks of other packages, which may resize images; subclasses set `body`, the feature extractor."
     def __init__(self, name, in_shape, resize, min_side):
         super().__init__()
         if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
@@ -52,12 +52,12 @@ class _Resizing(Classifier):
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
 class Torchvision(_Resizing):
-    "A torchvision network with a new head."
+    "A torchvision network with a new head; raises ValueError for weights or images that do not fit."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (3, height, width) of the images
         net:str='resnet50', # 'resnet18', 'resnet50' or 'vit_b_16', which needs 224x224 pixels
-        weights:str|None=None, # a name of torchvision, e.g. 'IMAGENET1K_V1', or a state dictionary's path; None: random
+        weights:str|None=None, # name in torchvision, e.g. 'IMAGENET1K_V1', or path of a state dictionary; None: random
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
         models = require('torchvision.models', 'train')
@@ -84,12 +84,12 @@ class Torchvision(_Resizing):
 
 # %% ../../nbs/55_models/04_named.ipynb #5d1e9a27
 class Timm(_Resizing):
-    "A network of timm with a new head; timm is installed by `pip install timm`."
+    "A network of timm with a new head; raises ValueError without timm, or for weights or images that do not fit."
     def __init__(self,
         num_classes:int,  # K
         in_shape,         # (channels, height, width) of the images
         net:str='vit_base_patch16_224', # one of `timm.list_models()`, or a name with the tag of its weights
-        pretrained:bool=False, # load timm's weights, which timm downloads once
+        pretrained:bool=False, # True: load pretrained weights, which timm downloads once
         resize:int|None=None,  # height and width to which images are resized; None: unchanged
     ):
         try: import timm  # pyright: ignore[reportMissingImports]
@@ -165,9 +165,9 @@ def make_model(
     num_classes:int,  # K
     in_shape,         # shape of one input, without the batch dimension
     *, seed:int=0,    # seed of the initial weights
-    **options,        # of the model, as `model_options` lists them
+    **options,        # options of the model, see `model_options`
 )->Classifier:
-    "Make a network with random weights, float32 on the CPU whatever torch's defaults are."
+    "Make a network with random weights in float32 on the CPU; raise ValueError for an unknown name or option."
     with seeded(seed), torch.device('cpu'), _Float32(): return models.make(name, num_classes, in_shape, **options)
 
 # %% ../../nbs/55_models/04_named.ipynb #fab92d60

@@ -23,7 +23,7 @@ class TextCNN(Classifier):
     "A convolutional network for token ids, with max pooling over the text [Wang 2021]."
     def __init__(self,
         num_classes:int,       # K
-        in_shape,              # (length,): tokens of a text, at least 16
+        in_shape,              # (length,), number of tokens per text, at least 16
         vocabulary:int=20_000, # number of token ids; 0 is padding
         dim:int=100,           # dimension of the embedding
         width:int=128,         # channels of each convolution
@@ -100,7 +100,7 @@ def _node_states(net, x):
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
 class TreeLSTM(Classifier):
-    "Binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2]."
+    "A binary (constituency) Tree-LSTM over tables of nodes, batched by height [Tai 2015, section 3.2]."
     def __init__(self,
         num_classes:int,       # K
         in_shape,              # (T, 5), from `trees.tree_tables`
@@ -149,8 +149,8 @@ class TreeLSTM(Classifier):
 # %% ../../nbs/55_models/03_sequences.ipynb #5482dbf8
 @torch.no_grad()
 def set_vectors(
-    model,           # with an `embedding`
-    vectors:Tensor,  # (V, D), row i for word id i; nan for a word without a vector
+    model,           # network with an `embedding`
+    vectors:Tensor,  # (V, D); row i is the vector of word id i, nan for a word without a vector
 ):
     "Initialise an embedding with word vectors; raise ValueError if the shapes do not match."
     if not hasattr(model, 'embedding'):

@@ -92,8 +92,8 @@ class LinearObjective:
 
     `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas.
     `total` is the sum of w. `dtype` is the precision of an evaluation. `hessian_samples` is the maximum number of
-    samples of the Hessian. The first step that needs `subsample` and `preconditioner` computes them. `latest` holds
-    the latest D and its probabilities, if all samples fit in one chunk."""
+    samples of the Hessian. `subsample` and `preconditioner` are computed on first use. `latest` holds the latest D and
+    its probabilities, if all samples fit in one chunk."""
 
     def __init__(self, kind, X, y, S, w=None, dtype=None):
         self.kind, self.X, self.y, self.S, self.w = kind, X, y, S, w
@@ -210,7 +210,7 @@ class FullPreconditioner:
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
         self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # share of D that a diagonal weight does not have
+        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # the penalty of a diagonal weight is lower by this share
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
@@ -225,8 +225,8 @@ def tempered_logits(
     logits:Tensor, # (N, K)
     target:Tensor, # (N,)
     weight:Tensor|None=None, # (N,) frequencies above 0
-)->tuple[Tensor, float]: # logits in a dtype without overflow of differences; temperature
-    "Return logits and temperature for the fit; if T is at a bound, scale the bounds to the size of the logits."
+)->tuple[Tensor, float]: # logits in a dtype in which differences cannot overflow; temperature T
+    "Return logits and T for the fit; if T is at a bound, refit T with bounds in proportion to the size of the logits."
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T
@@ -245,7 +245,7 @@ def fit_linear_map(
     w:Tensor|None=None,# (N,) frequencies above 0
     name:str='',       # name of the calibrator, for the warning
 )->Tensor:             # (K, m) D, float64 on the CPU
-    "Return the difference from the identity with the least penalised NLL; warns if there is no minimum."
+    "Return the difference D from the identity that minimises the penalised NLL; warn if there is no minimum."
     X, S = torch.cat([x, x.new_ones(1, len(y))]), kind.penalty(len(x), *strengths)
     dtype, tolerance, check_last = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
     if min(strengths[0], strengths[-1]) > _FIRM_PENALTY: dtype, tolerance = torch.float32, 2e-8

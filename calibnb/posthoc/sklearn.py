@@ -26,14 +26,14 @@ from .named import Calibrator, make_calibrator
 
 # %% ../../nbs/30_posthoc/09_sklearn.ipynb #58f39c13
 def _responses(estimator, X, method, n_classes):
-    "Return the responses of a fitted estimator, (N, K), or (N,) for two classes; raises ValueError for another K."
+    "Return the output of an estimator's `method`, (N, K) or (N,); raise ValueError if the number of classes differs."
     found = np.asarray(getattr(estimator, method)(X))
     if method == 'predict_proba' and n_classes == 2 and found.ndim == 2: found = found[:, -1]
     width = 2 if found.ndim == 1 else found.shape[1]
     if width == n_classes: return found if found.dtype.kind == 'f' else found.astype(float)
     raise ValueError(f'response_method: {method} of {type(estimator).__name__} gives {width} columns, expected '
-                     f'{n_classes}, one for each class; take another response_method, or the option of the estimator '
-                     "for a column per class (SVC: decision_function_shape='ovr')")
+                     f'{n_classes}, one for each class; use another response_method, or set the option of the '
+                     "estimator that returns a column per class (SVC: decision_function_shape='ovr')")
 
 def _class_ids(y, classes):
     "Return the index of each label in the sorted classes; raises ValueError for an unknown label."
@@ -51,7 +51,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier with calibrated probabilities, for pipelines and searches of scikit-learn.
 
     Attributes after a fit: `estimator_` and `calibrator_`, both fitted; `response_method_`, the method of the estimator
-    that the calibrator takes; `classes_`; and `n_features_in_` and `feature_names_in_` if the estimator has them."""
+    whose output is calibrated; `classes_`; `n_features_in_` and `feature_names_in_` if the estimator has them."""
     def __init__(self,
         estimator,                # classifier of scikit-learn, which is not modified
         calibrator='temperature', # name of a calibrator, or a calibrator, which is not modified
@@ -100,7 +100,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return log_p if len(self.classes_) > 2 else log_p[:, 1] - log_p[:, 0]
 
     def get_metadata_routing(self):
-        "Return the router of scikit-learn: parameters of `fit` for the estimator and for the splitter."
+        "Return scikit-learn's metadata router, which passes parameters of `fit` to the estimator and the splitter."
         to_fit, to_split = (MethodMapping().add(caller='fit', callee=callee) for callee in ('fit', 'split'))
         return (MetadataRouter(owner=self).add_self_request(self).add(estimator=self.estimator, method_mapping=to_fit)
                 .add(splitter=self.cv, method_mapping=to_split))

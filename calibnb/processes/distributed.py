@@ -45,14 +45,14 @@ def joined(
     dist.init_process_group('nccl' if cuda else 'gloo')
     try:
         yield device if cuda else 'cpu'
-        dist.barrier()  # a process that leaves early closes connections that other processes still use
+        dist.barrier()  # a process that ends early would close connections that other processes still use
     finally: dist.destroy_process_group()
 
 # %% ../../nbs/05_processes/02_distributed.ipynb #a274a666
 def all_reduce(
-    values:Tensor,  # of the same shape on every process
-)->Tensor:          # the sum over processes, in place
-    "Sum a tensor over all processes; every process gets the sum, which is exact if only one term is nonzero."
+    values:Tensor,  # same shape on every process; overwritten by the sum
+)->Tensor:          # sum over processes
+    "Sum a tensor over all processes and return the sum on every process; exact if only one term is nonzero."
     if world_size() > 1: dist.all_reduce(values)
     return values
 
@@ -109,7 +109,7 @@ def waiting_ranks(
     output:str,     # output of all processes
     processes:int,
 )->str|None:        # None if NCCL did not time out
-    "Describe which ranks waited for which other ranks, and give advice."
+    "Return a text on which ranks waited for which other ranks, with advice."
     done, match = {}, None  # rank -> sequence number of the first collective operation that timed out
     for match in _NCCL_TIMEOUT.finditer(output):
         rank, number = int(match[1]), int(match[2])
@@ -130,7 +130,7 @@ def failure_reason(
     output:str,        # output of all processes
     processes:int,
 )->str:
-    "Explain why a training on several processes failed."
+    "Return the reason why a training run on several processes failed."
     if recorded is None: return waiting_ranks(output, processes) or 'no reason given'
     if not _GLOO_DISCONNECTED.search(recorded): return recorded
     return f'{recorded}: another process ended or hangs; read its last lines in the output'

@@ -28,6 +28,6 @@ def environment_variables(variables:dict):
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #3986080f
 def omp_threads(env)->int|None:
-    "Return the first number in OMP_NUM_THREADS; None unless it is a positive integer."
+    "Return the first number in OMP_NUM_THREADS; None if this number is not a positive integer."
     first = env.get('OMP_NUM_THREADS', '').split(',')[0].strip()
     return int(first) or None if first.isascii() and first.isdigit() else None

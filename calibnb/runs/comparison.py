@@ -22,11 +22,13 @@ def compare(
     baseline:str='ce',    # value of `by` to compare with
     by:str='loss',        # column that names the setting
     metrics=None,         # columns to compare; None: columns that begin with 'test.'
-    *, higher=(),         # columns in which higher is better
+    *, higher=(),         # columns in which a higher value is better
     unmarked=(),          # columns without marks
     level:float=.05,      # significance level of the test
 ):                        # DataFrame with index (setting, metric): mean, sd, n, p, mark
-    "Compute mean ± sd over seeds, and Welch's t-test against the baseline."
+    """Compare settings with a baseline: mean and standard deviation over seeds, and Welch's t-test.
+
+    Raises ValueError if the rows of a setting differ in data, network or recipe, or repeat a seed."""
     import pandas as pd
     metrics = [c for c in frame.columns if c.startswith('test.')] if metrics is None else list(metrics)
     for name in (by, *metrics): pick('column', name, list(frame.columns))
@@ -54,14 +56,14 @@ def _check_one_setting(frame, by):
     "Raise ValueError unless rows with the same `by` agree in all settings, and all rows agree in data and network."
     part = by.split('.')[0]
     for name, group in frame.groupby(by, sort=False):
-        others = f'(frame[{by!r}] != {name!r}) | '  # the advice must not drop the rows of other losses
+        others = f'(frame[{by!r}] != {name!r}) | '  # the suggested selection must not drop the rows of other losses
         _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part], others)
         _refuse_shared_splits(group, f'{by} {name!r}')
     shared = [p for p in ('data', 'data_args', 'model', 'model_args') if not p.startswith(part)]
     if part not in ('data', 'data_args', 'content'): shared.append('content')
     if part in _PARTS: _refuse_mixed(frame, 'the rows have', shared)
 
-_OF_LOSS = 'loss_args', 'meta', 'code'  # parts that rows of another loss may have different values of
+_OF_LOSS = 'loss_args', 'meta', 'code'  # parts that may differ between losses
 
 def _refuse_mixed(frame, subject, parts, others=''):
     "Raise ValueError if a column of one of the parts has several values."
@@ -96,7 +98,7 @@ def _check_one_row_per_seed(frame, by):
         raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not identify a setting; '
                          'make a column that identifies a setting (loss and its options, data, model)')
 
-_EQUAL = 1e-12  # relative standard deviation; a smaller one comes from rounding
+_EQUAL = 1e-12  # a smaller relative standard deviation comes from rounding
 
 def _welch_p(values, base_values):
     "Return the p-value of Welch's two-sample t-test; nan for fewer than two values, or for equal values."
@@ -126,7 +128,7 @@ def _cell(row, factor, digits):
 def _calibration_error(preds): return debiased_ece(preds.probs, preds.target).item()
 
 def _refinement(preds):
-    "Return the NLL after temperature scaling on the same samples."
+    "Return the NLL after temperature scaling, fitted and measured on the same samples."
     T = nll_temperature(preds.logits, preds.target)
     return Predictions(preds.logits.double()/T, preds.target).nll.mean().item()
 
@@ -145,7 +147,7 @@ def choose_coefficient(
     criterion:str='calibration',  # or 'refinement', for claims after post-hoc calibration
     clusters=None,                # (N,) cluster of each sample, e.g. `run.rows['val']`; None: no clusters
 ):                                # one of the coefficients
-    "Return the candidate with the smallest criterion; candidates have errors within one standard error of the best."
+    "Return the coefficient with the smallest criterion, among those within one standard error of the smallest error."
     measure = pick('criterion', criterion, _CRITERIA)
     if not preds: raise ValueError('preds: empty, want predictions for at least one coefficient')
     errors = {c: _error(p, clusters) for c, p in preds.items()}
@@ -158,7 +160,7 @@ def choices_text(
     chosen:dict,   # seed -> coefficient
     grid,          # all coefficients
 )->str:
-    "Format the median of the choices, the choices, and the grid: '3 (1, 3, 3, 5, 3) of 1, 2, 3, 5'."
+    "Format the median of the choices, all choices, and the grid: '3 (1, 3, 3, 5, 3) of 1, 2, 3, 5'."
     values = list(chosen.values())
     each, of = (', '.join(f'{c:g}' for c in many) for many in (values, grid))
     return f'{statistics.median_low(values):g} ({each}) of {of}'

@@ -62,7 +62,7 @@ def _refuse_misplaced(
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):
-    "Raise ValueError if the loss refuses its options, has no reduction, or is given together with `meta`."
+    "Raise ValueError if the loss refuses its options, returns a value per sample, or is given together with `meta`."
     try: loss = make_loss(name, **args)
     except ValueError: raise
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
@@ -101,7 +101,7 @@ def _codes(named, stated):
 
 def check_code(
     code:dict[str, str],  # `code` of a RunConfig
-    elsewhere:bool=False, # True: other processes train, which cannot import from this notebook
+    elsewhere:bool=False, # True: other processes train, and these processes cannot import from a notebook
 ):
     "Raise ValueError unless all names are registered in this process with the same source code."
     if code: load_plugins()
@@ -146,7 +146,7 @@ class RunConfig(Settings):
         stated = given.get('code') or {}
         _refuse_misplaced(given, names, cls.model_fields.keys())
         for part, name in names.items():
-            if _key(part, name) in stated: continue  # was completed and checked when `code` was filled in
+            if _key(part, name) in stated: continue  # the options were completed and checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
         if _key('loss', names['loss']) not in stated: _check_loss(names['loss'], given['loss_args'], given.get('meta'))
         given['code'] = _codes(named, stated)
@@ -154,20 +154,22 @@ class RunConfig(Settings):
 
     @model_validator(mode='after')
     def _check_meta(self):
-        "Raise ValueError if a learned loss does not fit the recipe, or if the data hold out no samples for this loss."
+        "Raise ValueError if a learned loss does not fit the recipe, or if no samples are held out for this loss."
         if not self.meta: return self
         self.meta.check_recipe(self.recipe)
         for name, example in dict(n_meta=100, meta_val=.1).items():
             if name in self.data_args and not self.data_args[name]:
                 raise ValueError(f'data_args: {name} is {self.data_args[name]}, but meta learns on held-out samples; '
-                                 f'give their number or share, e.g. {name}={example}')
+                                 f'give the number or share of these samples, e.g. {name}={example}')
         return self
 
     @model_serializer(mode='wrap')
     def _without_empty_code(self, dump): return {k: v for k, v in dump(self).items() if k != 'code' or v}
 
     @property
-    def seed(self): return self.recipe.seed
+    def seed(self)->int:
+        "The seed of the recipe."
+        return self.recipe.seed
 
     @property
     def loss_name(self):

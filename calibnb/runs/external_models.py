@@ -29,7 +29,7 @@ from ..train.evaluator import Evaluator
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #2803f97f
 class _Onnx(nn.Module):
-    "An ONNX graph as a module; onnxruntime runs it on the CPU."
+    "An ONNX graph as a torch module; onnxruntime runs the graph on the CPU."
     def __init__(self, path):
         super().__init__()
         try: onnxruntime = import_module('onnxruntime')
@@ -40,12 +40,13 @@ class _Onnx(nn.Module):
         except Exception as e:
             raise ValueError(f'model: {path} cannot be read by onnxruntime ({reason(e)})') from None
         self.input = self.session.get_inputs()[0].name
-    def forward(self, x:Tensor)->Tensor:
+    def forward(self, x:Tensor)->Tensor:  # (B, ...) -> (B, K)
         found = self.session.run(None, {self.input: x.cpu().numpy()})[0]
         return torch.from_numpy(np.asarray(found)).to(x.device)
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #ed8f0364
 def _script(path):
+    "Load a TorchScript program on the CPU, in evaluation mode."
     with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as TorchScript'):
         warnings.simplefilter('ignore')  # TorchScript is deprecated, but such files exist
         return torch.jit.load(str(path), 'cpu').eval()
@@ -65,12 +66,12 @@ def _weights(path):
         if isinstance(found, dict) and isinstance(found.get(key), dict): found = found[key]
     named = isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
     if not named or not found:
-        raise ValueError(f'model: {path} holds no state dictionary; torch.save(network.state_dict(), path) writes one')
+        raise ValueError(f'model: {path} holds no state dictionary; save one by torch.save(net.state_dict(), path)')
     with naming(path, 'model'): weights = {name: _dense_tensor(name, value) for name, value in found.items()}
     return _remove_prefixes(weights)
 
 def _remove_prefixes(weights):
-    "Remove the prefixes of wrappers that all names share, in any order."
+    "Remove prefixes of wrappers, in any order, if all names have the prefix."
     for wrapper in 'module.', '_orig_mod.', 'model.':
         if all(name.startswith(wrapper) for name in weights):
             return _remove_prefixes({name.removeprefix(wrapper): value for name, value in weights.items()})
@@ -80,7 +81,7 @@ def _remove_prefixes(weights):
 def load_network(
     path,                  # .onnx, TorchScript, or weights: .pt, .pth, .safetensors
     num_classes:int,       # K
-    in_shape,              # shape of one input
+    in_shape,              # shape of one input, e.g. (3, 32, 32)
     name:str|None=None,    # for weights: the network, one of `list_models()`
     **options,             # options of the named network
 )->nn.Module:              # (B, ...) -> (B, K) logits, in evaluation mode
@@ -90,7 +91,7 @@ def load_network(
     pick('model file', path.suffix.lower(), ('.pt', '.pth', '.ts', '.onnx', '.safetensors'))
     complete = path.suffix.lower() == '.onnx' or _is_script(path)
     if complete and (name or options):
-        raise ValueError(f'model: {path} is a complete network; leave out its name and options')
+        raise ValueError(f'model: {path} is a complete network; leave out name and options')
     if path.suffix.lower() == '.onnx': return _Onnx(path).eval()
     if complete: return _script(path)
     weights = _weights(path)
@@ -112,12 +113,12 @@ def labelled_images(
     seed:int=0,             # seed of the split of a data set
     data_args:dict={},      # options of the data set
 )->tuple[Split, int]:       # the split, and the number of classes
-    "Load the images to predict, and their labels."
+    "Load images and labels, normalised for the network; raise ValueError for options that do not fit the data."
     scale = pixel_scale(mean, std)
     if Path(data).is_dir():
         if data_args: raise ValueError(f'data_args: {data_args}, but {data} is a folder, which has no options')
         return _of_folder(data, split, size, scale)
-    if size is not None: raise ValueError(f'size: {size}, but {data} is no folder of images; leave size out')
+    if size is not None: raise ValueError(f'size: {size}, but {data} is not a folder of images; leave size out')
     data_options(data, **data_args)  # refuses `seed`, which is not an option of a data set
     splits = load_data(data, seed=seed, **data_args)
     part = pick('split', split or 'test', splits.parts)
@@ -150,7 +151,9 @@ def predict_with(
     device:str='auto',
     **images,               # options of `labelled_images`: split, size, mean, std, seed, data_args
 )->Predictions:
-    "Compute the logits of an external network, and return them with the labels of the images."
+    """Return the logits of an external network and the labels of the images.
+
+    Raises ValueError if the network cannot be loaded, or if its output does not fit the data."""
     split, num_classes = labelled_images(data, **images)
     shape = split.x.shape[1:]
     network = load_network(path, num_classes, shape, name, **model_args)
@@ -165,7 +168,7 @@ def predict_with(
     with naming(path, 'model'): return Predictions(logits, split.y.cpu())
 
 def _tensor_of(found):
-    "Return the output of a network for a batch; raise ValueError if the output is not a matrix of logits."
+    "Return the output of a network for a batch, (B, K); raise ValueError if the output is not a matrix."
     if isinstance(found, Tensor) and found.ndim == 2: return found
     kind = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else f'a {type(found).__name__}'
     raise ValueError(f'the network returns {kind} for a batch, want a tensor of logits, (batch, classes)')
@@ -175,7 +178,7 @@ def write_predictions(
     path,               # .npz or .safetensors
     preds:Predictions,
 ):
-    "Write logits and labels for `calibnb audit`, atomically."
+    "Write logits and labels atomically, for `calibnb audit`; raise ValueError for another suffix."
     path = Path(path)
     pick('file format', path.suffix.lower(), ('.npz', '.safetensors'))
     if path.suffix.lower() == '.safetensors': return preds.save(path)

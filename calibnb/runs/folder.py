@@ -63,9 +63,9 @@ def path_beside(
     settings:dict,  # as in `run_path`
     root,           # as in `run_path`
     mark:dict,      # fingerprints of the files that the settings do not name, JSON-able
-    is_same,        # function of the content of `run.json`; True if that run used the same files
+    is_same,        # function: content of `run.json` -> True if the run used the same files
 )->Path:
-    "Return the folder for these settings; if it holds a run on other files, return the folder for settings and mark."
+    "Return the folder for these settings, or the folder for settings and mark if the first has a run on other files."
     beside = run_path(experiment, settings | mark, root)
     if (beside/'run.json').exists(): return beside
     first = run_path(experiment, settings, root)
@@ -84,11 +84,11 @@ class Effect(BaseModel):
     p: float|None = None # two-sided p-value
     p_adjusted: float|None = None # corrected for the number of claims
     alpha: float|None = None      # level of the test, which `p_adjusted` is compared with
-    seen: float|None = None       # detectable effect: the test finds an effect of this size with probability .8
+    seen: float|None = None       # detectable effect: the size of an effect that the test finds with probability .8
     seeds: int
     n_test: int|None = None       # number of test samples per seed
     floor: float|None = None      # calibration error that a calibrated model shows on n_test samples
-    note: str = ''
+    note: str = ''                # remark in the table of claims
 
 class Finding(BaseModel):
     "A claim, with the result and the verdict of a run."
@@ -114,7 +114,7 @@ class RunError(RuntimeError):
     "A failed run; the message is the reason."
 
 def failure(error:BaseException)->str:
-    "Describe an error in one line, with the last line of the user's own code."
+    "Describe an error in one line, with file and line of the last call in the user's own code."
     if isinstance(error, KeyboardInterrupt): return 'interrupted'
     if isinstance(error, RunError): return str(error)
     text, frame = f'{type(error).__name__}: {one_line(str(error)) or "no message"}', _user_frame(error)
@@ -126,12 +126,12 @@ _LIBRARIES = [str(Path(path).resolve()) + os.sep for path in (
     Path(calibnb.__file__).parent, *map(sysconfig.get_path, ('stdlib', 'platstdlib', 'purelib', 'platlib', 'scripts')))]
 
 def _is_library(file):
-    "Return True for code of calibnb, of Python and of packages, and for code without a file."
+    "Return True if a file belongs to calibnb, Python or a package, or if the code has no file."
     known = file.startswith('<') or {'site-packages', 'dist-packages'} & set(Path(file).parts)
     return bool(known) or os.path.realpath(file).startswith(tuple(_LIBRARIES))
 
 def _frames(error):
-    "Yield the frames of an error, the last call first, then the frames of its causes."
+    "Yield the frames of an error from the last call to the first, then the frames of its causes."
     for _ in range(20):  # a chain of causes may be circular
         if error is None: return
         yield from reversed(traceback.extract_tb(error.__traceback__))
@@ -212,13 +212,14 @@ class RunFolder:
 
     def acquire(self, wait:bool=True):
         "Take the lock; if another process holds the lock, name that process and wait, or raise RunError."
-        # another process that asks for the state holds the lock for a moment
-        if self._try_lock(.5): return
+        if self._try_lock(.5): return  # a process that reads the state holds the lock for a moment
         if not wait: raise RunError(f'{self.path} is in use by {self.holder()}; end that process first, or wait for it')
         print(f'waiting for {self.holder()}, which works on {self.path}', file=sys.stderr)
         self._lock.acquire()
 
-    def release(self): self._lock.release()
+    def release(self):
+        "Give the lock back."
+        self._lock.release()
 
     @contextmanager
     def locked(self):
@@ -228,7 +229,7 @@ class RunFolder:
         finally: self.release()
 
     def is_locked(self)->bool:
-        "Return True if any process has the lock, including this process; create no file."
+        "Return True if any process, including this one, has the lock; no file is created."
         if not (self/'.lock').exists(): return False
         if self._lock.is_locked: return True
         if not self._try_lock(): return True
@@ -241,12 +242,18 @@ class RunFolder:
         return f'process {status["pid"]} on {status["host"]}' if {'pid', 'host'} <= status.keys() else 'another process'
 
     @property
-    def info(self)->dict: return read_json(self/'run.json') or {}
+    def info(self)->dict:
+        "The content of `run.json`; {} if the file is missing."
+        return read_json(self/'run.json') or {}
+
     @property
-    def status(self)->dict: return read_json(self/'status.json') or {}
+    def status(self)->dict:
+        "The content of `status.json`; {} if the file is missing."
+        return read_json(self/'status.json') or {}
+
     @property
     def result(self)->Result|None:
-        "The validated result, or None."
+        "The content of `result.json`; None if the file is missing or invalid."
         try: return Result.model_validate(read_json(self/'result.json'))
         except ValidationError: return None
 
@@ -254,7 +261,7 @@ class RunFolder:
     def state(self)->str:
         """The state: 'absent', 'running', 'died', 'interrupted', 'failed' or 'done'.
 
-        A run has died if status.json says running, but the lock is free; Ctrl-C and SIGTERM interrupt a run."""
+        'died': status.json says running, but the lock is free. 'interrupted': Ctrl-C or SIGTERM stopped the run."""
         status = self.status
         state = status.get('state', 'absent')
         if state == 'failed' and str(status.get('reason')).startswith(_INTERRUPTED): return 'interrupted'
@@ -274,15 +281,17 @@ class RunFolder:
         write_json(self/'status.json', dict(state='running', start=_now(), **place))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 
-    def record(self, result:Result): write_json(self/'result.json', Result.model_validate(result).model_dump())
+    def record(self, result:Result):
+        "Write `result.json`; raise ValidationError for an invalid result."
+        write_json(self/'result.json', Result.model_validate(result).model_dump())
 
     def finish(self):
         "Write the state 'done'; raise RunError if there is no valid result."
-        if not self.result: raise RunError('the run left no valid result.json, so it cannot be done')
+        if not self.result: raise RunError('the run wrote no valid result.json, so its state cannot become done')
         self._end('done')
 
     def fail(self, reason:str, trace:str='', **where):
-        "Write the state 'failed', the reason and its location; if the folder is read-only, the state becomes 'died'."
+        "Write the state 'failed', the reason and its location; in a read-only folder the run counts as 'died'."
         try: self._end('failed', trace, reason=reason, **where)
         except OSError: pass
 
@@ -292,7 +301,7 @@ class RunFolder:
 
     @contextmanager
     def running(self, kind:str, settings:dict, **more):
-        "Begin the run, then finish the run after the block, or record an exception of the block as a failure."
+        "Begin the run, and finish the run after the block; if the block raises an exception, record a failure."
         self.begin(kind, settings, **more)
         try:
             yield self
@@ -302,7 +311,7 @@ class RunFolder:
             raise
 
     def log(self, text):
-        "Append a line to `log.txt`."
+        "Append the time and a text to `log.txt`."
         path = self/'log.txt'
         with naming_target(path), open(path, 'a', encoding='utf-8', errors='backslashreplace') as f:
             f.write(f'{_now()}  {text}\n')
@@ -312,7 +321,7 @@ class RunFolder:
 def locked_folder(
     find_folder,  # function () -> RunFolder for the current input files
 ):
-    "Lock the folder of a run. If input files changed while another process had the lock, lock the new folder instead."
+    "Lock and yield the folder of a run; if input files changed while this process waited, use the new folder instead."
     while True:
         folder = find_folder()
         with folder.locked():

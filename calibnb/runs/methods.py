@@ -19,19 +19,19 @@ _SYMBOLS = {'bandwidth': 'h', 'lam': 'λ', 'beta': 'β', 'tau': 'τ', 'gamma0': 
 
 @dataclass(frozen=True)
 class Method:
-    "The loss of a training: the name of its family with the coefficient, and all other options."
+    "The loss of a training run: its family and coefficient, and all other options."
     family:str    # 'FL-3', 'CE-SECE'
     options:dict  # name -> value
-    defaults:dict # name -> default value, where it is known
+    defaults:dict # name -> default value, if the default is known
 
     @property
     def unusual(self)->dict:
-        "Options that differ from their defaults."
+        "The options that differ from their defaults."
         return {k: v for k, v in self.options.items() if v is not None and v != self.defaults.get(k)}
 
     @property
     def full_name(self)->str:
-        "The family and all options that differ from their defaults."
+        "The family with all options that differ from their defaults."
         return _with_options(self.family, self.unusual)
 
 def _with_options(name, options): return ', '.join([name, *(_option_text(k, v) for k, v in options.items())])
@@ -43,7 +43,7 @@ def _option_text(name, value):
     return f'{name} = {value:g}' if isinstance(value, (int, float)) else f'{name} {value}'
 
 def _flat(meta):
-    "Return the options of a learned loss in one dictionary, the options of both losses first."
+    "Return the options of a learned loss in one dictionary: inner loss, outer loss, then the other options."
     found = meta.model_dump(mode='json', exclude={'learn', 'outer'})
     return found.pop('learn_args') | found.pop('outer_args') | found
 
@@ -56,7 +56,7 @@ def method_of(
     config:RunConfig,
     version:str='',  # fingerprint of a plugin that defines the loss
 )->Method:
-    "Return the method of a training: its loss, mixup, and the version of the loss."
+    "Return the method of a training run: loss, mixup, and the version of the loss."
     if config.meta:
         family = f'{_LEARNED[config.meta.learn]}-{config.meta.outer.upper()}'
         options, defaults = map(_flat, (config.meta, MetaRecipe(learn=config.meta.learn, outer=config.meta.outer)))
@@ -72,7 +72,7 @@ def method_of(
 # %% ../../nbs/70_runs/05a_methods.ipynb #548adb53
 def method_names(
     methods:list[Method],  # the rows of a table, each method once
-)->tuple[list[str], str]:  # a name for each method, and one line about the options that are not in the names
+)->tuple[list[str], str]:  # a name for each method; one line about the options that the names omit
     "Name the rows of a table by family and by the options in which the rows of a family differ."
     families, shared = {}, []
     for method in methods: families.setdefault(method.family, []).append(method)
@@ -84,6 +84,6 @@ def method_names(
             for m in methods], '; '.join(shared)
 
 def _differing(rows):
-    "Return the names of the options with several values."
+    "Return the names of the options that have several values in these rows."
     names = dict.fromkeys(name for row in rows for name in row.options)
     return [name for name in names if len({repr(row.options.get(name)) for row in rows}) > 1]

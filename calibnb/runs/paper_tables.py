@@ -20,18 +20,18 @@ from .comparison import compare
 from .groups import SCALED_COLUMNS, RunGroup, group_runs, measure_group
 
 # %% ../../nbs/70_runs/07b_paper_tables.ipynb #cdded1c8
-COLUMNS = 'error', 'nll', 'ece', 'ada_ece', 'classwise_ece', 'ece_ts', 'T'  # of a table by default
+COLUMNS = 'error', 'nll', 'ece', 'ada_ece', 'classwise_ece', 'ece_ts', 'T'  # default columns of a table
 _TITLES = dict(error='error %', nll='NLL', brier='Brier', ece='ECE %', ada_ece='AdaECE %', classwise_ece='CW-ECE %',
                smooth_ece='smECE %', mce='MCE %')
 _AFTER = {'': '', '_ts': ' + TS', '_ref': ' + TS by ECE'}
 _MEASURES = {f'{name}{suffix}': title + after for suffix, after in _AFTER.items() for name, title in _TITLES.items()
-             if not suffix or f'{name}{suffix}' in SCALED_COLUMNS}  # column -> title; lower is better in all of them
+             if not suffix or f'{name}{suffix}' in SCALED_COLUMNS}  # column -> title; lower is better in each column
 _LEVEL = .05
 
 def column_title(
     name:str,  # name of a column, e.g. 'ece_ts'
 )->str:
-    "Return the heading of a column: 'ECE % + TS'; names of registered metrics stay as they are."
+    "Return the heading of a column, e.g. 'ECE % + TS'; the name of a registered metric is its heading."
     return _MEASURES.get(name, {'T_ref': 'T by ECE'}.get(name, name))
 
 def _format(column, value):
@@ -49,23 +49,23 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    "A row of a table: our method, or the numbers that a paper prints for the method."
+    "A row of a table: a method's runs, or the numbers that a paper reports for the method."
     method:str
     cells:dict    # column -> Cell
     n:int = 0     # number of seeds
-    paper:str = '' # short name of the paper; '' for our own row
+    paper:str = '' # short name of the paper; '' for a row of runs
 
 # %% ../../nbs/70_runs/07b_paper_tables.ipynb #4b2d889f
 @dataclass(frozen=True)
 class MethodTable:
-    "Methods by measures, with notes that explain the table."
+    "A table of methods by measures, with notes below the table."
     title:str
     columns:list   # names, e.g. ['error', 'ece', 'ece_ts', 'T']
-    rows:list      # Rows; a paper's row follows the row of the method
+    rows:list      # Rows; the rows of papers follow the row of the method
     notes:list     # sentences below the table
 
     def frame(self):
-        "Return the numbers, not rounded: method, paper, n, and mean and standard deviation of each column."
+        "Return the unrounded numbers as a DataFrame: method, paper, n, mean and standard deviation of each column."
         import pandas as pd
         def numbers(row):
             for column, cell in row.cells.items(): yield from ((column, cell.mean), (f'{column}_sd', cell.sd))
@@ -73,7 +73,7 @@ class MethodTable:
                              for row in self.rows])
 
     def _cells(self, row, best, tied, sd):
-        "Return the cells of a row as text; the formats are for the best mean, for ties and for standard deviations."
+        "Return the cells of a row as text; `best`, `tied` and `sd` are format strings for these numbers."
         formats, found = {'best': best, 'tied': tied, '': '{}'}, []
         for column in self.columns:
             cell = row.cells.get(column)
@@ -86,7 +86,7 @@ class MethodTable:
     def _titles(self): return list(map(column_title, self.columns))
 
     def text(self)->str:
-        "Return the table as plain text for a terminal: '*' marks the best, '~' means not significantly worse."
+        "Return the table as plain text for a terminal: '*' marks the best mean, '~' means not significantly worse."
         lines = [[f'  {row.paper}' if row.paper else row.method, *self._cells(row, '{}*', '{}~', ' ± {}')]
                  for row in self.rows]
         table = text_table(dict(zip(['method', *self._titles], zip(*lines))))
@@ -94,7 +94,7 @@ class MethodTable:
         return f'{self.title}\n{table}\n{notes}'
 
     def markdown(self)->str:
-        "Return the table in Markdown, with its title as a heading."
+        "Return the table as Markdown, with the title as a heading."
         lines = [['method', *self._titles], ['---', *['---:']*len(self.columns)]]
         for row in self.rows:
             name = f'*{markdown_text(row.paper)}*' if row.paper else markdown_text(row.method)
@@ -115,7 +115,7 @@ class MethodTable:
             rows='\n'.join(lines), notes=latex_text(' '.join(self.notes)))
 
     def html(self, sortable:bool=True)->str:
-        "Return the table as HTML with its notes; headings are buttons, which `html_page` makes sort."
+        "Return the table as HTML with its notes; if `sortable`, the headings are buttons that sort the rows."
         head = [html_text(title) for title in ['method', *self._titles]]
         if sortable: head = [f'<button type="button">{title}</button>' for title in head]
         lines = []
@@ -159,7 +159,7 @@ _SYMBOLS = {'<': r'\textless{}', '>': r'\textgreater{}', '|': r'\textbar{}', '"'
 _SPECIAL = re.compile('|'.join([*map(re.escape, _SYMBOLS), '[&%$#_{}]']))
 
 def latex_text(text)->str:
-    "Escape a text for LaTeX, and replace the characters that LaTeX's fonts lack."
+    "Escape a text for LaTeX, and replace characters that LaTeX's fonts lack by commands."
     return _SPECIAL.sub(lambda found: _SYMBOLS.get(found[0], f'\\{found[0]}'), str(text))
 
 # %% ../../nbs/70_runs/07b_paper_tables.ipynb #9016de13
@@ -168,9 +168,9 @@ def method_table(
     frame,             # measures, from `measure_group`
     columns=COLUMNS,
     baseline:str='CE', # method of the first row
-    cited=(),          # numbers of papers, {'method', 'paper', 'column', 'value', 'sd'} of each
+    cited=(),          # numbers of papers, each a dictionary {'method', 'paper', 'column', 'value', 'sd'}
 )->MethodTable:
-    "Return the table of a group of trainings."
+    "Return the table of a group of training runs; raise ValueError for an unknown column."
     columns = [pick('columns', name, list(frame.columns)) and name for name in columns]
     seeds = frame.groupby('method', sort=False).seed.nunique()
     tested = not group.fixed_split and (seeds > 1).sum() > 1
@@ -184,7 +184,7 @@ def method_table(
     return MethodTable(group.title, columns, rows, _notes(group, seeds, tested) + _paper_notes(rows, columns, cited))
 
 def _marks(frame, column, tested):
-    "Return a mark for the best method, and for methods that are not significantly worse."
+    "Return {method: mark} for the best method and for methods that are not significantly worse."
     means = frame.groupby('method')[column].mean().dropna()
     if column not in _MEASURES or len(means) < 2: return {}
     best = means.idxmin()
@@ -192,13 +192,13 @@ def _marks(frame, column, tested):
     repeated = frame[frame.method.isin(seeds[seeds > 1].index)]
     if not tested or seeds[best] < 2 or repeated.method.nunique() < 2: return {best: 'best'}
     p = compare(repeated, best, 'method', [column]).xs(column, level='metric').p
-    p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # equal numbers, without variance
+    p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # p is nan if all numbers are equal
     return {method: 'tied' for method in p[p >= _LEVEL].index} | {best: 'best'}
 
 _OTHER = '†'  # after the name of a paper that does not state the coefficient beside the number
 
 def _paper_rows(name, method, columns, cited):
-    "Return a row for each paper that has numbers for the method, by its full name or without its coefficient."
+    "Return a row for each paper with numbers for the method, found by the full name or the name without coefficient."
     rows, bare = {}, re.sub(r'-[\d.]+$', '', method.full_name)
     for found in cited:
         column = _column_beside(found['column'], columns)
@@ -208,7 +208,7 @@ def _paper_rows(name, method, columns, cited):
     return [Row(name, cells, paper=paper) for paper, cells in rows.items()]
 
 def _column_beside(name, columns):
-    "Return the column for a paper's number: its own, or else the column after temperature scaling by NLL; or None."
+    "Return the column for a paper's number: the same column, or else the one after scaling by NLL, or None."
     by_nll = 'T' if name == 'T_ref' else name.replace('_ref', '_ts')
     return next((column for column in (name, by_nll) if column in columns), None)
 
@@ -216,41 +216,42 @@ def _notes(group, seeds, tested):
     "Return the sentences below a table: seeds, marks, and options of the methods."
     numbers = ', '.join(f'{n} ({name})' for name, n in seeds.items()) if seeds.nunique() > 1 else str(seeds.iloc[0])
     repeated = 'seed' if numbers == '1' else 'seeds'
-    if group.fixed_split: repeated = 'trainings on one split'
+    if group.fixed_split: repeated = 'training runs on one split'
     notes = [f'{"Mean ± standard deviation over " if seeds.max() > 1 else ""}{numbers} {repeated}.']
     if len(seeds) > 1: notes.append('Bold: best.')
     if tested: notes.append(f"Underlined: not significantly worse than the best (Welch's t-test, level {_LEVEL:g}).")
     single = [name for name, n in seeds.items() if n == 1]
-    if tested and single: notes.append(f'Not tested, for one seed: {", ".join(single)}.')
+    if tested and single: notes.append(f'Not tested, because of a single seed: {", ".join(single)}.')
     return notes + [f'{group.options}.']*bool(group.options)
 
 def _paper_notes(rows, columns, cited):
-    "Return a sentence about the rows of papers, if there are any, and one if their temperatures are fitted otherwise."
+    "Return a list with the sentence about the rows of papers; [] if there are none."
     papers = {row.paper.removesuffix(_OTHER) for row in rows if row.paper}
     if not papers: return []
     by_ece = {found['paper'] for found in cited if '_ref' in found['column'] and found['column'] not in columns
               and _column_beside(found['column'], columns)} & papers
-    otherwise = f' The T of {" and ".join(sorted(by_ece))} minimises the ECE, ours the NLL.' if by_ece else ''
+    names = ' and '.join(sorted(by_ece))
+    otherwise = f' The T of {names} minimises the ECE, the T of our rows the NLL.' if by_ece else ''
     other = f" {_OTHER}: the paper's coefficient may be another." if any(_OTHER in row.paper for row in rows) else ''
     return [f"Rows named after a paper: the paper's numbers.{otherwise}{other}"]
 
 def method_tables(
-    folders,           # RunFolders of trainings, e.g. of `find_trainings`
+    folders,           # RunFolders of training runs, e.g. from `find_trainings`
     columns=COLUMNS,
     baseline:str='CE',
-    cited=lambda data, model: (),  # function that returns the papers' numbers, as in `method_table`
-    say=print,         # function of one line, called for each run that is left out
+    cited=lambda data, model: (),  # function (data, model) -> numbers of papers, as in `method_table`
+    say=print,         # function of a line of text, called for each run that is left out
 )->list[MethodTable]:
-    "Return a table for each setting of the trainings, the largest first."
+    "Return a table for each data set, network and recipe of the training runs, the largest table first."
     groups = group_runs(folders, say)
     return [method_table(group, measure_group(group, columns), columns, baseline, cited(group.data, group.model))
             for group in groups]
 
 def write_method_tables(
     tables:list,  # MethodTables
-    path,         # file.tex, .html, .md or .csv
+    path,         # file whose suffix is .tex, .html, .md or .csv
 )->Path:
-    "Write tables into one file; its suffix says the format."
+    "Write tables into one file; the suffix determines the format, and an unknown suffix raises ValueError."
     import pandas as pd
     def csv(): return pd.concat([table.frame().assign(table=table.title) for table in tables]).to_csv(index=False)
     def page():

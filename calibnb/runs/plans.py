@@ -26,7 +26,7 @@ from .config import RunConfig
 
 # %% ../../nbs/70_runs/05_plans.ipynb #565c89b7
 def _network(model, args, shape, num_classes, device):
-    "Return a network with random weights, or without weights on device 'meta'; `args` are its options as JSON."
+    "Return a network with random weights, or without weights on device 'meta'; `args` are options as JSON."
     options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
     with torch.device(device): return make_model(model, num_classes, shape, **options)
 
@@ -49,10 +49,10 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
     return min(seconds(n), first if n == n_small else seconds(n))/n
 
 # %% ../../nbs/70_runs/05_plans.ipynb #8a12000a
-_META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training / time of ordinary training
+_META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
 
 def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
-    "Estimate the training time on this machine in seconds, without evaluation; None for `sst` and for missing data."
+    "Estimate the training time on this machine in seconds, without evaluation; return None for `sst` or missing data."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe
@@ -61,7 +61,7 @@ def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
     return _meta_cost(config)*n*recipe.epochs*sample
 
 def _size(config):
-    "Return input shape, number of classes and number of training samples; None for `sst` and for missing data."
+    "Return input shape, number of classes and number of training samples; None for `sst` or missing data."
     if config.data == 'sst': return None
     try: shape, num_classes, n = data_size(config.data, **config.data_args)
     except FileNotFoundError: return None
@@ -71,10 +71,10 @@ def _meta_cost(config): return _META_COST[config.meta.scope if config.meta else 
 
 # %% ../../nbs/70_runs/05_plans.ipynb #f4706055
 GPU_FLOPS = 20e12 # per second; 4 % of an H100's rate for TF32
-GPU_CALL_S = 1e-5 # seconds to launch an operation, its shortest time
+GPU_CALL_S = 1e-5 # seconds to launch an operation
 
 class CallRecorder(TorchDispatchMode):
-    "A context manager that counts the operations that torch calls."
+    "Context manager that counts the torch operations called in its block."
     count = 0
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.count += 1
@@ -90,7 +90,7 @@ def _step_on_gpu(model, args, shape, num_classes, batch_size):
     return flops.get_total_flops(), calls.count
 
 def estimate_gpu_seconds(config:RunConfig)->float|None:
-    "Estimate the training time on one H100-class GPU in seconds, without evaluation; None as in `estimate_seconds`."
+    "Estimate the training time on one H100-class GPU in seconds; return None in the cases of `estimate_seconds`."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe
@@ -104,7 +104,7 @@ def plan_table(
     estimate:bool=False,   # add the hours of each run on this machine and on one H100-class GPU
     *, root=None, device:str='auto',
 ):                         # pandas DataFrame, one row per run
-    "List the runs of configurations: settings, state and, on request, estimated time."
+    "List the runs of configurations: settings, state and, if `estimate`, the hours of training."
     import pandas as pd
     configs = list(configs)
     with looked_at_once(): rows = [_plan_row(config, root) for config in configs]

@@ -40,7 +40,7 @@ from .training import train
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
-    "A finished training run; each property reads its file on first use."
+    "A finished training run, read from its folder on first use; ValueError for a run that is not finished."
     def __init__(self, path):
         self.folder = RunFolder(path)
         state, reason = self.folder.state, self.folder.status.get('reason', '')
@@ -53,26 +53,26 @@ class Run:
         return f'Run({config.experiment}, {config.data}, {config.model}, {config.loss_name}, seed {config.seed})'
 
     @property
-    def path(self): return self.folder.path
+    def path(self)->Path: return self.folder.path
     @cached_property
-    def config(self): return RunConfig.model_validate(self.folder.info['settings'])
+    def config(self)->RunConfig: return RunConfig.model_validate(self.folder.info['settings'])
     @cached_property
-    def history(self): return History.load(self.path/'history.csv')
+    def history(self)->History: return History.load(self.path/'history.csv')
     @cached_property
     def metrics(self)->dict:
         "The metrics of the saved epoch, e.g. `run.metrics['test']['ece'].value`, with n, bins and interval."
         return self.folder.result.metrics
     @cached_property
     def rows(self)->dict:
-        "{split: row numbers in the original data set}, if the data set has row numbers."
+        "The row numbers of each split in the original data set, {split: (N,) int64}; {} if the data set has none."
         return load_file(self.path/'splits.safetensors')
 
     def recorded(self, recorder:str)->dict:
-        "Return the tensors of a recorder by name, e.g. one value for each sample."
+        "Return {name: tensor} of a recorder, e.g. one value for each sample."
         return load_file(self.path/'recorded'/f'{pick("recorder", recorder, self.config.recorders)}.safetensors')
 
     def predictions(self, split:str='test')->Predictions:
-        "Return logits and labels of 'val' or 'test'."
+        "Return the predictions on 'val' or 'test': logits (N, K) and labels (N,)."
         return Predictions.load(self.path/'predictions'/f'{pick("split", split, ("val", "test"))}.safetensors')
 
     def model(self):
@@ -99,11 +99,13 @@ def get_run(
     config:RunConfig,
     root=None,                  # folder of all runs; None: `runs_root()`
     *, device:str='auto',       # device to train on; not part of the run's name
-    progress=True,              # True: show a live line if training is long; or a function, as in `train`
+    progress=True,              # True: show a live line if training takes long; or a function, as in `train`
     processes:int=1,            # number of processes that train the run, each on its own GPU if there are enough GPUs
     tensorboard:bool|None=None, # write TensorBoard's event files into the folder; None: if CALIBNB_TENSORBOARD is 1
 )->Run:
-    "Load the run of a configuration, or train the network if the run is not finished."
+    """Load the run of a configuration, or train the network if the run is not finished.
+
+    Raises ValueError for invalid options, FloatingPointError if training diverges, and RunError if a process fails."""
     if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
@@ -162,9 +164,9 @@ def get_runs(
     root=None,            # folder of all runs; None: `runs_root()`
     *, workers:int|str=1, # number of parallel processes; 'auto': one per core, or one on a GPU
     device:str='auto',
-    **kwargs,             # options of `get_run`; states for a function `progress` also have `label`, `path`, `ended`
+    **kwargs,             # options of `get_run`; a function `progress` also receives `label`, `path` and `ended`
 )->list[Run]:
-    "Call `get_run` for each configuration; show the number of ended runs, and a line for each training that runs."
+    "Call `get_run` for each configuration, and show the number of finished runs and a line for each active training."
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
     with looked_at_once(): paths = {c.path(root): c for c in configs}
     missing = [c for path, c in paths.items() if RunFolder(path).state != 'done']
@@ -180,7 +182,7 @@ def get_runs(
     return [get_run(c, root, progress=False, **options) for c in configs]
 
 class _RunningTrainings:
-    "The states of the trainings that run, by path; `done` of `n` trainings have ended since `start`."
+    "The states of active training runs, by path; `done` of `n` runs have ended since `start`."
     def __init__(self, n): self.states, self.n, self.done, self.start = {}, n, 0, time.monotonic()
 
     def update(self, state):
@@ -195,7 +197,7 @@ class _RunningTrainings:
         return [*([title] if self.n > 1 else []), *live_lines([(state['label'], state) for state in states], width)]
 
 def _reported_run(config, root, report, options):
-    "Call `get_run`; report each state with name and path of the run, and at last the last state with `ended`."
+    "Call `get_run`; report each state with name and path of the run, then the last state again with `ended`."
     path = config.path(root)
     about = dict(label=_name_of(config, path), path=str(path), ended=False)
     unknown = dict.fromkeys(['train_loss', 'val_nll', 'val_error', 'left_s'])
@@ -210,7 +212,7 @@ def _reported_run(config, root, report, options):
 def _train_in_parallel(configs, root, workers, options, report):
     "Train in parallel processes; raise the first error."
     root = Path(root or runs_root()).resolve()
-    size = max(1, len(configs)//(8*workers))  # runs per process: at most an eighth of a worker's share
+    size = max(1, len(configs)//(8*workers))  # runs per job: at most an eighth of a worker's share
     jobs = [(configs[i:i+size], root, options) for i in range(0, len(configs), size)]
     for end in in_processes(_train_in_sequence, jobs, workers, on_message=report, preload=_preload(configs)):
         if end.error: raise end.error from (RemoteTraceback(end.trace) if end.trace else None)
@@ -226,10 +228,10 @@ def _preload(configs):
 # %% ../../nbs/70_runs/04_run.ipynb #23ff330e
 def train_file(
     path,        # file: a RunConfig as JSON, or the run.json of a run folder
-    root=None,   # folder of all runs; None: the root of the run.json, else `runs_root()`
+    root=None,   # folder of all runs; None: the root of the run.json, or `runs_root()` for other files
     device:str='auto',
 )->Run|None:
-    "Return the run that a file describes; under torchrun, return None on all processes except the first."
+    "Load or train the run that a file describes; under torchrun, return None on all processes except the first."
     path = Path(path)
     given = read_json(path)
     if given is None: raise ValueError(f'config: {path} is not a JSON file with a configuration')

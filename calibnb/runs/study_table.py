@@ -32,13 +32,13 @@ _COEFFICIENTS = 'gamma', 'eps', 'alpha', 'lam'
 _CURVES = 'train_loss', 'test_nll', 'test_error'  # columns of the history
 
 def coefficient(config)->tuple[str, float]|None:
-    "Return name and value of the coefficient of a loss; None for a loss without a coefficient, and for a learned loss."
+    "Return (name, value) of the coefficient of a loss; None for a learned loss, or for a loss without a coefficient."
     if config.meta: return None
     known = [name for name in _COEFFICIENTS if name in loss_options(config.loss)]
     return (known[0], config.loss_args[known[0]]) if known else None
 
 def _sessions(log):
-    "Return the duration of each session of a run in seconds, from the timestamps in its log."
+    "Return the duration of each session of a run in seconds, from the timestamps in the log."
     sessions, last = [], None
     for line in log.splitlines():
         if not (stamp := re.match(r'\d{4}-\d\d-\d\dT\S+', line)): continue
@@ -50,7 +50,7 @@ def _sessions(log):
 def run_summary(
     run:Run,
 )->dict:     # JSON-able
-    "Summarise settings, curves over the epochs and cost of a training run."
+    "Return settings, curves over the epochs and training time of a run."
     config, history, sessions = run.config, run.history.frame(), _sessions((run.path/'log.txt').read_text())
     named = coefficient(config)
     curves = {name: [round(v, 5) for v in history[name].tolist()] for name in _CURVES
@@ -70,7 +70,7 @@ def chosen_coefficients(
     criterion:str='calibration',   # or 'refinement'
     kept=(),                       # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->dict:                           # seed -> coefficient
-    "Choose the coefficient of each seed; a seed without all coefficients takes the choice of the first complete seed."
+    "Choose the coefficient of each seed; a seed without all coefficients uses the choice of the first complete seed."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
         named = coefficient(run.config)
@@ -93,10 +93,10 @@ def _fitted(name, val):
 
 def run_rows(
     run:Run,
-    calibrators=(),  # names; fitted on validation samples
-    **more,          # added to each summary
+    calibrators=(),  # names of calibrators to fit on the validation samples
+    **more,          # entries to add to each summary
 )->list[tuple]:
-    "Return (summary, Compact) of a run as trained and after each calibrator."
+    "Return (summary, Compact) of a run, uncalibrated and after each calibrator."
     val, test, summary = run.predictions('val'), run.predictions('test'), run_summary(run) | more
     rows = [(summary | dict(calibrator=''), Compact.of(Scored.of(test)))]
     settings = {k: v for k, v in summary.items() if k not in _CURVES}  # the first row has the curves
@@ -112,7 +112,7 @@ def loss_rows(
     further=(),      # more calibrators, for the runs chosen by the criterion 'calibration'
     kept=(),         # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->list[tuple]:
-    "Return the rows of all runs of a loss; `chosen_by` names the criteria that chose a run."
+    "Return the rows of all runs of a loss; in a summary, `chosen_by` lists the criteria that chose the run."
     choices = {criterion: chosen_coefficients(runs, criterion, kept) for criterion in CRITERIA}
     tried = {named[1] for run in runs if (named := coefficient(run.config))}
     grid = sorted(tried.union(*(about['grid'] for about in kept)))
@@ -131,18 +131,18 @@ def _name_of(about, **change):
     return json.dumps([(about | change).get(k) for k in _NAMED_BY], sort_keys=True)
 
 def _with_rows(rows, more):
-    "Return the rows with the rows of `more`, which replace rows of the same name."
+    "Return the rows and the rows of `more`; a row of `more` replaces a row with the same name."
     return list(({_name_of(about): (about, found) for about, found in [*rows, *more]}).values())
 
 def _uncalibrated(summaries):
-    "Return for each row the index of the row of its run as trained, or the row's own index."
+    "Return, for each row, the index of its run's uncalibrated row, or the index of the row if there is none."
     places = {_name_of(about): i for i, about in enumerate(summaries)}
     return [places.get(_name_of(about, calibrator=''), i) for i, about in enumerate(summaries)]
 
-FIRST_SEEDS = 5  # seeds 0 to 4; further seeds have files of their own, which a wheel leaves out
+FIRST_SEEDS = 5  # seeds 0 to 4; later seeds are in separate files, which are not part of a wheel
 
 def _file_name(name, about):
-    "Return the name of the file for a row: 'cifar10_cpu.focal', or 'cifar10_cpu.focal.more' for a further seed."
+    "Return the name of the file for a row: 'cifar10_cpu.focal', or 'cifar10_cpu.focal.more' for a later seed."
     return f'{name}.{about["loss"]}' + ('.more' if (about.get('seed') or 0) >= FIRST_SEEDS else '')
 
 @dataclass
@@ -153,18 +153,18 @@ class StudyTable:
     measures:dict = field(default_factory=dict)  # name -> [(summary, measure -> (1 + B,))]
 
     def posterior(self, name:str)->Tensor|None:
-        "Return (N, K) float64 shares of the votes; None for a data set without votes."
+        "Return the shares of the votes, (N, K) float64; None for a data set without votes."
         if name not in self.votes: return None
         votes = self.votes[name].double()
         return votes/votes.sum(1, keepdim=True)
 
     def add(self, other:'StudyTable'):
-        "Add the rows of another table; a new row replaces the old row of the same run and calibrator."
+        "Add the rows of another table; a new row replaces the old row of its run and calibrator."
         for name, rows in other.samples.items():
             known = self.samples.get(name, rows)[0][1].target
             if not torch.equal(known, rows[0][1].target):
                 raise ValueError(f'other: the test labels of {name} differ from the labels in this table, '
-                                 'want the same samples')
+                                 'want the same test samples')
             self.samples[name] = _with_rows(self.samples.get(name, []), rows)
         for name, rows in other.measures.items(): self.measures[name] = _with_rows(self.measures.get(name, []), rows)
         self.votes.update(other.votes)
@@ -230,9 +230,9 @@ def votes_from_shares(
 
 def debiased_squared_error(
     conf:Tensor,    # (N,) confidences
-    votes:Tensor,   # (N,) for the predicted class
+    votes:Tensor,   # (N,) number of votes for the predicted class
     asked:Tensor,   # (N,) total number of votes
-)->Tensor:          # (N,) squared errors, some below 0
+)->Tensor:          # (N,) squared errors; an estimate may be negative
     "Return an unbiased estimate of the squared error of a confidence against the human label distribution."
     share = votes.double()/asked
     return (share - conf).square() - share*(1 - share)/(asked - 1)  # minus the sampling variance of the share

@@ -19,7 +19,7 @@ def collect(
     root=None,                # folder of all runs; None: `runs_root()`
     experiment:str|None=None, # only runs of this experiment
 ):                            # pandas DataFrame, a row for each training run
-    "Return settings, state and results of every training run under `root`."
+    "Return settings, state and results of every training run under `root`; metrics are in columns such as `test.ece`."
     import pandas as pd
     return pd.DataFrame([row for row in map(_training_row, _folders(root, experiment)) if row])
 
@@ -46,7 +46,7 @@ def _training_row(folder):
 def list_runs(
     root=None,                # folder of all runs; None: `runs_root()`
     experiment:str|None=None, # only runs of this experiment
-    where:dict={},            # only runs with these settings or cells, e.g. {'loss': 'focal', 'state': 'done'}
+    where:dict={},            # only runs with these settings or columns, e.g. {'loss': 'focal', 'state': 'done'}
 ):                            # pandas DataFrame, a row for each run
     "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
     import pandas as pd
@@ -64,12 +64,12 @@ _COLUMNS = ['experiment', 'kind', 'name', 'run', 'setting', 'seed', 'state', 'st
             'notebook', 'error', 'ece', 'nll', 'result']
 
 def _check_where(where, rows):
-    "Raise ValueError for a name that is neither a setting nor a column of any run."
+    "Raise ValueError for a name that is neither a setting of any run nor a column."
     known = dict.fromkeys(name for row in rows for name in (*row['setting'], *row) if name != 'setting')
     for name in where: pick('where', name, known)
 
 def _matches(row, where):
-    "Return True if the settings or cells of a row have the given values; numbers are compared as numbers."
+    "Return True if the settings or columns of a row have the given values; numbers are compared as numbers."
     def same(found, wanted):
         try: return float(found) == float(wanted)
         except (TypeError, ValueError): return str(found) == str(wanted)
@@ -95,7 +95,7 @@ def _index_row(folder):
                 result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
 
 def _named(rows):
-    "Append the first digits of the hash to the names that runs of one experiment share."
+    "Append the first digits of the hash to names that several runs of an experiment share."
     names = [(row['experiment'], row['name']) for row in rows]
     number = Counter(names)
     for row, name in zip(rows, names):
@@ -111,14 +111,14 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_OF_LOSS = 'loss_args.', 'meta.'   # beginnings of the options of a loss
+_OF_LOSS = 'loss_args.', 'meta.'   # prefixes of the options of a loss
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
-    """Describe each run by the settings in which the runs differ; name data, model and loss of every training run.
+    """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
-    An option of the loss is stated if it differs between the runs of this loss."""
+    An option of a loss is stated if the runs with this loss have different values of the option."""
     values = {}  # (name, loss for an option of the loss) -> values
     def key(each, name): return name, each.get('loss') if name.startswith(_OF_LOSS) else None
     for name in dict.fromkeys(name for each in settings for name in each):
@@ -154,7 +154,7 @@ def find_run(
     raise ValueError(f'run: {name!r} is not known; {hint}`calibnb runs` lists all runs')
 
 def _latest_run(root, table, experiment):
-    "Return the latest finished notebook or, without one, the latest finished training."
+    "Return the latest finished notebook run or, if there is none, the latest finished training run."
     done = table[table.state == 'done'].sort_values(['kind', 'ended'], ascending=[True, False])
     if not experiment: raise ValueError("run: 'latest', want the experiment before it, e.g. train/latest")
     if done.empty: raise ValueError(f'run: no run of {experiment} is done; see `calibnb runs {experiment}`')

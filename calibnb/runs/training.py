@@ -38,7 +38,7 @@ from .config import RunConfig
 
 # %% ../../nbs/70_runs/03_training.ipynb #6cc99198
 def _measures(preds:Predictions, bins=15)->dict:
-    "Return all metrics on one split with 95 % intervals; the MCE has no interval, because the MCE is too unstable."
+    "Return all metrics on one split with 95 % intervals; the MCE has no interval, because it varies too much."
     scored = Scored.of(preds, n_bins=bins)
     mce = Measure.of(scored.ece(bins, 'max'), len(preds), bins=bins)
     return measure_all(scored, resamples=_resamples(len(preds))) | {'mce': mce}
@@ -65,7 +65,7 @@ def _write_output(folder, history, recorders, preds, model, splits):
 
 # %% ../../nbs/70_runs/03_training.ipynb #22fe0002
 class ProgressFile:
-    "Writes the state of a training to a file, atomically and at most once a second; a full disk stops nothing."
+    "A function that writes the progress of training to a file, at most once a second; disk errors are ignored."
     pause_s = 1.
     def __init__(self, path): self.path, self.due = path, 0.
 
@@ -83,10 +83,10 @@ def train(
     config:RunConfig,
     folder:RunFolder,   # folder of the configuration; process 0 must hold the lock
     device='auto',
-    progress=False,     # True: show a live line; or a function, called with the states that `Reporter` describes
+    progress=False,     # True: show a live line; or a function of the state of training, described at `Reporter`
     tensorboard:bool=False, # write TensorBoard's event files into the folder
 ):
-    "Train the network of a configuration and write the run folder, whose state is then `done` or `failed`."
+    "Train the network of a configuration and write the run folder; its state is then `done` or `failed`."
     with ExitStack() as stack:
         if rank() == 0:
             about = dict(device=str(pick_device(device)), processes=world_size(), content=config.content(),
@@ -118,7 +118,7 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
 
 @contextmanager
 def _reporting(folder, progress):
-    "Yield a function that writes the state of training to `progress.json`, and shows it or passes it on."
+    "Yield a function that writes the state of training to `progress.json`, and shows or reports this state."
     write = ProgressFile(folder/'progress.json')
     with live_training(typed_name(folder.path, folder.info), progress) as show:
         def report(state):
@@ -131,7 +131,7 @@ def _make_trainer(config, model, device):
     return Trainer(model, make_loss(config.loss, **config.loss_args), config.recipe, device)
 
 def _make_recorders(config):
-    "Return name -> recorder: the recorders of a learned loss, then the recorders of the configuration."
+    "Return {name: recorder}: the recorders of a learned loss, then the recorders of the configuration."
     names = list(config.recorders)
     if config.meta: names = ['meta_progress', *(['gamma_stats'] if config.meta.learn == 'gamma' else []), *names]
     return {name: make_recorder(name) for name in dict.fromkeys(names)}

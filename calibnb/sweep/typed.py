@@ -38,7 +38,7 @@ def typed_spec(
     except ValueError as e: raise ValueError(reasons(e)) from None
 
 def _find_sweep(source):
-    "Return the path of a sweep that comes with calibnb, given as NAME or sweeps/NAME.yaml; other sources unchanged."
+    "Return the path of a sweep of calibnb, given as NAME or sweeps/NAME.yaml; return other sources unchanged."
     if Path(source).is_file(): return source
     sweeps = list_sweeps()
     known = sweeps | {f'sweeps/{path.name}': path for path in sweeps.values()}
@@ -48,7 +48,7 @@ def _find_sweep(source):
 
 # %% ../../nbs/85_sweep/04_typed.ipynb #35d001d9
 class UniqueKeyLoader(yaml.SafeLoader):
-    "A YAML loader that refuses a key given twice, since YAML would drop the first value."
+    "A YAML loader that raises ValueError for a repeated key, because YAML would drop the first value."
     def construct_mapping(self, node, deep=False):
         pairs = node.value if isinstance(node, yaml.MappingNode) else ()
         keys = [(key.tag, key.value) for key, _ in pairs if isinstance(key, yaml.ScalarNode)]
@@ -58,7 +58,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def resolve(self, kind, value, implicit):
-        "Read a range such as 5:10 as text; YAML 1.1 would read minutes and seconds, 310."
+        "Resolve a range such as 5:10 as text; YAML 1.1 would read 5 minutes and 10 seconds, i.e. 310."
         tag = super().resolve(kind, value, implicit)
         is_time = kind is yaml.ScalarNode and ':' in value and tag.endswith((':int', ':float'))
         return 'tag:yaml.org,2002:str' if is_time else tag

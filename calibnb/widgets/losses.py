@@ -19,7 +19,7 @@ from ..plots import grey, loss_label, loss_style
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #c3291922
 class _Strength(NamedTuple):
-    "The option of a loss that controls how far the loss differs from cross-entropy."
+    "The option that sets how strongly a loss differs from cross-entropy."
     option: str
     default: float
     largest: float  # upper end of the slider
@@ -41,11 +41,11 @@ _along_p = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 
             'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that do not couple samples
 
 def _options(name, strength):
-    "Return the option that sets the strength of a loss; {} if the loss has no strength."
+    "Return {option: strength} for `make_loss`; {} if the loss has no strength."
     return {_strengths[name].option: strength} if name in _strengths else {}
 
 def _loss_and_gradient(name, options, p, K):
-    "Return the loss in nats and its derivative with respect to the label's logit, at each label probability."
+    "Return the loss in nats and its derivative with respect to the label's logit, (P,) each, at `p` (P,)."
     rest = ((1 - p)/(K - 1)).log()[:, None].expand(-1, K - 1)
     logits = torch.cat([p.log()[:, None], rest], 1).requires_grad_()
     target = torch.zeros(len(p), dtype=torch.long, device='cpu')
@@ -67,7 +67,7 @@ def _loss_controls(losses):
     return controls
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #817b07af
-_P = .001, .999, 400  # probabilities of the label: first, last, number
+_P = .001, .999, 400  # grid of label probabilities: first, last, number of points
 _MIDDLE = 200         # index of the probability in the caption, close to 1/2
 
 class _LossView(View):
@@ -107,9 +107,11 @@ class _LossView(View):
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #62bb2073
 def loss_explorer(
-    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # losses selected initially
+    losses=('ce', 'focal', 'inverse_focal', 'bsce_gra'), # names of the losses that are selected first
 )->Explorer:
-    "Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths."
+    """Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths.
+
+    Raises ValueError for an unknown loss, and for a loss that couples the samples of a batch, such as MMCE."""
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _along_p)
     return _LossView(losses).explorer()

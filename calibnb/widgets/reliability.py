@@ -29,12 +29,14 @@ class _Tempered:
         self.samples, self.diagram = lru_cache(4)(self._samples), lru_cache(64)(self._diagram)
 
     def __call__(self, T:float, of:int|None):
+        "Return probabilities (N,) float64 and hits (N,) bool of the predicted class (`of` is None) or of class `of`."
         e = (self.shifted/T).exp_()
         largest = 1/e.sum(1)
         if of is None: return largest, self.pred == self.target
         return e[:, of]*largest, self.target == of
 
     def _samples(self, T, of):
+        "Return probabilities, hits and the smoothed curve."
         conf, hit = self(T, of)
         return conf, hit, smooth_curve(conf, hit)
 
@@ -59,7 +61,8 @@ class _ReliabilityView(View):
             scheme=w.Dropdown(options=list(_schemes), description='bins of'),
             temperature=w.FloatLogSlider(self.fitted, min=min(-1, math.floor(decades)), max=max(1, math.ceil(decades)),
                                          step=.005, description='temperature', readout_format='.3g'),
-            of=w.Dropdown(options=classes, index=2 if self.binary else 0, description='probability of'))  # or y = 1
+            # index 2 is y = 1 of binary predictions
+            of=w.Dropdown(options=classes, index=2 if self.binary else 0, description='probability of'))
 
     def staged(self, of, **_):
         "Return the labels of the axes."
@@ -100,9 +103,11 @@ def reliability_explorer(
     preds:Predictions,          # predictions to show
     val:Predictions|None=None,  # predictions to fit the initial temperature on; None: start at 1
     names=None,                 # names of the classes
-    n_bins:int=15,
+    n_bins:int=15,              # initial number of bins
 )->Explorer:
-    "Explore reliability diagrams, uncalibrated and at any temperature, for any class, number and kind of bins."
+    """Explore reliability diagrams, uncalibrated and at any temperature; choose class, number of bins and binning rule.
+
+    Raises TypeError if `preds` or `val` are not Predictions, and ValueError if classes or `names` do not match."""
     check_bins(n_bins)
     _check_sets(preds, val, names)
     fitted = 1. if val is None else nll_temperature(val.class_logits, val.target)

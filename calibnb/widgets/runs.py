@@ -23,33 +23,33 @@ from ..plots import grey, loss_label, loss_style, reliability_diagram
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #1fe4a34b
 def _finished(root):
-    "Return all finished training runs by name."
+    "Return all finished training runs, 'experiment/folder' -> Run; raise ValueError if there are none."
     folders = [f for f in find_runs(root) if f.info.get('kind') == 'train' and f.state == 'done']
     if not folders:
         raise ValueError(f'root: no finished training under {root or "the root of runs"}; '
-                         '`calibnb run nll_overfitting` makes some')
+                         '`calibnb run nll_overfitting` trains some')
     return {f'{f.path.parent.name}/{f.path.name}': Run(f.path) for f in folders}
 
 def _strength_of(config):
-    "Return {option: value} for the strength of a run's loss; {} for a loss without strength, and for a learned loss."
+    "Return {option: value} for the strength of a run's loss; {} for a learned loss, and for a loss without strength."
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
-    "Return a short label of each run for a legend."
+    "Return a short label for each run, for the legend: 'FL-3 s0'."
     def plain(config): return f'{loss_label(config.loss_name, **_strength_of(config))} s{config.seed}'
     found = {name: plain(run.config) for name, run in runs.items()}
     twins = Counter(found.values())
     return {name: f'{label} {name.split("/")[1][:4]}' if twins[label] > 1 else label for name, label in found.items()}
 
 def _choices(runs, labels):
-    "Return (text, name) for each run, as options of a widget."
+    "Return (text, name) for each run, the options of the list of runs."
     def words(name, config):
         experiment, folder = name.split('/')
         return f'{experiment}: {labels[name]}, {config.data} {config.model} {folder[:8]}'
     return [(words(name, run.config), name) for name, run in runs.items()]
 
 def _styles(runs, labels, chosen):
-    "Return the line style of each chosen run."
+    "Return the line style of each chosen run, as matplotlib's keyword arguments."
     found, seen = {}, []
     for name in chosen:
         config = runs[name].config
@@ -62,14 +62,14 @@ def _styles(runs, labels, chosen):
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #4732a775
 class _Trainings:
-    "Histories and reliability diagrams of runs, with their labels."
+    "The histories and reliability diagrams of runs, each read on first use."
     def __init__(self, runs):
         self.runs, self.labels = runs, _labels(runs)
         self.history, self.diagram = cache(self._history), lru_cache(64)(self._diagram)
         self.epochs = max(run.config.recipe.epochs for run in runs.values())
         self.columns = list(dict.fromkeys(c for run in runs.values() for c in run.history.columns if c != 'epoch'))
 
-    def _history(self, name): return self.runs[name].history.frame()
+    def _history(self, name): return self.runs[name].history.frame()  # DataFrame with a row for each epoch
 
     def _diagram(self, name, n_bins):
         preds = self.runs[name].predictions('test')
@@ -81,7 +81,7 @@ class _Trainings:
         return [name for name in chosen if column in self.history(name)]
 
     def reading(self, name, column, epoch):
-        "Return the value of a run at an epoch, or at the run's last epoch if the run ended earlier, as text."
+        "Format the value of a run at an epoch, or at the run's last epoch if the run ended earlier."
         values = self.history(name)[column].to_numpy()
         last = len(values)
         text = f'{self.labels[name]}: {values[min(epoch, last) - 1]:.4g}'
@@ -132,9 +132,11 @@ class _RunsView(View):
 # %% ../../nbs/80_widgets/05_runs.ipynb #b4c4db0a
 def run_explorer(
     root=None,  # folder of all runs; None: `runs_root()`
-    column:str='train_loss', # initially shown column of the history
+    column:str='train_loss', # column of the history that is shown first
 )->Explorer:
-    "Explore histories of finished training runs, and reliability diagrams of up to four runs."
+    """Explore histories of finished training runs, and reliability diagrams of up to four runs.
+
+    Raises ValueError if there is no finished training run under `root`, or if no run has the column."""
     trainings = _Trainings(_finished(root))
     pick('column', column, trainings.columns)
     return _RunsView(trainings, column).explorer()

@@ -36,14 +36,14 @@ def simplex_points(
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #2fcde026
 def _corner(turn):
-    "Return the lower corner at an angle around the vertical axis."
+    "Return a lower corner of the tetrahedron, at an angle around the vertical axis in radians."
     return [math.cos(turn)*8**.5/3, math.sin(turn)*8**.5/3, -1/3]
 
 _corners = np.array([[0, 0, 1], *map(_corner, (0, 2*math.pi/3, 4*math.pi/3))])  # the label's corner is at the top
 
-def _view_axes(turn, tilt):
-    "Return a (3, 3) matrix with the columns right, up, and towards the eye; angles in degrees."
-    a, b = math.radians(turn), math.radians(tilt)
+def _view_axes(azimuth, elevation):
+    "Return the (3, 3) rotation whose columns point right, up and towards the eye; angles in degrees."
+    a, b = math.radians(azimuth), math.radians(elevation)
     return np.array([
         [-math.sin(a), -math.cos(a)*math.sin(b), math.cos(a)*math.cos(b)],
         [math.cos(a), -math.sin(a)*math.sin(b), math.sin(a)*math.cos(b)],
@@ -67,7 +67,7 @@ def _draw_tetrahedron(ax, eye):
 _TOLERANCE = 1e-6  # larger than the effect of `_SHIFT`, smaller than a step
 
 class _SimplexView(View):
-    "The weight of a loss over the predictions for four classes."
+    "The weight of a loss at each point of the simplex of four classes."
     def __init__(self, weight, steps):
         self.weight, self.p = weight, simplex_points(steps)
         self.log_probs = LogProbs(self.p.log(), torch.zeros(len(self.p), dtype=torch.long, device='cpu'))
@@ -78,8 +78,8 @@ class _SimplexView(View):
         return dict(
             weight=w.Dropdown(options=list(_weights), value=self.weight, description='weight of'),
             gamma=w.FloatSlider(2., min=.1, max=10, step=.1, description='γ'),
-            turn=w.IntSlider(10, -180, 180, description='turn'),
-            tilt=w.IntSlider(15, -90, 90, description='tilt'),
+            turn=w.IntSlider(10, -180, 180, description='azimuth (°)'),
+            tilt=w.IntSlider(15, -90, 90, description='elevation (°)'),
             least=w.FloatSlider(0., min=0., max=.9, step=.05, description='p(label) ≥'))
 
     def staged(self, weight, gamma, **_): return weight, gamma
@@ -95,7 +95,7 @@ class _SimplexView(View):
         u, eye, ax = _weights[weight](self.log_probs, gamma), _view_axes(turn, tilt), fig.axes[0]
         visible, largest, title = self.p[:, 0] >= least - _TOLERANCE, u.max().item(), f'{weight}, γ = {gamma:g}'
         x, y, depth = (self.p[visible].numpy() @ _corners @ eye).T
-        order = np.argsort(depth)                                              # the nearest last
+        order = np.argsort(depth)  # the points nearest to the eye are drawn last
         _draw_tetrahedron(ax, eye)
         ax.scatter(x[order], y[order], c=u[visible][order], s=26 + 12*depth[order], cmap=sequential, vmin=0,
                    vmax=largest, edgecolor='white', lw=.3, zorder=2)
@@ -108,6 +108,6 @@ def simplex_explorer(
     weight:str='BSCE',  # 'focal', 'dual focal', 'BSCE'
     steps:int=12,       # steps along an edge, a multiple of 4
 )->Explorer:
-    "Explore the weight u over the predictions for four classes, in a tetrahedron that can be turned."
+    "Explore the uncertainty weight u at each prediction for four classes, in a tetrahedron that can be rotated."
     if steps < 4 or steps % 4: raise ValueError(f'steps: {steps}, want a multiple of 4')
     return _SimplexView(pick('weight', weight, list(_weights)), steps).explorer()

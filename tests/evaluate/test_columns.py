@@ -109,7 +109,7 @@ def binary(name, column, labels, rows=slice(None), flip=False):
 def test_a_column_named_by_the_other_label_is_not_read_as_this_one(capsys):
     binary("no.csv", "no", ["no", "yes"], flip=True)
     err = refused(capsys, "audit", "no.csv", "--probs", "--pos-label", "yes")
-    assert "pos_label: 'yes', but the column is named by the other label, 'no'" in err
+    assert "pos_label: 'yes', but the column is named after the other label, 'no'" in err
     read = read_predictions("no.csv", "probs")
     assert read.classes == ("yes", "no") and torch.equal(read.target, (TARGET != 1).long())
     assert read_predictions("no.csv", "probs", pos_label="no").classes == ("yes", "no")
@@ -134,7 +134,7 @@ def test_labels_that_are_ids_beside_labels_that_are_words(capsys):
     binary("test.csv", "p", ["no", "yes"], slice(300))
     binary("val.csv", "p", [0, 1], slice(300, 600))
     err = refused(capsys, "audit", "test.csv", "--probs", "--pos-label", "yes", "--val", "val.csv")
-    assert "file: val.csv: pos_label: 'yes' is no label in column 'y': '0', '1'; write the words there too" in err
+    assert "file: val.csv: pos_label: 'yes' is not a label in column 'y': '0', '1'; write the words there too" in err
     for name, labels, rows in ("test", ["no", "yes"], slice(300)), ("val", [0, 1], slice(300, 600)):
         binary(f"{name}.csv", "yes", labels, rows)
     test, val = read_sets("test.csv", "probs", val_path="val.csv")
@@ -155,12 +155,12 @@ def test_names_of_a_classifier_of_scikit_learn_are_kept(tmp_path):
 def test_all_stray_columns_are_named_at_once(capsys):
     write("a.csv", ID=range(600), where="Rome", city="Rome", weight=1)
     err = refused(capsys, "audit", "a.csv", "--logits")
-    assert "3 columns are no classes: 'weight' is no class" in err and "'where' holds text, 'Rome' in line 2" in err
+    assert "3 columns are not classes: 'weight' is not a class" in err and "'where' holds text, 'Rome' in line 2" in err
     assert "'ID'" not in err and "--ignore-col NAME" in err
     probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(age=34, year=2026, city="Rome", y=LABELS)
     probs.to_csv("p.csv", index=False)
     err = refused(capsys, "audit", "p.csv", "--probs")
-    assert "3 columns are no classes: 'city' holds text" in err
+    assert "3 columns are not classes: 'city' holds text" in err
     assert "'age' holds 34" in err and "'year' holds 2026" in err
 
 
@@ -179,7 +179,7 @@ def test_labels_in_a_file_of_their_own_are_held_against_the_label_asked_for(caps
     read = read_predictions("p.csv", "probs", "y.npy", pos_label=0)
     assert torch.equal(read.target, (TARGET != 1).long())
     err = refused(capsys, "audit", "p.csv", "--probs", "--target", "y.npy", "--pos-label", "maybe")
-    assert "pos_label: 'maybe' is no label in column 'target': '0', '1'" in err
+    assert "pos_label: 'maybe' is not a label in column 'target': '0', '1'" in err
 
 
 def test_long_numbers_are_told_apart_as_labels():
@@ -212,8 +212,8 @@ def probs_table():
 
 
 @pytest.mark.parametrize("name, flags, note", [
-    ("index.csv", "", "column 'Unnamed: 0' is no class and is left out"),
-    ("more.csv.gz", "", "columns 'id', 'age' are no classes and are left out"),
+    ("index.csv", "", "column 'Unnamed: 0' is not a class and is left out"),
+    ("more.csv.gz", "", "columns 'id', 'age' are not classes and are left out"),
     ("more.parquet", "--ignore-col age --ignore-col id", None),
     ("more.feather", "--ignore-col age --ignore-col id", None),
     ("named.jsonl", "--target-col why --prob-cols a,b,c --ignore-col city", None),
@@ -300,7 +300,7 @@ def test_one_rule_for_the_kind_in_three_commands(capsys):
     for line in "audit p.csv --no-report --calibrator platt", "compare p.csv p.csv", "plan p.csv --width 4":
         assert cli.main(line.split()) == 0
         out = capsys.readouterr()
-        assert "column 'Unnamed: 0' is no class and is left out" in out.out + out.err
+        assert "column 'Unnamed: 0' is not a class and is left out" in out.out + out.err
         assert " p2.csv does not say what it holds; give --logits or --probs" in refused(
             capsys, *line.replace("p.csv", "p2.csv").split())
     assert "column: 'agee' is not known" in refused(capsys, "audit", "p.csv", "--ignore-col", "agee")

@@ -204,7 +204,7 @@ def bad_tables(folder):
         (folder/f"{name}.csv").write_text(header + "\n1,2,0,0\n")
         yield folder/f"{name}.csv", "logits", "two columns are called"
     pd.DataFrame(LOGITS.numpy()).to_csv(folder/"headerless.csv", header=False, index=False)
-    yield folder/"headerless.csv", "logits", "for a name; want a header"
+    yield folder/"headerless.csv", "logits", "as a name; want a header"
     permuted = write_table(folder/"permuted.csv", LOGITS, ["c3", "c2", "c1", "c0"], target=TARGET.numpy())
     yield permuted, "logits", "not in the order of their numbers"
     p = ODDS.sigmoid()

@@ -126,7 +126,7 @@ def test_samples_of_lm_eval_are_recognised_by_their_keys(capsys):
 
 
 @pytest.mark.parametrize("sample, message", [
-    (dict(doc_id=0, target="0", filtered_resps=["some text"]), "no log-likelihood of each choice"),
+    (dict(doc_id=0, target="0", filtered_resps=["some text"]), "no log-likelihood for each choice"),
     (sample_of_lm_eval(0, [-1, -2], target="B"), "neither `acc` nor a number as `target`"),
 ])
 def test_refused_samples_of_lm_eval(sample, message, capsys):

@@ -234,7 +234,7 @@ def test_debiasing_and_the_noise_floor():
 def test_a_noise_floor_takes_no_labels():
     probs = torch.tensor([[.9, .1], [.2, .8]])
     for labels in torch.tensor([0, 1]), np.array([0, 1]), [0, 1]:
-        with pytest.raises(ValueError, match="^target: noise_floor takes none, .*; call noise_floor\\(probs\\)"):
+        with pytest.raises(ValueError, match="^target: noise_floor takes no target, .*; call noise_floor\\(probs\\)"):
             metrics.noise_floor(probs, labels)
     with pytest.raises(ValueError, match="^n_bins: "):
         metrics.noise_floor(probs, 0)

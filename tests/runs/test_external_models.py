@@ -118,7 +118,7 @@ def test_an_image_that_unpacks_into_too_much_is_named(home):
 @pytest.mark.parametrize("given, told", [
     ("insects -p nonsense 3", "-p: {'nonsense': 3}, but insects is a folder"),
     ("insects --split nonsense", "--split: 'nonsense' is not known"),
-    ("digits --size 8", "--size: 8, but digits is no folder"),
+    ("digits --size 8", "--size: 8, but digits is not a folder"),
     ("digits -p seed 3", "'seed' is not known"),
     ("digits -p device cpu", "'device' is not known"),
 ])

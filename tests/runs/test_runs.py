@@ -303,7 +303,7 @@ BAD = [  # settings, message
     (dict(n_train=300), r"n_train: is an option of the data, RunConfig\(data_args=dict\(n_train=300\)\)"),
     (dict(loss="focal", gamma=2), r"gamma: is an option of the loss, RunConfig\(loss_args=dict\(gamma=2\)\)"),
     (dict(recipe=dict(learning_rate=.1)), "^recipe.learning_rate: not known$"),
-    (dict(meta={}), "data_args: n_meta is 0, but meta learns on held-out samples; give their number or share, e.g. n_meta=100"),
+    (dict(meta={}), "data_args: n_meta is 0, but meta learns on held-out samples; give the number or share of these samples, e.g. n_meta=100"),
     (dict(los="ce"), "^los: not known, did you mean 'loss'[?]$"),
 ]
 

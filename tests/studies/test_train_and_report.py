@@ -123,7 +123,7 @@ def test_other_data_and_another_split_are_tables_of_their_own(report_of_remade):
         assert f"## digits, mlp, 5 epochs{of_table}" in titles
     split = next(i for i, title in enumerate(t for t in titles if t.startswith("## ")) if "data_seed 7" in title)//2 + 1
     assert not [f for f in report_of_remade.result.findings if f.claim.startswith(f"table {split}:")]
-    assert "2 trainings on one split." in "".join(titles)
+    assert "2 training runs on one split." in "".join(titles)
     for i in 2, 3:
         assert [row[:3] for row in table(report_of_remade, f"table_{i}")][1:] == [["CE", "", "2"], ["FL-3", "", "2"]]
 
