@@ -105,6 +105,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                    'calibnb.cli.flags._kind_of': ('90_cli/flags.html#_kind_of', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags._leads_into': ('90_cli/flags.html#_leads_into', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags._listed': ('90_cli/flags.html#_listed', 'calibnb/cli/flags.py'),
+                                   'calibnb.cli.flags._named_columns': ('90_cli/flags.html#_named_columns', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags._noting': ('90_cli/flags.html#_noting', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags._pairs': ('90_cli/flags.html#_pairs', 'calibnb/cli/flags.py'),
                                    'calibnb.cli.flags._settle_stated': ('90_cli/flags.html#_settle_stated', 'calibnb/cli/flags.py'),

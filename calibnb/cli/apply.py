@@ -22,7 +22,7 @@ def _add_apply(commands):
     about = 'calibrate predictions in a file with a calibrator from `audit` or `Calibrator.save`'
     apply = commands.add_parser('apply', help=about)
     apply.add_argument('calibrator', help='file of the calibrator, .safetensors')
-    apply.add_argument('file', help='file of logits or probabilities; labels are not needed')
+    apply.add_argument('file', help='file of logits, probabilities or stated confidences; labels are not needed')
     _add_kind(apply)
     _add_columns(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
@@ -104,6 +104,8 @@ def _check_apply(args)->Path:
     if not are_several_files(args.file): _check_exists(args.file)
     elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
                                                      'are read; name a file in another folder')
+    for flag, given in {'--prob-cols': args.prob_cols, '--target-col': args.target_col}.items():
+        if args.confidence and given: raise ValueError(f'--confidence: given with {flag}; want one of the two')
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out

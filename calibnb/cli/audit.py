@@ -33,7 +33,7 @@ from calibnb.cli.gate import (
 )
 from calibnb.cli.flags import (
     _add_columns, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists, _check_root, _check_rows,
-    _column_names, _kind, _kind_of, _settle_stated
+    _column_names, _kind, _kind_of, _named_columns, _settle_stated
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -239,9 +239,9 @@ def _audit_settings(args):
     paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
     eps = -1. if args.eps is None else args.eps
     options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
-    names = _column_names(args)
-    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=names.target)
-    columns = dict(prob_cols=[*names.scores], ignore_col=[*args.ignore_col, *_group_columns(args)])
+    target, scores = _named_columns(args)
+    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=target)
+    columns = dict(prob_cols=[*scores], ignore_col=[*args.ignore_col, *_group_columns(args)])
     # paths come first, so that an error names the file and not the title, which contains the file's name
     return dict(kind=_kind(args), quick=not args.full, **paths, **words, **columns, **options)
 

@@ -104,7 +104,8 @@ def _kind_of(args, name='file')->str:
     from calibnb.evaluate.pieces import parquet_paths
     if are_several_files(path): path = parquet_paths(path)[0]
     if kind := named_kind(path): return kind
-    raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs')
+    raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs, or '
+                     '--confidence COLUMN')
 
 def _listed(text): return [name for part in text.split(',') if (name := part.strip())]
 
@@ -116,12 +117,16 @@ def _add_columns(command):
                          'of the classes, e.g. cat,dog (with --logits: of the logits)')
     command.add_argument('--ignore-col', **several, help='columns to leave out, with commas')
 
+def _named_columns(args):
+    "Return the column of the labels ('' if none is named) and the columns of the scores."
+    if args.confidence: return getattr(args, 'correct', None) or '', [args.confidence]
+    return args.target_col or '', args.prob_cols
+
 def _column_names(args):
     "Return the columns that the flags name."
     from calibnb.evaluate.files import ColumnNames
-    target, scores = args.target_col, args.prob_cols
-    if args.confidence: target, scores = getattr(args, 'correct', None), [args.confidence]
-    return ColumnNames(target or '', tuple(scores), tuple(args.ignore_col))
+    target, scores = _named_columns(args)
+    return ColumnNames(target, tuple(scores), tuple(args.ignore_col))
 
 def _add_stated(command):
     command.add_argument('--correct', metavar='COLUMN', help='with --confidence: column that is 1 or True where the '
@@ -136,6 +141,8 @@ def _settle_stated(args, path, correct_needed=True):
             from calibnb.evaluate.files import is_of_lm_eval
             if is_of_lm_eval(path): args.format = 'lm-eval'
     flag = '--format lm-eval' if args.format else '--confidence'
+    if args.format and (args.confidence or args.correct):
+        raise ValueError('--format lm-eval: given with --confidence or --correct; leave these out')
     if args.format: args.confidence, args.correct = 'confidence', 'correct'
     if args.correct and not args.confidence:
         raise ValueError('--confidence: not given, but --correct is; want both columns')

@@ -80,7 +80,7 @@ def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
     target,    # (N,) class ids
     stated:bool=False, # True: stated confidences; their order is kept, 1 stays above the largest other confidence
-)->float:      # in [1/(2N), 1)
+)->float:      # in (0, 1)
     "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N) unless that would change the order."
     if stated: return _weight_in_order(probs, target)
     from scipy.optimize import minimize_scalar
@@ -357,11 +357,11 @@ class Predictions:
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
         if other.kind != self.kind:
-            raise ValueError(f'{name}: got {_KINDS[other.kind]}, but preds: {_KINDS[self.kind]}; give both as logits '
-                             'or both as probabilities')
+            raise ValueError(f'{name}: got {_KINDS[other.kind]}, but preds: {_KINDS[self.kind]}; give both '
+                             'in the same form')
         if other.eps != self.eps:
             raise ValueError(f'{name}: zeros were replaced with eps {other.eps:.3g}, but in preds with eps '
-                             f'{self.eps:.3g}; pass the same eps to Predictions.from_probs for both')
+                             f'{self.eps:.3g}; pass the same eps to Predictions.from_probs or from_confidence for both')
         if other.binary != self.binary:
             raise ValueError(f'{name}: {other.form}, but preds: {self.form}; want the same for both')
         if other.num_classes != self.num_classes:

@@ -120,8 +120,9 @@ def _zeros(found, preds, val):
     if not impossible and preds.eps:
         text += f'; calibrators see each 0 as its share of a uniform distribution of weight {preds.eps:.3g}'
     nll = F.cross_entropy(preds.class_logits.double(), preds.target).item()
-    found = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
-    return (*found, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.') if preds.stated else found
+    outcome = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
+    if not preds.stated: return outcome
+    return (*outcome, 'A confidence of 1 claims never to be wrong; a calibrator lowers it.')
 
 def _decimals(p):
     "Return the number of decimals, 0 to 3, that all probabilities need; None if 3 are not enough."
@@ -191,10 +192,10 @@ def _repeated(found, preds, val):
         'Sample from the data that the model will meet. Check whether the file was sorted by class before it was cut.')
 def _missing(found, preds, val):
     source, of = (preds, '') if val is None else (val, ' of the validation samples')
-    found = source.target.unique()
-    if preds.stated and len(found) == 1:
-        return 'issue', f'All answers{of} are {"correct" if found[0] else "wrong"}, so a calibrator learns only this.'
-    if len(found) == 1:
+    labels = source.target.unique()
+    if preds.stated and len(labels) == 1:
+        return 'issue', f'All answers{of} are {"correct" if labels[0] else "wrong"}, so a calibrator learns only this.'
+    if len(labels) == 1:
         return 'issue', f'All labels{of} belong to one class, so a calibrator learns only this class.'
     missing = (preds.target.bincount(minlength=preds.num_classes) == 0).nonzero()[:, 0].tolist()
     if not missing: return _PASSED

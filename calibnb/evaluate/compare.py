@@ -215,16 +215,16 @@ def _check_same_samples(old, new):
 
 def compare_models(
     old:Predictions,
-    new:Predictions,  # predictions on the same samples in the same order; logits or probabilities, whatever `old` has
+    new:Predictions,  # predictions on the same samples in the same order; logits or probabilities, as `old` or not
     margins:dict[str, float]|None=None, # measure -> margin, instead of `MARGINS`; error and ECE as fractions
     by=(),            # names of columns of `old.groups`, 'predicted_class' or 'confidence_band': also compare slices
     *, least:int=50,  # the smallest number of samples of a slice
 )->ModelComparison:
     """Compare error, NLL, Brier score and ECE of two models by paired 95 % intervals.
 
-    For binary predictions the ECE is that of P(y = 1). Of stated confidences, the answers of the models to the same
-    questions are compared, each correct or not. The intervals of slices are corrected by Bonferroni's method.
-    Raises ValueError if the labels differ, or for an unknown measure or column."""
+    For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
+    the same questions. The intervals of slices are corrected by Bonferroni's method. Raises ValueError if the labels
+    of other predictions differ, or for an unknown measure or column."""
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     _check_same_samples(old, new)

@@ -307,7 +307,8 @@ def _check_table(table, kind):
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     hint = dict(probs=f'; logits need .{link} first, percentages /100', confidence='; percentages /100').get(kind, '')
-    found = {name: f'{text}, want {_EXPECTED[kind]}{hint}; drop other columns' for name, text in wrong.items()}
+    way_out = f'want {_EXPECTED[kind]}{hint}; drop columns that are not classes'
+    found = {name: f'{text}, {way_out}' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)

@@ -241,7 +241,7 @@ def measure_all(
     """Measure error, nll, brier, ece, ada_ece, smooth_ece and classwise_ece, with 95 % intervals and noise floors.
 
     An infinite NLL has the value None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
-    top_label_ece replaces classwise_ece. For stated confidences there is neither."""
+    top_label_ece replaces classwise_ece. Stated confidences have neither."""
     for M in more_bins: check_bins(M)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if resamples is None: resamples = Resamples(len(scored), n_boot, seed, 'multinomial')

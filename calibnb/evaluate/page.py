@@ -72,7 +72,7 @@ def _tiles(found, command):
     ece, after, nll = before['ece'], found.rows[row], before['nll'].value
     low, high = (100*end for end in ece.interval)
     gained = None if nll is None or after['nll'].value is None else nll - after['nll'].value
-    outcome = 'correct or wrong, as it was' if found.scored[UNCALIBRATED].stated else 'label'
+    outcome = 'outcome' if found.scored[UNCALIBRATED].stated else 'label'
     if row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
     elif not found.fitted: use = 'no calibrator was fitted'
     elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
@@ -87,7 +87,7 @@ def _tiles(found, command):
          'number is not evidence of miscalibration.'),
         ('NLL', f'{-gained:+.4f}'.replace('-', '−') if gained else _nll_words(before['nll']),
          f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if row != UNCALIBRATED else 'unchanged',
-         f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and calibrated '
+         f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
         ('what to do', use[0].upper() + use[1:], command, 'The calibrator with the lowest NLL on samples that were '
          f'not used to fit it. Of NLLs within {found.tie:g} nats, the simplest row whose ECE could be chance wins.'),

@@ -25,7 +25,7 @@ from ..core.checks import as_tensor, check_positive, check_unlabelled
 from ..core.predictions import Predictions, class_probs, form_text, quote_names, uniform_weight
 from calibnb.evaluate.files import (
     FileContents, ReadColumns, TARGET_NAMES, _check_not_probs, _check_table, _find, _label_words, _only, _plain,
-    _score_name, _table, ColumnNames, _to_logits, class_targets, kinds, table_of
+    _score_name, _table, ColumnNames, _to_logits, class_targets, table_of
 )
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #9c712964
@@ -153,6 +153,7 @@ def in_second_fold(hashes):
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #fa0733a2
 _VALUES_IN_MEMORY, _ROWS_IN_MEMORY = 2**26, 2_000_000
+_KINDS = 'logits', 'probs'
 _FORMATS = '.parquet', '.npy', '.npz'
 
 def parquet_paths(path)->list[str]:
@@ -241,7 +242,7 @@ class Pieces:
         rows:int|None=None,    # rows per piece; None: 2**20 numbers per piece
         engine:str='local',       # 'local', or 'ray' to distribute the pieces over a Ray cluster
     ):
-        self.path, self.kind, self.engine = str(path), pick('kind', kind, kinds), pick('engine', engine, ENGINES)
+        self.path, self.kind, self.engine = str(path), pick('kind', kind, _KINDS), pick('engine', engine, ENGINES)
         self.scores, self.labels, self.header, name = _columns(path, kind, target_path, header)
         if len(self.scores) != len(self.labels):
             raise ValueError(f'file: {target_path or path} has {len(self.labels):,} labels for '
@@ -399,7 +400,7 @@ def piece_sets(
     **options,  # further options of `Pieces`
 )->tuple[Pieces, Pieces|None]:
     "Return the Pieces of a test set and of its validation set (or None), with the same `eps` and order of classes."
-    order = val_path and _score_columns(path, pick('kind', kind, kinds))[2]
+    order = val_path and _score_columns(path, pick('kind', kind, _KINDS))[2]
     val = Pieces(val_path, kind, val_target_path, eps, pos_label, header=order, **options) if val_path else None
     weight = eps if val is None else val.eps or eps
     pieces = Pieces(path, kind, target_path, weight, pos_label, **options)
@@ -414,7 +415,7 @@ def read_pieces(
     rows:int|None=None,    # rows per piece; None: 2**20 numbers per piece
 ):             # number of rows, and an iterator over `ReadColumns`; `target` has the labels of the file, or is None
     "Read predictions with or without labels in pieces."
-    scores, arrays, header = _score_columns(path, pick('kind', kind, kinds))
+    scores, arrays, header = _score_columns(path, pick('kind', kind, _KINDS))
     found, rows = _find(FileContents(arrays), TARGET_NAMES), rows or max(1, 2**20//len(header))
     labels = arrays[found[0]] if len(found) == 1 else None
     return len(scores), _read_columns(path, kind, eps, names, rows, scores, labels, header)

@@ -135,7 +135,7 @@ def labels_needed(
     *, width:float|None=None,  # wanted width of the 95 % interval of the ECE, in percentage points
     below:float|None=None, # or a bound on the upper end of the interval, in percent
     power:float=.8,        # share of the audits that must reach the goal
-    assumed_ece:float|None=None, # assume that confidences are too large by this many points; None: see above
+    assumed_ece:float|None=None, # assume hit rates this many points closer to 1/2 than the confidences; None: see above
     n_bins:int=15,
     draws:int=300,         # simulated audits per number of labels
     seed:int=0,

@@ -207,7 +207,7 @@ def test_npz(tmp_path):
 @pytest.mark.parametrize("arrays, message", [
     (dict(z=X), "holds z, want x and y"),
     (dict(x=np.array([object()]*3), y=np.arange(3)), "not an .npz file of plain arrays"),
-    (dict(x_train=X, y_train=Y, x_test=X, test_y=Y), "has x_test but no y_test; it holds"),
+    (dict(x_train=X, y_train=Y, x_test=X, test_y=Y), "has x_test but no y_test; its arrays are"),
     (dict(x=np.where(np.arange(60)[:, None] == 7, np.nan, X), y=Y), "x: holds nan or inf, first in sample 7"),
     (dict(x_train=X, y_train=Y, X_test=X, Y_test=Y), "has X_test, want x_test in lower case"),
 ], ids=["other-names", "objects", "mixed-names", "nan", "capitals"])
