@@ -215,7 +215,8 @@ class SlurmQueue:
         "Ask Slurm for the states of jobs, unless the last answer is recent and names all jobs."
         new = [job.job_id for job in jobs if job.job_id not in self.states]
         if not (at_once or new or time.monotonic() > self.due): return
-        self.due, listed = time.monotonic() + _QUEUE_S, self._listed([job.job_id for job in jobs])
+        if not at_once: self.due = time.monotonic() + _QUEUE_S
+        listed = self._listed([job.job_id for job in jobs])
         if listed is None: return
         for job in jobs:
             state, node, _ = self.states.get(job.job_id, ('', '', ''))
@@ -237,8 +238,8 @@ class SlurmQueue:
     def is_lost(self, job)->bool:
         "Return True if a job has ended without a result: a job that never began, or one that ended some time ago."
         if job.job_id not in self.ends: return False
-        _, node, _ = self.states[job.job_id]
-        return not node or time.monotonic() - self.ends[job.job_id] > _RESULT_S
+        state, node, _ = self.states[job.job_id]
+        return not node and state != 'GONE' or time.monotonic() - self.ends[job.job_id] > _RESULT_S
 
     def settle(self, job):
         "Wait until a job whose run has ended has ended, too, but not long."
@@ -270,7 +271,7 @@ class SlurmQueue:
         name = f'Slurm job {job.job_id}' + (f' on {node}' if node else '')
         log = f' (log: {job.paths.stderr})' if job.paths.stderr.exists() else ''
         if state == 'CANCELLED': return RunError(f'interrupted: {name} was cancelled{log}')
-        if error and state in ('', 'COMPLETED', 'FAILED'):
+        if error and (state not in _ENDINGS or state in ('COMPLETED', 'FAILED', 'GONE')):  # not ended by Slurm
             return JobDied(f'{error}, in {name}{log}') if isinstance(error, JobDied) else error
         return JobDied(f'{name} {_ENDINGS.get(state, "was lost")}{log}')
 
