@@ -111,7 +111,7 @@ class Cluster:
         raise NotImplementedError
 
     def place(self, handle)->tuple|None:
-        "Return (where, note) of a job that has not ended, as in `JobState`; None if not known."
+        "Return (where, note) of a job that has not ended, as in `JobState`; None if unknown."
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #574f8362
 def _make_run_remotely(config, root, timeout, env):
@@ -201,8 +201,8 @@ _QUEUE_COMMAND = 'squeue', '--noheader', '--states=all', '--format=%i|%T|%N|%r',
 _ENDINGS = dict(   # states of a job that has ended
     BOOT_FAIL='lost its node', CANCELLED='was cancelled', COMPLETED='left no result', DEADLINE='reached its deadline',
     FAILED='left no result', NODE_FAIL='lost its node', PREEMPTED='was preempted', REVOKED='was revoked',
-    GONE='left no result, and Slurm knows it no longer',
-    OUT_OF_MEMORY='needed more memory than it has; give it more with the option mem_gb',
+    GONE='left no result, and Slurm no longer knows the job',
+    OUT_OF_MEMORY='ran out of memory; give it more with the option mem_gb',
     TIMEOUT='reached its time limit; give it more with the option timeout_min')
 
 class SlurmQueue:
@@ -215,7 +215,8 @@ class SlurmQueue:
         "Ask Slurm for the states of jobs, unless the last answer is recent and names all jobs."
         new = [job.job_id for job in jobs if job.job_id not in self.states]
         if not (at_once or new or time.monotonic() > self.due): return
-        self.due, listed = time.monotonic() + _QUEUE_S, self._listed([job.job_id for job in jobs])
+        if not at_once: self.due = time.monotonic() + _QUEUE_S
+        listed = self._listed([job.job_id for job in jobs])
         if listed is None: return
         for job in jobs:
             state, node, _ = self.states.get(job.job_id, ('', '', ''))
@@ -237,11 +238,11 @@ class SlurmQueue:
     def is_lost(self, job)->bool:
         "Return True if a job has ended without a result: a job that never began, or one that ended some time ago."
         if job.job_id not in self.ends: return False
-        _, node, _ = self.states[job.job_id]
-        return not node or time.monotonic() - self.ends[job.job_id] > _RESULT_S
+        state, node, _ = self.states[job.job_id]
+        return not node and state != 'GONE' or time.monotonic() - self.ends[job.job_id] > _RESULT_S
 
     def settle(self, job):
-        "Wait until a job whose run has ended has ended, too, but not long."
+        "Wait until Slurm has ended a job whose run has ended, at most _SETTLE_S seconds."
         end = time.monotonic() + _SETTLE_S
         while True:
             self.look([job], at_once=True)
@@ -256,12 +257,14 @@ class SlurmQueue:
         return f'job {job.job_id}' + (f' on {node}' if node else ''), note
 
     def cancel(self, jobs):
-        "Cancel jobs, and say so on the terminal."
-        self.look(jobs, at_once=True)
-        queued = sum(self.state(job) == 'PENDING' for job in jobs)
-        print(f'calibnb: Slurm cancels {len(jobs)} jobs, {queued} of them queued; trainings that have begun save their '
-              'state, and the same command goes on', file=sys.stderr, flush=True)
-        subprocess.run(['scancel', *(job.job_id for job in jobs)], stderr=subprocess.DEVNULL)
+        "Cancel jobs, and print their number."
+        try:
+            self.look(jobs, at_once=True)
+            queued = sum(self.state(job) == 'PENDING' for job in jobs)
+            print(f'calibnb: Slurm cancels {len(jobs)} job{"s"*(len(jobs) != 1)} ({queued} queued); trainings that '
+                  'have begun save their state, and the same command continues them', file=sys.stderr, flush=True)
+        finally:  # also after another Ctrl-C: squeue may take a minute
+            subprocess.run(['scancel', *(job.job_id for job in jobs)], stderr=subprocess.DEVNULL)
 
     def error(self, job, error=None):
         "Return an error that says how a job ended; a cancelled job is interrupted, and not tried again."
@@ -270,7 +273,7 @@ class SlurmQueue:
         name = f'Slurm job {job.job_id}' + (f' on {node}' if node else '')
         log = f' (log: {job.paths.stderr})' if job.paths.stderr.exists() else ''
         if state == 'CANCELLED': return RunError(f'interrupted: {name} was cancelled{log}')
-        if error and state in ('', 'COMPLETED', 'FAILED'):
+        if error and (state not in _ENDINGS or state in ('COMPLETED', 'FAILED', 'GONE')):  # not ended by Slurm
             return JobDied(f'{error}, in {name}{log}') if isinstance(error, JobDied) else error
         return JobDied(f'{name} {_ENDINGS.get(state, "was lost")}{log}')
 

@@ -1,7 +1,6 @@
 """Sweeps: each run is made once, a failure is recorded with its reason, and the other runs are finished."""
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -413,8 +412,6 @@ def local_submitit(tmp_path, monkeypatch):
     assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
 
 
-@pytest.mark.skipif(bool(shutil.which("slurmctld", path=f"{os.environ['PATH']}:/usr/sbin")),
-                    reason="test_slurm.py has the same on a real Slurm")
 @pytest.mark.usefixtures("local_submitit")
 def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
     with open(tmp_path/"own.py", "a") as file:
