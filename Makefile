@@ -6,8 +6,9 @@ NOTEBOOKS := .venv/.notebooks
 DEV := .venv/.dev
 # each process would compile torch, pandas and the rest anew where this is set, as it is in many containers
 unexport PYTHONDONTWRITEBYTECODE
+# the first experiments of the gallery
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
-# settings that take two minutes on two cores; five seeds, since fewer decide no claim
+# the experiments of `make demo`, in two minutes on two cores; five seeds, since fewer decide no claim
 DEMO := toy_gaussian nll_overfitting shift -p n_seeds 5 -p nll_overfitting.epochs 50 -p nll_overfitting.gammas '[3.0]' \
   -p shift.members 3 -p shift.kinds '["rotate", "gaussian_noise", "fog"]'
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))

@@ -178,10 +178,10 @@ def _plain_output():
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
-def _interruption(kept, argv):
-    "Return the text after Ctrl-C; if the command kept a part of its work, name the command that goes on."
-    if not kept: return 'interrupted'
-    return f'{kept}; to go on: {shlex.join(["calibnb", *map(str, sys.argv[1:] if argv is None else argv)])}'
+def _interruption(report, argv):
+    "Return the text after Ctrl-C; if the command reports what is saved, name the command that continues."
+    if not report: return 'interrupted'
+    return f'{report}; to continue: {shlex.join(["calibnb", *map(str, sys.argv[1:] if argv is None else argv)])}'
 
 def main(argv=None)->int: # exit code
     "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."

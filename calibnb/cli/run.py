@@ -45,7 +45,7 @@ def _add_run(commands):
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
     run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
     run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
-                     help='value of a parameter, of one experiment as in shift.n_seeds; may be repeated')
+                     help='value of a parameter; as shift.n_seeds, of one of several experiments; may be repeated')
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
@@ -73,11 +73,11 @@ def _run(args):
     if args.copy_to: _check_folder('--copy-to', args.copy_to)
     if args.page: _check_file('--page', args.page)
     start, done = time.time(), []
+    def find_runs(): return _with_trainings([notebook.folder(settings) for notebook, settings in planned])
     for notebook, settings in planned:
         then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
         try:
-            with _saying_what_is_kept(f'notebook {notebook.path.stem}',
-                                      lambda: _trainings_in(notebook.folder(settings))):
+            with _reporting_saved_runs(f'notebook {notebook.path.stem}', find_runs):
                 done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
         except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
     failed = len(planned) - len(done)
@@ -86,25 +86,31 @@ def _run(args):
     return int(failed > 0)
 
 @contextmanager
-def _saying_what_is_kept(
-    what,        # what an interruption stops
-    find_runs,   # function () -> folders of its trainings or runs
-    kind='trainings',
+def _reporting_saved_runs(
+    what,      # what an interruption stops
+    find_runs, # function () -> folders of the runs to count
 ):
-    "Inside the block, say on Ctrl-C what is kept: finished runs, and the checkpoints of other runs."
+    "Inside the block, report on Ctrl-C what is saved: finished runs, and the checkpoints of other runs."
     try: yield
     except KeyboardInterrupt:
-        folders = find_runs()
-        done = [folder for folder in folders if folder.state == 'done']
-        saved = sum((folder/'checkpoint.pt').exists() for folder in folders if folder not in done)
-        kept = ' and '.join([f'{len(done)} finished {kind}']*bool(done) + [f'{saved} checkpoints']*bool(saved))
-        raise KeyboardInterrupt(f'interrupted: {what}; kept: {kept or "nothing yet"}') from None
+        raise KeyboardInterrupt(f'interrupted: {what}; saved: {_saved_text(find_runs())}') from None
 
-def _trainings_in(notebook):
-    "Return the folders of the trainings of a notebook run."
-    from calibnb.runs.folder import find_runs, read_json
-    path = str(notebook.path.resolve())
-    return [folder for folder in find_runs() if (read_json(folder/'progress.json') or {}).get('notebook') == path]
+def _saved_text(folders):
+    "Return the numbers of finished notebooks, finished trainings and checkpoints of other runs, as text."
+    def kind(folder):
+        if folder.state != 'done': return 'checkpoint' if (folder/'checkpoint.pt').exists() else None
+        return 'finished notebook' if folder.info.get('kind') == 'notebook' else 'finished training'
+    counts = Counter(map(kind, folders))
+    names = [name for name in ('finished notebook', 'finished training', 'checkpoint') if counts[name]]
+    return ', '.join(_number_of(counts[name], name) for name in names) or 'nothing yet'
+
+def _number_of(n, name): return f'{n} {name}{"" if n == 1 else "s"}'
+
+def _with_trainings(notebooks):
+    "Return the folders of notebook runs, and of the training runs that these notebooks made."
+    from calibnb.runs.folder import find_runs
+    paths = {str(folder.path.resolve()) for folder in notebooks}
+    return [*notebooks, *(folder for folder in find_runs() if folder.status.get('notebook') in paths)]
 
 def _params_of(experiment, params, experiments):
     "Return the parameters of one experiment: those of all, then those with its name, e.g. shift.n_seeds."
@@ -129,15 +135,28 @@ def _total(folders, failed, seconds):
 
 # %% ../../nbs/90_cli/02_run.ipynb #8eb067fe
 def _run_until_decided(args, params):
-    from calibnb.notebooks.execute import NotebookError
+    from calibnb.notebooks.execute import NotebookError, find_notebook
+    from calibnb.notebooks.verdicts import LOOKS
     from calibnb.processes.pool import check_timeout
     from calibnb.sweep.more_seeds import until_decided
     check_timeout(args.timeout)
     if args.again or args.copy_to:
         raise ValueError(f'{"--again" if args.again else "--copy-to"}: cannot be given with --until-decided')
+    stems, begun = [find_notebook(name).stem for name in args.experiments], {}
+    for name in params:
+        stem, _, rest = name.partition('.')
+        if stem in stems:
+            raise ValueError(f'-p {name}: --until-decided takes parameters of all experiments; give -p {rest}')
     if not args.dry_run: _check_root()
-    def progress(state): print(f'{state.notebook.path.stem}: {state.next} seeds', flush=True)
-    try: table = until_decided(args.experiments, params, timeout=args.timeout, dry_run=args.dry_run, progress=progress)
+    def progress(state):
+        begun[state.notebook.path.stem] = state
+        print(f'{state.notebook.path.stem}: {state.next} seeds', flush=True)
+    def find_runs():
+        return _with_trainings([state.folder(n) for state in begun.values() for n in LOOKS])
+    try:
+        with _reporting_saved_runs(f'more seeds of {", ".join(stems)}', find_runs):
+            table = until_decided(args.experiments, params, timeout=args.timeout, dry_run=args.dry_run,
+                                  progress=progress)
     except NotebookError as e:
         print(f'calibnb: {e}', file=sys.stderr)
         return 1
@@ -179,7 +198,7 @@ def _sweep(args):
     jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
     if not args.dry_run: _check_root()
     start = time.time()
-    with _saying_what_is_kept(f'sweep of {len(jobs)} runs', lambda: [job.folder() for job in jobs], 'runs'):
+    with _reporting_saved_runs(f'sweep of {_number_of(len(jobs), "run")}', lambda: [job.folder() for job in jobs]):
         table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
                       timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:

@@ -278,6 +278,7 @@ class RunFolder:
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True
         place = dict(host=socket.gethostname(), pid=os.getpid(), **_cluster_job())
+        if notebook := os.environ.get('CALIBNB_NOTEBOOK_FOLDER'): place['notebook'] = notebook  # the run is part of it
         write_json(self/'status.json', dict(state='running', start=_now(), **place))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 

@@ -54,6 +54,7 @@ class Row:
     cells:dict    # column -> Cell
     n:int = 0     # number of seeds
     paper:str = '' # short name of the paper; '' for a row of runs
+    mark:str = ''  # '†' after the name of a paper that does not state the method's coefficient
 
 # %% ../../nbs/70_runs/07b_paper_tables.ipynb #4b2d889f
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class MethodTable:
 
     def text(self)->str:
         "Return the table as plain text for a terminal: '*' marks the best mean, '~' means not significantly worse."
-        lines = [[f'  {row.paper}' if row.paper else row.method, *self._cells(row, '{}*', '{}~', ' ± {}')]
+        lines = [[f'  {row.paper}{row.mark}' if row.paper else row.method, *self._cells(row, '{}*', '{}~', ' ± {}')]
                  for row in self.rows]
         table = text_table(dict(zip(['method', *self._titles], zip(*lines))))
         notes = ' '.join(self.notes).replace('Bold', '*').replace('Underlined', '~')
@@ -97,7 +98,7 @@ class MethodTable:
         "Return the table as Markdown, with the title as a heading."
         lines = [['method', *self._titles], ['---', *['---:']*len(self.columns)]]
         for row in self.rows:
-            name = f'*{markdown_text(row.paper)}*' if row.paper else markdown_text(row.method)
+            name = f'*{markdown_text(row.paper + row.mark)}*' if row.paper else markdown_text(row.method)
             lines.append([name, *self._cells(row, '**{}**', '<ins>{}</ins>', ' ± {}')])
         table = '\n'.join(f'| {" | ".join(line)} |' for line in lines)
         return f'## {markdown_text(self.title)}\n\n{table}\n\n{markdown_text(" ".join(self.notes))}\n'
@@ -106,7 +107,7 @@ class MethodTable:
         "Return the table as LaTeX; the document needs the package booktabs."
         lines = []
         for row in self.rows:
-            name = rf'\quad\emph{{{latex_text(row.paper)}}}' if row.paper else latex_text(row.method)
+            name = rf'\quad\emph{{{latex_text(row.paper + row.mark)}}}' if row.paper else latex_text(row.method)
             cells = self._cells(row, r'\textbf{{{}}}', r'\underline{{{}}}', r'$_{{\pm {}}}$')
             lines.append(' & '.join([name, *(cell.replace('∞', r'$\infty$') for cell in cells)]) + r' \\')
         return _LATEX.format(
@@ -124,7 +125,7 @@ class MethodTable:
             known = row.cells if sortable else {}
             values = [f' data-value="{known[c].mean:.6g}"' if c in known else '' for c in self.columns]
             found = ''.join(f'<td{value}>{cell}</td>' for value, cell in zip(values, cells))
-            name = html_text(f'{row.method}, {row.paper}' if row.paper else row.method)
+            name = html_text(f'{row.method}, {row.paper}{row.mark}' if row.paper else row.method)
             lines.append(f'<tr{" class=paper" if row.paper else ""}><th>{name}</th>{found}</tr>')
         headings = ''.join(f'<th>{title}</th>' for title in head)
         return (f'<div class="wide" style="overflow-x: auto"><table class="sortable"><thead><tr>{headings}</tr></thead>'
@@ -195,17 +196,15 @@ def _marks(frame, column, tested):
     p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # p is nan if all numbers are equal
     return {method: 'tied' for method in p[p >= _LEVEL].index} | {best: 'best'}
 
-_OTHER = '†'  # after the name of a paper that does not state the coefficient beside the number
-
 def _paper_rows(name, method, columns, cited):
     "Return a row for each paper with numbers for the method, found by the full name or the name without coefficient."
     rows, bare = {}, re.sub(r'-[\d.]+$', '', method.full_name)
     for found in cited:
         column = _column_beside(found['column'], columns)
         if found['method'] not in (method.full_name, bare) or not column: continue
-        paper = found['paper'] + ('' if found['method'] == method.full_name else _OTHER)
-        rows.setdefault(paper, {})[column] = Cell(found['value'], found['sd'])
-    return [Row(name, cells, paper=paper) for paper, cells in rows.items()]
+        mark = '' if found['method'] == method.full_name else '†'
+        rows.setdefault((found['paper'], mark), {})[column] = Cell(found['value'], found['sd'])
+    return [Row(name, cells, paper=paper, mark=mark) for (paper, mark), cells in rows.items()]
 
 def _column_beside(name, columns):
     "Return the column for a paper's number: the same column, or else the one after scaling by NLL, or None."
@@ -226,14 +225,14 @@ def _notes(group, seeds, tested):
 
 def _paper_notes(rows, columns, cited):
     "Return a list with the sentence about the rows of papers; [] if there are none."
-    papers = {row.paper.removesuffix(_OTHER) for row in rows if row.paper}
+    papers = {row.paper for row in rows if row.paper}
     if not papers: return []
     by_ece = {found['paper'] for found in cited if '_ref' in found['column'] and found['column'] not in columns
               and _column_beside(found['column'], columns)} & papers
     names = ' and '.join(sorted(by_ece))
     otherwise = f' The T of {names} minimises the ECE, the T of our rows the NLL.' if by_ece else ''
-    other = f" {_OTHER}: the paper's coefficient may be another." if any(_OTHER in row.paper for row in rows) else ''
-    return [f"Rows named after a paper: the paper's numbers.{otherwise}{other}"]
+    unstated = ' †: the paper does not state the coefficient of this number.' if any(row.mark for row in rows) else ''
+    return [f"Rows named after a paper: the paper's numbers.{otherwise}{unstated}"]
 
 def method_tables(
     folders,           # RunFolders of training runs, e.g. from `find_trainings`

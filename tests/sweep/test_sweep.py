@@ -22,9 +22,10 @@ from yours import forget
 from calibnb.cli import main
 from calibnb.evaluate import Pieces, evaluate_pieces
 from calibnb.runs.folder import RunFolder, find_runs
-from calibnb.runs import collect, get_run
+from calibnb.runs import RunConfig, collect, get_run
 from calibnb.sweep import SweepSpec, expand, sweep
 from calibnb.sweep.engines import engines
+from calibnb.train import Recipe
 
 HOW = """import os, signal, time
 from calibnb.notebooks import Experiment
@@ -206,7 +207,7 @@ def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tm
 
 @pytest.mark.parametrize("typed, what", [("run {} -p how stuck", "notebook faulty"),
                                          ("sweep {} --grid seed=0:2 -p how stuck", "sweep of 2 runs")])
-def test_ctrl_c_prints_one_line_that_names_what_is_kept_and_the_command_that_goes_on(faulty, tmp_path, typed, what):
+def test_ctrl_c_prints_one_line_that_says_what_is_saved_and_which_command_continues(faulty, tmp_path, typed, what):
     root, n = tmp_path/"runs", 1 + typed.startswith("sweep")
     typed = typed.format(faulty)
     master = command(typed.split(), root)
@@ -214,8 +215,33 @@ def test_ctrl_c_prints_one_line_that_names_what_is_kept_and_the_command_that_goe
     master.send_signal(signal.SIGINT)
     out, err = master.communicate(timeout=patience(120))
     assert master.returncode == 130 and not out
-    assert err == f"calibnb: interrupted: {what}; kept: nothing yet; to go on: calibnb {typed}\n"
+    assert err == f"calibnb: interrupted: {what}; saved: nothing yet; to continue: calibnb {typed}\n"
     assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
+
+
+TRAINS_AND_WAITS = """import time
+from calibnb.notebooks import Experiment
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Recipe
+experiment = Experiment('study', dict(seed=seed, n_seeds=n_seeds))
+get_run(RunConfig(recipe=Recipe.quick(1, seed=seed)), progress=False)
+time.sleep(3600)"""
+
+
+@pytest.mark.parametrize("typed, report", [
+    ("run {0} {1}", "notebook study; saved: 1 finished notebook, 1 finished training"),
+    ("run {1} --until-decided", "more seeds of study; saved: 1 finished training")])
+def test_ctrl_c_counts_finished_notebooks_and_their_finished_trainings(faulty, tmp_path, typed, report):
+    root = tmp_path/"runs"
+    study = write_notebook(tmp_path/"study.ipynb", "seed: int = 0\nn_seeds: int = 0", TRAINS_AND_WAITS)
+    typed = typed.format(faulty, study)
+    get_run(RunConfig(recipe=Recipe.quick(1, seed=1)), root, progress=False)  # not a training of the notebook
+    master = command(typed.split(), root)
+    wait_for(lambda: [f.state for f in find_runs(root) if f.info["kind"] == "train"] == ["done"]*2, 120,
+             lambda: master.poll() is None)
+    master.send_signal(signal.SIGINT)
+    out, err = master.communicate(timeout=patience(120))
+    assert master.returncode == 130 and f"interrupted: {report}; to continue: calibnb {typed}\n" in err
 
 
 def test_trainings_interrupted_from_a_terminal_say_so(tmp_path):
@@ -230,7 +256,7 @@ def test_trainings_interrupted_from_a_terminal_say_so(tmp_path):
     wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
     os.killpg(master.pid, signal.SIGINT)
     out, err = master.communicate(timeout=patience(120))
-    assert master.returncode == 130 and "; kept: 2 checkpoints; to go on: calibnb sweep" in err
+    assert master.returncode == 130 and "; saved: 2 checkpoints; to continue: calibnb sweep" in err
     assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
 
 
