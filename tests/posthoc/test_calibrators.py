@@ -430,7 +430,7 @@ def test_calibrators_of_an_evaluation_of_probabilities_take_probabilities(form, 
         assert cross or found.rows[row]["ks_error"].value == pytest.approx(want, rel=1e-9)
     with pytest.raises(ValueError, match="preds: got logits, expected probabilities"):
         Scored.of(Predictions(preds.logits, preds.target), calibrator)
-    with pytest.raises(ValueError, match="val: got logits, but preds: probabilities; give both as logits or"):
+    with pytest.raises(ValueError, match="val: got logits, but preds: probabilities; give both in the same form"):
         evaluate(preds, Predictions(val.logits, val.target))
 
 
