@@ -159,11 +159,13 @@ def _apply(args):
     names = _column_names(args)  # columns to leave out may be missing, as labels are from new samples
     with _noting(): read = read_columns(*file, replace(names, ignored=(), optional=names.ignored))
     probs, pred, prevalence = _calibrate(read, calibrator, args)
-    what = f'{len(probs):,} x {probs.shape[1]} probabilities'
-    if args.confidence: what = f'{len(probs):,} calibrated confidences'
-    if args.confidence: write_probs(out, probs, None, header=[args.confidence])
-    else: write_probs(out, probs, pred, read.target, read.header, read.words)
-    print(f'{out}: {what} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
+    if args.confidence:
+        written = f'{len(probs):,} calibrated confidences'
+        write_probs(out, probs, None, header=[args.confidence])
+    else:
+        written = f'{len(probs):,} x {probs.shape[1]} probabilities'
+        write_probs(out, probs, pred, read.target, read.header, read.words)
+    print(f'{out}: {written} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
     if len(read.header) > 1 and not calibrator.class_names_ and (names := class_names(read.header)):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '
               f'and keep their order: {quote_names(names)}')

@@ -17,6 +17,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write, naming_target
 from ..notebooks.parameters import read_value
 from ..core.names import NAMES
+from ..core.text import counted
 from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
@@ -102,9 +103,7 @@ def _saved_text(folders):
         return 'finished notebook' if folder.info.get('kind') == 'notebook' else 'finished training'
     counts = Counter(map(kind, folders))
     names = [name for name in ('finished notebook', 'finished training', 'checkpoint') if counts[name]]
-    return ', '.join(_number_of(counts[name], name) for name in names) or 'nothing yet'
-
-def _number_of(n, name): return f'{n} {name}{"" if n == 1 else "s"}'
+    return ', '.join(counted(counts[name], name) for name in names) or 'nothing yet'
 
 def _with_trainings(notebooks):
     "Return the folders of notebook runs, and of the training runs that these notebooks made."
@@ -198,7 +197,7 @@ def _sweep(args):
     jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
     if not args.dry_run: _check_root()
     start = time.time()
-    with _reporting_saved_runs(f'sweep of {_number_of(len(jobs), "run")}', lambda: [job.folder() for job in jobs]):
+    with _reporting_saved_runs(f'sweep of {counted(len(jobs), "run")}', lambda: [job.folder() for job in jobs]):
         table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
                       timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
     if args.dry_run:

@@ -17,7 +17,7 @@ from scipy.fft import irfft, rfft
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.reading import brief
-from ..core.text import escaped_style, fitting, html_text, p_text, printable, text_table
+from ..core.text import counted, escaped_style, fitting, html_text, p_text, printable, text_table
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
@@ -273,10 +273,10 @@ class Slices:
         if not tested: return f'No slice can be compared with the rest; {self._calibrated()}.'
         smallest = min(s.p_max for s in tested)
         if not found:
-            return (f'No slice differs beyond chance from the whole ({_counted(len(tested), "slice")}, '
+            return (f'No slice differs beyond chance from the whole ({counted(len(tested), "slice")}, '
                     f'smallest corrected {p_text(smallest)}).')
         first = ' and '.join(map(self._direction, found[:2]))
-        start = f'{len(found)} of {_counted(len(tested), "slice")} differ{"s"*(len(found) == 1)}'
+        start = f'{len(found)} of {counted(len(tested), "slice")} differ{"s"*(len(found) == 1)}'
         return f'{start} beyond chance from the whole: {first}.'
 
     def _direction(self, s):
@@ -287,14 +287,14 @@ class Slices:
     def _calibrated(self):
         off = sum(s.p_calibrated < ALPHA for s in self.slices)
         if not off: return 'none is miscalibrated beyond chance'
-        return f'{off} of {_counted(len(self.slices), "slice")} are miscalibrated beyond chance'
+        return f'{off} of {counted(len(self.slices), "slice")} are miscalibrated beyond chance'
 
     def caption(self)->str:
         "Explain the columns of the table."
         what = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
         return (f'bias: {what}, in points. excess: bias beyond the bias of all samples at equal confidence. by chance: '
                 'mean ECE of a calibrated model. p: of no difference from the whole, by the permutation of the maximum '
-                f'over {_counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
+                f'over {counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
                 f'least {self.least} samples.')
 
     def columns(self, most:int=20)->dict[str, list[str]]:
@@ -365,7 +365,6 @@ def slice_section(found:Slices, most:int=50)->str:
             f'</thead><tbody>{"".join(rows)}</tbody></table></div>'
             f'<p>{html_text(" ".join([found.caption(), *notes]))}</p>')
 
-def _counted(n, word): return f'{n:,} {word}' + 's'*(n != 1)
 
 def _p_cell(p): return '' if math.isnan(p) else p_text(p).removeprefix('p ').removeprefix('= ')
 

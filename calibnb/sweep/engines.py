@@ -24,13 +24,14 @@ from ..core.plugins import add_plugins
 from ..processes.pool import PATIENCE, JobDied, Outcome, in_processes, worker_count
 from ..processes.kernels import KERNEL_MODULES, prestarted_kernel
 from ..core.settings import one_line
+from ..core.text import counted
 from ..runs.folder import RunError, failure
 from ..notebooks.execute import run_notebook
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #b5977714
 @dataclass(frozen=True)
 class JobState:
-    "Where a job of a cluster is, and what it waits for, for the lines of a sweep."
+    "The place of a job in a cluster and the reason why the job waits, for the lines of a sweep."
     index:int   # position in the list of jobs
     where:str   # e.g. 'job 12 on node3'
     note:str    # e.g. 'queued: Priority'
@@ -261,7 +262,7 @@ class SlurmQueue:
         try:
             self.look(jobs, at_once=True)
             queued = sum(self.state(job) == 'PENDING' for job in jobs)
-            print(f'calibnb: Slurm cancels {len(jobs)} job{"s"*(len(jobs) != 1)} ({queued} queued); trainings that '
+            print(f'calibnb: Slurm cancels {counted(len(jobs), "job")} ({queued} queued); trainings that '
                   'have begun save their state, and the same command continues them', file=sys.stderr, flush=True)
         finally:  # also after another Ctrl-C: squeue may take a minute
             subprocess.run(['scancel', *(job.job_id for job in jobs)], stderr=subprocess.DEVNULL)

@@ -11,7 +11,7 @@ from functools import partial
 
 import pytest
 from conftest import patience, wait_for
-from test_sweep import forks, measures, own  # noqa: F401
+from test_sweep import forks, own, same_tables  # noqa: F401
 
 from calibnb.cli import main
 from calibnb.runs.folder import find_runs
@@ -129,20 +129,8 @@ def long_runs(own, n):  # noqa: F811
 
 
 def test_slurm_makes_the_same_table_and_names_jobs_and_logs(quick_slurm, tmp_path, own, monkeypatch, capfd):  # noqa: F811
-    with open(tmp_path/"own.py", "a") as file:
-        file.write("""
-@register_loss("unlucky")
-def unlucky(z, y):
-    if len(z) > 2: raise ValueError("no luck today")
-    return nn.functional.cross_entropy(z, y)
-""")
     forks()
-    spec = own | dict(grid=dict(loss="ce,unlucky"))
-    there = sweep(spec, tmp_path/"slurm", progress=False, **quick_slurm)
-    here = sweep(spec, tmp_path/"here", workers=1, progress=False)
-    for table in there, here:
-        assert list(table.state) == ["done", "failed"] and "no luck today" in table.reason[1]
-    assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    there = same_tables(own, tmp_path, **quick_slurm)
     assert "sacct" not in capfd.readouterr().err
     assert main(["show", there.run[1], "--root", str(tmp_path/"slurm")]) == 0
     shown = capfd.readouterr().out

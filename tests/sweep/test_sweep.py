@@ -438,8 +438,8 @@ def local_submitit(tmp_path, monkeypatch):
     assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
 
 
-@pytest.mark.usefixtures("local_submitit")
-def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
+def same_tables(own, tmp_path, **how):
+    "Make a sweep with a failure with the options `how` and in processes here; compare the tables, return the first."
     with open(tmp_path/"own.py", "a") as file:
         file.write("""
 @register_loss("unlucky")
@@ -448,11 +448,17 @@ def unlucky(z, y):
     return nn.functional.cross_entropy(z, y)
 """)
     spec = own | dict(grid=dict(loss="ce,unlucky"))
-    there = sweep(spec, tmp_path/"slurm", engine="slurm", workers=2, progress=False)
+    there = sweep(spec, tmp_path/"slurm", progress=False, **how)
     here = sweep(spec, tmp_path/"here", workers=1, progress=False)
     for table in there, here:
         assert list(table.state) == ["done", "failed"] and "no luck today" in table.reason[1]
     assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
+    return there
+
+
+@pytest.mark.usefixtures("local_submitit")
+def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
+    same_tables(own, tmp_path, engine="slurm", workers=2)
 
 
 @pytest.mark.parametrize("wrong, told", [
