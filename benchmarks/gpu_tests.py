@@ -20,7 +20,8 @@ def tests_section(bench):
 def tests_rows(bench):
     files = [str(p) for p in sorted((ROOT/"tests").rglob("test_*.py")) if "mark.cuda" in p.read_text()]
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", "-p", "no:cacheprovider", "-n", "0", "-rf", *files]
-    env = dict(os.environ, CALIBNB_TEST_DEVICE=str(bench.device), TORCHDYNAMO_DISABLE=bench.size("0", "1"))
+    env = dict(os.environ, CALIBNB_TEST_DEVICE=str(bench.device), TORCHDYNAMO_DISABLE=bench.size("0", "1"),
+               COLUMNS="400")  # pytest cuts the reason of a failure to this width
     ended = subprocess.run(command, cwd=ROOT, env=env, timeout=bench.size(AT_MOST, 4*AT_MOST), text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     last = ended.stdout.strip().split("\n")[-1].strip("= ")
