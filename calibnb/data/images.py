@@ -230,7 +230,7 @@ def read_npz(
 )->dict:  # train_x, train_y, and val_* and test_* if the file has them
     "Read the arrays of an .npz file; raise ValueError if the file contains pickled objects."
     path = Path(path).expanduser()
-    if not path.is_file(): raise MissingData(f'data: {path} is not there')
+    if not path.is_file(): raise MissingData(f'data: {path} does not exist')
     given, arrays = _load_npz(path), {}
     for part in PARTS:
         for x, y in _npz_names(part):

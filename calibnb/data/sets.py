@@ -200,7 +200,7 @@ def check_data(
     if options.get('vectors'): find_vectors(options['vectors'])
 
 def _check_path(kind, path):
-    if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} is not there')
+    if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} does not exist')
     if kind == 'imagefolder' and not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
 
 # %% ../../nbs/50_data/08_sets.ipynb #09553891

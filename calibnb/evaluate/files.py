@@ -420,7 +420,7 @@ def read_file(
 )->FileContents:
     "Read a file in any supported format; raise a one-line ValueError that names the file."
     path = Path(path)
-    if not path.is_file(): raise ValueError(f'file: {path} is not there')
+    if not path.is_file(): raise ValueError(f'file: {path} does not exist')
     suffix = file_format(path)
     reader = pick('file format', suffix, READERS)
     note_input('files', str(path), content=content_hash(path))

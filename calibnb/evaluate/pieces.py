@@ -161,7 +161,7 @@ def parquet_paths(path)->list[str]:
     if Path(path).is_file(): return [str(path)]
     pattern = f'{glob.escape(str(path))}/**/*.parquet' if Path(path).is_dir() else str(path)
     found = sorted(name for name in glob.glob(pattern, recursive=True) if name.endswith('.parquet'))
-    if not found: raise ValueError('no .parquet file is there')
+    if not found: raise ValueError('no .parquet file found')
     return found
 
 def exceeds_memory(

@@ -46,7 +46,7 @@ def find_notebook(
     "Return the path of a notebook; for an unknown name, raise ValueError with the known names."
     path = Path(name)
     if path.suffix == '.ipynb':
-        if not path.is_file(): raise ValueError(f'notebook: {name} is not there')
+        if not path.is_file(): raise ValueError(f'notebook: {name} does not exist')
         return path
     return pick('experiment', name, list_experiments())
 
