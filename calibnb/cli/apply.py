@@ -83,11 +83,11 @@ def _at_prevalence(calibrator, probs, args):
     lines = _prevalence_lines(found, calibrator.class_names_) if found else []
     return probs, first_argmax(class_probs(probs)), lines
 
-def _prevalence_lines(found, names, most=10):
-    "Describe an estimated prevalence: class 1 of a binary problem, or the first `most` of the classes."
+def _prevalence_lines(found, names, limit=10):
+    "Describe an estimated prevalence: class 1 of a binary problem, or the first `limit` of the classes."
     K = len(found.prior)
-    shown = [1] if K == 2 else range(min(K, most))
-    lines = [f'prevalence by EM, with 95 % interval: {f"{K} classes, the first {most}" if K > most else ""}'.rstrip()]
+    shown = [1] if K == 2 else range(min(K, limit))
+    lines = [f'prevalence by EM, with 95 % interval: {f"{K} classes, the first {limit}" if K > limit else ""}'.rstrip()]
     return lines + [f'  {names[k] if names else f"class {k}"}   {100*found.prior[k]:.2f} % '
                     f'({100*found.low[k]:.2f} to {100*found.high[k]:.2f} %)' for k in shown]
 

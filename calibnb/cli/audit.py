@@ -315,8 +315,8 @@ def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     if args.no_report or found.recommended not in found.fitted: return ''
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
-    others = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
-    columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else others}
+    ignored = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
+    columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else ignored}
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]

@@ -149,10 +149,10 @@ def _settle_stated(args, path, correct_needed=True):
     if not args.confidence: return
     if correct_needed and not args.correct:
         raise ValueError('--correct: not given, but --confidence is; want both columns')
-    others = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
+    conflicting = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
               '--target-col': args.target_col, '--target': getattr(args, 'target_file', None),
               '--example': getattr(args, 'example', False)}
-    for other, given in others.items():
+    for other, given in conflicting.items():
         if given: raise ValueError(f'{flag}: given with {other}; want one of the two')
 @contextmanager
 def _noting():

@@ -29,9 +29,9 @@ def _has_conditions(args): return bool(args.max_ece is not None or args.max_nll 
 
 def _check_gate(args):
     "Raise ValueError for wrong limits, unknown codes of checks, and flags without a condition."
-    for flag, limit, most in ('--max-ece', args.max_ece, 100), ('--max-nll', args.max_nll, 1e6):
-        if limit is not None and not 0 < limit <= most:
-            raise ValueError(f'{flag}: {limit:g}, want a number above 0 and at most {most:g}')
+    for flag, limit, largest in ('--max-ece', args.max_ece, 100), ('--max-nll', args.max_nll, 1e6):
+        if limit is not None and not 0 < limit <= largest:
+            raise ValueError(f'{flag}: {limit:g}, want a number above 0 and at most {largest:g}')
     for flag, given in {'--after': args.after, '--by-estimate': args.by_estimate, '--junit': args.junit}.items():
         if given and not _has_conditions(args):
             raise ValueError(f'{flag}: given without a condition; want --max-ece, --max-nll or --fail-on')

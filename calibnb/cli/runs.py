@@ -61,8 +61,8 @@ def _runs(args):
     elif args.json: print(table.to_json(orient='records', indent=1))
     elif args.sort: print(_lines(table, named_by_experiment=True))
     else:
-        most = None if args.experiment or where else _LATEST
-        print('\n\n'.join(_experiment_text(name, rows, most) for name, rows in table.groupby('experiment')))
+        limit = None if args.experiment or where else _LATEST
+        print('\n\n'.join(_experiment_text(name, rows, limit) for name, rows in table.groupby('experiment')))
 
 def _where(texts):
     "Return NAME=VALUE texts as a dictionary."
@@ -82,8 +82,8 @@ def _lines(rows, named_by_experiment=False, indent=''):
     for name, title, scale, digits in ('error', 'error %', 100, 2), ('ece', 'ECE %', 100, 2), ('nll', 'NLL', 1, 4):
         if rows[name].isna().all(): continue
         columns[title] = ['' if v != v else f'{scale*v:.{digits}f}' for v in rows[name]]
-    others = rows.result.where(rows.error.isna(), '')
-    if others.any(): columns['result'] = others
+    verdicts = rows.result.where(rows.error.isna(), '')
+    if verdicts.any(): columns['result'] = verdicts
     return '\n'.join(_fitted(columns, indent))
 
 def _fitted(columns, indent):
@@ -97,11 +97,11 @@ def _fitted(columns, indent):
     lines = [indent + '  '.join(line).rstrip() for line in zip(*text.values())]
     return [line if not width or len(line) <= width else line[:width - 1] + '…' for line in lines]
 
-def _experiment_text(name, rows, most):
+def _experiment_text(name, rows, limit):
     "Format the runs of one experiment: its name, then a table for each kind of run."
     blocks = [name]
     for kind, group in rows.groupby('kind'):
-        shown = group if most is None else group.head(most)
+        shown = group if limit is None else group.head(limit)
         blocks.append(_lines(shown, indent='  '))
         if left := len(group) - len(shown): blocks.append(f'  … and {left} more: calibnb runs {name}')
     if len(failed := rows[rows.state == 'failed']):

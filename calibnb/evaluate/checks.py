@@ -140,9 +140,9 @@ def _rounded(found, preds, val):
     d = _decimals(conf)
     if d is None or d > 2: return _PASSED
     values = conf.mul(100).round().unique()
-    few = ', '.join(f'{v/100:g}' for v in values[:6].tolist()) + ', ...'*(len(values) > 6)
+    examples = ', '.join(f'{v/100:g}' for v in values[:6].tolist()) + ', ...'*(len(values) > 6)
     word = {0: 'are 0 or 1', 1: 'have one decimal'}.get(d, 'have two decimals')
-    return 'tip', f'All confidences {word}: {len(values):,} distinct values, {few}.'
+    return 'tip', f'All confidences {word}: {len(values):,} distinct values, {examples}.'
 
 @_check('CNB012', 'rows do not sum to 1',
         'The probabilities of some rows do not sum to 1, usually because the probabilities were rounded. Each row is '
@@ -209,9 +209,9 @@ def _missing(found, preds, val):
         'Split the samples again, or leave the validation set out: calibrators are then cross-fitted.')
 def _shared(found, preds, val):
     if val is None: return _NOT_APPLICABLE
-    rows, others = _row_hashes(preds).unique(), _row_hashes(val)
-    if len(rows) < len(preds) or len(others.unique()) < len(val): return _NOT_APPLICABLE
-    shared = torch.isin(others, rows).sum().item()
+    rows, val_rows = _row_hashes(preds).unique(), _row_hashes(val)
+    if len(rows) < len(preds) or len(val_rows.unique()) < len(val): return _NOT_APPLICABLE
+    shared = torch.isin(val_rows, rows).sum().item()
     return ('tip', f'{shared:,} of {len(val):,} validation samples are test samples, too.') if shared else _PASSED
 
 _TELLABLE = .05  # an ECE of this size should be detectable

@@ -541,8 +541,8 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
     "Return unchecked scores, labels, class names and groups; groups that are not `needed` are ignored."
     if kind == 'confidence': names = _of_stated(names)
     with naming(path):
-        own = replace(names, target='') if target_path else names
-        contents, scores, header = _read_scores(path, kind, own, needed)
+        score_names = replace(names, target='') if target_path else names
+        contents, scores, header = _read_scores(path, kind, score_names, needed)
         of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
         if target_path:

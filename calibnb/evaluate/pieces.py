@@ -121,15 +121,15 @@ class ParquetColumns:
     def pieces(self, start, stop, rows):
         "Yield DataFrames of `rows` rows each (the last may have fewer), from row `start` to `stop`."
         import pandas as pd
-        held, missing = [], rows
+        batches, missing = [], rows
         for batch in self._batches(start, stop, rows):
             while len(batch):
-                held.append(batch.slice(0, missing).to_pandas())
-                batch, missing = batch.slice(missing), missing - len(held[-1])
+                batches.append(batch.slice(0, missing).to_pandas())
+                batch, missing = batch.slice(missing), missing - len(batches[-1])
                 if not missing:
-                    yield pd.concat(held)
-                    held, missing = [], rows
-        if held: yield pd.concat(held)
+                    yield pd.concat(batches)
+                    batches, missing = [], rows
+        if batches: yield pd.concat(batches)
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #38eed763
 def row_hashes(
