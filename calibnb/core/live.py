@@ -19,7 +19,7 @@ def live_lines(
     rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
-    "Return a line for each training; columns are aligned, and cut to the width: the training loss, then names."
+    "Return a line for each training; columns are aligned; to fit the width, leave out the loss, then shorten names."
     rows = [_cells(printable(name, one_line=True), state) for name, state in rows]
     if not rows: return []
     sizes = [max(map(len, column)) for column in zip(*rows)]

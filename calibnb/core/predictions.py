@@ -72,7 +72,7 @@ def _half_of_smallest(probs):
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def _weight_in_order(probs, target):
-    "Return the weight for stated confidences: at most the smallest positive probability of correct or wrong."
+    "Return the weight for stated confidences c: at most the smallest positive c or 1 - c, so that their order stays."
     each = class_probs(check_probs(probs, target, least=1)[0].double())
     return min(uniform_weight(probs, target), each[each > 0].min().item())
 

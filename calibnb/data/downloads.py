@@ -45,7 +45,7 @@ downloads = {
     'cifar10h': _file('https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-probs.npy'),
 }
 
-_UNSTATED = "no licence is stated with the data; the terms of its makers apply"
+_UNSTATED = "no licence is stated with the data; the authors' terms apply"
 licences = dict.fromkeys(downloads, _UNSTATED) | {
     'cifar10h': 'licence CC BY-NC-SA 4.0, Peterson, Battleday, Griffiths and Russakovsky 2019',
     'svhn': 'for non-commercial use only, Netzer et al. 2011',

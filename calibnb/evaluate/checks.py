@@ -221,7 +221,7 @@ _TELLABLE = .05  # an ECE of this size should be detectable
         'CNB004 passes, and the upper end of the 95 % interval of the ECE is above 5 %. The stated number of samples '
         'would lower this end to 5 % if the interval shrinks with the square root of the number of samples.',
         'Label more samples, or report the interval with the ECE.')
-def _few(found, preds, val):
+def _too_few_samples(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     if found.miscalibration_p < .05: return _NOT_APPLICABLE
     high = ece.interval[1]

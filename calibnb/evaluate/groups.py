@@ -293,8 +293,8 @@ class Slices:
         "Explain the columns of the table."
         quantity = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
         return (f'bias: {quantity}, in points. excess: bias beyond the bias of all samples at equal confidence. '
-                'by chance: '
-                'mean ECE of a calibrated model. p: of no difference from the whole, by the permutation of the maximum '
+                'by chance: mean ECE of a calibrated model. '
+                'p: test of no difference from the whole, by permutations of the maximum '
                 f'over {counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
                 f'least {self.least} samples.')
 

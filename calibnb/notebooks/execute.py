@@ -258,7 +258,7 @@ def _file_names(directory):
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
 def describe_metrics(
-    metrics:dict,  # what was measured -> name -> Measure
+    metrics:dict,  # split -> name -> Measure
 )->list[str]:
     "Return a line for each set of measures: error and ECE in percent, and NLL, with intervals."
     def text(name, m):

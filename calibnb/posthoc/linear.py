@@ -36,7 +36,7 @@ class FullMap:
 
     @staticmethod
     def gradient(E, X):
-        "Return the gradient (K, K + 1) by the parameters, from the gradient E (K, N) by the logits."
+        "Return the gradient (K, K + 1) with respect to V, from the gradient E (K, N) with respect to the logits."
         return E @ X.T
 
     @staticmethod

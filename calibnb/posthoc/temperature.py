@@ -187,10 +187,10 @@ def nll_temperature(
 def warn_at_bound(T, lo, hi):
     "Warn if a temperature is at its lower or upper bound."
     if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
-        warnings.warn(f'temperature: {lo:g}, the lower bound; does every label have the largest logit? '
+        warnings.warn(f'temperature: {lo:g}, the least allowed; does every label have the largest logit? '
                       'Fit on samples with misclassifications', stacklevel=4)
     if T >= hi*(1 - 1e-9):
-        warnings.warn(f'temperature: {hi:g}, the upper bound; do the labels belong to these logits? '
+        warnings.warn(f'temperature: {hi:g}, the largest allowed; do the labels belong to these logits? '
                       'The logits predict the labels no better than chance', stacklevel=4)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #4b5c926f

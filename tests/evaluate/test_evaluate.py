@@ -248,7 +248,7 @@ def test_what_is_doubtful_is_not_recommended():
     perfect = evaluate(Predictions(preds.logits, preds.pred), calibrators=["temperature"], n_boot=20, draws=2)
     assert perfect.doubtful == ["temperature"] and perfect.recommended == UNCALIBRATED
     assert "No calibrator could be fitted reliably; see the notes." in perfect.advice()
-    assert any(note.startswith("temperature: 0.01, the lower bound") for note in perfect.notes)
+    assert any(note.startswith("temperature: 0.01, the least allowed") for note in perfect.notes)
     same_class = Predictions(preds.logits, torch.zeros_like(preds.target))
     one = evaluate(same_class, calibrators=["vector"], n_boot=20, draws=2)
     assert one.recommended == UNCALIBRATED
@@ -644,7 +644,7 @@ def test_degenerate_sets_give_a_table(kind, make):
     if kind == "constant" and not preds.binary:
         assert "temperature" not in table.rows and any("the temperature has no effect" in n for n in table.notes)
     if kind == "all correct":
-        assert any("the lower bound" in note for note in table.notes)
+        assert any("the least allowed" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 5, 15])
