@@ -64,6 +64,6 @@ def download(
         root.mkdir(parents=True, exist_ok=True)
         fetch(root)
     except Exception as e:  # servers, files and torchvision raise many types
-        raise OSError(f'data: {name} could not be fetched ({type(e).__name__}: {e}); try again, '
+        raise OSError(f'data: {name} could not be downloaded ({type(e).__name__}: {e}); try again, '
                       f'or put its files into {root} yourself') from e
     return root

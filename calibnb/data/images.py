@@ -38,7 +38,7 @@ def list_images(
         labels += [label]*len(images)
     if not paths:
         some = ', '.join(_extensions()[:4])
-        raise ValueError(f'{folder}: no images in it, want one folder per class with {some}, ...')
+        raise ValueError(f'{folder}: has no images, want one folder per class with {some}, ...')
     return paths, np.array(labels, dtype=np.int64), classes
 
 def _images_below(folder):

@@ -246,7 +246,7 @@ def load_data(
     note_data(name, **options)
     splits = make(seed, **path, **options)
     if isinstance(splits, Splits): return splits
-    raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; make them with split_arrays')
+    raise ValueError(f'data: {name} returns a {type(splits).__name__}, want Splits; make them with split_arrays')
 
 # %% ../../nbs/50_data/08_sets.ipynb #726f6b54
 def register_data(

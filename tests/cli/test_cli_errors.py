@@ -530,7 +530,7 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
     assert call(["download", "cifar10"]) == 2
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and "cifar10 could not be fetched" in err
+    assert err.count("\n") == 1 and "cifar10 could not be downloaded" in err
     assert str(tmp_path / "data") in err and str(error).split("\n")[0] in err
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "file"))
