@@ -358,9 +358,9 @@ def _drawn_points(ax):
     markers = [line for line, drawn in zip(lines, ax.lines) if drawn.get_marker() not in ('None', '', ' ', None)]
     return tuple(np.concatenate([np.empty((0, 2)), *places]) for places in ([*markers, *dots], along))
 
-def _overlap(box, others):
-    "Return the summed overlap of a box (left, bottom, right, top) with (N, 4) others, in units of the box's area."
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+def _overlap(box, boxes):
+    "Return the summed overlap of a box (left, bottom, right, top) with (N, 4) boxes, in units of the box's area."
+    sides = np.minimum(box[2:], boxes[:, 2:]) - np.maximum(box[:2], boxes[:, :2])
     return sides.clip(0).prod(1).sum()/(box[2:] - box[:2]).prod()
 
 def _places(center, half_size, pixels):
@@ -370,13 +370,13 @@ def _places(center, half_size, pixels):
             way = np.array([np.cos(angle), np.sin(angle)])
             yield penalty, gap, center + way*(half_size + (gap + 2)*pixels)
 
-def _cost(place, half_size, center, others, placed, whole, markers, along, pixels):
+def _cost(place, half_size, center, other_centers, placed, whole, markers, along, pixels):
     "Return the cost of a label at a place; overlap with other labels costs most, then leaving the axes, then markers."
     box = np.concatenate([place - half_size, place + half_size])
     def covered(dots, room): return (abs(dots - place) < half_size + room*pixels).all(1).sum()
     def distance(dots): return np.linalg.norm((abs(dots - place) - half_size).clip(0), axis=-1)
     on_labels, outside = _overlap(box, placed), 1 - _overlap(box, whole)
-    nearer = (distance(others) < 1.2*distance(center)).any()  # nearer to another point with a label
+    nearer = (distance(other_centers) < 1.2*distance(center)).any()  # nearer to another point with a label
     between = _along(center, place)
     crossed = sum(((b[:2] < between) & (between < b[2:])).all(1).any() for b in placed)
     covering = 3*covered(markers, 3) + min(2, .1*covered(along, 0))
@@ -401,8 +401,8 @@ def label_points(
         text = ax.annotate(label, point, xytext=(0, 0), textcoords='offset points', ha='center', va='center',
                            fontsize=size, **(styles[i] if len(styles) else {}))
         half_size = np.array(text.get_window_extent().size)/2 + pixels
-        center, others = centers[i], np.delete(centers, i, 0)
-        def cost(place): return _cost(place, half_size, center, others, placed, whole, markers, along, pixels)
+        center, other_centers = centers[i], np.delete(centers, i, 0)
+        def cost(place): return _cost(place, half_size, center, other_centers, placed, whole, markers, along, pixels)
         costs = [(.5*penalty + cost(place), gap, place) for penalty, gap, place in _places(center, half_size, pixels)]
         _, gap, place = min(costs, key=lambda cost: cost[0])
         placed = np.vstack([placed, np.concatenate([place - half_size, place + half_size])])

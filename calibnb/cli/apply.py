@@ -51,16 +51,16 @@ def _columns_of(header, calibrator, path):
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #a9e1d3c7
 def _prevalence(text):
-    "Return a number, or the list of numbers with commas."
+    "Return a number, or a list of numbers separated by commas."
     try: numbers = [float(number) for number in text.split(',')]
     except ValueError:
-        raise argparse.ArgumentTypeError(f'got {text!r}, expected a number, or numbers with commas') from None
+        raise argparse.ArgumentTypeError(f'got {text!r}, expected a number, or numbers separated by commas') from None
     return numbers[0] if len(numbers) == 1 else numbers
 
 def _add_prevalence(apply):
     to = apply.add_mutually_exclusive_group()
     to.add_argument('--prevalence', type=_prevalence, metavar='P', help='adjust the probabilities to this prevalence: '
-                    'P(y = 1), or the share of each class with commas, in the order of the calibrator')
+                    'P(y = 1), or the shares of all classes, separated by commas, in the order of the calibrator')
     to.add_argument('--estimate-prevalence', action='store_true',
                     help='estimate the prevalence of these samples by EM, and adjust the probabilities to it')
     apply.add_argument('--from-prevalence', type=_prevalence, metavar='P', help='prevalence of the samples that the '
@@ -83,11 +83,11 @@ def _at_prevalence(calibrator, probs, args):
     lines = _prevalence_lines(found, calibrator.class_names_) if found else []
     return probs, first_argmax(class_probs(probs)), lines
 
-def _prevalence_lines(found, names, most=10):
-    "Describe an estimated prevalence; of a binary problem class 1 only, of many classes the first."
+def _prevalence_lines(found, names, limit=10):
+    "Describe an estimated prevalence: class 1 of a binary problem, or the first `limit` of the classes."
     K = len(found.prior)
-    shown = [1] if K == 2 else range(min(K, most))
-    lines = [f'prevalence by EM, with 95 % interval: {f"{K} classes, the first {most}" if K > most else ""}'.rstrip()]
+    shown = [1] if K == 2 else range(min(K, limit))
+    lines = [f'prevalence by EM, with 95 % interval: {f"{K} classes, the first {limit}" if K > limit else ""}'.rstrip()]
     return lines + [f'  {names[k] if names else f"class {k}"}   {100*found.prior[k]:.2f} % '
                     f'({100*found.low[k]:.2f} to {100*found.high[k]:.2f} %)' for k in shown]
 
@@ -99,7 +99,7 @@ def _check_apply(args)->Path:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
                          'or .safetensors')
     _check_file('--out', out)
-    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} is not there')
+    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} does not exist')
     _check_rows(args)
     if not are_several_files(args.file): _check_exists(args.file)
     elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
@@ -111,7 +111,7 @@ def _check_apply(args)->Path:
     return out
 
 def _check_no_columns(args):
-    "Raise ValueError for a flag that names columns, of a file that is read in pieces."
+    "Raise ValueError for a flag that names columns, because the file is read in pieces."
     flags = {'--confidence': args.confidence, '--target-col': args.target_col, '--prob-cols': args.prob_cols,
              '--ignore-col': args.ignore_col}
     for flag in (flag for flag, given in flags.items() if given):
@@ -156,7 +156,7 @@ def _apply(args):
         write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
-    names = _column_names(args)  # columns to leave out may be missing, as labels are from new samples
+    names = _column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
     with _noting(): read = read_columns(*file, replace(names, ignored=(), optional=names.ignored))
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:

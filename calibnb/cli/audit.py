@@ -74,8 +74,8 @@ def _add_audit(commands):
                        help='2000 resamples instead of 400, and every calibrator if none is named')
     audit.add_argument('--seed', type=int, default=0, help='seed of resamples and folds (default: 0)')
     audit.add_argument('--title', help='title of the report (default: name of the file)')
-    audit.add_argument('--to', metavar='DIR', help='folder of the report and the calibrator, in place of an earlier '
-                       'audit (default: calibnb-audit/NAME, with the name of the file)')
+    audit.add_argument('--to', metavar='DIR', help='folder of the report and the calibrator; replaces an earlier '
+                       'audit (default: calibnb-audit/NAME, where NAME is from the file)')
     audit.add_argument('--wide', action='store_true', help='print all measures, whatever the width of the terminal')
     audit.add_argument('--tie', type=float, default=.001, metavar='NATS', help='NLLs that differ by at most this are '
                        'ties; the simplest calibrator wins (default: .001)')
@@ -87,7 +87,7 @@ def _add_audit(commands):
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
     _add_rows(audit)
     audit.add_argument('--engine', default='local', choices=['local', 'ray'],
-                       help='with ray, read in pieces that are spread over a Ray cluster (default: local)')
+                       help='ray: read the files in pieces on a Ray cluster (default: local)')
     _add_slices(audit)
     _add_costs(audit)
     _add_comparisons(audit)
@@ -195,7 +195,7 @@ def _piece_sets(args):
     return pieces, val, _texts(caught)
 
 def _texts(caught):
-    "Return the warnings of the readers, except of zeros, which are a check of their own."
+    "Return the warnings of the readers, except about probabilities of 0, which a check reports."
     return [text for w in caught if 'uncalibrated NLL is infinite' not in (text := str(w.message))]
 
 def _group_columns(args):
@@ -261,7 +261,7 @@ def _evaluate(preds, val, args):
 
 @dataclass(frozen=True)
 class _Answer:
-    "An evaluation of predictions, and what further flags add to it."
+    "An evaluation of predictions, and the results of further flags."
     found:object          # Evaluation
     preds:object          # Predictions or Pieces
     slices:object=None    # Slices of --by
@@ -315,8 +315,8 @@ def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     if args.no_report or found.recommended not in found.fitted: return ''
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
-    others = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
-    columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else others}
+    ignored = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
+    columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else ignored}
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]

@@ -75,7 +75,7 @@ _EXAMPLES = '''examples:
   calibnb audit predictions.npz --logits             is my model calibrated, and what should I do?
   calibnb apply CALIBRATOR new.npz --logits --out calibrated.npz
   calibnb run toy_gaussian                           run an experiment, figures and findings included
-  calibnb list losses                                what is there?'''
+  calibnb list losses                                which losses are there?'''
 
 class _Parser(argparse.ArgumentParser):
     "An argument parser whose errors are one line."

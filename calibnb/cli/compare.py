@@ -60,7 +60,7 @@ def _margins(texts):
     return {name: value/100 if name in _POINTS else value for name, value in found.items()}
 
 def _read_model(args, name):
-    "Read the predictions of one model; columns of --by are left out of the classes of the new file, if it has them."
+    "Read the predictions of one model; columns of --by in the new file are not read as classes."
     from calibnb.evaluate.files import read_predictions
     from calibnb.evaluate.groups import MADE
     path, kind = getattr(args, name), _kind_of(args, name)

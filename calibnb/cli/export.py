@@ -30,7 +30,7 @@ def _export(args):
     pick('file format', out.suffix.lower(), ('.onnx',))
     _check_file('--onnx', out)
     for flag, path in ('calibrator', args.calibrator), ('--with', args.before):
-        if path is not None and not Path(path).is_file(): raise ValueError(f'{flag}: {path} is not there')
+        if path is not None and not Path(path).is_file(): raise ValueError(f'{flag}: {path} does not exist')
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     error = calibrator.export_onnx(out, args.before)

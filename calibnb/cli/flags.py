@@ -23,7 +23,7 @@ def _check_folder(flag, path, shown=None):
     wanted = Path(path).absolute()
     nearest = next(p for p in (wanted, *wanted.parents) if p.exists())
     if nearest.is_dir() and os.access(nearest, os.W_OK): return
-    why = 'read-only' if nearest.is_dir() else 'no folder'
+    why = 'read-only' if nearest.is_dir() else 'not a folder'
     raise ValueError(f'{flag}: {shown or path} cannot be written, {nearest} is {why}')
 
 def _check_root():
@@ -37,7 +37,7 @@ def _check_file(flag, path):
 
 def _check_exists(path, flag='file'):
     "Raise ValueError unless the file exists and has a known format."
-    if not Path(path).is_file(): raise ValueError(f'{flag}: {path} is not there')
+    if not Path(path).is_file(): raise ValueError(f'{flag}: {path} does not exist')
     pick('file format', file_format(path), NAMES['file format'])
 
 def _pairs(flag, pairs):
@@ -68,9 +68,9 @@ def _check_overwriting(reads, writes):
         for name, text in reads:
             for read in _existing([text]):
                 if _is_same(path, read):
-                    raise ValueError(f'{flag}: {path} is the file that is read ({name}); give another name')
+                    raise ValueError(f'{flag}: {path} is an input file ({name}); give another name')
                 if _leads_into(path, read):
-                    raise ValueError(f'{flag}: {path} leads into the folder that is read ({name}); give another name')
+                    raise ValueError(f'{flag}: {path} is a link into the input folder ({name}); give another name')
         if any(_is_same(path, other) for _, other in writes[:i]):
             raise ValueError(f'{flag}: {path} would be written twice; give two names')
 
@@ -113,9 +113,9 @@ def _add_columns(command):
     command.add_argument('--target-col', metavar='NAME', help='column or array of the labels (default: target, label, '
                          'y or y_true)')
     several = dict(action='extend', type=_listed, default=[], metavar='NAMES')
-    command.add_argument('--prob-cols', **several, help='columns of the probabilities with commas, in the order '
-                         'of the classes, e.g. cat,dog (with --logits: of the logits)')
-    command.add_argument('--ignore-col', **several, help='columns to leave out, with commas')
+    command.add_argument('--prob-cols', **several, help='columns of the probabilities (with --logits: of the '
+                         'logits), separated by commas, in the order of the classes, e.g. cat,dog')
+    command.add_argument('--ignore-col', **several, help='columns to leave out, separated by commas')
 
 def _named_columns(args):
     "Return the column of the labels ('' if none is named) and the columns of the scores."
@@ -135,7 +135,7 @@ def _add_stated(command):
                          'lm-evaluation-harness writes with --log_samples; recognised without the flag, too')
 
 def _settle_stated(args, path, correct_needed=True):
-    "Complete the flags of stated confidences; raise ValueError for flags that do not go together."
+    "Complete the flags of stated confidences; raise ValueError for conflicting flags."
     if not args.format and path and not (args.confidence or args.logits or args.probs or args.prob_cols):
         if file_format(path).startswith('.jsonl') and Path(path).is_file():
             from calibnb.evaluate.files import is_of_lm_eval
@@ -149,10 +149,10 @@ def _settle_stated(args, path, correct_needed=True):
     if not args.confidence: return
     if correct_needed and not args.correct:
         raise ValueError('--correct: not given, but --confidence is; want both columns')
-    others = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
+    conflicting = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
               '--target-col': args.target_col, '--target': getattr(args, 'target_file', None),
               '--example': getattr(args, 'example', False)}
-    for other, given in others.items():
+    for other, given in conflicting.items():
         if given: raise ValueError(f'{flag}: given with {other}; want one of the two')
 @contextmanager
 def _noting():
@@ -164,8 +164,8 @@ def _noting():
         if 'uncalibrated NLL is infinite' not in text: print(f'note: {text}', file=sys.stderr)
 
 def _add_rows(command):
-    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files of more '
-                         'rows in pieces (default: 2,000,000, or fewer if these have more than 67 million numbers)')
+    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files with more '
+                         'rows in pieces (default: 2,000,000, or fewer for rows of more than 33 numbers)')
 
 def _check_rows(args):
     if args.rows_in_memory is not None and args.rows_in_memory < 1:

@@ -55,7 +55,7 @@ def check_audit_folder(flag, folder):
     foreign = _foreign(path)
     if not foreign: return
     more = f' and {len(foreign) - 1} more' if len(foreign) > 1 else ''
-    raise ValueError(f'{flag}: {folder} holds {foreign[0]}{more}, which no audit wrote or which changed since; '
+    raise ValueError(f'{flag}: {folder} holds {foreign[0]}{more}, which is not from an audit or has changed since; '
                      f'name a new folder, or move the files out of {folder}')
 
 @contextmanager

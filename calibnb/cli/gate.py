@@ -15,23 +15,23 @@ def _add_gate(audit):
     audit.add_argument('--ignore', action='append', default=[], metavar='CODE',
                        help='leave a check out, e.g. CNB030; may be repeated')
     gate = audit.add_argument_group('exit code', 'Conditions: 0 if all hold, 1 if one fails, 2 if these samples cannot '
-                                    'decide. A limit fails if the lower end of the 95 %% interval is above it, and '
-                                    'holds if the upper end is at most the limit.')
+                                    'decide. A limit fails if the lower end of the 95 %% interval is above the '
+                                    'limit, and holds if the upper end is at most the limit.')
     gate.add_argument('--max-ece', type=float, metavar='PERCENT', help='largest ECE, e.g. 5')
     gate.add_argument('--max-nll', type=float, metavar='NATS', help='largest NLL')
     gate.add_argument('--fail-on', action='append', default=[], metavar='CODE',
                       help='check that must not be an issue or a tip, e.g. CNB001; may be repeated')
-    gate.add_argument('--after', action='store_true', help='limits are for the recommended calibrator')
-    gate.add_argument('--by-estimate', action='store_true', help='the estimate decides instead of its interval')
+    gate.add_argument('--after', action='store_true', help='apply the limits to the recommended calibrator')
+    gate.add_argument('--by-estimate', action='store_true', help='decide by the estimate, not by its interval')
     gate.add_argument('--junit', metavar='FILE', help='write the outcomes as JUnit XML')
 
 def _has_conditions(args): return bool(args.max_ece is not None or args.max_nll is not None or args.fail_on)
 
 def _check_gate(args):
     "Raise ValueError for wrong limits, unknown codes of checks, and flags without a condition."
-    for flag, limit, most in ('--max-ece', args.max_ece, 100), ('--max-nll', args.max_nll, 1e6):
-        if limit is not None and not 0 < limit <= most:
-            raise ValueError(f'{flag}: {limit:g}, want a number above 0 and at most {most:g}')
+    for flag, limit, largest in ('--max-ece', args.max_ece, 100), ('--max-nll', args.max_nll, 1e6):
+        if limit is not None and not 0 < limit <= largest:
+            raise ValueError(f'{flag}: {limit:g}, want a number above 0 and at most {largest:g}')
     for flag, given in {'--after': args.after, '--by-estimate': args.by_estimate, '--junit': args.junit}.items():
         if given and not _has_conditions(args):
             raise ValueError(f'{flag}: given without a condition; want --max-ece, --max-nll or --fail-on')

@@ -14,7 +14,7 @@ from calibnb.cli.flags import (
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #6af762d9
 def _add_plan(commands):
-    about = 'say how many labels an audit needs for an interval of the ECE, from predictions without labels'
+    about = 'compute the number of labels that an ECE needs, from predictions without labels'
     plan = commands.add_parser('plan', help=about)
     plan.add_argument('file', help='predictions with or without labels, as for `calibnb audit`')
     _add_kind(plan, required=False)
@@ -23,7 +23,7 @@ def _add_plan(commands):
     goal = plan.add_mutually_exclusive_group(required=True)
     goal.add_argument('--width', type=float, metavar='POINTS',
                       help='wanted width of the 95 %% interval of the ECE, in percentage points')
-    goal.add_argument('--below', type=float, metavar='PERCENT', help='bound that the interval must be below')
+    goal.add_argument('--below', type=float, metavar='PERCENT', help='ECE that the 95 %% interval must be below')
     plan.add_argument('--assume', type=float, metavar='POINTS', help='assume that all confidences are off by this many '
                       'percentage points (default: several assumptions, or what labels in the file show)')
     plan.add_argument('--power', type=float, default=.8, help='share of audits that reach the goal (default: .8)')

@@ -48,7 +48,7 @@ def _predict(args):
     out = Path(args.out)
     pick('file format', out.suffix.lower(), ('.npz', '.safetensors'))
     _check_file('--out', out)
-    if not Path(args.network).is_file(): raise ValueError(f'network: {args.network} is not there')
+    if not Path(args.network).is_file(): raise ValueError(f'network: {args.network} does not exist')
     check_seed(args.seed)
     options, of_data = ({name: read_value(text) for name, text in _pairs(flag, given).items()}
                         for flag, given in (('--option', args.option), ('-p', args.parameters)))

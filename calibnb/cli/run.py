@@ -46,7 +46,7 @@ def _add_run(commands):
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
     run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
     run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
-                     help='value of a parameter; as shift.n_seeds, of one of several experiments; may be repeated')
+                     help='value of a parameter; shift.n_seeds is for one of several experiments; may be repeated')
     run.add_argument('--again', action='store_true', help='execute even if the run is done and current')
     run.add_argument('--timeout', type=int, metavar='S', help='time limit of each cell, in seconds')
     run.add_argument('--copy-to', metavar='DIR', help='also copy each executed notebook to DIR/<experiment>.ipynb')
@@ -88,13 +88,13 @@ def _run(args):
 
 @contextmanager
 def _reporting_saved_runs(
-    what,      # what an interruption stops
+    activity,  # what an interruption stops
     find_runs, # function () -> folders of the runs to count
 ):
     "Inside the block, report on Ctrl-C what is saved: finished runs, and the checkpoints of other runs."
     try: yield
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f'interrupted: {what}; saved: {_saved_text(find_runs())}') from None
+        raise KeyboardInterrupt(f'interrupted: {activity}; saved: {_saved_text(find_runs())}') from None
 
 def _saved_text(folders):
     "Return the numbers of finished notebooks, finished trainings and checkpoints of other runs, as text."
@@ -112,7 +112,7 @@ def _with_trainings(notebooks):
     return [*notebooks, *(folder for folder in find_runs() if folder.status.get('notebook') in paths)]
 
 def _params_of(experiment, params, experiments):
-    "Return the parameters of one experiment: those of all, then those with its name, e.g. shift.n_seeds."
+    "Return the parameters of one experiment: shared ones first, then ones with its name, e.g. shift.n_seeds."
     named = {name: name.partition('.')[::2] for name in params}
     shared = {name: value for name, value in params.items() if named[name][0] not in experiments}
     return shared | {named[name][1]: value for name, value in params.items() if named[name][0] == experiment}
@@ -210,7 +210,7 @@ def _sweep(args):
 def _data_of(config):
     """Return (name, options) of the data of a training.
 
-    For a notebook, only if the name of the data has a prefix, as in 'npz:x.npz', otherwise None."""
+    For a notebook, return None unless the name of the data has a prefix, as in 'npz:x.npz'."""
     if not isinstance(config, tuple): return config.data, config.data_args
     settings = config[1]
     name = settings.get('data')
@@ -269,7 +269,7 @@ def _next_commands(table):
     from calibnb.runs.folder import find_runs
     failed = table[(table.state == 'failed') & (table.run != '')]
     why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []
-    if (table.state == 'interrupted').any(): why += ['interrupted runs go on: give the same command again']
+    if (table.state == 'interrupted').any(): why += ['interrupted runs continue if you repeat the command']
     experiments = dict.fromkeys(run.partition('/')[0] for run in table.run)
     trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
                and folder.info.get('kind') == 'train'}
@@ -303,7 +303,7 @@ _SUFFIXES = {'--csv': ('.csv', '.tsv', '.txt'), '--parquet': ('.parquet', '.pq')
              '--table': ('.tex', '.html', '.md', '.csv')}
 
 def _check_suffix(flag, path):
-    "Raise ValueError if the name of a file promises another format than the flag writes."
+    "Raise ValueError if the suffix of a file does not match the format that the flag writes."
     suffix = Path(path.removesuffix('.gz').removesuffix('.bz2').removesuffix('.xz').removesuffix('.zst')).suffix
     if suffix in _SUFFIXES[flag] or not suffix and flag != '--table': return
     other = next((name for name, known in _SUFFIXES.items() if suffix in known), None)
@@ -313,7 +313,7 @@ def _check_suffix(flag, path):
 def _collect(args):
     from calibnb.runs.folder import find_runs, runs_root
     root = Path(args.root or runs_root())
-    if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
+    if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is not a folder')
     for flag, path in _paths_of_collect(args)[1]:
         _check_suffix(flag, path)
         _check_file(flag, path)
@@ -331,7 +331,7 @@ def _collect(args):
     else: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
 
 def _method_tables(root, args):
-    "Return the tables for a paper; one line for what is left out goes to the terminal."
+    "Return the tables for a paper; print a line about what is left out to standard error."
     from calibnb.notebooks.papers import numbers_beside
     from calibnb.runs.groups import done_trainings
     from calibnb.runs.paper_tables import COLUMNS, method_tables

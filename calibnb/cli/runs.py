@@ -30,7 +30,7 @@ def _add_runs(commands):
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
     table.add_argument('--html', nargs='?', const=True, metavar='FILE',
-                       help='write a page with a sortable table and the figures (default: index.html in that folder)')
+                       help='write a page with a sortable table and the figures (default: ROOT/index.html)')
     table.add_argument('--json', action='store_true', help='print the table as JSON')
     table.set_defaults(paths=_paths_of_runs)
     return table
@@ -42,7 +42,7 @@ def _runs(args):
     from calibnb.runs.folder import runs_root
     from calibnb.runs.tables import list_runs
     root = Path(args.root or runs_root())
-    if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is no folder')
+    if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is not a folder')
     if args.csv: _check_file('--csv', args.csv)
     if args.html and args.html is not True: _check_file('--html', args.html)
     where = _where(args.where)
@@ -61,8 +61,8 @@ def _runs(args):
     elif args.json: print(table.to_json(orient='records', indent=1))
     elif args.sort: print(_lines(table, named_by_experiment=True))
     else:
-        most = None if args.experiment or where else _LATEST
-        print('\n\n'.join(_experiment_text(name, rows, most) for name, rows in table.groupby('experiment')))
+        limit = None if args.experiment or where else _LATEST
+        print('\n\n'.join(_experiment_text(name, rows, limit) for name, rows in table.groupby('experiment')))
 
 def _where(texts):
     "Return NAME=VALUE texts as a dictionary."
@@ -71,7 +71,7 @@ def _where(texts):
     return dict(text.split('=', 1) for text in texts)
 
 def _sorted(table, order):
-    "Sort by a column; the lowest error comes first, and so does the latest end."
+    "Sort by a column; the lowest error or the latest end comes first."
     return table.sort_values(order, ascending=order != 'ended', na_position='last', kind='stable')
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #615ab8cb
@@ -82,12 +82,12 @@ def _lines(rows, named_by_experiment=False, indent=''):
     for name, title, scale, digits in ('error', 'error %', 100, 2), ('ece', 'ECE %', 100, 2), ('nll', 'NLL', 1, 4):
         if rows[name].isna().all(): continue
         columns[title] = ['' if v != v else f'{scale*v:.{digits}f}' for v in rows[name]]
-    others = rows.result.where(rows.error.isna(), '')
-    if others.any(): columns['result'] = others
+    verdicts = rows.result.where(rows.error.isna(), '')
+    if verdicts.any(): columns['result'] = verdicts
     return '\n'.join(_fitted(columns, indent))
 
 def _fitted(columns, indent):
-    "Join columns to lines; on a terminal, leave out the time and shorten the last column where the width is too small."
+    "Join columns to lines; on a narrow terminal, leave out the time and shorten the last column."
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     cells = {title: [title, *map(printable, values)] for title, values in columns.items()}
     def size(): return len(indent) + sum(max(map(len, texts)) + 2 for texts in cells.values()) - 2
@@ -97,11 +97,11 @@ def _fitted(columns, indent):
     lines = [indent + '  '.join(line).rstrip() for line in zip(*text.values())]
     return [line if not width or len(line) <= width else line[:width - 1] + '…' for line in lines]
 
-def _experiment_text(name, rows, most):
+def _experiment_text(name, rows, limit):
     "Format the runs of one experiment: its name, then a table for each kind of run."
     blocks = [name]
     for kind, group in rows.groupby('kind'):
-        shown = group if most is None else group.head(most)
+        shown = group if limit is None else group.head(limit)
         blocks.append(_lines(shown, indent='  '))
         if left := len(group) - len(shown): blocks.append(f'  … and {left} more: calibnb runs {name}')
     if len(failed := rows[rows.state == 'failed']):

@@ -19,15 +19,15 @@ def live_lines(
     rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
-    "Return a line for each training; columns are aligned, and cut to the width: the training loss, then names."
+    "Return a line for each training; columns are aligned; to fit the width, leave out the loss, then shorten names."
     rows = [_cells(printable(name, one_line=True), state) for name, state in rows]
     if not rows: return []
     sizes = [max(map(len, column)) for column in zip(*rows)]
     if sum(map(_with_gap, sizes, _GAPS)) > width: sizes[3] = 0  # the training loss
     room = max(8, width - sum(map(_with_gap, sizes[1:], _GAPS[1:])))
-    def line(name, *others):
+    def line(name, *values):
         name = name if len(name) <= room else f'…{name[1 - room:]}'
-        cells = [gap*' ' + text.rjust(size) for text, size, gap in zip(others, sizes[1:], _GAPS[1:]) if size]
+        cells = [gap*' ' + text.rjust(size) for text, size, gap in zip(values, sizes[1:], _GAPS[1:]) if size]
         return ''.join([name.ljust(min(sizes[0], room)), *cells])[:width].rstrip()
     return [line(*row) for row in rows]
 

@@ -40,7 +40,7 @@ def add_plugins(
     "Add plugins to `CALIBNB_PLUGINS`, for this process and its children; raise ValueError for a missing file."
     for name in names:
         absent = name.endswith('.py') and not Path(name).expanduser().is_file()
-        if absent: raise ValueError(f'--plugin: {name} is not there')
+        if absent: raise ValueError(f'--plugin: {name} does not exist')
         if os.pathsep in name: raise ValueError(f'--plugin: {name}, want a path without "{os.pathsep}"')
     named = dict.fromkeys([*plugin_names(), *map(_absolute, names)])
     if named: os.environ[VARIABLE] = os.pathsep.join(named)
@@ -60,7 +60,7 @@ class PluginError(ValueError):
 
 def _import_file(path):
     "Run a file as a module, with its folder at the end of the search path."
-    if not os.path.isfile(path): raise FileNotFoundError(f'it is not there (on {platform.node()})')
+    if not os.path.isfile(path): raise FileNotFoundError(f'the file does not exist (on {platform.node()})')
     module = ModuleType(f'calibnb_plugin_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:6]}')
     module.__file__, text = path, Path(path).read_text(encoding='utf-8')
     linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path  # the source of tracebacks

@@ -72,7 +72,7 @@ def _half_of_smallest(probs):
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def _weight_in_order(probs, target):
-    "Return the weight for stated confidences: at most the smallest positive probability of correct or wrong."
+    "Return the weight for stated confidences c: at most the smallest positive c or 1 - c, so that their order stays."
     each = class_probs(check_probs(probs, target, least=1)[0].double())
     return min(uniform_weight(probs, target), each[each > 0].min().item())
 
@@ -197,8 +197,8 @@ def impossible_labels_text(zeros, n, eps, stated=False):
     seen = 'calibrators count each as 87.3 nats'
     if eps: seen = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
     if eps and stated: seen = f'calibrators see a confidence of 1 as {1/(1 + eps/2):.4f}'
-    what = 'answers contradict a confidence of 0 or 1' if stated else 'labels have probability 0'
-    return f'{zeros} of {n} {what}, so the uncalibrated NLL is infinite; {seen}'
+    subject = 'answers contradict a confidence of 0 or 1' if stated else 'labels have probability 0'
+    return f'{zeros} of {n} {subject}, so the uncalibrated NLL is infinite; {seen}'
 
 def form_text(
     columns:int, # number of columns of scores

@@ -73,7 +73,7 @@ def file_format(path)->str:
     return inner + last if last in _COMPRESSED else last
 
 def are_several_files(path)->bool:
-    "Return True for a folder, or for a pattern with *, ? or [ that is no file."
+    "Return True for a folder, or for a pattern with *, ? or [ that is not a file."
     return not Path(path).is_file() and (Path(path).is_dir() or any(mark in str(path) for mark in '*?['))
 
 def memory_size()->int:

@@ -86,7 +86,7 @@ def pick_device(
     if device.type != 'cuda': return device
     count = torch.cuda.device_count()
     if (device.index or 0) >= count:
-        raise ValueError(f'device: {device} is not there ({count} CUDA devices); use "auto" or "cpu"')
+        raise ValueError(f'device: {device} is not available ({count} CUDA devices); use "auto" or "cpu"')
     if device.index is None: device = torch.device('cuda', torch.cuda.current_device())  # tensors have this index too
     return device
 

@@ -103,6 +103,6 @@ def text_table(
     lines = [[*columns], *map(list, zip(*columns.values()))]
     widths = [max(map(len, column)) for column in zip(*lines)]
     def line(cells, mark):
-        first, *others = map(str.rjust, cells, widths)
-        return '  '.join([f'{mark} {first.strip().ljust(widths[0])}', *others]).rstrip()
+        first, *rest = map(str.rjust, cells, widths)
+        return '  '.join([f'{mark} {first.strip().ljust(widths[0])}', *rest]).rstrip()
     return '\n'.join(line(cells, '→' if i - 1 in marks else ' ') for i, cells in enumerate(lines))

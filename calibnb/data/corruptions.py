@@ -221,7 +221,7 @@ def _affine_maps(N, H, W, corners, g):
     return torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[..., :1])], -1), points.expand(N, 3, 2))
 
 def _sampled(x, at, mirror_pixels):
-    "Sample at pixel positions (N, H*W or H, W, 2); reflect at the edge if `mirror_pixels`, else at the last centre."
+    "Sample at pixel positions (N, H*W or H, W, 2); mirror at the edge if `mirror_pixels`, else at the last centre."
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float32, device='cpu')
     grid = at.reshape(len(x), *x.shape[2:], 2)
     grid = (2*grid + 1)/size - 1 if mirror_pixels else 2*grid/(size - 1).clamp_min(1) - 1

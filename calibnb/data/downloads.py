@@ -45,7 +45,7 @@ downloads = {
     'cifar10h': _file('https://github.com/jcpeterson/cifar-10h/raw/master/data/cifar10h-probs.npy'),
 }
 
-_UNSTATED = "no licence is stated with the data; the terms of its makers apply"
+_UNSTATED = "no licence is stated with the data; the authors' terms apply"
 licences = dict.fromkeys(downloads, _UNSTATED) | {
     'cifar10h': 'licence CC BY-NC-SA 4.0, Peterson, Battleday, Griffiths and Russakovsky 2019',
     'svhn': 'for non-commercial use only, Netzer et al. 2011',
@@ -64,6 +64,6 @@ def download(
         root.mkdir(parents=True, exist_ok=True)
         fetch(root)
     except Exception as e:  # servers, files and torchvision raise many types
-        raise OSError(f'data: {name} could not be fetched ({type(e).__name__}: {e}); try again, '
+        raise OSError(f'data: {name} could not be downloaded ({type(e).__name__}: {e}); try again, '
                       f'or put its files into {root} yourself') from e
     return root

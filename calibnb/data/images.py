@@ -38,7 +38,7 @@ def list_images(
         labels += [label]*len(images)
     if not paths:
         some = ', '.join(_extensions()[:4])
-        raise ValueError(f'{folder}: no images in it, want one folder per class with {some}, ...')
+        raise ValueError(f'{folder}: has no images, want one folder per class with {some}, ...')
     return paths, np.array(labels, dtype=np.int64), classes
 
 def _images_below(folder):
@@ -230,7 +230,7 @@ def read_npz(
 )->dict:  # train_x, train_y, and val_* and test_* if the file has them
     "Read the arrays of an .npz file; raise ValueError if the file contains pickled objects."
     path = Path(path).expanduser()
-    if not path.is_file(): raise MissingData(f'data: {path} is not there')
+    if not path.is_file(): raise MissingData(f'data: {path} does not exist')
     given, arrays = _load_npz(path), {}
     for part in PARTS:
         for x, y in _npz_names(part):

@@ -200,7 +200,7 @@ def check_data(
     if options.get('vectors'): find_vectors(options['vectors'])
 
 def _check_path(kind, path):
-    if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} is not there')
+    if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} does not exist')
     if kind == 'imagefolder' and not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
 
 # %% ../../nbs/50_data/08_sets.ipynb #09553891
@@ -246,7 +246,7 @@ def load_data(
     note_data(name, **options)
     splits = make(seed, **path, **options)
     if isinstance(splits, Splits): return splits
-    raise ValueError(f'data: {name} gives a {type(splits).__name__}, want Splits; make them with split_arrays')
+    raise ValueError(f'data: {name} returns a {type(splits).__name__}, want Splits; make them with split_arrays')
 
 # %% ../../nbs/50_data/08_sets.ipynb #726f6b54
 def register_data(

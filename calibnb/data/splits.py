@@ -15,7 +15,7 @@ from torch import Tensor
 
 # %% ../../nbs/50_data/06_splits.ipynb #ece0759d
 class Rows:
-    "Rows of an array on disk, which is indexed like a tensor; indexing reads only the selected rows."
+    "Rows of an array on disk, indexed like a tensor; only the selected rows are read."
     def __init__(self, array, rows): self.array, self.rows = array, rows
     def __len__(self): return len(self.rows)
     def __getitem__(self, index):

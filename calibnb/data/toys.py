@@ -15,7 +15,7 @@ from .synth import GaussianMixture, blend_images, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_SAMPLE_SEED = 2**31  # added to the seed that draws samples; the seed itself draws means or splits
+_SAMPLE_SEED = 2**31  # added to the seed of a problem to draw its samples; the seed itself draws the means or splits
 
 def gaussian_problem(
     seed:int,             # seed of the means
@@ -121,7 +121,7 @@ def noisy_digits(
 def ambiguous_digits(
     seed:int,              # seed of the split, pairs, weights and labels
     steepness:float=8.,    # k: a larger k makes the labels less random
-    n_train:int=2000,      # blends of 700 base images; a smaller n_train takes the first of 2,000 blends
+    n_train:int=2000,      # blends of 700 base images; a smaller number keeps the first blends
     n_val:int=4000,        # blends of 400 base images, including the `n_meta` blends of meta_val
     n_test:int=10_000,     # blends of 697 base images
     n_meta:int=0,          # validation blends to use as meta_val

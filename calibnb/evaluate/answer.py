@@ -86,10 +86,10 @@ def check_lines(found:Evaluation)->list[str]:
     "Return a line that counts the outcomes of the checks and names the tips, then a line for each issue."
     counts = {status: sum(c.status == status for c in found.checks) for status in STATUSES}
     if not found.checks: return []
-    told = [c for c in found.checks if c.status == 'issue' or c.status == 'tip' and c.code in _CHANGES_NUMBERS]
-    tips = ', '.join(f'{c.code} {c.title}' for c in found.checks if c.status == 'tip' and c not in told)
+    listed = [c for c in found.checks if c.status == 'issue' or c.status == 'tip' and c.code in _CHANGES_NUMBERS]
+    tips = ', '.join(f'{c.code} {c.title}' for c in found.checks if c.status == 'tip' and c not in listed)
     line = 'Checks: ' + ', '.join(_counted(n, status) for status, n in counts.items() if n)
-    return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, told)]
+    return [f'{line}.{" Tips: " + tips + "." if tips else ""}', *map(_issue_line, listed)]
 
 _CHANGES_NUMBERS = 'CNB010', 'CNB031'  # codes of tips that are printed in full: replaced zeros, ECE of P(y = 1)
 

@@ -140,9 +140,9 @@ def _rounded(found, preds, val):
     d = _decimals(conf)
     if d is None or d > 2: return _PASSED
     values = conf.mul(100).round().unique()
-    few = ', '.join(f'{v/100:g}' for v in values[:6].tolist()) + ', ...'*(len(values) > 6)
+    examples = ', '.join(f'{v/100:g}' for v in values[:6].tolist()) + ', ...'*(len(values) > 6)
     word = {0: 'are 0 or 1', 1: 'have one decimal'}.get(d, 'have two decimals')
-    return 'tip', f'All confidences {word}: {len(values):,} distinct values, {few}.'
+    return 'tip', f'All confidences {word}: {len(values):,} distinct values, {examples}.'
 
 @_check('CNB012', 'rows do not sum to 1',
         'The probabilities of some rows do not sum to 1, usually because the probabilities were rounded. Each row is '
@@ -209,9 +209,9 @@ def _missing(found, preds, val):
         'Split the samples again, or leave the validation set out: calibrators are then cross-fitted.')
 def _shared(found, preds, val):
     if val is None: return _NOT_APPLICABLE
-    rows, others = _row_hashes(preds).unique(), _row_hashes(val)
-    if len(rows) < len(preds) or len(others.unique()) < len(val): return _NOT_APPLICABLE
-    shared = torch.isin(others, rows).sum().item()
+    rows, val_rows = _row_hashes(preds).unique(), _row_hashes(val)
+    if len(rows) < len(preds) or len(val_rows.unique()) < len(val): return _NOT_APPLICABLE
+    shared = torch.isin(val_rows, rows).sum().item()
     return ('tip', f'{shared:,} of {len(val):,} validation samples are test samples, too.') if shared else _PASSED
 
 _TELLABLE = .05  # an ECE of this size should be detectable
@@ -221,7 +221,7 @@ _TELLABLE = .05  # an ECE of this size should be detectable
         'CNB004 passes, and the upper end of the 95 % interval of the ECE is above 5 %. The stated number of samples '
         'would lower this end to 5 % if the interval shrinks with the square root of the number of samples.',
         'Label more samples, or report the interval with the ECE.')
-def _few(found, preds, val):
+def _too_few_samples(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     if found.miscalibration_p < .05: return _NOT_APPLICABLE
     high = ece.interval[1]

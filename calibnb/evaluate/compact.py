@@ -103,7 +103,7 @@ def pack_sets(
     missed = torch.cat([one.label[~one.hit] for one in sets])
     codes = torch.stack([one.codes for one in sets]).numpy()
     like = list(range(len(sets))) if like is None else like
-    odds = [own if i == j else _changes(own, _order(codes[j])) for i, (own, j) in enumerate(zip(codes, like))]
+    odds = [code if i == j else _changes(code, _order(codes[j])) for i, (code, j) in enumerate(zip(codes, like))]
     return dict(off=off, odds=_planes(np.stack(odds)), missed=_planes(missed), like=np.array(like, dtype=np.uint16))
 
 def unpack_sets(
@@ -116,8 +116,8 @@ def unpack_sets(
         raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds, missed and like, as pack_sets returns them')
     off = torch.from_numpy(arrays['off'].astype(np.int64))
     odds, missed = _joined(arrays['odds']).numpy(), _joined(arrays['missed'])
-    codes = np.stack([own if i == j else _from_changes(own, _order(odds[j]))
-                      for i, (own, j) in enumerate(zip(odds, arrays['like']))])
+    codes = np.stack([values if i == j else _from_changes(values, _order(odds[j]))
+                      for i, (values, j) in enumerate(zip(odds, arrays['like']))])
     codes = torch.from_numpy(codes)
     if off.shape[1] != len(target): raise ValueError(f'target: {len(target)} labels, want {off.shape[1]}')
     label = codes.clone()

@@ -182,7 +182,7 @@ def decision_section(decisions:Decisions)->str:
     shown = [title for key, title in names.items() if key in decisions.thresholds[0]]
     head = ''.join(f'<th>{title}</th>' for title in shown + ['95 % interval']*('gain' in shown))
     return (f'<h2>Decisions</h2><pre>{html_text(decisions.text())}</pre>'
-            '<p>Net benefit: the rate of true positives minus the rate of false positives, weighed by the odds of the '
+            '<p>Net benefit: the rate of true positives minus the rate of false positives, weighted by the odds of the '
             f'threshold. To {nobody} has a net benefit of 0. The dashed line is the threshold of the costs.</p>'
             f'<div class="two"><div>{decision_svg(decisions)}</div><div class="wide"><table><thead><tr>{head}</tr>'
             f'</thead><tbody>{"".join(lines)}</tbody></table></div></div>')

@@ -420,7 +420,7 @@ def read_file(
 )->FileContents:
     "Read a file in any supported format; raise a one-line ValueError that names the file."
     path = Path(path)
-    if not path.is_file(): raise ValueError(f'file: {path} is not there')
+    if not path.is_file(): raise ValueError(f'file: {path} does not exist')
     suffix = file_format(path)
     reader = pick('file format', suffix, READERS)
     note_input('files', str(path), content=content_hash(path))
@@ -541,8 +541,8 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
     "Return unchecked scores, labels, class names and groups; groups that are not `needed` are ignored."
     if kind == 'confidence': names = _of_stated(names)
     with naming(path):
-        own = replace(names, target='') if target_path else names
-        contents, scores, header = _read_scores(path, kind, own, needed)
+        score_names = replace(names, target='') if target_path else names
+        contents, scores, header = _read_scores(path, kind, score_names, needed)
         of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
         if target_path:

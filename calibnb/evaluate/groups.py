@@ -78,15 +78,15 @@ def _pooled(column, names, ids, least):
     "Pool or leave out slices with fewer than `least` samples; return names, ids and a note."
     count = np.bincount(ids, minlength=len(names))
     rare = np.flatnonzero(count < least)
-    kept = np.flatnonzero(count >= least)
-    kept = kept[np.argsort(-count[kept], kind='stable')]
-    if not len(kept):
+    large = np.flatnonzero(count >= least)
+    large = large[np.argsort(-count[large], kind='stable')]
+    if not len(large):
         raise ValueError(f'by: no value of {column!r} has {least} samples, the largest has {count.max()}; '
                          'give another column, or a smaller least (--least)')
     new = np.full(len(names), -1)
-    new[kept] = np.arange(len(kept))
+    new[large] = np.arange(len(large))
     n = count[rare].sum()
-    found, note, values = [names[i] for i in kept], '', f'{len(rare)} value' + 's'*(len(rare) > 1)
+    found, note, values = [names[i] for i in large], '', f'{len(rare)} value' + 's'*(len(rare) > 1)
     if n >= least:
         new[rare] = len(found)
         found.append(f'{column} = other')
@@ -133,10 +133,10 @@ def crossed(
         count = np.bincount(ids[ids >= 0], minlength=len(a.names)*width)
         parents = np.minimum.outer(np.bincount(a.ids[a.ids >= 0], minlength=len(a.names)),
                                    np.bincount(b.ids[b.ids >= 0], minlength=width)).ravel()
-        kept = np.flatnonzero((count >= least) & (count < parents))
+        large = np.flatnonzero((count >= least) & (count < parents))
         new = np.full(len(count) + 1, -1)
-        new[kept] = np.arange(len(kept))
-        names = [f'{a.names[k//width]}, {b.names[k % width]}' for k in kept]
+        new[large] = np.arange(len(large))
+        names = [f'{a.names[k//width]}, {b.names[k % width]}' for k in large]
         return Grouping(f'{a.column} and {b.column}', names, new[ids])
     return [c for c in (cross(a, b) for a, b in combinations(found, 2)) if c.names]
 
@@ -214,9 +214,9 @@ def _stepwise(residual, conf, members, tested, least, permutations, seed):
         found = step if found is None else found.update(step, left)
         differing = left & (step.p_max < ALPHA)
         if not differing.any(): break
-        most = np.argmax(np.where(differing, step.z, -1))
-        left[most] = False
-        rest &= ~members[:, most]
+        strongest = np.argmax(np.where(differing, step.z, -1))
+        left[strongest] = False
+        rest &= ~members[:, strongest]
     return found
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #dc1d2ce6
@@ -243,13 +243,13 @@ class Slice:
 def _slice(name, conf, hit, n_bins, draws, seed):
     "Return the fields of a Slice; `p_calibrated` is not yet corrected."
     residual, n = conf - hit.double(), len(conf)
-    half = z_quantile()*residual.std().item()/math.sqrt(n)
+    half_width = z_quantile()*residual.std().item()/math.sqrt(n)
     bias = residual.mean().item()
     floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
     ece = _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
     p = min(1., 2*min(ece.p, spiegelhalter_p(conf, hit)))
     return dict(name=name, n=n, accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
-                bias_interval=(bias - half, bias + half), ece=ece, p_calibrated=p)
+                bias_interval=(bias - half_width, bias + half_width), ece=ece, p_calibrated=p)
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #1e51ede7
 @dataclass(frozen=True, eq=False)
@@ -281,8 +281,8 @@ class Slices:
 
     def _direction(self, s):
         "Describe how a slice differs from the whole."
-        what, way = 'P(y = 1)' if self.binary else 'confidence', 'higher' if s.excess > 0 else 'lower'
-        return f'{s.name}, where {what} is {way} by {100*abs(s.excess):.1f} points ({p_text(s.p_max)})'
+        quantity, way = 'P(y = 1)' if self.binary else 'confidence', 'higher' if s.excess > 0 else 'lower'
+        return f'{s.name}, where {quantity} is {way} by {100*abs(s.excess):.1f} points ({p_text(s.p_max)})'
 
     def _calibrated(self):
         off = sum(s.p_calibrated < ALPHA for s in self.slices)
@@ -291,9 +291,10 @@ class Slices:
 
     def caption(self)->str:
         "Explain the columns of the table."
-        what = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
-        return (f'bias: {what}, in points. excess: bias beyond the bias of all samples at equal confidence. by chance: '
-                'mean ECE of a calibrated model. p: of no difference from the whole, by the permutation of the maximum '
+        quantity = 'P(y = 1) minus frequency of y = 1' if self.binary else 'confidence minus accuracy'
+        return (f'bias: {quantity}, in points. excess: bias beyond the bias of all samples at equal confidence. '
+                'by chance: mean ECE of a calibrated model. '
+                'p: test of no difference from the whole, by permutations of the maximum '
                 f'over {counted(len(self.slices), "slice")} ({self.permutations:,} permutations). A slice has at '
                 f'least {self.least} samples.')
 
@@ -395,10 +396,10 @@ def slices(
     excess = _stepwise((conf - hit.double()).numpy(), conf.numpy(), members, tested, least, permutations, seed)
     rows = [_slice(name, conf[inside], hit[inside], n_bins, draws, seed)
             for name, inside in zip((name for g in found for name in g.names), torch.from_numpy(members.T))]
-    corrected, own = holm(excess.p), holm([row['p_calibrated'] for row in rows])
+    corrected, ece_p = holm(excess.p), holm([row['p_calibrated'] for row in rows])
     tests = zip(excess.mean.tolist(), excess.p.tolist(), corrected, excess.p_max.tolist())
     made = [Slice(**row | dict(p_calibrated=q), excess=e, p=p, p_holm=h, p_max=m)
-            for row, q, (e, p, h, m) in zip(rows, own, tests)]
+            for row, q, (e, p, h, m) in zip(rows, ece_p, tests)]
     made.sort(key=lambda s: (math.isnan(s.p), s.p_max, s.p, -abs(s.excess), s.p_calibrated))
     whole = Slice(**_slice('all', conf, hit, n_bins, draws, seed))
     binary, notes = preds.binary and not preds.stated, [g.note for g in found if g.note]

@@ -121,15 +121,15 @@ class ParquetColumns:
     def pieces(self, start, stop, rows):
         "Yield DataFrames of `rows` rows each (the last may have fewer), from row `start` to `stop`."
         import pandas as pd
-        held, missing = [], rows
+        batches, missing = [], rows
         for batch in self._batches(start, stop, rows):
             while len(batch):
-                held.append(batch.slice(0, missing).to_pandas())
-                batch, missing = batch.slice(missing), missing - len(held[-1])
+                batches.append(batch.slice(0, missing).to_pandas())
+                batch, missing = batch.slice(missing), missing - len(batches[-1])
                 if not missing:
-                    yield pd.concat(held)
-                    held, missing = [], rows
-        if held: yield pd.concat(held)
+                    yield pd.concat(batches)
+                    batches, missing = [], rows
+        if batches: yield pd.concat(batches)
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #38eed763
 def row_hashes(
@@ -161,7 +161,7 @@ def parquet_paths(path)->list[str]:
     if Path(path).is_file(): return [str(path)]
     pattern = f'{glob.escape(str(path))}/**/*.parquet' if Path(path).is_dir() else str(path)
     found = sorted(name for name in glob.glob(pattern, recursive=True) if name.endswith('.parquet'))
-    if not found: raise ValueError('no .parquet file is there')
+    if not found: raise ValueError('no .parquet file found')
     return found
 
 def exceeds_memory(

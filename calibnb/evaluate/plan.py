@@ -74,8 +74,8 @@ def _search(missed):
     if rough(lo) <= 0: return _LEAST
     if rough(hi) > 0: return None
     found = brentq(rough, lo, hi, xtol=.1)
-    near = found + np.array([-.15, 0, .15])   # fit a line to three more accurate values
-    slope, level = np.polyfit(near - found, [fine(log_n) for log_n in near], 1)
+    log_sizes = found + np.array([-.15, 0, .15])   # fit a line to three more accurate values
+    slope, level = np.polyfit(log_sizes - found, [fine(log_n) for log_n in log_sizes], 1)
     n = math.exp(found - level/slope)
     unit = max(1, 10**math.floor(math.log10(n))//20)
     return math.ceil(n/unit)*unit

@@ -281,8 +281,8 @@ def _piece_notes(pieces, fits, n, seed):
     notes = [f'All {len(pieces):,} samples are measured, in pieces of {pieces.rows:,}; the adaptive ECE and the noise '
              f'floors come from a histogram of {CELLS:,} confidences. '
              f'Tests between rows, warnings and figures use {part}.']
-    others = [row for row in fits.fitted if row not in fits.in_passes]
+    on_part = [row for row in fits.fitted if row not in fits.in_passes]
     found = [f'on all {len(fits.source):,} samples, in passes: {", ".join(fits.in_passes)}']*bool(fits.in_passes)
-    found += [f'on {part}: {", ".join(others)}']*bool(others)
-    judging = '' if not fits.folds else ' The table judges the same fits on one half of the samples by the other half.'
+    found += [f'on {part}: {", ".join(on_part)}']*bool(on_part)
+    judging = '' if not fits.folds else ' In the table, fits to one half of the samples are judged on the other half.'
     return notes + [f'Fitted for use {"; ".join(found)}.{judging}']*bool(found)

@@ -366,7 +366,7 @@ def _dominated_by_few_samples(found, row):
 
 def _bounds_reached(found):
     "Return a sentence for each temperature that stopped at a bound, according to the notes."
-    notes = [note for note in found.notes if 'the least there is' in note or 'the largest there is' in note]
+    notes = [note for note in found.notes if 'the least allowed' in note or 'the largest allowed' in note]
     rows = [row for row in found.doubtful if any(note.startswith(f'{row}: ') for note in notes)]
     names = [_name_with_temperature(row, found.fitted[row]) for row in rows]
     return [f'{name[0].upper()}{name[1:]} stopped at the bound of its range.' for name in names]

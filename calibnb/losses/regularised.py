@@ -65,7 +65,7 @@ def lp_norm_loss(
     batch = check_batch(logits, target, weight, ignore_index)
     logits = batch.logits
     tiny = torch.finfo(logits.dtype).tiny
-    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # divided by, so that no power overflows
+    largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # a divisor, so that no power overflows
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
     return _with_penalty(batch, alpha*norm, reduction)
 

@@ -139,7 +139,7 @@ def cheapest_threshold(
     cost_threshold(cost_fp, cost_fn)  # checks the costs
     p, order = p.cpu().sort(stable=True)
     y, weight = y.cpu()[order], weight.cpu()[order]
-    missed = (cost_fn*weight*y).cumsum(0)       # if all up to a sample are untreated
+    missed = (cost_fn*weight*y).cumsum(0)       # if this and all earlier samples are untreated
     alarms = (cost_fp*weight*~y).sum() - (cost_fp*weight*~y).cumsum(0)
     cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
     first = torch.cat([p.new_ones(1, dtype=torch.bool), p[1:] != p[:-1], p.new_ones(1, dtype=torch.bool)])

@@ -43,7 +43,7 @@ class PairedDifference:
     def needed(self,
         margin:float, # as in `verdict`
     )->int|None:      # None if more than 100 times as many would be needed
-        "Return the number of samples that would decide with probability .8 if the difference is as estimated."
+        "Return the number of samples that decide with probability .8, if the estimated difference is the true one."
         half_width = self.high - self.value if self.value < margin else self.value - self.low
         distance, z = abs(margin - self.value), z_quantile()
         if not math.isfinite(half_width) or half_width > 10*distance*z/(z + _z80): return None
@@ -57,7 +57,7 @@ def mean_difference(
     new:Tensor,      # (N,)
     level:float=.95,
 )->PairedDifference:
-    "Compare the means of per-sample values; infinite values make the difference infinite, or nan if both means are."
+    "Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are."
     z, each = z_quantile(level), new.double() - old.double()
     means, n = [values.double().mean().item() for values in (old, new)], len(each)
     if not math.isfinite(sum(means)): return PairedDifference(*means, *[means[1] - means[0]]*3, n)

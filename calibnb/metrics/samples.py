@@ -91,7 +91,7 @@ def _checked_weight(sample_weight, scores, shape, validate, name='sample_weight'
     total = weight.sum().item()
     if weight.any() and not _MIN_TOTAL <= total <= _MAX_TOTAL:
         raise ValueError(f'{name}: got a sum of {total:g}, expected {_MIN_TOTAL:g} to {_MAX_TOTAL:g}; '
-                         'divide the weights by their largest, then by their mean')
+                         'divide the weights by their maximum, then by their mean')
     return weight
 
 def _check_ignored(ignore_index, target):

@@ -125,11 +125,11 @@ def joint_verdict(
 
 def count_claims(
     verdicts:dict, # from `read_verdicts`
-)->Counter:        # joint verdict, 'open' or 'cannot be asked here' -> number of empirical claims
+)->Counter:        # joint verdict, 'open' or 'cannot be tested here' -> number of empirical claims
     "Count the empirical claims by joint verdict, each claim once."
     def state(row):
         if row['id'] in verdicts: return joint_verdict(v['verdict'] for v in verdicts[row['id']])
-        return 'open' if row['open'] else 'cannot be asked here'
+        return 'open' if row['open'] else 'cannot be tested here'
     return Counter(map(state, paper_claims(kind='empirical')))
 
 # %% ../../nbs/75_notebooks/07a_claims.ipynb #7aebfef6
@@ -145,8 +145,8 @@ def claim_state(
             places = by_verdict.setdefault(v['verdict'], {})
             places[f'{v["data"]} ({v["notebook"]})' if v['data'] else v['notebook']] = None
         return '; '.join(f'{verdict}: {", ".join(places)}' for verdict, places in by_verdict.items())
-    if row['cannot']: return f'cannot be asked here: {row["cannot"]}'
-    return f'open: {row["open"]}' if row['open'] else f'asked by {row["asked"]}, not executed in the gallery'
+    if row['cannot']: return f'cannot be tested here: {row["cannot"]}'
+    return f'open: {row["open"]}' if row['open'] else f'tested by {row["asked"]}, not executed in the gallery'
 
 def own_table(
     row:dict, # row of claims.csv

@@ -58,7 +58,7 @@ class OutputTail:
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #eab1f955
 async def _cancel_tasks():
-    "Cancel what still waits for an interrupted cell, whose traceback would be printed when the kernel is shut down."
+    "Cancel the tasks of an interrupted cell, which would print its traceback when the kernel is shut down."
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks: task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -46,7 +46,7 @@ def find_notebook(
     "Return the path of a notebook; for an unknown name, raise ValueError with the known names."
     path = Path(name)
     if path.suffix == '.ipynb':
-        if not path.is_file(): raise ValueError(f'notebook: {name} is not there')
+        if not path.is_file(): raise ValueError(f'notebook: {name} does not exist')
         return path
     return pick('experiment', name, list_experiments())
 
@@ -258,7 +258,7 @@ def _file_names(directory):
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
 def describe_metrics(
-    metrics:dict,  # what was measured -> name -> Measure
+    metrics:dict,  # split -> name -> Measure
 )->list[str]:
     "Return a line for each set of measures: error and ECE in percent, and NLL, with intervals."
     def text(name, m):

@@ -140,8 +140,8 @@ def main_findings(
 )->list:
     """Return at most `most` findings, the most important ones first.
 
-    Decided claims of papers come first, the largest margin first in units of the smallest effect of interest. Then come
-    our own observations, contradicted ones first. Open claims and identities are left out."""
+    Decided claims of papers come first, sorted by the margin divided by the smallest effect of interest. Then come our
+    own observations, contradicted ones first. Open claims and identities are left out."""
     def size(f): return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
     def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict != CONTRADICTED, -size(f)
     return sorted((f for f in findings if f.kind != 'identity' and f.verdict != OPEN), key=rank)[:most]
@@ -222,7 +222,7 @@ class Experiment:
     def findings(self, findings:list, metrics:dict={}):
         """Show and save the table of findings, and end the run as done if this notebook began the run.
 
-        `metrics` has the measures of a training: what was measured -> name -> Measure."""
+        `metrics` has the measures of a training: split -> name -> Measure."""
         from IPython.display import display
         self.folder.record(Result(metrics=metrics, findings=findings))
         if findings:

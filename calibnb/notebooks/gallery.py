@@ -243,7 +243,7 @@ def _claim_cell(row, found)->str:
     place = markdown_text(row['place'] + (', identity' if row['kind'] == 'identity' else ''))
     strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
     missing = '' if found else row['cannot'] or row['open']
-    asked = f'<br>*Not asked here:* {_escape_prose(missing)}.' if missing else ''
+    asked = f'<br>*Not tested here:* {_escape_prose(missing)}.' if missing else ''
     facts = {'Scope': row['scope'], 'Protocol': row['protocol'], 'Numbers': row['numbers'],
              'Own numbers': row['own_numbers'] and f'{row["borne"]}: {row["own_numbers"]}'}
     details = '<br>'.join(f'{k}: {markdown_text(v)}' for k, v in facts.items() if v not in ('', '-'))

@@ -24,7 +24,7 @@ from .pages import open_png, png_outputs
 MAX_FIGURES = 2_000_000  # characters of all figures of a page
 
 class _Figures:
-    "Makes data URIs of figures, until they have `room` characters together."
+    "Makes data URIs of figures; `room` is the number of characters left on the page."
     def __init__(self): self.room = MAX_FIGURES
 
     def __call__(self, image, width:int)->str:
@@ -73,7 +73,7 @@ def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).
 _NUMBERS = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), ece=('ECE %', 100, 2))  # title, scale, digits
 
 def _row(run, folder, figures, home, numbers, settings):
-    "Return a run as a row of the table; `data-value` is what a column is sorted by."
+    "Return a run as a row of the table; columns are sorted by `data-value`."
     def cell(text, value=None, kind='td', mark=''):
         return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
     def words(text): return cell(html_text(text), mark=' class="words"')

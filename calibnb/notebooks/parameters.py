@@ -131,7 +131,7 @@ def check_storable(
     if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_DEEPEST} levels')
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError(f'{name}: got {value!r}, which is no Unicode text, want UTF-8') from None
+        raise ValueError(f'{name}: got {value!r}, which is not Unicode text, want UTF-8') from None
     except (TypeError, ValueError):
         raise ValueError(f'{name}: {value!r}, want finite numbers, text, or lists or dictionaries of these') from None
 

@@ -323,7 +323,7 @@ class Calibrator(BaseEstimator):
                            # of timm, or the last layer of nn.Sequential
         *, sample=None,    # inputs of the network, a tensor or a dictionary, to check that the copy is calibrated
     )->nn.Module:          # a copy of the network, without DataParallel and torch.compile
-        """Return a copy of a network whose logits are calibrated: a linear map is multiplied into the last layer.
+        """Return a copy of a network with calibrated logits: a linear map is multiplied into the last layer.
 
         The copy has the same architecture and names of weights. Without `sample`, only the structure is checked: the
         copy is wrong if the network changes the outputs of its last layer. Raises ValueError if the calibrator is not
@@ -360,7 +360,7 @@ class Calibrator(BaseEstimator):
         return write_onnx(self.as_module(), path, network, self._about())
 
     def _about(self):
-        "Return what an exported file says about the calibrator: names -> texts."
+        "Return the metadata of an exported file: name -> text."
         import calibnb
         return dict(calibrator=self._name or type(self).__name__, options=json.dumps(self.get_params(), default=_plain),
                     input=self.input_ or 'logits', n_classes=str(self.n_classes_),
@@ -429,8 +429,8 @@ class Calibrator(BaseEstimator):
         if K == expected: return
         noun = 'columns' if self.columns_ or 1 in (K, expected) else 'classes'
         named = f' ({quote_names(self.class_names_)})' if self.class_names_ else ''
-        raise ValueError(f'{name}: got {K} {noun}, expected {expected}{named}, with which {type(self).__name__} was '
-                         'fitted; give a column for each class of the fit')
+        raise ValueError(f'{name}: got {K} {noun}, expected {expected}{named}, as in the fit of {type(self).__name__}; '
+                         'give a column for each class of the fit')
 
     def _ready(self, x, kind=None):
         "Convert input to (N, K) logits in the form that `_fit` takes; if `kind` is None, assume the kind of the fit."
@@ -464,7 +464,7 @@ class Calibrator(BaseEstimator):
         "Return the (N, K) logits of `Predictions`; raises ValueError for logits if the fit was on probabilities."
         if self.input_ != 'probs': return self._as_fitted(preds.logits)
         if preds.kind == 'logits':
-            raise ValueError(f'preds: got logits, expected probabilities, which {type(self).__name__} was fitted on; '
+            raise ValueError(f'preds: got logits, expected probabilities, as in the fit of {type(self).__name__}; '
                              'make them with Predictions.from_probs')
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))
 

@@ -77,7 +77,7 @@ class Composed(Calibrator, name='+'):
         held_out,         # (N, K) or (N, 1) held-out calibrated logits of the first calibrator
         target,           # (N,) class ids
     )->'Composed':
-        "Fit the second calibrator and return the pipeline; raises ValueError for a calibrator that does not fit in it."
+        "Fit the second calibrator and return the pipeline; raises ValueError for an unsuitable calibrator."
         pipeline = cls(name_of(first), then)
         pick('first', pipeline.first, COMPOSABLE)
         pipeline.first_, pipeline.then_ = first, pipeline.parts()['then_'].fit(first._ready_logits(held_out), target)

@@ -28,7 +28,7 @@ def unwrapped(model:nn.Module)->nn.Module:
         else: return model
 
 def _last_part(module):
-    "Return the submodule that gives the outputs of a module, or None if the structure does not show it."
+    "Return the submodule that computes the outputs of a module, or None if it cannot be determined."
     if isinstance(module, nn.Sequential):
         return next((m for m in reversed(module) if not isinstance(m, (nn.Identity, nn.Flatten))), None)
     parts = [module.get_classifier()] if hasattr(module, 'get_classifier') else [
@@ -51,7 +51,7 @@ def last_layer(
         if module is found: return name
     known = [name for name, m in by_name.items() if isinstance(m, _LINEAR) and len(m.weight) == K]
     kind, given = type(model).__name__, repr(layer) if isinstance(layer, str) else type(layer).__name__
-    problem = f'no linear last layer found in {kind}' if layer is None else f'{given} is no layer of {kind}'
+    problem = f'no linear last layer found in {kind}' if layer is None else f'{given} is not a layer of {kind}'
     advice = f'name the layer, {" or ".join(map(repr, known[-3:]))}' if known else 'take as_module()'
     raise ValueError(f'layer: {problem}, which has {len(known)} linear layers with {K} outputs; {advice}')
 
@@ -65,7 +65,7 @@ def _check_layer(model, name, layer, K, offsets):
         raise ValueError(f'layer: {name!r} is {kind}, expected nn.Linear or a convolution in one group; {advice}')
     weight = layer._parameters.get('weight')
     if weight is None:
-        raise ValueError(f'layer: the weights of {name!r} are computed from other parameters, e.g. normed; {advice}')
+        raise ValueError(f'layer: the weights of {name!r} are computed from other parameters; {advice}')
     if len(weight) != K:
         raise ValueError(f'layer: {name!r} has {len(weight)} outputs, expected {K} as in the fit of the calibrator')
     if sum(p is weight for m in model.modules() for p in m._parameters.values()) > 1:

@@ -36,7 +36,7 @@ class FullMap:
 
     @staticmethod
     def gradient(E, X):
-        "Return the gradient (K, K + 1) in the parameters from the gradient E (K, N) in the logits."
+        "Return the gradient (K, K + 1) with respect to V, from the gradient E (K, N) with respect to the logits."
         return E @ X.T
 
     @staticmethod
@@ -318,7 +318,7 @@ class MatrixScaling(LinearScaling, name='matrix'):
 
     def _strengths(self, N, K, T): return odir_strengths(self.lam, self.mu, N, K, T)
 
-_ROUNDING = 1e-12 # relative difference of sums of weights that is a rounding error
+_ROUNDING = 1e-12 # a smaller relative difference of sums of weights is rounding error
 
 class Dirichlet(LinearScaling, name='dirichlet'):
     "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Kull 2019]."

@@ -106,8 +106,8 @@ class LogisticObjective:
     """The penalised mean NLL of a logistic regression, for `minimise`; X, t, w and R are as in the formulas above.
 
     With weights (F, N) the value is the sum of the objectives of F regressions, and each row of beta (F, m) has the
-    coefficients of one regression. The attribute `w` has sum 1. `XT` is the transpose of X, whose long rows are fast to
-    scale. The Newton step uses `latest`, the beta and the p of the latest evaluation."""
+    coefficients of one regression. The attribute `w` has sum 1. `XT` is the transpose of X, which is faster to scale.
+    `latest` stores the beta and the p of the latest evaluation, for the Newton step."""
     def __init__(self, X, t, w, R):
         self.XT, self.t, self.w, self.R = X.T.contiguous(), t, w/w.sum(-1, keepdim=True), R
         self.latest:tuple = None, None

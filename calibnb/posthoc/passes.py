@@ -99,7 +99,7 @@ def _fit_histogram(calibrator, total, n, part):
     sums, = total(partial(_bin_sums, calibrator=calibrator))
     calibrator.maps_ = [histogram_of_sums(sums, calibrator.empty, calibrator.smooth)]
 
-_FITS = dict(  # by registered name, which a class keeps if a notebook cell defines it again
+_FITS = dict(  # by registered name, which a redefined class keeps
     temperature=_fit_temperature, vector=_fit_vector, platt=_fit_platt, histogram=_fit_histogram)
 _SUMMED_OPTIONS = dict(criterion=('nll',), search=(None, 'continuous'), scheme=('width',), mode=('top',))
 

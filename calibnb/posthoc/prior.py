@@ -94,7 +94,7 @@ def _profile_directions(J, present, g):
     delta[F] = -(inverse @ pad(J[F], (0, 0, 0, 1), value=1.))[:-1]
     delta[:, F] = 0
     if len(F) > 1: delta[F[:, None], F] = C/C.diagonal()
-    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # trade with the absent class of largest gradient
+    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # exchange with the absent class of largest gradient
     return delta
 
 def _likelihood_interval(r, prior, level):
@@ -176,7 +176,7 @@ def estimate_prior(
     p = class_probs(check_probs(probs, least=1)[0].double())
     if method == 'em':
         if from_prior is None:
-            raise ValueError("from_prior: got None, expected the prior of the samples of the calibration; or take "
+            raise ValueError("from_prior: got None, expected the prior of the calibration set; or take "
                              "method='bbse'")
         start = _check_prior('from_prior', from_prior, p.shape[1]).to(p)
         prior, steps = _em(p/start, start)

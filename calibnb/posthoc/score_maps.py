@@ -28,7 +28,7 @@ def bucket(
     "Return the number of edges below each score; with `right`, the number of edges below or equal to the score."
     if not traced(): return torch.bucketize(score.contiguous(), edges, right=right)
     found = torch.zeros_like(score, dtype=torch.int64)
-    for bit in reversed(range(len(edges).bit_length())):  # bisection, as ONNX has no such operation
+    for bit in reversed(range(len(edges).bit_length())):  # bisection, since ONNX has no bucketize
         tried = found + 2**bit
         edge = edges[(tried - 1).clamp_max(len(edges) - 1)]
         beyond = edge > score if right else edge >= score
@@ -158,7 +158,7 @@ def _bbq_numbers(N):
     return range(max(1, round(root/10)), max(1, min(N, round(10*root))) + 1)
 
 def _bbq_edges(s, numbers):
-    "Return the concatenated lower edges of all histograms, as in `mass_edges`, and the mask of first bins."
+    "Return the concatenated lower edges of all histograms, as in `mass_edges`, and a mask of first bins."
     bins = numbers.clamp_max(len(s))
     begin = bins.cumsum(0) - bins
     bins, begin = (v.repeat_interleave(bins) for v in (bins, begin))

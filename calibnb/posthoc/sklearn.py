@@ -55,8 +55,8 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def __init__(self,
         estimator,                # classifier of scikit-learn, which is not modified
         calibrator='temperature', # name of a calibrator, or a calibrator, which is not modified
-        cv=5,                     # number of folds, splitter, or list of splits; 'prefit'; tuple (X, y) for validation
-        *, response_method:str='auto', # 'decision_function' or 'predict_proba'; 'auto': the first of these methods
+        cv=5,                     # number of folds, splitter, or list of splits; 'prefit'; validation set (X, y)
+        *, response_method:str='auto', # 'decision_function' or 'predict_proba'; 'auto': the first that exists
         n_jobs:int|None=None,     # number of folds in parallel, as in scikit-learn
     ):
         self.estimator, self.calibrator, self.cv = estimator, calibrator, cv
@@ -117,7 +117,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         raise ValueError(f'calibrator: got {self.calibrator!r:.80}, expected a name or a calibrator of calibnb.posthoc')
 
     def _find_method(self):
-        "Return the name of the estimator's method; raises ValueError if the estimator does not have the method."
+        "Return the name of the response method; raises ValueError if the estimator has no such method."
         methods = ['decision_function', 'predict_proba'] if self.response_method == 'auto' else [self.response_method]
         for name in methods:
             if hasattr(self.estimator_, name): return name
@@ -169,7 +169,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
                 for fitted, (_, test) in zip(fits, splits)]
 
     def _fit_calibrator(self, calibrator, held_out):
-        "Fit the calibrator on the responses to held-out samples, and name its classes unless they are 0, 1, ..."
+        "Fit the calibrator on the responses for held-out samples, and name its classes unless they are 0, 1, ..."
         method, classes = self.response_method_, self.classes_
         found = np.concatenate([_responses(fitted, X, method, len(classes)) for fitted, X, _, _ in held_out])
         ids = np.concatenate([_class_ids(y, classes) for _, _, y, _ in held_out])

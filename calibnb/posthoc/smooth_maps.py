@@ -34,7 +34,7 @@ def soft_labels(
     return torch.full_like(weight, t_miss).masked_fill_(hit, t_hit), weight
 
 def _start(X):
-    "Return coefficients (m,): the first scales its feature to mean absolute value 2, the other coefficients are 0."
+    "Return initial coefficients (m,): the first scales its feature to mean absolute value 2, the others are 0."
     size = X[:, 0].abs().mean().item()
     return X.new_tensor([2/size if size > 1e-9 else 0.] + [0.]*(X.shape[1] - 1))
 
@@ -66,8 +66,8 @@ def _beta_features(odds):
     "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# Four matrices that map free parameters to (farther, nearer - farther, intercept). `nearer` is the coefficient of the
-# feature nearer 0, and `farther` of the other feature. Neither is 0; nearer is 0; farther is 0; both are 0.
+# Matrices from free parameters to (farther, nearer - farther, intercept), for four cases: all parameters are free,
+# nearer = 0, farther = 0, both are 0. `nearer` is the coefficient of the feature with the smaller mean |feature|.
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 

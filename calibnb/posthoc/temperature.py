@@ -139,7 +139,7 @@ def wide_enough(logits):
 def _check_varied(logits):
     check_unlabelled(logits)
     if not any((rows != rows[:, :1]).any() for rows in (logits[:1], logits)):  # the first row usually decides
-        raise ValueError('logits: equal for all classes in every row, so no temperature changes anything; '
+        raise ValueError('logits: equal for all classes in every row, so the temperature has no effect; '
                          'is this the output of the network?')
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8d509082
@@ -187,10 +187,10 @@ def nll_temperature(
 def warn_at_bound(T, lo, hi):
     "Warn if a temperature is at its lower or upper bound."
     if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
-        warnings.warn(f'temperature: {lo:g}, the least there is; does every label have the largest logit? '
-                      'Fit on data with errors', stacklevel=4)
+        warnings.warn(f'temperature: {lo:g}, the least allowed; does every label have the largest logit? '
+                      'Fit on samples with misclassifications', stacklevel=4)
     if T >= hi*(1 - 1e-9):
-        warnings.warn(f'temperature: {hi:g}, the largest there is; do the labels belong to these logits? '
+        warnings.warn(f'temperature: {hi:g}, the largest allowed; do the labels belong to these logits? '
                       'The logits predict the labels no better than chance', stacklevel=4)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #4b5c926f

@@ -63,7 +63,7 @@ def _folds(N, folds):
     return np.array_split(order, min(folds, N))
 
 def _gaps_around(scores, at, side):
-    """Return, for each gap between the n scores `at` and each of these scores, the index of a gap between `scores`.
+    """Return the index of a gap between `scores`, for each of the n scores `at` and each gap around them.
 
     The (2n + 1,) indices alternate: a gap of `at`, a score of `at`, and so on. If a score of `at` is also in `scores`,
     the index belongs to the gap on the given side of this score, 'left' or 'right'."""

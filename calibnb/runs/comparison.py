@@ -56,8 +56,8 @@ def _check_one_setting(frame, by):
     "Raise ValueError unless rows with the same `by` agree in all settings, and all rows agree in data and network."
     part = by.split('.')[0]
     for name, group in frame.groupby(by, sort=False):
-        others = f'(frame[{by!r}] != {name!r}) | '  # the suggested selection must not drop the rows of other losses
-        _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part], others)
+        exemption = f'(frame[{by!r}] != {name!r}) | '  # the suggested selection keeps the rows of other losses
+        _refuse_mixed(group, f'{by} {name!r} has rows with', [p for p in _PARTS if p != part], exemption)
         _refuse_shared_splits(group, f'{by} {name!r}')
     shared = [p for p in ('data', 'data_args', 'model', 'model_args') if not p.startswith(part)]
     if part not in ('data', 'data_args', 'content'): shared.append('content')
@@ -65,7 +65,7 @@ def _check_one_setting(frame, by):
 
 _OF_LOSS = 'loss_args', 'meta', 'code'  # parts that may differ between losses
 
-def _refuse_mixed(frame, subject, parts, others=''):
+def _refuse_mixed(frame, subject, parts, exemption=''):
     "Raise ValueError if a column of one of the parts has several values."
     for column in frame.columns:
         if column.split('.')[0] not in parts or column == 'recipe.seed': continue
@@ -76,7 +76,7 @@ def _refuse_mixed(frame, subject, parts, others=''):
         found = ', '.join([*values][:3] + ['none']*bool(missing))
         plain = isinstance(value, (str, int, float))
         one = f'frame[{column!r}] == {text}' if plain else f'frame[{column!r}].map(repr) == {text!r}'
-        if others and column.split('.')[0] in _OF_LOSS: one = f'{others}({one})'
+        if exemption and column.split('.')[0] in _OF_LOSS: one = f'{exemption}({one})'
         raise ValueError(f'frame: {subject} several {column} ({found}), expected one; select rows, e.g. frame[{one}]')
 
 def _refuse_shared_splits(group, subject):

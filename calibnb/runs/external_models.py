@@ -87,7 +87,7 @@ def load_network(
 )->nn.Module:              # (B, ...) -> (B, K) logits, in evaluation mode
     "Load a network from a file; raise ValueError if the file cannot be loaded."
     path = Path(path)
-    if not path.is_file(): raise ValueError(f'model: {path} is not there')
+    if not path.is_file(): raise ValueError(f'model: {path} does not exist')
     pick('model file', path.suffix.lower(), ('.pt', '.pth', '.ts', '.onnx', '.safetensors'))
     complete = path.suffix.lower() == '.onnx' or _is_script(path)
     if complete and (name or options):

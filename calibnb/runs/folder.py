@@ -65,7 +65,7 @@ def path_beside(
     mark:dict,      # fingerprints of the files that the settings do not name, JSON-able
     is_same,        # function: content of `run.json` -> True if the run used the same files
 )->Path:
-    "Return the folder for these settings, or the folder for settings and mark if the first has a run on other files."
+    "Return the folder for these settings; if it has a run on other files, return a second folder, named by `mark` too."
     beside = run_path(experiment, settings | mark, root)
     if (beside/'run.json').exists(): return beside
     first = run_path(experiment, settings, root)
@@ -218,7 +218,7 @@ class RunFolder:
         self._lock.acquire()
 
     def release(self):
-        "Give the lock back."
+        "Release the lock."
         self._lock.release()
 
     @contextmanager
@@ -278,7 +278,7 @@ class RunFolder:
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True
         place = dict(host=socket.gethostname(), pid=os.getpid(), **_cluster_job())
-        if notebook := os.environ.get('CALIBNB_NOTEBOOK_FOLDER'): place['notebook'] = notebook  # the run is part of it
+        if notebook := os.environ.get('CALIBNB_NOTEBOOK_FOLDER'): place['notebook'] = notebook  # it contains this run
         write_json(self/'status.json', dict(state='running', start=_now(), **place))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 

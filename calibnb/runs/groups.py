@@ -48,8 +48,8 @@ def _setting_and_method(run):
     recipe = config.recipe.model_dump(mode='json', exclude={'seed', 'mixup'})
     of_loss = {f'loss {config.loss}', *map(str, config.loss_args.values())}
     version = ' '.join(text[:8] for name, text in sorted(made_of.items()) if name in of_loss)
-    others = {name: text for name, text in made_of.items() if name not in of_loss}
-    setting = json.dumps(common | dict(recipe=recipe, sources=others), sort_keys=True)
+    shared_sources = {name: text for name, text in made_of.items() if name not in of_loss}
+    setting = json.dumps(common | dict(recipe=recipe, sources=shared_sources), sort_keys=True)
     return setting, method_of(config, version)
 
 def done_trainings(
@@ -127,8 +127,8 @@ def _titles(settings):
         names = dict.fromkeys(name for one in found for name in one)
         differ = [name for name in names if any(one.get(name) != found[0].get(name) for one in found)]
         for i, (setting, one) in enumerate(zip(alike, found), 1):
-            what = ', '.join(f'{name} {one.get(name)}' for name in differ)
-            titles[setting] = f'{title}; {i}' + (f': {what}' if what else '')
+            differences = ', '.join(f'{name} {one.get(name)}' for name in differ)
+            titles[setting] = f'{title}; {i}' + (f': {differences}' if differences else '')
     return titles
 
 # %% ../../nbs/70_runs/07a_groups.ipynb #b2d963c4

@@ -160,6 +160,6 @@ def _latest_run(root, table, experiment):
     if done.empty: raise ValueError(f'run: no run of {experiment} is done; see `calibnb runs {experiment}`')
     return RunFolder(root/experiment/done.run.iloc[0])
 
-def _full_names(table, most=6):
+def _full_names(table, limit=6):
     names = [f'{row.experiment}/{row.name_}' for row in table.rename(columns=dict(name='name_')).itertuples()]
-    return ', '.join(names[:most]) + (f' and {len(names) - most} more' if len(names) > most else '')
+    return ', '.join(names[:limit]) + (f' and {len(names) - limit} more' if len(names) > limit else '')

@@ -31,7 +31,7 @@ from ..notebooks.execute import run_notebook
 # %% ../../nbs/85_sweep/02_engines.ipynb #b5977714
 @dataclass(frozen=True)
 class JobState:
-    "The place of a job in a cluster and the reason why the job waits, for the lines of a sweep."
+    "The place of a job in a cluster and the reason why the job waits, for the progress lines of a sweep."
     index:int   # position in the list of jobs
     where:str   # e.g. 'job 12 on node3'
     note:str    # e.g. 'queued: Priority'
@@ -194,8 +194,8 @@ def run_on_ray(jobs, workers, per_gpu, timeout, options):
 # %% ../../nbs/85_sweep/02_engines.ipynb #7e40e5c4
 _DAY_S = 24*3600   # Slurm's time limit of a run without a timeout
 _GRACE_MIN = 10    # minutes added to Slurm's limit, so that our timeout ends the run first and is recorded
-_POLL_S = dict(slurm=5., local=.1)  # seconds between two looks at the results of jobs
-_QUEUE_S = 20.     # seconds between two calls of squeue; a scheduler must not be asked often
+_POLL_S = dict(slurm=5., local=.1)  # seconds between two checks for results
+_QUEUE_S = 20.     # seconds between two calls of squeue, which should not be frequent
 _RESULT_S = 20.    # seconds that the result of an ended job may take to appear in a shared folder
 _SETTLE_S = 10.    # seconds that Slurm may take to end a job whose run has ended
 _QUEUE_COMMAND = 'squeue', '--noheader', '--states=all', '--format=%i|%T|%N|%r', '--jobs'

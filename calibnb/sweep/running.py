@@ -129,7 +129,7 @@ def sweep(
     return pd.DataFrame([row.cells() for row in rows], columns=_COLUMNS)
 
 class _LinesOfSweep:
-    "The lines of a sweep: the number of ended runs, and the trainings that run on any machine."
+    "The progress lines of a sweep: the number of ended runs, and the trainings in progress on any machine."
     def __init__(self, root, rows, todo):
         self.root, self.rows, self.todo, self.start = root, rows, todo, time.time()
 

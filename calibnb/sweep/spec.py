@@ -34,7 +34,7 @@ def grid_values(
     name:str='grid',    # name of the axis, for error messages
     as_text:bool=False, # True: do not convert text, because a notebook declares the types
 )->list:
-    "Return the values of an axis; convert text to numbers, true, false and none if possible. Bad values: ValueError."
+    "Return the values of an axis; convert text to numbers, true, false and none; raise ValueError if bad."
     if isinstance(given, (list, tuple)): values = list(given)
     elif bounds := _RANGE.fullmatch(str(given)): values = _range(name, given, *map(int, filter(None, bounds.groups())))
     elif isinstance(given, int):

@@ -64,7 +64,7 @@ class UniqueKeyLoader(yaml.SafeLoader):
         return 'tag:yaml.org,2002:str' if is_time else tag
 
 def _read_yaml(path):
-    if not Path(path).is_file(): raise ValueError(f'sweep: {path} is not there')
+    if not Path(path).is_file(): raise ValueError(f'sweep: {path} does not exist')
     with naming(path, 'sweep'):
         try: return yaml.load(Path(path).read_text(encoding='utf-8'), UniqueKeyLoader)
         except yaml.YAMLError as e: raise ValueError(brief(one_line(str(e)), 300)) from None

@@ -108,7 +108,7 @@ def _read(path, device):
     raise ValueError(f'checkpoint: {path} was not written by a Trainer; give another path')
 
 def _for_this_process(saved):
-    "Return the generator states for this process, and the saved process states with the losses that it continues."
+    "Return the generator states for this process, and the saved process states whose losses it continues."
     if len(saved) == world_size(): return saved[rank()], [saved[rank()]]
     generators = saved[min(rank(), len(saved) - 1)]  # with another number of processes, dropout masks differ anyway
     return generators, saved if rank() == 0 else []  # the first process reports all losses

@@ -45,7 +45,7 @@ class _Stage:
         self.before = [{child: _text(child) for child in ax.get_children()} for ax in self.axes]
 
     def picture(self, fill):
-        "Call `fill(fig)`, remove the artists it added, and return the picture (PIL, RGB) and the text of `fill`."
+        "Call `fill(fig)`, remove the artists it added, and return the picture (PIL, RGB) and the result of `fill`."
         self.canvas.restore_region(self.empty)
         text = fill(self.fig)
         for ax, before in zip(self.axes, self.before):

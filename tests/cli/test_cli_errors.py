@@ -138,7 +138,7 @@ SPECS = {  # file -> (its text, what is said of it)
     "deep.yaml": ("base: {loss: ce, loss.gamma: 2}", "loss.gamma"),
     "conflict.yaml": ("base: {seed: 1}\ngrid: {seed: '0:2'}", "seed is in base too"),
     "notebook.yaml": ("notebook: trian", "did you mean 'train'"),
-    "absent.yaml": ("notebook: absent.ipynb", "absent.ipynb is not there"),
+    "absent.yaml": ("notebook: absent.ipynb", "absent.ipynb does not exist"),
     "parameter.yaml": ('notebook: toy_gaussian\nbase: {sede: 1}', "sede is not declared"),
     "wide.yaml": ("grid: {seed: '0:5000', data_seed: '0:5000', recipe.epochs: '1:5000'}", "grid"),
     "still.yaml": ("grid: {seed: '0:5:0'}", "seed: '0:5:0'"),
@@ -189,8 +189,8 @@ GENERAL = [
 ]
 RUN = [
     ("toy_gausian", "did you mean 'toy_gaussian'"), ("''", "experiment: ''"),
-    ("toy_gaussian nll_overfiting", "nll_overfiting"), ("absent.ipynb", "absent.ipynb is not there"),
-    ("script.py", "script.py"), ("folder.ipynb", "folder.ipynb is not there"), ("empty.ipynb", "empty.ipynb"),
+    ("toy_gaussian nll_overfiting", "nll_overfiting"), ("absent.ipynb", "absent.ipynb does not exist"),
+    ("script.py", "script.py"), ("folder.ipynb", "folder.ipynb does not exist"), ("empty.ipynb", "empty.ipynb"),
     ("list.ipynb", "list.ipynb"), ("cells.ipynb", "cells.ipynb"), ("cut.ipynb", "cut.ipynb"),
     ("binary.ipynb", "binary.ipynb"), ("untagged.ipynb", "0 cells tagged"), ("twice.ipynb", "2 cells tagged"),
     ("seedless.ipynb", "declares no seed"), ("untyped.ipynb", "'seed = 0'"), ("broken.ipynb", "line 1"),
@@ -204,8 +204,8 @@ RUN = [
     ("fine.ipynb --timeout -3", "--timeout: -3"), ("fine.ipynb --timeout x", "--timeout"),
     ("fine.ipynb --copy-to file", "--copy-to: file"), ("fine.ipynb --copy-to file/sub", "--copy-to: file/sub"),
     ("fine.ipynb absent.ipynb", "absent.ipynb"),
-    ("fine.ipynb --copy-to .", "--copy-to: fine.ipynb is the file that is read (experiment)"),
-    ("./fine.ipynb --copy-to round", "--copy-to: round/fine.ipynb is the file that is read (experiment)"),
+    ("fine.ipynb --copy-to .", "--copy-to: fine.ipynb is an input file (experiment)"),
+    ("./fine.ipynb --copy-to round", "--copy-to: round/fine.ipynb is an input file (experiment)"),
     ("fine.ipynb nothing/../fine.ipynb --copy-to new", "--copy-to: new/fine.ipynb would be written twice"),
     ("fine.ipynb toy_gaussian -p rate 1", "rate is not declared"), ("toy_gaussian -p n_seeds 0", "n_seeds: 0"),
     ("train -p loss focall", "did you mean 'focal'"), ("train -p recipe.lr -3", "lr"),
@@ -213,8 +213,8 @@ RUN = [
     ("train -p model_args.hidden x", "hidden: 'x'"),
 ]
 SWEEP = [
-    *((name, message) for name, (_, message) in SPECS.items()), ("no.yaml", "sweep: no.yaml is not there"),
-    ("nothing", "'nothing' is not known"), ("folder.ipynb", "folder.ipynb is not there"),
+    *((name, message) for name, (_, message) in SPECS.items()), ("no.yaml", "sweep: no.yaml does not exist"),
+    ("nothing", "'nothing' is not known"), ("folder.ipynb", "folder.ipynb does not exist"),
     ("trian", "did you mean 'train'"), ("'' --dry-run", "sweep: '', want the name of a file"),
     ("fine.yaml --dry-run --plugin broken.py", "broken.py cannot be imported (NameError"),
     ("fine.yaml --grid loss", "--grid loss"), ("fine.yaml --grid =3", "--grid =3"),
@@ -237,8 +237,8 @@ SWEEP = [
     ("fine.ipynb --grid rate=.1,fast", "rate: 'fast'"),
 ]
 COLLECT = [
-    ("", "no trainings in"), ("--root absent", "--root: absent is no folder"),
-    ("--root file", "--root: file is no folder"), ("--root nothing", "no trainings in nothing"),
+    ("", "no trainings in"), ("--root absent", "--root: absent is not a folder"),
+    ("--root file", "--root: file is not a folder"), ("--root nothing", "no trainings in nothing"),
     ("--experiment train", "no trainings of train in"), ("--csv file/sub.csv", "--csv: file/sub.csv"),
     ("--csv nothing", "--csv: nothing"), ("--root nothing --parquet file/sub.parquet", "--parquet: file/sub.parquet"),
     ("--csv new.csv", "no trainings in"),
@@ -246,23 +246,23 @@ COLLECT = [
 ]
 RUNS = [
     ("", "no runs in"),
-    ("--root absent", "--root: absent is no folder"),
+    ("--root absent", "--root: absent is not a folder"),
     ("train --root nothing", "no runs of train in nothing"),
     ("--csv file/sub.csv", "--csv: file/sub.csv"),
 ]
 AUDIT = [
-    ("good.npz --logits --shifted absent.npz", "--shifted: absent.npz is not there"),
+    ("good.npz --logits --shifted absent.npz", "--shifted: absent.npz does not exist"),
     ("good.npz --logits --shifted good.npz", "--shifted: "), ("good.npz --logits --shifted probs.npz", "probs.npz"),
     ("back\\good.npz --logits --shifted good.npz", "samples are in back\\good.npz too"),
-    ("scores.npz", "scores.npz is not there"), ("good.npz --logits --probs", "not allowed with"),
+    ("scores.npz", "scores.npz does not exist"), ("good.npz --logits --probs", "not allowed with"),
     ("--logits", "file"), ("'' --logits", "file: '', want the name of a file"),
     ("good.npz --logits --val ''", "--val: '', want the name of a file"),
     ("good.npz --logits --no-report --plugin broken.py", "broken.py cannot be imported (NameError"),
-    ("absent.npz --logits", "absent.npz is not there"), ("nothing --logits", "nothing: no .parquet file is there"),
+    ("absent.npz --logits", "absent.npz does not exist"), ("nothing --logits", "nothing: no .parquet file found"),
     ("file --logits", "file format: ''"), ("script.py --logits", "file format: '.py'"),
     *((f"damaged.{s} --logits", f"damaged.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
     *((f"empty.{s} --logits", f"empty.{s}") for s in ("npz", "npy", "csv", "pt", "safetensors")),
-    *((f"folder.{s} --probs", f"folder.{s}: no .parquet file is there") for s in ("npz", "csv", "pt")),
+    *((f"folder.{s} --probs", f"folder.{s}: no .parquet file found") for s in ("npz", "csv", "pt")),
     ("cut.npz --logits", "cut.npz"), ("words.csv --logits", "column 'a' holds text"),
     ("unnamed.npz --logits", "unnamed.npz"), ("good.npz --probs", "good.npz"), ("probs.npz --logits", "probs.npz"),
     ("disguised.npz --logits", "these are probabilities"),
@@ -270,11 +270,11 @@ AUDIT = [
     ("label.npz --logits", "label 3"), ("short.npz --logits", "shape (59,)"), ("nan.npz --logits", "row 4 holds nan"),
     ("oneclass.npz --logits", "label 2 at row 0, want 0..1 (logits has one column, of class 1)"),
     ("z.npy --logits", "z.npy has 0 entries called target"),
-    ("z.npy --logits --target absent.npy", "absent.npy is not there"), ("z.npy --logits --target z.npy", "z.npy"),
-    ("good.npz --logits --val absent.npz", "absent.npz is not there"),
+    ("z.npy --logits --target absent.npy", "absent.npy does not exist"), ("z.npy --logits --target z.npy", "z.npy"),
+    ("good.npz --logits --val absent.npz", "absent.npz does not exist"),
     ("good.npz --logits --val good.npz", "the same samples as preds"),
     ("good.npz --logits --val-target y.npy", "--val-target"),
-    ("good.npz --logits --val other.npz --val-target absent.npy", "absent.npy is not there"),
+    ("good.npz --logits --val other.npz --val-target absent.npy", "absent.npy does not exist"),
     *((f"good.npz --logits --bins {m}", f"--bins: {m}") for m in ("0", "-1", str(2**21))),
     ("good.npz --logits --bins x", "--bins"), ("good.npz --logits --bins 1.5", "--bins"),
     ("good.npz --logits --calibrator svss", "--calibrator: 'svss' is not known; did you mean 'svs'?"),
@@ -283,7 +283,7 @@ AUDIT = [
     ("good.npz --logits --seed -1", "--seed: -1"), ("good.npz --logits --seed x", "--seed"),
     ("good.npz --logits --seed 99999999999", "--seed: 99999999999"), ("good.npz --logits --to file", "--to: file"),
     ("good.npz --logits --to file/sub", "--to: file/sub"),
-    ("good.npz --logits --to mine", "--to: mine holds report.html and 2 more, which no audit wrote"),
+    ("good.npz --logits --to mine", "--to: mine holds report.html and 2 more, which is not from an audit"),
     ("good.npz --logits --to round/mine", "--to: round/mine holds report.html and 2 more"),
     ("good.npz --logits --to .", "--to: . is the current folder"),
     ("good.npz --logits --to ..", "--to: .. is the current folder"),
@@ -292,11 +292,11 @@ APPLY = [
     ("calibrator.safetensors good.npz --out o.npz", "--logits --probs --confidence is required"),
     ("calibrator.safetensors good.npz --logits --probs --out o.npz", "not allowed with"),
     ("calibrator.safetensors good.npz --logits", "--out"),
-    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is the file that is read (file)")
+    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is an input file (file)")
       for name in ("good.npz", "nothing/../good.npz", "round/good.npz", "linked.npz", "hard.npz")),
-    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is the file that is read (calibrator)")
+    *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is an input file (calibrator)")
       for name in ("calibrator.safetensors", "./calibrator.safetensors", "network.safetensors")),
-    ("network.safetensors good.npz --logits --out calibrator.safetensors", "file that is read (calibrator)"),
+    ("network.safetensors good.npz --logits --out calibrator.safetensors", "is an input file (calibrator)"),
     ("absent.safetensors good.npz --logits --out o.npz", "absent.safetensors"),
     ("nothing good.npz --logits --out o.npz", "nothing"), ("good.npz good.npz --logits --out o.npz", "good.npz"),
     ("damaged.safetensors good.npz --logits --out o.npz", "damaged.safetensors"),
@@ -305,7 +305,7 @@ APPLY = [
     ("tensors.safetensors good.npz --logits --out o.npz", "holds no calibrator"),
     ("folder.safetensors good.npz --logits --out o.npz", "folder.safetensors"),
     ("four.safetensors good.npz --logits --out o.npz", "got 3 classes, expected 4"),
-    ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz is not there"),
+    ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz does not exist"),
     ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
     ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),
     ("calibrator.safetensors probs.npz --logits --out o.npz", "probs.npz"),
@@ -316,16 +316,16 @@ APPLY = [
     ("calibrator.safetensors good.npz --logits --out file/o.npz", "--out: file/o.npz"),
 ]
 DRY = [  # a dry run looks for the data before it shows a plan
-    ("sweep npz.yaml", "data: absent.npz is not there"),
+    ("sweep npz.yaml", "data: absent.npz does not exist"),
     ("sweep images.yaml", "data: absent is not a folder"),
-    ("sweep corrupted.yaml", "data: absent.npz is not there"),
+    ("sweep corrupted.yaml", "data: absent.npz does not exist"),
     ("sweep unread.yaml", "nothing"),
-    ("sweep train --grid data=digits,npz:absent.npz", "data: absent.npz is not there"),
-    ("run train -p dry_run true -p data npz:absent.npz", "data: absent.npz is not there"),
+    ("sweep train --grid data=digits,npz:absent.npz", "data: absent.npz does not exist"),
+    ("run train -p dry_run true -p data npz:absent.npz", "data: absent.npz does not exist"),
     ("run train -p dry_run true -p data imagefolder:absent", "data: absent is not a folder"),
 ]
 PREDICT = [
-    ("absent.pt digits --out p.npz", "network: absent.pt is not there"),
+    ("absent.pt digits --out p.npz", "network: absent.pt does not exist"),
     ("good.npz digits --out p.npz", "model file: '.npz'"),
     ("calibrator.safetensors digits --out p.csv", "file format: '.csv'"),
     ("calibrator.safetensors digits --out file/p.npz", "--out: file/p.npz"),
@@ -337,11 +337,11 @@ PREDICT = [
     ("calibrator.safetensors digits -p pol 2 --out p.npz", "'pol' is not known"),
     ("calibrator.safetensors folder.npz --out p.npz", "mean, std: not given"),
     ("calibrator.safetensors digits --mean .5 --out p.npz", "want both"),
-    ("calibrator.safetensors digits --model mlp --out round/calibrator.safetensors", "file that is read (network)"),
-    ("calibrator.safetensors npz:good.npz --model mlp --out hard.npz", "hard.npz is the file that is read (data)"),
-    ("calibrator.safetensors corrupted:npz:good.npz --out good.npz", "--out: good.npz is the file that is read (data)"),
-    ("calibrator.safetensors digits -p words good.npz --out good.npz", "--out: good.npz is the file that is read (-p)"),
-    ("calibrator.safetensors images --mean 0 --std 1 --out image.npz", "image.npz leads into the folder that is read"),
+    ("calibrator.safetensors digits --model mlp --out round/calibrator.safetensors", "is an input file (network)"),
+    ("calibrator.safetensors npz:good.npz --model mlp --out hard.npz", "hard.npz is an input file (data)"),
+    ("calibrator.safetensors corrupted:npz:good.npz --out good.npz", "--out: good.npz is an input file (data)"),
+    ("calibrator.safetensors digits -p words good.npz --out good.npz", "--out: good.npz is an input file (-p)"),
+    ("calibrator.safetensors images --mean 0 --std 1 --out image.npz", "image.npz is a link into the input folder"),
     ("calibrator.safetensors nothing --mean 127 --std 64 --out p.npz", "mean: 127, want a number from 0 to 1"),
     ("calibrator.safetensors nothing --mean .5 --std 0 --out p.npz", "std: 0, want a number above 0"),
     ("calibrator.safetensors nothing --mean .5 .5 --std .5 .5 --out p.npz", "2 and 2 numbers, want 3 of each, or 1"),
@@ -404,9 +404,9 @@ def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth)
 
 
 @pytest.mark.parametrize("argv, told", [
-    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is no Unicode text"),
+    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is not Unicode text"),
     (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: got '"),
-    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is no Unicode text"),
+    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is not Unicode text"),
 ], ids=["title", "file", "parameter"])
 def test_bytes_that_are_no_text_end_in_one_line(here, monkeypatch, capfd, argv, told):
     "As the shell hands them over: a file name in another encoding has halves of characters."
@@ -530,7 +530,7 @@ def test_a_download_that_fails_says_where_the_files_may_be_put(tmp_path, monkeyp
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "data"))
     assert call(["download", "cifar10"]) == 2
     err = capfd.readouterr().err
-    assert err.count("\n") == 1 and "cifar10 could not be fetched" in err
+    assert err.count("\n") == 1 and "cifar10 could not be downloaded" in err
     assert str(tmp_path / "data") in err and str(error).split("\n")[0] in err
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CALIBNB_DATA", str(tmp_path / "file"))

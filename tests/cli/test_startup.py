@@ -75,13 +75,13 @@ LOOKED_UP = [
     ("sweep preset.yaml", "did you mean 'quick'"), ("sweep data.yaml", "data: 'cifar' is not known"),
     ("sweep fine.yaml --grid loss", "--grid loss"), ("sweep fine.yaml --workers 0", "--workers: '0'"),
     ("sweep train --grid loss=ce,focall", "did you mean 'focal'"),
-    ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"), ("collect --root absent", "--root: absent is no folder"),
-    ("collect", "no trainings in"), ("audit x.npz", "file: x.npz is not there"),
-    ("audit absent.npz --logits", "file: absent.npz is not there"),
-    ("compare absent.npz x.npz", "old: absent.npz is not there"), ("compare a b --margin ece", "--margin: 'ece'"),
+    ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"), ("collect --root absent", "--root: absent is not a folder"),
+    ("collect", "no trainings in"), ("audit x.npz", "file: x.npz does not exist"),
+    ("audit absent.npz --logits", "file: absent.npz does not exist"),
+    ("compare absent.npz x.npz", "old: absent.npz does not exist"), ("compare a b --margin ece", "--margin: 'ece'"),
     ("audit script.py --logits", "file format: '.py'"), ("audit script.py --logits --eps 3", "--eps: 3"),
-    ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors is not there"),
-    ("apply script.py x.npz --logits --out o.npz", "file: x.npz is not there"),
+    ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors does not exist"),
+    ("apply script.py x.npz --logits --out o.npz", "file: x.npz does not exist"),
 ]
 
 

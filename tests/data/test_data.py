@@ -218,7 +218,7 @@ def test_bad_arrays(tmp_path, arrays, message):
 
 
 def test_bad_npz_files(tmp_path):
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         load_data(f"npz:{tmp_path}/none.npz")
     (tmp_path/"text.npz").write_text("text")
     np.save(tmp_path/"array.npy", X)

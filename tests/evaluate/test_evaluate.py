@@ -248,7 +248,7 @@ def test_what_is_doubtful_is_not_recommended():
     perfect = evaluate(Predictions(preds.logits, preds.pred), calibrators=["temperature"], n_boot=20, draws=2)
     assert perfect.doubtful == ["temperature"] and perfect.recommended == UNCALIBRATED
     assert "No calibrator could be fitted reliably; see the notes." in perfect.advice()
-    assert any(note.startswith("temperature: 0.01, the least there is") for note in perfect.notes)
+    assert any(note.startswith("temperature: 0.01, the least allowed") for note in perfect.notes)
     same_class = Predictions(preds.logits, torch.zeros_like(preds.target))
     one = evaluate(same_class, calibrators=["vector"], n_boot=20, draws=2)
     assert one.recommended == UNCALIBRATED
@@ -541,9 +541,9 @@ def test_two_classes_and_one_column_are_judged_by_calibrators_of_either(name):
         judged = Scored.of(one, calibrator), Scored.of(two, calibrator)
         assert judged[0].nll.equal(judged[1].nll) and judged[0].pred.equal(judged[1].pred)
         assert judged[0].binary and not judged[1].binary
-    with pytest.raises(ValueError, match="logits: got 4 columns, expected 1, with which"):
+    with pytest.raises(ValueError, match="logits: got 4 columns, expected 1, as in the fit"):
         Scored.of(overconfident(20), of_one)
-    with pytest.raises(ValueError, match="logits: got 1 columns, expected 4, with which"):
+    with pytest.raises(ValueError, match="logits: got 1 columns, expected 4, as in the fit"):
         Scored.of(one, make_calibrator(name).fit(overconfident(60).logits, overconfident(60).target))
 
 
@@ -642,9 +642,9 @@ def test_degenerate_sets_give_a_table(kind, make):
     table = evaluate(degenerate(kind, preds), n_boot=20, draws=2)
     assert table.text() and table._repr_html_() and table.recommended in table.rows
     if kind == "constant" and not preds.binary:
-        assert "temperature" not in table.rows and any("no temperature changes anything" in n for n in table.notes)
+        assert "temperature" not in table.rows and any("the temperature has no effect" in n for n in table.notes)
     if kind == "all correct":
-        assert any("the least there is" in note for note in table.notes)
+        assert any("the least allowed" in note for note in table.notes)
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 5, 15])

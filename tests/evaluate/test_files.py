@@ -181,7 +181,7 @@ def bad_arrays(folder):
 
 def bad_formats(folder):
     "Files that are absent, damaged or of an unknown format."
-    yield folder/"absent.npz", "logits", "is not there"
+    yield folder/"absent.npz", "logits", "does not exist"
     (folder/"broken.npz").write_text("no zip")
     yield folder/"broken.npz", "logits", "cannot be read as npz"
     write(folder/"twice.npz")
@@ -236,7 +236,7 @@ def test_bad_files_end_in_one_line(bad_files, tmp_path, capsys):
 @pytest.mark.parametrize("args, message", [
     (["--bins", "0"], "--bins: 0"),
     (["--val", "b.npz"], "val: 3 classes, want 4"),
-    (["--val", "c.npz"], "--val: c.npz is not there"),
+    (["--val", "c.npz"], "--val: c.npz does not exist"),
     (["--val", "a.npz"], "the same samples as preds"),
     (["--val-target", "b.npz"], "without --val"),
 ])
@@ -346,7 +346,7 @@ def test_the_command_itself(tmp_path):
     "In a process of its own, from another directory."
     command = [str(Path(sys.executable).parent/"calibnb"), "audit", "absent.csv", "--logits"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=patience(60))
-    assert found.returncode == 2 and "absent.csv is not there" in found.stderr and found.stderr.count("\n") == 1
+    assert found.returncode == 2 and "absent.csv does not exist" in found.stderr and found.stderr.count("\n") == 1
     assert not found.stdout and not [*tmp_path.iterdir()]
 
 

@@ -96,7 +96,7 @@ BAD = {
                    "3.parquet cannot be read as parquet"),
     "damaged": (lambda: Path("parts/3.parquet").write_bytes(
         b"PAR1" + Path("all.parquet").read_bytes()[999:]), "3.parquet cannot be read as parquet"),
-    "empty folder": (lambda: [path.unlink() for path in Path("parts").iterdir()], "parts: no .parquet file is there"),
+    "empty folder": (lambda: [path.unlink() for path in Path("parts").iterdir()], "parts: no .parquet file found"),
 }
 
 

@@ -158,7 +158,7 @@ def test_another_direction_stage_or_measure_is_seen(id, text, wrong):
 
 
 def test_what_is_asked_is_decided_in_the_gallery():
-    "A claim that a study asks in its full setting alone has a reason why it cannot be asked here."
+    "A claim that a study tests in its full setting alone has a reason why it cannot be tested here."
     asked = {key for key, row in ROWS.items() if row["asked"] and not row["cannot"]}
     assert asked == set(VERDICTS)
 
@@ -208,5 +208,5 @@ def test_a_papers_page_has_a_row_for_each_claim(paper):
         assert len(line) == len(heads) and line[2] == row["borne"]
         asked = {v["data"] or "no_data" for v in VERDICTS.get(line[0], [])}
         assert {name for name, cell in zip(sets, line[3:]) if cell.strip()} == asked
-        assert ("Not asked here" in line[1]) == (not asked)
+        assert ("Not tested here" in line[1]) == (not asked)
         assert len(re.sub("<details>.*", "", line[1])) < 700

@@ -228,8 +228,8 @@ def test_networks_that_are_refused():
     ends_in_relu = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
     for network, layer, message in [
             (ends_in_relu, None, "no linear last layer found in Sequential"),
-            (ends_in_relu, "fc", "'fc' is no layer of Sequential.*name the layer, '0'"),
-            (ends_in_relu, nn.Linear(4, 3), "Linear is no layer of Sequential"),
+            (ends_in_relu, "fc", "'fc' is not a layer of Sequential.*name the layer, '0'"),
+            (ends_in_relu, nn.Linear(4, 3), "Linear is not a layer of Sequential"),
             (nn.Linear(4, 5), None, "'' has 5 outputs, expected 3")]:
         with pytest.raises(ValueError, match=message):
             scaling.fold_into(network, layer)
@@ -279,10 +279,10 @@ def test_bad_input_of_the_command(folder, capsys):
     saved_network("five.onnx", nn.Linear(3, 5))
     (folder/"cut.onnx").write_bytes((folder/"five.onnx").read_bytes()[:-40])
     for line, message in [
-            ("none.safetensors --onnx out.onnx", "calibrator: none.safetensors is not there"),
+            ("none.safetensors --onnx out.onnx", "calibrator: none.safetensors does not exist"),
             ("five.onnx --onnx out.onnx", "calibrator: five.onnx is not a safetensors file"),
             ("calibrator.safetensors --onnx out.pt", "file format: '.pt' is not known"),
-            ("calibrator.safetensors --onnx five.onnx --with five.onnx", "--onnx: five.onnx is the file that is read"),
+            ("calibrator.safetensors --onnx five.onnx --with five.onnx", "--onnx: five.onnx is an input file"),
             ("calibrator.safetensors --onnx out.onnx --with cut.onnx", "--with: cut.onnx"),
             ("calibrator.safetensors --onnx out.onnx --with calibrator.safetensors", "--with: calibrator.safetensors"),
             ("calibrator.safetensors --onnx out.onnx --with softmax.onnx", "comes from Softmax, expected logits"),

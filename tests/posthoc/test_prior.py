@@ -72,7 +72,7 @@ REFUSED = [
     (adjust_prior, ([.1, .2], 0., .5), {}, "from_prior: got 0 for class 1, expected a number above 0"),
     (adjust_prior, (P, [.2, .3, .5], [0, 0, 1]), {}, "to_prior: sample 1 has probability 0 for every class with a pri"),
     (adjust_prior, ([[2., -1.]], .5, .1), {}, "probs: 2 at row 0, column 0, want numbers in .0, 1.; logits need .soft"),
-    (estimate_prior, (P,), {}, "from_prior: got None, expected the prior of the samples of the calibration"),
+    (estimate_prior, (P,), {}, "from_prior: got None, expected the prior of the calibration set"),
     (estimate_prior, (P, [1, 0, 0]), {}, "from_prior: got 0 for class 1"),
     (estimate_prior, (P,), dict(method="bbse"), "probs_val: got None, expected labelled samples of the source"),
     (estimate_prior, (P,), dict(method="bbze"), "method: 'bbze' is not known; did you mean 'bbse'"),

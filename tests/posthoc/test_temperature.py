@@ -97,16 +97,16 @@ def test_oracle_is_a_lower_bound_for_the_same_list():
 def test_bounds_are_announced():
     logits, _ = overconfident(N=60, K=3)
     flat = torch.tensor([[2., 0.]]*4), torch.zeros(4, dtype=torch.int64)  # in float32 long before the bound
-    with pytest.warns(UserWarning, match="temperature: 0.01, the least there is"):
+    with pytest.warns(UserWarning, match="temperature: 0.01, the least allowed"):
         assert TemperatureScaling().fit(logits, logits.argmax(1)).temperature_ == .01
         assert TemperatureScaling().fit(*flat).temperature_ == .01
-    with pytest.warns(UserWarning, match="temperature: 100, the largest there is"):
+    with pytest.warns(UserWarning, match="temperature: 100, the largest allowed"):
         assert TemperatureScaling().fit(logits, logits.argmin(1)).temperature_ == 100
-    with pytest.warns(UserWarning, match="temperature: 10, the largest there is"):
+    with pytest.warns(UserWarning, match="temperature: 10, the largest allowed"):
         assert TemperatureScaling(search="pool").fit(logits, logits.argmin(1)).temperature_ == 10
     chance = torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1))
     for name in "temperature", "ets", "hts":
-        with pytest.warns(UserWarning, match="temperature: 100, the largest there is"):
+        with pytest.warns(UserWarning, match="temperature: 100, the largest allowed"):
             make_calibrator(name).fit(skewed()[0], chance)
 
 
@@ -139,7 +139,7 @@ def test_bounds_and_temperatures_are_checked():
     with pytest.raises(ValueError, match="n_bins: 0"):
         ece_by_temperature(*overconfident(N=20), torch.ones(1), 0)
     for criterion in "nll", "ece":
-        with pytest.raises(ValueError, match="logits: equal for all classes in every row, so no temperature changes"):
+        with pytest.raises(ValueError, match="logits: equal for all classes in every row, so the temp"):
             TemperatureScaling(criterion).fit(torch.ones(5, 3)*torch.arange(5.)[:, None], torch.arange(5) % 3)
 
 

@@ -214,7 +214,7 @@ def test_a_file_that_cannot_be_imported_is_named_with_its_first_cause(mine, caps
 
 
 def test_what_is_not_there_is_named(mine, tmp_path, capsys, monkeypatch):
-    assert "--plugin: absent.py is not there" in error_of(capsys, "list", "--plugin", "absent.py")
+    assert "--plugin: absent.py does not exist" in error_of(capsys, "list", "--plugin", "absent.py")
     monkeypatch.setenv("CALIBNB_PLUGINS", str(tmp_path/"absent.py"))
     assert f"plugin: {tmp_path/'absent.py'} cannot be imported (FileNotFoundError" in error_of(capsys, "list", "losses")
     monkeypatch.setenv("CALIBNB_PLUGINS", "absent_module")
