@@ -19,21 +19,25 @@ def live_lines(
     rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
-    "Return a line for each training; columns are aligned, and cut to the width: the training loss, then names."
+    "Return a line for each training, in aligned columns; long names are cut, then the training loss is left out."
     rows = [_cells(printable(name, one_line=True), state) for name, state in rows]
     if not rows: return []
     sizes = [max(map(len, column)) for column in zip(*rows)]
-    if sum(map(_with_gap, sizes, _GAPS)) > width: sizes[3] = 0  # the training loss
-    room = max(8, width - sum(map(_with_gap, sizes[1:], _GAPS[1:])))
-    def line(name, *others):
-        name = name if len(name) <= room else f'…{name[1 - room:]}'
-        cells = [gap*' ' + text.rjust(size) for text, size, gap in zip(others, sizes[1:], _GAPS[1:]) if size]
-        return ''.join([name.ljust(min(sizes[0], room)), *cells])[:width].rstrip()
+    sizes[6] = max((len(row[6]) for row in rows if any(row[2:6])), default=0)  # other notes begin further left
+    def size(columns): return sum(sizes[i] + _GAPS[i] for i in columns if sizes[i])
+    if width - size(range(1, 7)) < min(sizes[0], _SHORT_NAME): sizes[3] = 0  # the training loss
+    alone = max((len(row[6]) + _GAPS[6] for row in rows if not any(row[2:6])), default=0)
+    rest = max(size(range(1, 7)), size([1]) + alone)
+    room = min(sizes[0], max(8, width - rest))
+    def line(*row):
+        name = row[0] if len(row[0]) <= room else f'…{row[0][1 - room:]}'
+        cells = [' '*_GAPS[i] + row[i].rjust(sizes[i]) for i in range(1, 6) if sizes[i]]
+        text = ''.join([name.ljust(room), *cells]).rstrip()
+        return (text + row[6].rjust(room + rest - len(text)))[:width].rstrip()
     return [line(*row) for row in rows]
 
 _GAPS = 0, 2, 2, 2, 1, 1, 2  # spaces before each cell
-
-def _with_gap(size, gap): return size and size + gap
+_SHORT_NAME = 20             # characters of a name that the training loss leaves, if there is no room for both
 
 def _cells(name, state):
     "Return the cells of a line; an unknown number is an empty cell."

@@ -98,11 +98,12 @@ def duration_text(seconds:float)->str:
 def text_table(
     columns:dict,  # title -> cells; the first column is aligned on the left
     marks=(),      # numbers of the rows that an arrow marks
+    left=(),       # titles of further columns that are aligned on the left
 )->str:
     "Return a table as lines of text."
     lines = [[*columns], *map(list, zip(*columns.values()))]
     widths = [max(map(len, column)) for column in zip(*lines)]
+    sides = [str.ljust if i == 0 or title in left else str.rjust for i, title in enumerate(columns)]
     def line(cells, mark):
-        first, *others = map(str.rjust, cells, widths)
-        return '  '.join([f'{mark} {first.strip().ljust(widths[0])}', *others]).rstrip()
+        return f'{mark} ' + '  '.join(side(*each) for side, *each in zip(sides, cells, widths)).rstrip()
     return '\n'.join(line(cells, '→' if i - 1 in marks else ' ') for i, cells in enumerate(lines))
