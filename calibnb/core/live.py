@@ -42,7 +42,7 @@ _SHORT_NAME = 20             # characters of a name that the training loss leave
 def _cells(name, state):
     "Return the cells of a line; an unknown number is an empty cell."
     def text(template, value): return '' if value is None else template.format(value)
-    left = text('{} left', state.get('left_s') and duration_text(state['left_s']))
+    left = f'{duration_text(state["left_s"])} left' if state.get('left_s') else ''
     return [name, state.get('where') or '', '{epoch}/{epochs}'.format(**state) if state.get('epochs') else '',
             text('loss {:.3f}', state.get('train_loss')), text('val NLL {:.3f}', state.get('val_nll')),
             text('error {:.1%}', state.get('val_error')), str(state.get('note') or left)]
@@ -101,9 +101,9 @@ class LiveLines:
         from IPython.display import HTML, display
         handle = display(HTML(''), display_id=True)
         while True:
-            handle.update(HTML(live_html(self._current_lines(120), self.points())))
+            handle.update(HTML(live_html(self._current_lines(80), self.points())))
             if self._end.wait(self.pause_s): break
-        handle.update(HTML(live_html(self._current_lines(120), self.points())))
+        handle.update(HTML(live_html(self._current_lines(80), self.points())))
 
 @contextmanager
 def live_training(
@@ -136,19 +136,24 @@ def progress_title(
 def _in_notebook(): return hasattr(getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)(), 'kernel')
 
 # %% ../../nbs/00_core/02c_live.ipynb #271d3b9d
+_FITTING = 'white-space:pre;overflow-x:auto;font-size:clamp(9px,2cqi,1em)'  # 80 characters fit into a narrow cell
+
 def live_html(
     lines,      # texts
     points=(),  # (epoch, training loss, validation NLL or None)
 )->str:
     "Return the lines and, for two or more points, their curve as HTML."
-    text = f'<pre>{html_text(chr(10).join(lines))}</pre>'
+    text = f'<div style="container-type:inline-size"><pre style="{_FITTING}">{html_text(chr(10).join(lines))}</pre></div>'
     points = [(x, *values) for x, *values in points if values[0] is not None]
     if len(points) < 2: return text
     top = max(value for _, *values in points for value in values if value is not None) or 1.
+    labels = ('<text x="396" y="12" font-size="11" text-anchor="end"><tspan fill="#888">training loss</tspan>'
+              f'<tspan fill="#1a85c8" dx="9">validation NLL</tspan></text>'
+              f'<text x="8" y="12" font-size="11" fill="#888">{top:.3g}</text>')
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1e-9)
     def curve(which, colour):
-        xy = [f'{4 + 392*(x - first)/(last - first):.1f},{76 - 72*values[which]/top:.1f}' for x, *values in points
+        xy = [f'{4 + 392*(x - first)/(last - first):.1f},{92 - 72*values[which]/top:.1f}' for x, *values in points
               if values[which] is not None]
         return f'<polyline points="{" ".join(xy)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-    return (f'{text}<svg viewBox="0 0 400 80" width="400" role="img" aria-label="training loss in grey, validation NLL '
-            f'in blue, from 0 to {top:.3g}">{curve(0, "#888")}{curve(1, "#0072b2")}</svg>')
+    return (f'{text}<svg viewBox="0 0 400 96" width="400" role="img" aria-label="training loss in grey, validation NLL '
+            f'in blue, from 0 to {top:.3g}">{curve(0, "#888")}{curve(1, "#1a85c8")}{labels}</svg>')

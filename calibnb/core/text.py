@@ -24,6 +24,7 @@ def printable(
     if one_line: return ''.join(c if c.isprintable() else _code(c) for c in str(text))
     return _CONTROL.sub(lambda found: _code(found[0]), str(text))
 
+_RESET = '\x1b[0m'  # ends colours; colorama writes it when Python exits
 _BAR_MOVES = re.compile('(\n|\x1b\\[A)*')  # tqdm moves the cursor between the lines of its bars
 
 class PlainStream:
@@ -31,7 +32,7 @@ class PlainStream:
     def __init__(self, stream, bars=False): self._stream, self._bars = stream, bars
 
     def write(self, text):
-        if self._bars and _BAR_MOVES.fullmatch(text): return self._stream.write(text)
+        if text == _RESET or self._bars and _BAR_MOVES.fullmatch(text): return self._stream.write(text)
         start = '\r' if self._bars and text.startswith('\r') else ''
         self._stream.write(start + printable(text[len(start):]))
         return len(text)
