@@ -143,7 +143,8 @@ def live_html(
     points=(),  # (epoch, training loss, validation NLL or None)
 )->str:
     "Return the lines and, for two or more points, their curve as HTML."
-    text = f'<div style="container-type:inline-size"><pre style="{_FITTING}">{html_text(chr(10).join(lines))}</pre></div>'
+    text = html_text('\n'.join(lines))
+    text = f'<div style="container-type:inline-size"><pre style="{_FITTING}">{text}</pre></div>'
     points = [(x, *values) for x, *values in points if values[0] is not None]
     if len(points) < 2: return text
     top = max(value for _, *values in points for value in values if value is not None) or 1.
