@@ -40,6 +40,17 @@ def _check_exists(path, flag='file'):
     if not Path(path).is_file(): raise ValueError(f'{flag}: {path} does not exist')
     pick('file format', file_format(path), NAMES['file format'])
 
+def _add_where(command, what):
+    command.add_argument('--where', action='append', default=[], metavar='NAME=VALUE',
+                         help=f'only {what} with this setting, e.g. loss=focal, recipe.epochs=20, state=failed or '
+                              'ended=2026-11-25; may be repeated')
+
+def _where(texts):
+    "Return NAME=VALUE texts as a dictionary."
+    for text in texts:
+        if '=' not in text: raise ValueError(f'--where: {text!r}, want NAME=VALUE, e.g. loss=focal')
+    return dict(text.split('=', 1) for text in texts)
+
 def _pairs(flag, pairs):
     "Return NAME VALUE pairs as a dictionary; raise ValueError if a name is given twice."
     names = [name for name, _ in pairs]

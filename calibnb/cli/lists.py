@@ -60,9 +60,10 @@ def _list_runs(only_how_many):
     from calibnb.runs.folder import find_runs, runs_root
     runs = find_runs()
     print(f'{"runs":12} {len(runs)} in {runs_root()}')
-    if only_how_many: return
-    for run in runs: print(f'  {run.state:8} {run.path.parent.name}/{run.path.name}  {run.status.get("reason") or ""}')
-    if runs: print('`calibnb runs` shows their settings and results')
+    if only_how_many or not runs: return
+    from calibnb.runs.tables import run_names
+    for name in run_names().values(): print(f'  {name}')
+    print('`calibnb runs` shows their states and results')
 
 # %% ../../nbs/90_cli/04_lists.ipynb #0a6d295d
 _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows')

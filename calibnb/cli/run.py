@@ -18,7 +18,7 @@ from ..core.atomic import atomic_write, naming_target
 from ..notebooks.parameters import read_value
 from ..core.names import NAMES
 from ..core.text import counted
-from .flags import _check_file, _check_folder, _check_root, _add_plugin, _pairs
+from .flags import _add_plugin, _add_where, _check_file, _check_folder, _check_root, _pairs, _where
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
 def _paths_of_run(args):
@@ -34,11 +34,14 @@ def _print_run(folder, copy_to, start, brief=False):
     "Copy a finished notebook if `copy_to` is given, and print its main findings and, unless `brief`, its files."
     from calibnb.notebooks.execute import describe
     from calibnb.notebooks.pages import copy_notebook
+    from calibnb.runs.tables import run_names
     if copy_to: copy_notebook(folder, copy_to)
     lines = [*describe(folder, short=brief).splitlines(), f'  took      {time.time() - start:.1f} s']
     if brief: lines[0] += f', {lines.pop().split(maxsplit=1)[1]}'
-    name = f'{folder.path.parent.name}/{folder.path.name}'
-    if folder.result.findings and not brief: lines.append(f'  next      calibnb show {name} --findings')
+    if folder.result.findings and not brief:
+        experiment, run = folder.path.parts[-2:]
+        name = run_names(folder.path.parents[1], experiment)[f'{experiment}/{run}']
+        lines.append(f'  next      calibnb show {name} --findings')
     print('\n'.join(lines), end='\n\n', flush=True)
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
@@ -203,10 +206,17 @@ def _sweep(args):
     if args.dry_run:
         _print_plan(table, [job.config for job in jobs])
         return 0
-    _print_ends(table, time.time() - start, jobs)
+    names = _names_of_runs(table)
+    _print_ends(table.assign(run=[names.get(run, run) for run in table.run]), time.time() - start, jobs)
     return int(not table.state.isin(_DONE).all())
 
 # %% ../../nbs/90_cli/02_run.ipynb #742e1fb5
+def _names_of_runs(table):
+    "Return {folder: name}, as `run_names` does, for the experiments of a sweep."
+    from calibnb.runs.tables import run_names
+    experiments = dict.fromkeys(run.partition('/')[0] for run in table.run if run)
+    return {folder: name for each in experiments for folder, name in run_names(experiment=each).items()}
+
 def _data_of(config):
     """Return (name, options) of the data of a training.
 
@@ -244,7 +254,7 @@ def _print_ends(table, seconds, jobs=()):
         shown['why'] = table.reason.map(numbers).fillna('')
     if len(shown) > _MOST_JOBS: shown = shown[~shown.state.isin(_DONE)]
     if len(shown): print(shown.to_string(index=False))
-    if jobs: _print_means(table, jobs)
+    if jobs: _print_means(jobs)
     for reason, rows in wrong.groupby('reason', sort=False):
         more = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
         number = f'{numbers[reason]} ' if len(numbers) > 1 else ''
@@ -255,14 +265,16 @@ def _print_ends(table, seconds, jobs=()):
 
 _DONE = 'done', 'done before'
 
-def _print_means(table, jobs):
-    "Print mean and standard deviation over seeds of each setting, if all jobs are trainings."
-    from calibnb.runs.folder import RunFolder, runs_root
+def _print_means(jobs):
+    "Print mean and standard deviation over seeds of each setting, if each job is one training or its notebook."
     from calibnb.runs.paper_tables import method_tables
-    done = table[table.state.isin(_DONE)]
-    if done.empty or any(isinstance(job.config, tuple) for job in jobs): return
-    tables = method_tables([RunFolder(runs_root()/run) for run in done.run], ('error', 'ece', 'nll'))
-    print('\n' + '\n\n'.join(table.text() for table in tables) + '\n')
+    results = [(folder, folder.result) for folder in (job.folder() for job in jobs) if folder.state == 'done']
+    measured = [folder for folder, result in results if result and result.metrics]
+    trainings = [folder for folder in _with_trainings(measured) if folder.info.get('kind') == 'train']
+    tables = method_tables(trainings, ('error', 'ece', 'nll'))
+    if tables: print('\n' + '\n\n'.join(table.text() for table in tables) + '\n')
+    if (reused := len(measured) - len(trainings)) > 0:
+        print(f'without {counted(reused, "training")} that an earlier notebook made; `calibnb collect` has all')
 
 def _next_commands(table):
     "Name the commands that show a failure, the runs of each experiment, and the table of its trainings."
@@ -285,6 +297,7 @@ def _add_collect(commands):
     table.add_argument('--root', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     table.add_argument('--experiment', metavar='NAME', help='only trainings of this experiment')
+    _add_where(table, 'trainings')
     table.add_argument('--csv', metavar='FILE', help='write the table as CSV; .gz, .bz2, .xz and .zst compress it')
     table.add_argument('--parquet', metavar='FILE', help='write the table as Parquet')
     table.add_argument('--table', action='append', default=[], metavar='FILE',
@@ -318,10 +331,14 @@ def _collect(args):
         _check_suffix(flag, path)
         _check_file(flag, path)
     if not find_runs(root): raise ValueError(_no_runs(root, args.experiment))
-    from calibnb.runs.tables import collect
+    from calibnb.runs.tables import collect, list_runs
     table = collect(root, args.experiment)
     if table.empty: raise ValueError(_no_runs(root, args.experiment, collect(root)))
-    tables = _method_tables(root, args) if args.table or args.columns else ()
+    if where := _where(args.where):
+        wanted = list_runs(root, args.experiment, where)
+        table = table[(table.experiment + '/' + table.run).isin(wanted.experiment + '/' + wanted.run)]
+        if table.empty: raise ValueError(f'--where: no training has {", ".join(args.where)}')
+    tables = _method_tables(root, args, set(table.experiment + '/' + table.run)) if args.table or args.columns else ()
     files = [path for _, path in _paths_of_collect(args)[1]]
     if args.csv: _write_csv(table, args.csv)
     if args.parquet: _write_parquet(table, args.parquet)
@@ -330,13 +347,14 @@ def _collect(args):
     elif tables: print('\n\n'.join(table.text() for table in tables))
     else: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
 
-def _method_tables(root, args):
-    "Return the tables for a paper; print a line about what is left out to standard error."
+def _method_tables(root, args, wanted):
+    "Return the tables of the wanted runs for a paper; one line for what is left out goes to the terminal."
     from calibnb.notebooks.papers import numbers_beside
     from calibnb.runs.groups import done_trainings
     from calibnb.runs.paper_tables import COLUMNS, method_tables
     def say(line): print(line, file=sys.stderr)
-    folders = done_trainings(root, [args.experiment] if args.experiment else (), say)
+    folders = [folder for folder in done_trainings(root, [args.experiment] if args.experiment else (), say)
+               if '/'.join(folder.path.parts[-2:]) in wanted]
     columns = args.columns.replace(' ', '').split(',') if args.columns else COLUMNS
     tables = method_tables(folders, columns, cited=numbers_beside, say=say)
     if not tables: raise ValueError(f'--table: no finished training in {root} can be read')

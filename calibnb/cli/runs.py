@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from ..core.text import printable
-from .flags import _check_file
+from ..core.text import fitting, printable, text_table
+from .flags import _add_where, _check_file, _where
 from .run import _no_runs, _write_csv
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #9618eca2
@@ -22,9 +22,7 @@ def _add_runs(commands):
     about = 'list runs: name, state, error, ECE and NLL, or verdicts'
     table = commands.add_parser('runs', help=about)
     table.add_argument('experiment', nargs='?', help='only runs of this experiment')
-    table.add_argument('--where', action='append', default=[], metavar='NAME=VALUE',
-                       help='only runs with this setting, e.g. loss=focal, recipe.epochs=20 or state=failed; '
-                       'may be repeated')
+    _add_where(table, 'runs')
     table.add_argument('--sort', choices=_ORDERS, help='one table of all runs in this order; the best or latest first')
     table.add_argument('--root', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
@@ -64,45 +62,35 @@ def _runs(args):
         limit = None if args.experiment or where else _LATEST
         print('\n\n'.join(_experiment_text(name, rows, limit) for name, rows in table.groupby('experiment')))
 
-def _where(texts):
-    "Return NAME=VALUE texts as a dictionary."
-    for text in texts:
-        if '=' not in text: raise ValueError(f'--where: {text!r}, want NAME=VALUE, e.g. loss=focal')
-    return dict(text.split('=', 1) for text in texts)
-
 def _sorted(table, order):
     "Sort by a column; the lowest error or the latest end comes first."
     return table.sort_values(order, ascending=order != 'ended', na_position='last', kind='stable')
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #615ab8cb
-def _lines(rows, named_by_experiment=False, indent=''):
+def _lines(rows, named_by_experiment=False):
     "Format runs as a table that fits the terminal."
     names = rows.experiment + '/' + rows.name if named_by_experiment else rows['name']
-    columns = dict(run=names, state=rows.state, ended=rows.ended.str[:16])
+    kinds = rows.kind.unique()
+    columns = {kinds[0] if len(kinds) == 1 else 'run': names}
+    if len(kinds) > 1: columns['kind'] = rows.kind
+    columns |= {'state': rows.state, 'ended (UTC)': rows.ended.str[:16]}
     for name, title, scale, digits in ('error', 'error %', 100, 2), ('ece', 'ECE %', 100, 2), ('nll', 'NLL', 1, 4):
         if rows[name].isna().all(): continue
         columns[title] = ['' if v != v else f'{scale*v:.{digits}f}' for v in rows[name]]
     verdicts = rows.result.where(rows.error.isna(), '')
     if verdicts.any(): columns['result'] = verdicts
-    return '\n'.join(_fitted(columns, indent))
-
-def _fitted(columns, indent):
-    "Join columns to lines; on a narrow terminal, leave out the time and shorten the last column."
+    columns = {title: list(map(printable, values)) for title, values in columns.items()}
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    cells = {title: [title, *map(printable, values)] for title, values in columns.items()}
-    def size(): return len(indent) + sum(max(map(len, texts)) + 2 for texts in cells.values()) - 2
-    if width and size() > width and 'ended' in cells: del cells['ended']
-    text = {title: [t.ljust(max(map(len, texts))) if title in ('run', 'state', 'result') else
-                    t.rjust(max(map(len, texts))) for t in texts] for title, texts in cells.items()}
-    lines = [indent + '  '.join(line).rstrip() for line in zip(*text.values())]
-    return [line if not width or len(line) <= width else line[:width - 1] + '…' for line in lines]
+    if len(fitting(columns, width)) < len(columns): del columns['ended (UTC)']
+    lines = text_table(columns, left=('kind', 'state', 'result')).splitlines()
+    return '\n'.join(line if not width or len(line) <= width else line[:width - 1] + '…' for line in lines)
 
 def _experiment_text(name, rows, limit):
     "Format the runs of one experiment: its name, then a table for each kind of run."
     blocks = [name]
     for kind, group in rows.groupby('kind'):
         shown = group if limit is None else group.head(limit)
-        blocks.append(_lines(shown, indent='  '))
+        blocks.append(_lines(shown))
         if left := len(group) - len(shown): blocks.append(f'  … and {left} more: calibnb runs {name}')
     if len(failed := rows[rows.state == 'failed']):
         blocks.append(f'  why it failed: calibnb show {name}/{failed.name.iloc[0]}')

@@ -40,6 +40,7 @@ def _description(folder):
     from calibnb.notebooks.execute import describe, describe_metrics
     done, training = folder.state == 'done', folder.info.get('kind') == 'train'
     described = describe(folder).splitlines()[1:] if done and not training else []
+    if folder.status.get('notebook'): described.append(f'  notebook  {shorter_path(folder.status["notebook"])}')
     lines = [f'{folder.path.parent.name}  {folder.state}', *described,
              f'  folder    {shorter_path(folder.path)}', f'  time      {_time(folder.status)}', *_settings(folder.info)]
     if training and done: lines += [*describe_metrics(folder.result.metrics), f'  next      {_audit_command(folder)}']

@@ -19,26 +19,30 @@ def live_lines(
     rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
-    "Return a line for each training; columns are aligned; to fit the width, leave out the loss, then shorten names."
+    "Return a line for each training, in aligned columns; long names are cut, then the training loss is left out."
     rows = [_cells(printable(name, one_line=True), state) for name, state in rows]
     if not rows: return []
     sizes = [max(map(len, column)) for column in zip(*rows)]
-    if sum(map(_with_gap, sizes, _GAPS)) > width: sizes[3] = 0  # the training loss
-    room = max(8, width - sum(map(_with_gap, sizes[1:], _GAPS[1:])))
-    def line(name, *values):
-        name = name if len(name) <= room else f'…{name[1 - room:]}'
-        cells = [gap*' ' + text.rjust(size) for text, size, gap in zip(values, sizes[1:], _GAPS[1:]) if size]
-        return ''.join([name.ljust(min(sizes[0], room)), *cells])[:width].rstrip()
+    sizes[6] = max((len(row[6]) for row in rows if any(row[2:6])), default=0)  # other notes begin further left
+    def size(columns): return sum(sizes[i] + _GAPS[i] for i in columns if sizes[i])
+    if width - size(range(1, 7)) < min(sizes[0], _SHORT_NAME): sizes[3] = 0  # the training loss
+    alone = max((len(row[6]) + _GAPS[6] for row in rows if not any(row[2:6])), default=0)
+    rest = max(size(range(1, 7)), size([1]) + alone)
+    room = min(sizes[0], max(8, width - rest))
+    def line(*row):
+        name = row[0] if len(row[0]) <= room else f'…{row[0][1 - room:]}'
+        cells = [' '*_GAPS[i] + row[i].rjust(sizes[i]) for i in range(1, 6) if sizes[i]]
+        text = ''.join([name.ljust(room), *cells]).rstrip()
+        return (text + row[6].rjust(room + rest - len(text)))[:width].rstrip()
     return [line(*row) for row in rows]
 
 _GAPS = 0, 2, 2, 2, 1, 1, 2  # spaces before each cell
-
-def _with_gap(size, gap): return size and size + gap
+_SHORT_NAME = 20             # characters of a name that the training loss leaves, if there is no room for both
 
 def _cells(name, state):
     "Return the cells of a line; an unknown number is an empty cell."
     def text(template, value): return '' if value is None else template.format(value)
-    left = text('{} left', state.get('left_s') and duration_text(state['left_s']))
+    left = f'{duration_text(state["left_s"])} left' if state.get('left_s') else ''
     return [name, state.get('where') or '', '{epoch}/{epochs}'.format(**state) if state.get('epochs') else '',
             text('loss {:.3f}', state.get('train_loss')), text('val NLL {:.3f}', state.get('val_nll')),
             text('error {:.1%}', state.get('val_error')), str(state.get('note') or left)]
@@ -97,9 +101,9 @@ class LiveLines:
         from IPython.display import HTML, display
         handle = display(HTML(''), display_id=True)
         while True:
-            handle.update(HTML(live_html(self._current_lines(120), self.points())))
+            handle.update(HTML(live_html(self._current_lines(80), self.points())))
             if self._end.wait(self.pause_s): break
-        handle.update(HTML(live_html(self._current_lines(120), self.points())))
+        handle.update(HTML(live_html(self._current_lines(80), self.points())))
 
 @contextmanager
 def live_training(
@@ -132,19 +136,25 @@ def progress_title(
 def _in_notebook(): return hasattr(getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)(), 'kernel')
 
 # %% ../../nbs/00_core/02c_live.ipynb #271d3b9d
+_FITTING = 'white-space:pre;overflow-x:auto;font-size:clamp(9px,2cqi,1em)'  # 80 characters fit into a narrow cell
+
 def live_html(
     lines,      # texts
     points=(),  # (epoch, training loss, validation NLL or None)
 )->str:
     "Return the lines and, for two or more points, their curve as HTML."
-    text = f'<pre>{html_text(chr(10).join(lines))}</pre>'
+    text = html_text('\n'.join(lines))
+    text = f'<div style="container-type:inline-size"><pre style="{_FITTING}">{text}</pre></div>'
     points = [(x, *values) for x, *values in points if values[0] is not None]
     if len(points) < 2: return text
     top = max(value for _, *values in points for value in values if value is not None) or 1.
+    labels = ('<text x="396" y="12" font-size="11" text-anchor="end"><tspan fill="#888">training loss</tspan>'
+              f'<tspan fill="#1a85c8" dx="9">validation NLL</tspan></text>'
+              f'<text x="8" y="12" font-size="11" fill="#888">{top:.3g}</text>')
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1e-9)
     def curve(which, colour):
-        xy = [f'{4 + 392*(x - first)/(last - first):.1f},{76 - 72*values[which]/top:.1f}' for x, *values in points
+        xy = [f'{4 + 392*(x - first)/(last - first):.1f},{92 - 72*values[which]/top:.1f}' for x, *values in points
               if values[which] is not None]
         return f'<polyline points="{" ".join(xy)}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-    return (f'{text}<svg viewBox="0 0 400 80" width="400" role="img" aria-label="training loss in grey, validation NLL '
-            f'in blue, from 0 to {top:.3g}">{curve(0, "#888")}{curve(1, "#0072b2")}</svg>')
+    return (f'{text}<svg viewBox="0 0 400 96" width="400" role="img" aria-label="training loss in grey, validation NLL '
+            f'in blue, from 0 to {top:.3g}">{curve(0, "#888")}{curve(1, "#1a85c8")}{labels}</svg>')

@@ -9,6 +9,7 @@ __all__ = ['reason', 'brief', 'shorter_path', 'naming', 'file_format', 'are_seve
 # %% ../../nbs/00_core/01a_reading.ipynb #014b7406
 import os
 import pickle
+import re
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,11 @@ def brief(
     text:str,
     at_most:int=80,  # characters
 )->str:
-    "Return `text`, without its middle if the text is longer than `at_most`."
+    "Return `text`, without the words in its middle if the text is longer than `at_most`."
     if len(text) <= at_most: return text
     shown = (at_most - 5)//2  # characters on either side
-    return f'{text[:shown]} ... {text[-shown:]}'
+    start, end = re.sub(r'\s\S{,15}$', '', text[:shown + 1]), re.sub(r'^\S{,15}\s', '', text[-shown - 1:])
+    return f'{start[:shown]} ... {end[-shown:]}'
 
 def shorter_path(path)->str:
     "Return the path relative to the current folder, or the absolute path if it is shorter."

@@ -24,6 +24,7 @@ def printable(
     if one_line: return ''.join(c if c.isprintable() else _code(c) for c in str(text))
     return _CONTROL.sub(lambda found: _code(found[0]), str(text))
 
+_RESET = '\x1b[0m'  # ends colours; colorama writes it when Python exits
 _BAR_MOVES = re.compile('(\n|\x1b\\[A)*')  # tqdm moves the cursor between the lines of its bars
 
 class PlainStream:
@@ -31,7 +32,7 @@ class PlainStream:
     def __init__(self, stream, bars=False): self._stream, self._bars = stream, bars
 
     def write(self, text):
-        if self._bars and _BAR_MOVES.fullmatch(text): return self._stream.write(text)
+        if text == _RESET or self._bars and _BAR_MOVES.fullmatch(text): return self._stream.write(text)
         start = '\r' if self._bars and text.startswith('\r') else ''
         self._stream.write(start + printable(text[len(start):]))
         return len(text)
@@ -98,11 +99,12 @@ def duration_text(seconds:float)->str:
 def text_table(
     columns:dict,  # title -> cells; the first column is aligned on the left
     marks=(),      # numbers of the rows that an arrow marks
+    left=(),       # titles of further columns that are aligned on the left
 )->str:
     "Return a table as lines of text."
     lines = [[*columns], *map(list, zip(*columns.values()))]
     widths = [max(map(len, column)) for column in zip(*lines)]
+    sides = [str.ljust if i == 0 or title in left else str.rjust for i, title in enumerate(columns)]
     def line(cells, mark):
-        first, *rest = map(str.rjust, cells, widths)
-        return '  '.join([f'{mark} {first.strip().ljust(widths[0])}', *rest]).rstrip()
+        return f'{mark} ' + '  '.join(side(*each) for side, *each in zip(sides, cells, widths)).rstrip()
     return '\n'.join(line(cells, '→' if i - 1 in marks else ' ') for i, cells in enumerate(lines))

@@ -81,9 +81,10 @@ def _row(run, folder, figures, home, numbers, settings):
         f'{scale*value:.{digits}f}', float(value))
     image = _first_figure(folder)
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
-    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), *[words(run.setting)]*settings,
-                    cell(html_text(run.state)), *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
-                    words('' if run.error == run.error else run.result), cell(html_text(run.ended[:16])),
+    return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),
+                    *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
+                    *[words(run.setting)]*settings, words('' if run.error == run.error else run.result),
+                    cell(html_text(run.ended[:16])),
                     f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
 
 def write_index(
@@ -102,7 +103,7 @@ def write_index(
     settings = bool(rows.setting.any())
     lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers, settings)
              for run in rows.itertuples()]
-    titles = 'run', *['settings']*settings, 'state', *(_NUMBERS[name][0] for name in numbers), 'result', 'ended (UTC)'
+    titles = 'run', 'state', *(_NUMBERS[name][0] for name in numbers), *['settings']*settings, 'result', 'ended (UTC)'
     marks = {name: ' class="words"' for name in ('settings', 'result')}
     head = ''.join(f'<th{marks.get(title, "")}><button type="button">{title}</button></th>' for title in titles)
     count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'

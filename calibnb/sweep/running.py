@@ -72,8 +72,9 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'interrupted' if reason.startswith('interrupted') else 'failed'
-            # the recorded reason may also give the line of code that failed
-            self.reason = recorded if recorded.startswith(reason) else reason
+            # the recorded reason may also give the line of code that failed, and does not name the run
+            is_same = recorded and (recorded.startswith(reason) or recorded in reason)
+            self.reason = recorded if is_same else reason
 
     def cells(self)->list:
         "Return the values of `_COLUMNS`."
