@@ -1,5 +1,6 @@
 """Help, lists and mistakes do not wait for torch: what they bring is looked at, in processes of their own."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,26 +27,23 @@ def test_names_are_those_of_the_registries():
     assert set(_STANDARD_COLUMNS) == set(_columns)  # of which no name can be registered
 
 
-SPIES = """import sys
+IN_COPIES = """import json, os, sys
 from calibnb.cli import main
-try: code = main(sys.argv[1:])
-except SystemExit as e: code = e.code
-print('brought', *sys.modules)
-sys.exit(code)"""
 
+def ended(line, name):
+    for stream, end in enumerate(["out", "err"], 1):
+        os.dup2(os.open(f"{name}.{end}", os.O_WRONLY | os.O_CREAT), stream)
+    try: code = main(line.split())
+    except SystemExit as e: code = e.code
+    brought = [*sys.modules]
+    sys.stdout.flush(), sys.stderr.flush()
+    with open(f"{name}.json", "w") as file: json.dump([code or 0, brought], file)
+    os._exit(0)
 
-def call(line, here):
-    "Exit code, stdout, stderr, and the modules that were imported."
-    (here/"fine.yaml").write_text("preset: quick\ngrid: {seed: '0:2'}")
-    (here/"preset.yaml").write_text("preset: quik")
-    (here/"data.yaml").write_text("base: {data: cifar}")
-    (here/"unknown.yaml").write_text("bses: {}")
-    (here/"script.py").write_text("")
-    command = [sys.executable, "-c", SPIES, *line.split()]
-    env = os.environ | dict(CALIBNB_RUNS=str(here/"runs"))
-    ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=patience(60))
-    out, _, brought = ended.stdout.rpartition("brought")
-    return ended.returncode, out, ended.stderr, set(brought.split())
+for i, line in enumerate(json.load(sys.stdin)):
+    child = os.fork()  # of a process that has the command line and nothing else
+    if not child: ended(line, f"ended{i}")
+    assert os.waitpid(child, 0)[1] == 0, line"""
 
 
 BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
@@ -57,8 +55,8 @@ BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0),
 
 
 @pytest.mark.parametrize("line, code", BARE)
-def test_what_needs_no_file_brings_nothing(tmp_path, line, code):
-    ended, out, err, brought = call(line, tmp_path)
+def test_what_needs_no_file_brings_nothing(ends, line, code):
+    ended, out, err, brought = ends[line]
     assert ended == code and not brought & (HEAVY | {"pydantic"}), (err, brought & HEAVY)
     assert (out if code == 0 else err).strip()
 
@@ -85,9 +83,35 @@ LOOKED_UP = [
 ]
 
 
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    here = tmp_path_factory.mktemp("here")
+    (here/"fine.yaml").write_text("preset: quick\ngrid: {seed: '0:2'}")
+    (here/"preset.yaml").write_text("preset: quik")
+    (here/"data.yaml").write_text("base: {data: cifar}")
+    (here/"unknown.yaml").write_text("bses: {}")
+    (here/"script.py").write_text("")
+    return here
+
+
+@pytest.fixture(scope="module")
+def ends(here):
+    "Return exit code, stdout, stderr and the modules that were imported, of each command."
+    lines = [line for line, _ in (*BARE, *LOOKED_UP)] + [f"completion {shell}" for shell in ("zsh", "fish")]
+    env = os.environ | dict(CALIBNB_RUNS=str(here/"runs"))
+    subprocess.run([sys.executable, "-c", IN_COPIES], cwd=here, env=env, input=json.dumps(lines), text=True, check=True,
+                   timeout=patience(120))
+    found = {}
+    for i, line in enumerate(lines):
+        code, brought = json.loads((here/f"ended{i}.json").read_text())
+        out, err = ((here/f"ended{i}.{end}").read_text() for end in ("out", "err"))
+        found[line] = code, out, err, set(brought)
+    return found
+
+
 @pytest.mark.parametrize("line, told", LOOKED_UP)
-def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
-    code, out, err, brought = call(line, tmp_path)
+def test_what_is_looked_up_or_refused_does_not_wait(ends, line, told):
+    code, out, err, brought = ends[line]
     fine = line.startswith(("list", "papers")) and line != "papers guo"
     assert told in (out if fine else err) and not brought & HEAVY, (err, brought & HEAVY)
     assert code == (0 if fine else 2)
@@ -102,18 +126,18 @@ def test_what_is_looked_up_or_refused_does_not_wait(tmp_path, line, told):
     ("calibnb audit fi", "fine.yaml"),
     ("calibnb audit x --val fi", "fine.yaml"),
 ])
-def test_bash_completes(tmp_path, typed, offered):
+def test_bash_completes(here, ends, typed, offered):
     "Commands, flags, choices and files."
-    _, script, _, _ = call("completion bash", tmp_path)
+    script = ends["completion bash"][1]
     ask = 'COMP_WORDS=(%s); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_calibnb; echo "${COMPREPLY[*]}"' % typed
-    bash = dict(cwd=tmp_path, capture_output=True, text=True, timeout=patience(10))
+    bash = dict(cwd=here, capture_output=True, text=True, timeout=patience(10))
     ended = subprocess.run(["bash", "--norc", "-c", f"{script}\n{ask}"], **bash)
     assert ended.stdout.strip() == offered and not ended.stderr, ended
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_of_completion_names_all_commands(tmp_path, shell):
-    code, script, _, _ = call(f"completion {shell}", tmp_path)
+def test_a_script_of_completion_names_all_commands(ends, shell):
+    code, script, _, _ = ends[f"completion {shell}"]
     commands = ["run", "sweep", "collect", "audit", "apply", "predict", "download", "list", "papers", "completion"]
     assert code == 0 and all(name in script for name in [*commands, "val-target"])
     if shutil.which(shell):

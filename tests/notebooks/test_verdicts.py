@@ -1,4 +1,6 @@
 "The rule that decides claims, tried on itself: how often it errs where there is no effect, how often it finds one."
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -26,9 +28,10 @@ def claims(*margins, kind="paper"):
 
 
 def share_decided(study, studies=STUDIES):
-    "The share of studies in which any claim is decided."
+    "The share of studies in which any claim is decided; intervals, which decide nothing here, take most of the time."
     rng = np.random.default_rng(0)
-    return np.mean([any(f.verdict in DECIDED for f in decide(study(rng))) for _ in range(studies)])
+    with patch.object(differences, "two_errors_quantile", return_value=np.nan):
+        return np.mean([any(f.verdict in DECIDED for f in decide(study(rng))) for _ in range(studies)])
 
 
 def one_claim(rng, effect=0., seeds=5, seed_noise=1., test_noise=1., response=1., n_boot=100):
