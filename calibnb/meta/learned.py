@@ -153,7 +153,7 @@ SMOOTHINGS = 'scalar', 'vector', 'non_uniform'
 def _zeros(*shape): return nn.Parameter(torch.zeros(shape, dtype=torch.float32, device='cpu'))
 
 class LearnedSmoothing(LearnedLoss):
-    "Label smoothing with one learned eps, or one per class, or also a weight per pair of classes [Bohdal 2021]."
+    "Learned label smoothing: one eps, an eps per class, or also a weight per pair of classes [Bohdal 2021]."
     def __init__(self,
         num_classes:int,       # K
         kind:str='scalar',     # 'scalar', 'vector' or 'non_uniform'
