@@ -68,7 +68,7 @@ test: $(DEV)           ## the lesson cells of all notebooks and, beside them, te
 processors: $(DEV)     ## the tests that compare numbers, as on six other processors: ONLY="oldest mkl", QUICK=1
 	$(BIN)/python tests/processors.py $(ONLY) $(if $(QUICK),--quick)
 
-check: $(DEV)          ## the rules of the house: exports in sync, ruff, types, names, order of imports
+check: $(DEV)          ## the rules of the project: exports in sync, ruff, types, names, order of imports
 	$(BIN)/ruff check
 	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py tests/house/test_bits.py)
 

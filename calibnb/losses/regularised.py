@@ -179,7 +179,7 @@ def dece_loss(
     n_bins=15,
     t_a=100.,                # steepness of the soft accuracy
     t_b=.01,                 # softness of the bins
-    row_norm='exact',        # or 'reference', as in the authors' code
+    row_norm='exact',        # 'exact': the bin weights of a sample sum to 1; or 'reference', the authors' code
     *, weight=None,          # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',    # 'mean', 'sum' or 'none'

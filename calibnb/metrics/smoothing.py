@@ -117,7 +117,7 @@ def smooth_noise(
     cells:int=2**12,  # grid cells
     means:Tensor|None=None, # `cosine_means` of the errors; None: computed from conf and hit
     value:float|None=None,  # smECE; None: computed from the means
-)->dict:              # `gap`, `noise`, `error`, `weight` and `many`, the arguments of `intervals.norm_interval`
+)->dict:              # arguments of `intervals.norm_interval`
     "Return the smoothed error with sigma = smECE, simulated noise, and the weights of an integral from 0 to 1."
     conf = conf.double().cpu()
     e = hit.double().cpu() - conf

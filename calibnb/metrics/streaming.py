@@ -30,9 +30,9 @@ class SumMetric(Metric):
         self.add_state('n', torch.zeros((), dtype=torch.int64, device='cpu'), dist_reduce_fx='sum')
 
     def batch(self, probs, target):
-        raise NotImplementedError(f'{type(self).__name__}.batch(probs, target): the sums of a batch')
+        raise NotImplementedError(f'{type(self).__name__} has no method batch(probs, target) -> sums')
     def result(self):
-        raise NotImplementedError(f'{type(self).__name__}.result(): the metric, from self.sums and self.n')
+        raise NotImplementedError(f'{type(self).__name__} has no method result() -> metric')
 
     def update(self, probs, target):
         "Add a batch of probabilities and class ids."

@@ -187,7 +187,7 @@ class Calibrator(BaseEstimator):
     not_affine = 'its calibrated logits are not known to be a linear function of the logits' # for a message
 
     def _affine(self):
-        "Return W (K, K) and b (K,) of calibrated logits W z + b; raises ValueError if no W and b are exact."
+        "Return W (K, K) and b (K,) of calibrated logits W z + b; raises ValueError if the calibrator is not linear in the logits."
         raise ValueError(f'calibrator: {type(self).__name__} cannot be folded into a network: {self.not_affine}; '
                          'take as_module()')
 
@@ -263,7 +263,7 @@ class Calibrator(BaseEstimator):
 
     def _record(self, kind, eps=0., names=()):
         "Set the kind of input, the weight that replaces zeros, and the class names; return the calibrator."
-        self.input_ = 'logits' if kind == 'logits' else 'probs'  # stated confidences are probabilities
+        self.input_ = 'logits' if kind == 'logits' else 'probs'  # confidences without classes are probabilities
         self.eps_, self.class_names_ = float(eps), tuple(names)
         return self
 
@@ -485,7 +485,7 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'bounded'  # rule that replaces zeros: the value of 'mixed' in a file; 'zeros', or none, in older files
+_ZEROS = 'bounded'  # key 'mixed' of a file: the rule that replaces zeros; older files have 'zeros' or no such key
 
 def _write(calibrator, path):
     tensors, numbers = fitted_state(calibrator)

@@ -23,7 +23,7 @@ from .entropy_temperature import entropy_temperature, sample_temperatures
 class TemperatureScaling(Calibrator, name='temperature'):
     """softmax(logits/T), with T in `temperature_` [Guo 2017].
 
-    The criterion 'nll' never raises the NLL of the samples of the fit."""
+    With criterion 'nll', the NLL of the fitted samples is never above their NLL before calibration."""
     fitted, shapes = ('temperature_',), dict(temperature_=())
     takes_weight = True
     def __init__(self,

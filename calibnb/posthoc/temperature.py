@@ -157,7 +157,7 @@ def cached_temperature(logits, target, bounds, weight=None):
     found = _cache.get()
     if found is None or weight is not None: return find_temperature(logits, target, bounds, weight)
     key = *bounds, *((t.data_ptr(), t.shape, t.stride(), t.dtype, t.device) for t in (logits, target))
-    if key not in found:  # storing the tensors keeps their memory from reuse
+    if key not in found:  # stored tensors stay alive, so no other tensor gets their data_ptr
         found[key] = find_temperature(logits, target, bounds), logits, target
     return found[key][0]
 
@@ -187,7 +187,7 @@ def nll_temperature(
 def warn_at_bound(T, lo, hi):
     "Warn if a temperature is at its lower or upper bound."
     if T <= lo*(1 + 1e-9):  # 1/(1/lo) may differ from lo in the last digit
-        warnings.warn(f'temperature: {lo:g}, the least allowed; does every label have the largest logit? '
+        warnings.warn(f'temperature: {lo:g}, the least allowed; is every prediction correct? '
                       'Fit on samples with misclassifications', stacklevel=4)
     if T >= hi*(1 - 1e-9):
         warnings.warn(f'temperature: {hi:g}, the largest allowed; do the labels belong to these logits? '
@@ -347,5 +347,5 @@ def ensemble_temperature(
     x, step = np.array([-math.log(T), .05, .05]), len(logits)//_SUBSAMPLE
     if step > 1: x = fit(x, slice(None, None, step), 1e-7)
     x = fit(x, slice(None), 1e-9)  # float32 allows no smaller tolerance
-    warn_at_bound(T, .01, 100.)    # the temperature of the mixture may stop before the bound
+    warn_at_bound(T, .01, 100.)    # the temperature of the mixture may lie inside the bounds
     return EnsembleTemperature(math.exp(-x[0]), _weights(x[1:]))
