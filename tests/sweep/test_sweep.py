@@ -513,7 +513,7 @@ def test_the_sweeps_of_the_papers_can_be_read():
         assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path
 
 
-def test_a_sweep_of_the_training_notebook_prints_means_over_seeds_and_collect_selects_trainings(tmp_path, monkeypatch, capsys):
+def test_a_sweep_of_the_training_notebook_prints_means_and_collect_selects(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
     folders = [RunFolder(run_path("train", dict(seed=seed), tmp_path)) for seed in (0, 1)]
     for seed, folder in enumerate(folders):
