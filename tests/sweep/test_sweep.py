@@ -20,8 +20,9 @@ from nbformat.v4 import new_code_cell
 from yours import forget
 
 from calibnb.cli import main
+from calibnb.cli.run import _print_means
 from calibnb.evaluate import Pieces, evaluate_pieces
-from calibnb.runs.folder import RunFolder, find_runs
+from calibnb.runs.folder import RunFolder, find_runs, run_path
 from calibnb.runs import RunConfig, collect, get_run
 from calibnb.sweep import SweepSpec, expand, sweep
 from calibnb.sweep.engines import engines
@@ -510,3 +511,16 @@ def test_the_sweeps_of_the_papers_can_be_read():
     import yaml
     for path in (ROOT/"sweeps").glob("*.yaml"):
         assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path
+
+
+def test_a_sweep_of_the_training_notebook_prints_means_and_collect_selects(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path))
+    folders = [RunFolder(run_path("train", dict(seed=seed), tmp_path)) for seed in (0, 1)]
+    for seed, folder in enumerate(folders):
+        with folder.locked(), folder.running("notebook", dict(seed=seed)), monkeypatch.context() as patch:
+            patch.setenv("CALIBNB_NOTEBOOK_FOLDER", str(folder.path))
+            run = get_run(RunConfig(model_args=dict(hidden=[4]), recipe=Recipe.quick(1, seed=seed)), progress=False)
+            folder.record(run.folder.result)
+    _print_means([SimpleNamespace(folder=lambda folder=folder: folder) for folder in folders])
+    assert "Mean ± standard deviation over 2 seeds." in capsys.readouterr().out
+    assert main(["collect", "--where", "seed=1"]) == 0 and capsys.readouterr().out.count(" done ") == 1
