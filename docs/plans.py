@@ -109,10 +109,23 @@ def setting(configs):
     return "; ".join(f"{listed(data)}: {key}" for key, data in groups.items())
 
 
+estimates = {}  # what the time of a training depends on -> its seconds
+
+
+def gpu_seconds(config):
+    "Estimate the seconds of a training, once for all losses and seeds."
+    recipe, scope = config.recipe, config.meta and config.meta.scope
+    sizes = config.data, config.data_args, config.model, config.model_args, recipe.epochs, recipe.batch_size, scope
+    key = repr(sizes)
+    if key not in estimates:
+        estimates[key] = estimate_gpu_seconds(config)
+    return estimates[key]
+
+
 def plan(command):
     "Return the row of a command."
     configs = [config for part in command.split(" && ") for job in jobs(part) for config in trainings(job)]
-    seconds = [estimate_gpu_seconds(config) for config in configs]
+    seconds = [gpu_seconds(config) for config in configs]
     hours = "" if None in seconds else f"{sum(seconds)/3600:.1f}"
     seeds = len({config.seed for config in configs})
     return dict(command=command, runs=len(configs), gpu_hours=hours, seeds=seeds, setting=setting(configs))

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 from calibnb.processes.threads import omp_threads
 
@@ -20,6 +22,8 @@ os.environ["OMP_NUM_THREADS"] = str(THREADS)
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # The tests themselves are spread over the cores.
 os.environ.setdefault("CALIBNB_WORKERS", "1")
+# Notebooks are checked without web addresses, whose grammar takes a second of each process.
+sys.modules.setdefault("rfc3987_syntax", None)
 
 import nbformat  # noqa: E402
 import pytest  # noqa: E402
@@ -31,6 +35,7 @@ from torch.distributed import TCPStore  # noqa: E402
 from close import rounding, within  # noqa: E402, F401
 
 from calibnb import notebooks  # noqa: E402
+from calibnb.cli import main  # noqa: E402
 from calibnb.notebooks import Notebook, run_notebook  # noqa: E402
 from calibnb.notebooks.papers import figure_index  # noqa: E402
 from calibnb.processes.pool import core_count, fork_server, in_processes  # noqa: E402
@@ -73,10 +78,17 @@ get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
 'late'"""  # a cell whose output comes seconds after its end, as on a busy machine
 
 
+# what a study imports to draw figures and show findings
+SHOWN = ("matplotlib_inline.backend_inline", "matplotlib.backends.backend_svg", "PIL.PngImagePlugin", "calibnb.plots",
+         "calibnb.notebooks.verdicts", "calibnb.notebooks.claims", "pyarrow.pandas_compat")
+
+
 def forks():
     """The fork server of this worker. What it has imported, kernels and jobs begin with: a copy of it is there at once,
-    where a process that imports torch anew takes three seconds of a core."""
-    return fork_server([*engines._PRELOAD, "pytest", "conftest"])
+    where a process that imports torch anew takes three seconds of a core, and one that imports this file half a one."""
+    path = os.pathsep.join([str(ROOT/"tests"), os.environ.get("PYTHONPATH", "")])  # Python 3.11 has no other way
+    with patch.dict(os.environ, PYTHONPATH=path.strip(os.pathsep)):
+        return fork_server(["conftest", *engines._PRELOAD, *SHOWN, "pytest"])
 
 
 def group_of(n):
@@ -166,12 +178,21 @@ def run_forked(notebook, params={}, **options):
     return run_notebook(notebook, params, forked=True, **options)
 
 
+def in_copies(run):
+    return lambda *args, **options: run(*args, **options | dict(forked=True))
+
+
 @pytest.fixture
 def forked_kernels(monkeypatch):
     "Let the command line run notebooks in kernels that are copies, like those of a sweep."
     forks()
-    run = Notebook.run
-    monkeypatch.setattr(Notebook, "run", lambda *args, **options: run(*args, **options | dict(forked=True)))
+    monkeypatch.setattr(Notebook, "run", in_copies(Notebook.run))
+
+
+def main_with_forked_kernels(args):
+    "The command line in a process of its own, with kernels that are copies."
+    Notebook.run = in_copies(Notebook.run)
+    return main(args)
 
 
 def code_cell(source, *tags):
@@ -228,11 +249,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "The slowest files come first, so that all workers end together."
-    slowest = ["test_sweep.py", "test_train.py", "test_docs.py", "test_browser.py", "test_loss_comparison.py",
-               "test_weighted_gradients.py", "test_calibratability.py", "test_experiments.py",
-               "test_meta_regularization.py", "test_places.py", "test_house.py", "test_notebooks.py", "test_files.py",
-               "test_pool.py", "test_nll_overfitting.py", "test_evaluate.py", "test_losses.py", "test_toy_gaussian.py",
-               "test_train_and_report.py", "test_shift.py", "test_loss_geometry.py", "test_metrics.py"]
+    slowest = ["test_sweep.py", "test_calibratability.py", "test_train.py", "test_losses.py", "test_docs.py",
+               "test_weighted_gradients.py", "test_loss_comparison.py", "test_meta_regularization.py",
+               "test_nll_overfitting.py", "test_browser.py", "test_files.py", "test_defaults.py", "test_places.py",
+               "test_experiments.py", "test_evaluate.py", "test_house.py", "test_notebooks.py", "test_verdicts.py",
+               "test_train_and_report.py", "test_side_by_side.py", "test_pool.py", "test_shift.py",
+               "test_loss_geometry.py", "test_metrics.py", "test_toy_gaussian.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 
@@ -260,10 +282,25 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
+LARGE_BATCHES = """import calibnb.train, functools
+calibnb.train.Recipe.quick = functools.partial(calibnb.train.Recipe.quick, batch_size=256)"""
+
+
+def with_cell(name, source, root):
+    "Write a study with one more cell after its imports; return its path."
+    nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
+    opens, = [i for i, c in enumerate(nb.cells) if "experiment = Experiment(" in c.source]
+    nb.cells.insert(opens + 1, nbformat.v4.new_code_cell(source))
+    path = Path(tempfile.mkdtemp(dir=root.parent))/f"{name}.ipynb"
+    nbformat.write(nb, path)
+    return path
+
+
 @pytest.fixture(scope="module")
 def study(request, root):
-    "The study that a test file names, run once with the file's settings."
-    return run_forked(request.module.STUDY, request.module.SETTINGS, root=root)
+    "The study that a test file names, run once with the file's settings and a quarter of the steps of an epoch."
+    module = request.module
+    return run_forked(with_cell(module.STUDY, LARGE_BATCHES, root), module.SETTINGS, root=root)
 
 
 def claim(folder, start):

@@ -19,7 +19,8 @@ from .threads import omp_threads
 from .pool import end_with_parent, fork_server, forkserver
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #6c30fb00
-KERNEL_MODULES = 'ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas'
+KERNEL_MODULES = ('ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas',
+                  'pandas.io.formats.style')  # shows a table with colours, and takes .4 s to import
 
 def _apply_environment(env, cwd):
     "Replace the environment variables and the working directory, and apply the settings of torch and matplotlib."
@@ -40,6 +41,9 @@ def _kernel_main(pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _apply_environment(env, cwd)
     sys.argv = ['ipykernel_launcher', *argv]
+    sys.modules['debugpy'] = None       # nobody debugs this kernel, and the debugger takes half of the start
+    import ipykernel.debugger  # noqa: F401
+    del sys.modules['debugpy']
     from ipykernel.kernelapp import IPKernelApp
     IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])  # ends with its parent
 

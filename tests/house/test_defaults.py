@@ -481,6 +481,8 @@ def inputs(name, shape):
 
 def built(name):
     "A network, its logits, and it after a step of training."
+    if torch.are_deterministic_algorithms_enabled():
+        torch.set_num_threads(1)  # two would share a convolution
     shape, options = SMALL[name]
     net = models.make_model(name, K, shape, seed=3, **options)
     x = inputs(name, shape)
@@ -800,21 +802,14 @@ def bfloat16_on_meta():
 
 
 @contextmanager
-def deterministic():
+def deterministic_on_two_threads():
+    before = torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(2)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-@contextmanager
-def threads(n):
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
         torch.set_num_threads(before)
 
 
@@ -839,14 +834,14 @@ def unused_dtype(dtype):
 
 DEFAULTS = {"bfloat16 on another device": bfloat16_on_meta,
             "float16, which is watched": partial(unused_dtype, torch.float16),
-            "inference": torch.inference_mode, "deterministic": deterministic, "two threads": partial(threads, 2)}
+            "inference": torch.inference_mode, "deterministic, two threads": deterministic_on_two_threads}
 
 
 SUMMED = N*N*K  # numbers in a sum, at most
 SOLVED = 1/torch.finfo(torch.float32).eps  # a minimum is known to the square root of the rounding of its value
 MINIMA = "posthoc.MatrixScaling", "posthoc.Dirichlet"
 # under these other kernels may run, which add up in another order, and most is computed in float32
-OTHER_KERNELS = "two threads", "deterministic", "float16, which is watched"
+OTHER_KERNELS = "deterministic, two threads", "float16, which is watched"
 
 
 def leaves(x):
@@ -901,9 +896,8 @@ def usual(name):
 
 
 def left_out(name, default):
-    "Inference mode has no gradients, torchmetrics makes a tensor of its own, and threads share convolutions."
-    where = {"inference": tuple(TRAINS), "float16, which is watched": ("streaming.",),
-             "two threads": ("models.make_model",)}
+    "Inference mode has no gradients, and torchmetrics makes a tensor of its own."
+    where = {"inference": tuple(TRAINS), "float16, which is watched": ("streaming.",)}
     return name.startswith(where.get(default, ()))
 
 

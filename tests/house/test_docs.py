@@ -111,16 +111,20 @@ LINKING = "text/html", "text/markdown"  # kinds of output that may hold links
 
 
 def only_what_may_link(place):
-    "`make_docs.place` without code and pictures, which hold no links and take two thirds of the time."
+    "`make_docs.place` as a cell of text and one of code: the others hold no links and take most of the time."
     def placed(path, content):
         place(path, content)
         page = build.SOURCE/build.below(path)
-        nb = nbformat.read(page, 4)
+        nb, texts = nbformat.read(page, 4), []
+        code = next((cell for cell in nb.cells if cell.cell_type == "code"), None)
         for cell in nb.cells:
-            if cell.cell_type == "code":
-                cell.source = "0"  # a link may lead to the cell
-                for output in cell.outputs:
-                    output.data = {kind: text for kind, text in output.get("data", {}).items() if kind in LINKING}
+            if cell is not code:
+                texts.append(f'<a id="cell-id={cell.id}"></a>')  # as the one of the code that is left
+            shown = [output.get("data", {}) for output in cell.get("outputs", [])]
+            texts += [cell.source] if cell.cell_type == "markdown" else [d[k] for d in shown for k in LINKING if k in d]
+        nb.cells = [nbformat.v4.new_markdown_cell("\n\n".join(texts))]
+        if code:
+            nb.cells.append(nbformat.v4.new_code_cell("0", id=code.id))
         nbformat.write(nb, page)
     return placed
 

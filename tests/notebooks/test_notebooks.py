@@ -45,7 +45,8 @@ def test_a_line_says_what_happened_in_which_cell_and_where_to_look(tmp_path, mon
     light, limit = ("pass", ["--timeout", "3"]) if how == "slow" else (OPEN, [])
     assert cli.main(["run", str(notebook(tmp_path / "theirs.ipynb", light, source)), *limit]) == 1
     (folder,) = find_runs(tmp_path / "runs")
-    lines = capfd.readouterr().err.splitlines()
+    waited = re.compile(r"theirs: cell \d of \d, \d+ s")  # told after ten seconds, on a busy machine
+    lines = [line for line in capfd.readouterr().err.splitlines() if not waited.fullmatch(line)]
     assert len(lines) == 1, lines
     assert re.fullmatch(rf"calibnb: theirs: {told}.*; see {re.escape(str(folder / 'notebook.ipynb'))}", lines[0]), lines
     assert folder.state == "failed" and re.match(told, folder.status["reason"])

@@ -1,13 +1,10 @@
 "What the tests of the studies share: how the tables, trainings and findings of a run are read."
 import csv
 import sys
-import tempfile
-from pathlib import Path
 
 import matplotlib as mpl
-import nbformat
 import numpy as np
-from conftest import EXPERIMENTS, ROOT, run_forked
+from conftest import LARGE_BATCHES, ROOT, run_forked, with_cell
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
@@ -82,18 +79,12 @@ def calibration_part(conf, truth):
     return sum(len(b)*(b.mean()**2 - b.var(ddof=0)/(len(b) - 1)) for b in bins)/len(conf)
 
 
-OPENED = "experiment = Experiment("
 DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig)"
 
 
 def run_with(name, source, settings, root):
     "Run a study with a cell after its imports; it draws no figures, which takes half of the time."
-    nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
-    opens, = [i for i, c in enumerate(nb.cells) if OPENED in c.source]
-    nb.cells.insert(opens + 1, nbformat.v4.new_code_cell(f"{DRAWS_NOTHING}\n{source}"))
-    path = Path(tempfile.mkdtemp(dir=root.parent))/f"{name}.ipynb"
-    nbformat.write(nb, path)
-    return run_forked(path, settings, root=root)
+    return run_forked(with_cell(name, f"{LARGE_BATCHES}\n{DRAWS_NOTHING}\n{source}", root), settings, root=root)
 
 
 def plan(name, **settings):

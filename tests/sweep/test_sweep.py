@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import nbformat
 import numpy as np
 import pytest
-from conftest import ROOT, Command, forks, patience, wait_for, write_notebook
+from conftest import ROOT, Command, forks, main_with_forked_kernels, patience, wait_for, write_notebook
 from holding import main_held
 from nbformat.v4 import new_code_cell
 from yours import forget
@@ -237,7 +237,7 @@ def test_ctrl_c_counts_finished_notebooks_and_their_finished_trainings(faulty, t
     study = write_notebook(tmp_path/"study.ipynb", "seed: int = 0\nn_seeds: int = 0", TRAINS_AND_WAITS)
     typed = typed.format(faulty, study)
     get_run(RunConfig(recipe=Recipe.quick(1, seed=1)), root, progress=False)  # not a training of the notebook
-    master = command(typed.split(), root)
+    master = command(typed.split(), root, main_with_forked_kernels)
     wait_for(lambda: [f.state for f in find_runs(root) if f.info["kind"] == "train"] == ["done"]*2, 120,
              lambda: master.poll() is None)
     master.send_signal(signal.SIGINT)

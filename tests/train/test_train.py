@@ -907,7 +907,7 @@ def train_on_two(setting, root):
 
 def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
     "When a cluster ends the job, the processes it started save and stop, and none outlives it."
-    setting = RunConfig(recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
+    setting = RunConfig(data_args=dict(n_train=40), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
     process = forks().Process(target=train_on_two, args=(setting, tmp_path))
     process.start()
     folder = RunFolder(setting.path(tmp_path))
