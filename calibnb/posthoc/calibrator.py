@@ -187,7 +187,7 @@ class Calibrator(BaseEstimator):
     not_affine = 'its calibrated logits are not known to be a linear function of the logits' # for a message
 
     def _affine(self):
-        "Return W (K, K) and b (K,) of calibrated logits W z + b; raises ValueError if the calibrator is not linear in the logits."
+        "Return W (K, K) and b (K,) of calibrated logits W z + b; raises ValueError for a nonlinear calibrator."
         raise ValueError(f'calibrator: {type(self).__name__} cannot be folded into a network: {self.not_affine}; '
                          'take as_module()')
 

@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # same shape on every process; overwritten by the sum
 )->Tensor:          # sum over processes
-    "Sum a tensor over all processes and return the sum on every process; without rounding if only one process has a nonzero value."
+    "Return the sum of a tensor over all processes on each of them; no rounding if one process has a nonzero value."
     if world_size() > 1: dist.all_reduce(values)
     return values
 
