@@ -17,7 +17,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write, naming_target
 from ..notebooks.parameters import read_value
 from ..core.names import NAMES
-from ..core.text import counted
+from ..core.text import counted, text_table
 from .flags import _add_plugin, _add_where, _check_file, _check_folder, _check_root, _pairs, _where
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
@@ -253,7 +253,8 @@ def _print_ends(table, seconds, jobs=()):
     if len(numbers) > 1:
         shown['why'] = table.reason.map(numbers).fillna('')
     if len(shown) > _MOST_JOBS: shown = shown[~shown.state.isin(_DONE)]
-    if len(shown): print(shown.to_string(index=False))
+    columns = {title: list(map(str, values)) for title, values in shown.items()}
+    if len(shown): print(text_table(columns, left=('run', 'state', 'why')))
     if jobs: _print_means(jobs)
     for reason, rows in wrong.groupby('reason', sort=False):
         more = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
