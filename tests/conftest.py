@@ -287,7 +287,11 @@ calibnb.train.Recipe.quick = functools.partial(calibnb.train.Recipe.quick, batch
 
 
 def with_cell(name, source, root):
-    "Write a study with one more cell after its imports; return its path."
+    """Write a study with one more cell after its imports; return its path.
+
+    An epoch has a quarter of the steps, but not of `shift`, whose 700 samples would be too few.
+    """
+    source = source if name == "shift" else f"{LARGE_BATCHES}\n{source}"
     nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)
     opens, = [i for i, c in enumerate(nb.cells) if "experiment = Experiment(" in c.source]
     nb.cells.insert(opens + 1, nbformat.v4.new_code_cell(source))
@@ -298,9 +302,9 @@ def with_cell(name, source, root):
 
 @pytest.fixture(scope="module")
 def study(request, root):
-    "The study that a test file names, run once with the file's settings and a quarter of the steps of an epoch."
+    "The study that a test file names, run once with the file's settings."
     module = request.module
-    return run_forked(with_cell(module.STUDY, LARGE_BATCHES, root), module.SETTINGS, root=root)
+    return run_forked(with_cell(module.STUDY, "", root), module.SETTINGS, root=root)
 
 
 def claim(folder, start):

@@ -4,7 +4,7 @@ import sys
 
 import matplotlib as mpl
 import numpy as np
-from conftest import LARGE_BATCHES, ROOT, run_forked, with_cell
+from conftest import ROOT, run_forked, with_cell
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
@@ -84,7 +84,7 @@ DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig
 
 def run_with(name, source, settings, root):
     "Run a study with a cell after its imports; it draws no figures, which takes half of the time."
-    return run_forked(with_cell(name, f"{LARGE_BATCHES}\n{DRAWS_NOTHING}\n{source}", root), settings, root=root)
+    return run_forked(with_cell(name, f"{DRAWS_NOTHING}\n{source}", root), settings, root=root)
 
 
 def plan(name, **settings):
