@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.content import named_files
-from ..core.imports import postpone_imports
+from ..core.imports import postpone_imports, without_collection
 from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
@@ -272,7 +272,7 @@ class _Answer:
 def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
     postpone_imports('scipy.stats', 'pandas')  # scikit-learn imports both; an audit seldom uses them
-    preds, val, remarks = _audit_sets(args)
+    with without_collection(): preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
     found = _without_ignored(_evaluate(preds, val, args), args)
     found.notes[:0] = remarks
