@@ -27,6 +27,7 @@ from ..core.imports import postpone_imports, without_collection
 from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
+from ..processes.threads import environment_variables, share_arena
 from .folder import audit_folder, check_audit_folder, default_audit_folder
 from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
@@ -271,6 +272,7 @@ class _Answer:
 
 def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
+    share_arena()
     postpone_imports('scipy.stats', 'pandas')  # scikit-learn imports both; an audit seldom uses them
     with without_collection(): preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
@@ -408,7 +410,6 @@ def _report(answer, args, read)->Path|None:
         return report
     _import_papermill()
     from calibnb.notebooks.execute import NotebookError, run_notebook
-    from calibnb.processes.threads import environment_variables
     then = partial(_publish, answer=answer, args=args)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,

@@ -37,10 +37,9 @@ def postpone_imports(*names):
 
 @contextmanager
 def without_collection():
-    "Collect no garbage inside the block, and leave the objects that exist at its end out of all later collections."
+    "Collect no garbage inside the block."
     enabled = gc.isenabled()
     gc.disable()
     try: yield
     finally:
-        gc.freeze()
         if enabled: gc.enable()
