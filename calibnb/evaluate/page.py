@@ -137,7 +137,8 @@ def _table_cell(name, m, is_best):
 _STYLE = '''
 :root { color-scheme: light dark; --ink: #17222d; --soft: #5b6875; --line: #d9dfe5; --paper: #fff; --tile: #f4f7f9;
   --blue: #0072b2; --red: #d55e00; --green: #e3f1e9; }
-@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e; --paper: #14191e;
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e;
+  --paper: #14191e;
   --tile: #1e262d; --blue: #56b4e9; --red: #f0975a; --green: #1f3a2d; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
@@ -196,7 +197,8 @@ ul { padding-left: 1.2rem; max-width: 50rem; }
 pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overflow-x: auto; font-size: .85rem; }
 a { color: var(--blue); }
 @page { margin: 1.2cm; }
-@media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; } body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
+@media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; }
+  body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
   .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
   #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
