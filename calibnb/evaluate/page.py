@@ -198,7 +198,8 @@ pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overfl
 a { color: var(--blue); }
 @page { margin: 1.2cm; }
 @media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; }
-  #diagram { max-width: 10cm; } body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
+  #diagram { max-width: 10cm; }
+  body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
   .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
   #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
