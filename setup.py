@@ -10,7 +10,7 @@ config = ConfigParser(delimiters=["="])
 config.read(here/"settings.ini", encoding="utf-8")
 ini = config["DEFAULT"]
 
-library = ["torch>=2.6", "numpy", "scipy", "scikit-learn>=1.6", "pandas", "matplotlib", "pydantic>=2",
+library = ["torch>=2.6", "numpy", "scipy>=1.12", "scikit-learn>=1.6", "pandas", "matplotlib", "pydantic>=2",
            "pyyaml", "safetensors", "filelock>=3.13", "lazy_loader>=0.4", "shtab>=1.13", "threadpoolctl", "tqdm",
            "torchmetrics>=1.4", "rich>=13"]
 train = ["torchvision"]  # files of images, CIFAR and SVHN, networks of torchvision

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.reading import are_several_files
 from calibnb.cli.flags import (
     _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows, _column_names, _kind,
-    _noting
+    _check_stated, _noting
 )
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
@@ -104,8 +104,7 @@ def _check_apply(args)->Path:
     if not are_several_files(args.file): _check_exists(args.file)
     elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
                                                      'are read; name a file in another folder')
-    for flag, given in {'--prob-cols': args.prob_cols, '--target-col': args.target_col}.items():
-        if args.confidence and given: raise ValueError(f'--confidence: given with {flag}; want one of the two')
+    if args.confidence: _check_stated(args)
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
     return out

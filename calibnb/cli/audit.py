@@ -21,12 +21,13 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 
 from ..core.content import named_files
+from ..core.imports import postpone_imports, without_collection
 from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
+from ..processes.threads import environment_variables, share_arena
 from .folder import audit_folder, check_audit_folder, default_audit_folder
 from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
@@ -271,9 +272,10 @@ class _Answer:
 
 def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
-    preds, val, remarks = _audit_sets(args)
+    share_arena()
+    postpone_imports('scipy.stats', 'pandas')  # scikit-learn imports both; an audit seldom uses them
+    with without_collection(): preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
-    if not args.no_report: _prepare_report()
     found = _without_ignored(_evaluate(preds, val, args), args)
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, args)
@@ -349,6 +351,7 @@ def _print_json(answer, args, report):
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
+    if not args.no_report: _prepare_report()
     read = {} if args.no_report else named_files(_audit_settings(args))
     answer = _evaluated(args)
     if not args.json: _print_answer(answer, args)
@@ -360,13 +363,13 @@ def _audit(args):
     return _exit_code(answer.conditions) if report or args.no_report else 1
 
 def _prepare_report():
-    "Import papermill in a thread, and the notebook's modules in the fork server, while the file is evaluated."
+    "Let the fork server import the notebook's modules while this process reads and evaluates the file."
+    if not find_spec('papermill'): return
     from calibnb.processes.kernels import KERNEL_MODULES
     from calibnb.processes.pool import fork_server
     rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
              'runs.run')
     fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
-    if find_spec('papermill'): Thread(target=_import_papermill, daemon=True).start()
 
 def _import_papermill():
     "Import papermill; prevent urllib3's warning if PySocks is not installed."
@@ -395,13 +398,18 @@ def _on_shifted(found, preds, shifted, args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
 def _report(answer, args, read)->Path|None:
-    "Execute the experiment `audit`, write its report and print the paths; return None if the notebook fails."
-    from calibnb.notebooks.execute import NotebookError, run_notebook
-    from calibnb.processes.threads import environment_variables
+    """Write the report, then execute the experiment `audit` and add its notebook; print the paths.
+
+    Return the path of the report, or None if the notebook fails; the report remains."""
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    if not find_spec('papermill'): return _report_without_notebook(answer, args)
+    report = _report_without_notebook(answer, args)
+    if not find_spec('papermill'):
+        print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
+        return report
+    _import_papermill()
+    from calibnb.notebooks.execute import NotebookError, run_notebook
     then = partial(_publish, answer=answer, args=args)
     how = dict(again=True, progress=False, forked=True, then=then)
     with (tempfile.TemporaryDirectory() as saved,
@@ -412,16 +420,16 @@ def _report(answer, args, read)->Path|None:
             if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # e.g. because the disk is full
             print(f'calibnb: {e}', file=sys.stderr)
             return None
-    return Path(args.to)/'report.html'
+    return report
 
 def _publish(folder, answer, args):
-    "Write the report of a finished run, copy all output to --to, and print the paths."
+    "Copy all output of a finished run to --to, with a report that links the notebook; print the notebook's path."
     from calibnb.notebooks.pages import write_report
     links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
     write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
     _write_page(answer, folder/'files'/'report.html', args, links)
     with audit_folder('--to', args.to, os.path.abspath(args.file)) as new: _copy_audit(folder, new, answer.shifted)
-    if not args.json: print(f'  report     {Path(args.to)/"report.html"}\n  notebook   {Path(args.to)/"audit.ipynb"}')
+    if not args.json: print(f'  notebook   {Path(args.to)/"audit.ipynb"}')
 
 def _write_page(answer, path, args, links={}):
     from calibnb.evaluate.page import write_page
@@ -430,7 +438,7 @@ def _write_page(answer, path, args, links={}):
                decisions=answer.decisions, slices=answer.slices)
 
 def _report_without_notebook(answer, args)->Path:
-    "Write report, calibrator and tables without the notebook, which papermill would execute."
+    "Write report, calibrator and tables, print the path of the report and return it."
     found, on_shifted = answer.found, answer.shifted
     with audit_folder('--to', args.to, os.path.abspath(args.file)) as new:
         (new/'tables').mkdir()
@@ -438,9 +446,8 @@ def _report_without_notebook(answer, args)->Path:
         if on_shifted: on_shifted.frame().to_csv(new/'tables'/'shifted.csv')
         if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
         _write_page(answer, new/'report.html', args)
-    print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
     report = Path(args.to)/'report.html'
-    if not args.json: print(f'  report     {report}')
+    if not args.json: print(f'  report     {report}', flush=True)
     return report
 
 def _code(args)->str:

@@ -160,11 +160,15 @@ def _settle_stated(args, path, correct_needed=True):
     if not args.confidence: return
     if correct_needed and not args.correct:
         raise ValueError('--correct: not given, but --confidence is; want both columns')
-    conflicting = {'--logits': args.logits, '--probs': args.probs, '--prob-cols': args.prob_cols,
-              '--target-col': args.target_col, '--target': getattr(args, 'target_file', None),
-              '--example': getattr(args, 'example', False)}
-    for other, given in conflicting.items():
-        if given: raise ValueError(f'{flag}: given with {other}; want one of the two')
+    _check_stated(args, flag)
+
+def _check_stated(args, flag='--confidence'):
+    "Raise ValueError for a flag that does not go together with stated confidences."
+    others = dict(logits='--logits', probs='--probs', prob_cols='--prob-cols', target_col='--target-col',
+                  target_file='--target', example='--example')
+    given = [other for name, other in others.items() if getattr(args, name, None)]
+    if given: raise ValueError(f'{flag}: given with {given[0]}; want one of the two')
+
 @contextmanager
 def _noting():
     "Print warnings of the readers as notes, except labels with probability 0, which every answer states."

@@ -18,12 +18,14 @@ from tqdm.auto import tqdm
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
 from ..core.predictions import Predictions
+from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
 from ..metrics.intervals import Resamples
 from ..metrics.registered import metrics as registered_metrics, registered_measures
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
+from ..posthoc.calibrator import _is_builtin
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
 from .table import _columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
@@ -54,14 +56,15 @@ class CrossFits:
 
     def fit(self, name, calibrator, on=None):
         "Fit a calibrator, or a pipeline `on` the fits of another row; return the calibrator to use and the scored set."
+        each = in_threads if _is_builtin(calibrator) else map  # a user's class may not be made for threads
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
-        else: fits = (clone(calibrator).fit(source.logits, source.target) for source in self.sources)
+        else: fits = each(lambda source: clone(calibrator).fit(source.logits, source.target), self.sources)
         self.bar.set_postfix_str(name, refresh=False)
         self.made[name] = []
         for one in fits:
             self.made[name].append(one._record(self.source.kind, self.source.eps, self.source.classes))
             self.bar.update()
-        parts = [Scored.of(judged, fitted, self.n_bins) for judged, fitted in self.judging(name)]
+        parts = [*each(lambda pair: Scored.of(*pair, self.n_bins), self.judging(name))]
         return self.made[name][0], Scored.joined(parts, self.order)
 
     def _fit_pipeline(self, first, then):
@@ -73,9 +76,10 @@ class CrossFits:
             return
         judged = [(calibrated_logits(fitted, fold.logits), fold.target)
                   for fitted, (_, fold) in zip(first[1:], self.pairs)]
-        for i, fitted in enumerate(first):
+        def fit(i):
             rest = judged if i == 0 else judged[:i - 1] + judged[i:]
-            yield Composed.on(fitted, then, *map(torch.cat, zip(*rest)))
+            return Composed.on(first[i], then, *map(torch.cat, zip(*rest)))
+        yield from in_threads(fit, range(len(first)))
 
     def judging(self, name):
         "Pair each fold with the calibrator of the row that was not fitted on this fold."
@@ -121,7 +125,8 @@ class _Comparison:
             said = warning_texts(caught, name)
             self.notes += [f'{name}: {text}' for text in said]
             if said or self.one_class: self.doubtful.append(name)
-            self.rows[name] = self.measured(self.scored[name])
+        fitted = [name for name in calibrators if name in self.fitted]
+        self.rows |= zip(fitted, in_threads(lambda name: self.measured(self.scored[name]), fitted))
 
 def warning_texts(caught, name):
     "Return the distinct texts of the UserWarnings of a fit, without the name of the calibrator."

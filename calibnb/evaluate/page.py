@@ -94,7 +94,8 @@ def _tiles(found, command):
     ]
 
 def _tile(title, large, small, meaning):
-    small = f'<code>{html_text(small)}</code>' if title == 'what to do' and small else html_text(small)
+    spaced = html_text(small).replace(' %', '&nbsp;%')
+    small = f'<code>{html_text(small)}</code>' if title == 'what to do' and small else spaced
     size = ' class="words"' if title == 'what to do' else ''
     return (f'<section class="tile"><h2>{html_text(title)}</h2><p{size}><b>{html_text(large)}</b></p><p>{small}</p>'
             f'<details><summary>explanation</summary>{html_text(meaning)}</details></section>')
@@ -136,7 +137,8 @@ def _table_cell(name, m, is_best):
 _STYLE = '''
 :root { color-scheme: light dark; --ink: #17222d; --soft: #5b6875; --line: #d9dfe5; --paper: #fff; --tile: #f4f7f9;
   --blue: #0072b2; --red: #d55e00; --green: #e3f1e9; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e; --paper: #14191e;
+@media screen and (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e;
+  --paper: #14191e;
   --tile: #1e262d; --blue: #56b4e9; --red: #f0975a; --green: #1f3a2d; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
@@ -185,6 +187,7 @@ svg .all { stroke: var(--soft); stroke-dasharray: 5 3; }
 table { border-collapse: collapse; font-size: .9rem; white-space: nowrap; }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody th, thead th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+tbody th { white-space: normal; overflow-wrap: break-word; max-width: min(22rem, 45vw); }
 thead button { font: inherit; font-weight: 600; border: 0; background: none; color: inherit; cursor: pointer;
   padding: 0; }
 td small { display: block; color: var(--soft); } td u { text-underline-offset: .2em; }
@@ -193,7 +196,10 @@ tr.paper { color: var(--soft); } tr.paper th { font-weight: 400; } td.best { bac
 ul { padding-left: 1.2rem; max-width: 50rem; }
 pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overflow-x: auto; font-size: .85rem; }
 a { color: var(--blue); }
-@media print { body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
+@page { margin: 1.2cm; }
+@media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; }
+  #diagram { max-width: 10cm; }
+  body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
   .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
   #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
@@ -362,7 +368,7 @@ def html_page(
 _BODY = '''<h1>{title} · {sizes}</h1>
 <p class="verdict">{verdict}</p>
 <div class="tiles">{tiles}</div>
-<h2>Are predictions with a confidence of 80 % correct 80 % of the time?</h2>
+<h2>Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?</h2>
 <div class="switches" id="diagram-switches"></div>
 <div class="two"><div id="diagram"></div><div id="bin" aria-live="polite"></div></div>
 <h2>Calibrators</h2>

@@ -277,11 +277,11 @@ def proportion_interval(
     level:float=.95,
 )->tuple[Tensor, Tensor]: # lower and upper ends, nan where there are no trials
     "Return exact Clopper-Pearson intervals of proportions [Clopper 1934]."
-    from scipy.stats import beta
+    from scipy.special import betaincinv  # the quantile of a beta distribution
     check_level(level)
     k, n, tail = hits.double().numpy(), count.double().numpy(), (1 - level)/2
-    lo = torch.from_numpy(beta.ppf(tail, k, n - k + 1))
-    hi = torch.from_numpy(beta.ppf(1 - tail, k + 1, n - k))
+    lo = torch.from_numpy(betaincinv(k, n - k + 1, tail))
+    hi = torch.from_numpy(betaincinv(k + 1, n - k, 1 - tail))
     lo[hits == 0] = 0.
     hi[hits == count] = 1.
     none = count == 0

@@ -116,13 +116,13 @@ def isotonic_map(
 )->dict:               # knots x and values y: for `affine_map`
     "Fit isotonic regression of hits on scores; a smoothed function is never 0 or 1."
     check_finite('score', score)
-    from sklearn.isotonic import isotonic_regression
+    from scipy.optimize import isotonic_regression
     x, total, hits = merged_scores(score, hit, weight)
     if smooth:
         for end in 0, -1:
             total[end] += 2
             hits[end] += 1
-    y = isotonic_regression(hits/total, sample_weight=total, y_min=0, y_max=1)
+    y = isotonic_regression(hits/total, weights=total).x.clip(0, 1)
     knot = np.ones(len(y), dtype=bool)
     knot[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])  # the ends of each constant block
     return dict(x=torch.from_numpy(x[knot]), y=torch.from_numpy(y[knot]))

@@ -1,0 +1,72 @@
+"An audit answers within seconds: what it imports, where it computes, and when its report is there."
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core.predictions import Predictions
+from calibnb.core.runtime import in_threads
+from calibnb.evaluate import evaluate
+from calibnb.evaluate.files import write_npz
+from calibnb.notebooks import execute
+
+DRAW = torch.Generator().manual_seed(0)
+LOGITS = 4*torch.randn(600, 4, generator=DRAW)
+TARGET = (LOGITS/2 - (-torch.rand(600, 4, generator=DRAW).log()).log()).argmax(1)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_two_threads_find_what_one_finds(two_threads):
+    options = dict(n_boot=20, draws=5, seed=1)
+    two = evaluate(Predictions(LOGITS, TARGET), **options)
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+    one = evaluate(Predictions(LOGITS, TARGET), **options)
+    assert two.recommended == one.recommended and two.notes == one.notes and list(two.rows) == list(one.rows)
+    for row, measures in one.rows.items():
+        for name, m in measures.items(): assert two.rows[row][name].value == pytest.approx(m.value, rel=1e-7)
+
+
+def test_threads_have_the_modes_of_the_caller_and_the_first_error_ends_them(two_threads):
+    with torch.inference_mode(): assert all(in_threads(lambda i: torch.zeros(1).is_inference(), range(3)))
+    assert not any(in_threads(lambda i: torch.zeros(1).is_inference(), range(3)))
+    done = []
+    def call(i):
+        if i == 1: raise ValueError("call 1")
+        done.append(i)
+    with pytest.raises(ValueError, match="call 1"): list(in_threads(call, range(50)))
+    assert len(done) < 49 and torch.get_num_threads() == 2
+
+
+def test_an_answer_does_not_wait_for_pandas_or_scipy_stats(tmp_path):
+    write_npz(tmp_path/"a.npz", logits=LOGITS.numpy(), target=TARGET.numpy())
+    code = ("import sys; from calibnb import cli; assert cli.main(sys.argv[1:]) == 0\n"
+            "assert not {'pandas.core.frame', 'scipy.stats._stats_py', 'matplotlib'} & {*sys.modules}\n"
+            "import pandas, scipy.stats; print(pandas.DataFrame(dict(a=[1])).shape, scipy.stats.norm.cdf(0))")
+    found = subprocess.run([sys.executable, "-c", code, "audit", str(tmp_path/"a.npz"), "--logits", "--no-report"],
+                           capture_output=True, text=True)
+    assert found.returncode == 0 and found.stdout.endswith("(1, 1) 0.5\n"), found.stderr
+
+
+def test_the_report_is_there_before_the_notebook_and_outlives_its_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    write_npz("a.npz", logits=LOGITS.numpy(), target=TARGET.numpy())
+    def fail(*_, **__):
+        assert "what to do" in (tmp_path/"out"/"report.html").read_text()
+        raise execute.NotebookError("audit: no such luck")
+    monkeypatch.setattr(execute, "run_notebook", fail)
+    assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--calibrator", "temperature"]) == 1
+    out, err = capsys.readouterr()
+    assert "report     out/report.html" in out and err == "calibnb: audit: no such luck\n"
+    assert "notebook.html" not in (tmp_path/"out"/"report.html").read_text()
+    assert cli.main(["apply", "out/calibrator.safetensors", "a.npz", "--logits", "--out", "b.npz"]) == 0
