@@ -74,15 +74,17 @@ class Claim:
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #b5aaa2a4
 def _deciding_rival(differences):
-    "Return the rival whose comparison decides the claim, and the p-value of this comparison."
+    """Return the rival whose comparison decides the claim, its p-value, and the factor of Holm's method in this p-value.
+
+    A claim holds if every rival is beaten, without a correction; any of several rivals can contradict the claim."""
     p = {name: difference.p for name, difference in differences.items()}
     for name in p:
-        if math.isnan(p[name]): return name, math.nan
+        if math.isnan(p[name]): return name, math.nan, 1.
     better = [name for name, difference in differences.items() if difference.value < 0]
-    if not better: return max(p.items(), key=lambda item: item[1])
-    adjusted = dict(zip(p, holm(list(p.values()))))
-    name = min(better, key=lambda name: (adjusted[name], p[name]))  # adjusted p-values are often equal
-    return name, adjusted[name]
+    if not better: return *max(p.items(), key=lambda item: item[1]), 1.
+    factors = dict(zip(p, _holm_factors(list(p.values()))))
+    name = min(better, key=lambda name: (factors[name]*p[name], p[name]))  # adjusted p-values are often equal
+    return name, min(factors[name]*p[name], 1.), factors[name]
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #bf0e72aa
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class _Look:
     differences: dict # rival -> Difference
     rival: str     # the rival whose comparison decides the claim
     p: float       # p-value of the deciding comparison; nan if a margin was not measured in every repetition
+    rival_factor: float # correction of `p` for the number of rivals
 
     @classmethod
     def of(cls, claim, seeds, alpha):
@@ -140,9 +143,9 @@ def _note(look, verdict):
     return '; '.join(notes)
 
 def _tested_finding(look, factor, verdict):
-    "Return the finding of a tested claim; the correction multiplies p by `factor` and divides alpha by `factor`."
+    "Return the finding of a tested claim; the correction for the family multiplies p by `factor`."
     claim, worst = look.claim, look.worst
-    level = 1 - look.alpha/factor
+    level = 1 - look.alpha/(factor*look.rival_factor)
     half_width = worst.half_width(level)
     known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=worst.detectable(1 - level), level=level)
     known = {name: value for name, value in known.items() if math.isfinite(value)}

@@ -153,6 +153,15 @@ def test_the_interval_excludes_zero_exactly_where_the_claim_is_decided():
             lower, upper = finding.effect.interval
             assert (lower > 0 or upper < 0) == (finding.verdict in DECIDED)
 
+    verdicts = set()
+    for effect in np.linspace(-4, -1, 40):  # one rival of three is better
+        rivals = {name: one_claim(rng, effect=e, seeds=10) for name, e in dict(a=9., b=effect, c=9.).items()}
+        finding, = decide(claims(rivals))
+        if finding.effect.value >= 0: continue
+        assert (finding.effect.interval[1] < 0) == (finding.verdict == CONTRADICTED)
+        verdicts.add(finding.verdict)
+    assert verdicts == {CONTRADICTED, OPEN}
+
 
 def test_the_best_of_all_holds_only_if_every_rival_is_beaten():
     ahead, behind, even = np.full(5, 1.) + .1*np.arange(5), -1 - .1*np.arange(5), np.array([.3, -.2, .1, -.4, .3])
