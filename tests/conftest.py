@@ -289,7 +289,8 @@ calibnb.train.Recipe.quick = functools.partial(calibnb.train.Recipe.quick, batch
 def with_cell(name, source, root):
     """Write a study with one more cell after its imports; return its path.
 
-    An epoch has a quarter of the steps, but not of `shift`, whose 700 samples would be too few.
+    Batches are four times as large, to save time, but not those of `shift`, whose 700 samples would be too few; the
+    gallery has the studies as they are.
     """
     source = source if name == "shift" else f"{LARGE_BATCHES}\n{source}"
     nb = nbformat.read(EXPERIMENTS/f"{name}.ipynb", 4)

@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.content import named_files
-from ..core.imports import postpone_imports, without_collection
+from ..core.imports import quick_imports
 from ..core.reading import are_several_files
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
@@ -273,8 +273,9 @@ class _Answer:
 def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
     share_arena()
-    postpone_imports('scipy.stats', 'pandas')  # scikit-learn imports both; an audit seldom uses them
-    with without_collection(): preds, val, remarks = _audit_sets(args)
+    with quick_imports('scipy.stats', 'pandas'):  # scikit-learn imports both; an audit seldom uses them
+        for room in 'evaluate.pieces', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
+    preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
     found = _without_ignored(_evaluate(preds, val, args), args)
     found.notes[:0] = remarks

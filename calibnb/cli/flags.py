@@ -49,7 +49,8 @@ def _where(texts):
     "Return NAME=VALUE texts as a dictionary."
     for text in texts:
         if '=' not in text: raise ValueError(f'--where: {text!r}, want NAME=VALUE, e.g. loss=focal')
-    return dict(text.split('=', 1) for text in texts)
+    values = dict(text.split('=', 1) for text in texts)
+    return {'seed' if name == 'recipe.seed' else name: value for name, value in values.items()}  # `collect`'s name
 
 def _pairs(flag, pairs):
     "Return NAME VALUE pairs as a dictionary; raise ValueError if a name is given twice."

@@ -109,15 +109,16 @@ _MOST_CALLS = 4  # largest number of simultaneous calls, which limits their memo
 def in_threads(f, items):
     """Yield f(item) for each item, in order; the calls share the threads that torch may use on the CPU.
 
-    The calls have the context variables of the caller, and no order among each other."""
+    The calls have the context variables of the caller and its gradient and inference modes, and no order among each
+    other. During the calls, a new thread of the process gets as few threads of torch as a call."""
     items, threads = list(items), torch.get_num_threads()
     n = min(threads, len(items), _MOST_CALLS)
     if n < 2:
         yield from map(f, items)
         return
-    inference = torch.is_inference_mode_enabled()  # torch has one mode for each thread
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # torch has modes for each thread
     def call(item):
-        with torch.inference_mode(inference): return f(item)
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad): return f(item)
     try:
         with ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(threads//n,)) as pool:
             calls = [pool.submit(copy_context().run, call, item) for item in items]

@@ -68,7 +68,7 @@ _N_DRAWS = 2**13  # largest number of drawn units; a standard error then has a r
 class Resamples:
     """Bootstrap resamples of a set, shared by all metrics; row 0 of each result belongs to the set itself [Efron 1993].
 
-    Attributes: `n`, the number of samples; `group`, the (n,) group of each sample, None if there are no groups;
+    Attributes: `n`, the number of samples; `group`, the (n,) group of each sample, or None: each is its own group;
     `weight`, the (1 + n_boot, groups) counts; and `size`, the (1 + n_boot, 1) numbers of samples."""
     def __init__(self,
         clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or the number N, without clusters

@@ -74,7 +74,7 @@ class Claim:
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #b5aaa2a4
 def _deciding_rival(differences):
-    """Return the rival whose comparison decides the claim, its p-value, and the factor of Holm's method in this p-value.
+    """Return the rival whose comparison decides the claim, its p-value, and Holm's factor in this p-value.
 
     A claim holds if every rival is beaten, without a correction; any of several rivals can contradict the claim."""
     p = {name: difference.p for name, difference in differences.items()}

@@ -41,9 +41,10 @@ def _kernel_main(pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _apply_environment(env, cwd)
     sys.argv = ['ipykernel_launcher', *argv]
-    sys.modules['debugpy'] = None       # nobody debugs this kernel, and the debugger takes half of the start
+    # nobody debugs this kernel, and the import of the debugger takes half of the start
+    absent = sys.modules.setdefault('debugpy', None) is None
     import ipykernel.debugger  # noqa: F401
-    del sys.modules['debugpy']
+    if absent: del sys.modules['debugpy']
     from ipykernel.kernelapp import IPKernelApp
     IPKernelApp.launch_instance(argv=[*argv, f'--IPKernelApp.parent_handle={os.getppid()}'])  # ends with its parent
 

@@ -74,7 +74,7 @@ def _matches(row, where):
     Numbers are compared as numbers, and a time begins with the given date or time."""
     def same(name, wanted):
         found = row['setting'].get(name, row.get(name))
-        if name in ('started', 'ended'): return str(found).startswith(str(wanted))
+        if wanted and name in ('started', 'ended'): return str(found).startswith(str(wanted).replace('T', ' '))
         try: return float(found) == float(wanted)
         except (TypeError, ValueError): return str(found) == str(wanted)
     return all(same(name, value) for name, value in where.items())
@@ -142,8 +142,8 @@ def run_names(
     experiment:str|None=None, # only runs of this experiment
 )->dict:
     "Return the names of `list_runs` by folder, e.g. {'train/0123abcd-s0': 'train/digits-mlp-ce-s0'}."
-    table = list_runs(root, experiment)
-    return dict(zip(table.experiment + '/' + table.run, table.experiment + '/' + table['name']))
+    rows = _named([_index_row(folder) for folder in _folders(root, experiment)])
+    return {f'{row["experiment"]}/{row["run"]}': f'{row["experiment"]}/{row["name"]}' for row in rows}
 
 def find_run(
     name:str,   # 'train/digits-mlp-ce-s0', 'train/latest', 'train', the name of a folder, or a path

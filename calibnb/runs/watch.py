@@ -95,7 +95,7 @@ def watch_lines(
     found = sorted(_watched(root, now), key=lambda each: each[0])
     counts = Counter(state['state'] for *_, state in found)
     title = ', '.join(f'{counts[state]} {state}' for state in _ORDER if counts[state]) or 'nothing runs'
-    ended = sum(counts[state] for state in ('failed', 'interrupted', 'done'))
+    ended = sum(counts[state] for state in _ORDER[_ORDER.index('failed'):])
     left_out = max(0, ended - MAX_ENDED)
     lines = live_lines([(name, state) for _, name, state in found[:len(found) - left_out]], width)
     return [f'{title}, in {shorter_path(root)}'[:width], *lines,

@@ -85,7 +85,7 @@ class _Trainings:
         values = self.history(name)[column].to_numpy()
         last = len(values)
         text = f'{self.labels[name]}: {values[min(epoch, last) - 1]:.4g}'
-        return f'{text} (at {last})' if last < epoch else text
+        return f'{text} (epoch {last})' if last < epoch else text
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #ba87cea0
 class _RunsView(View):

@@ -141,7 +141,7 @@ def test_a_shorter_run_is_read_at_its_end(runs):
     explorer = run_explorer(runs)
     explorer.set(epoch=6)
     text = explorer.picture()[1]
-    assert "CE s0" in text and "(at 3)" in text and "FL" in text, text
+    assert "CE s0" in text and "(epoch 3)" in text and "FL" in text, text
     shown_as = {name: text for text, name in explorer.controls["chosen"].options}
     explorer.set(chosen=tuple(name for name in explorer.values["chosen"] if "CE" in shown_as[name]))
     top = explorer.figure().axes[0]
