@@ -62,8 +62,11 @@ def _list_runs(only_how_many):
     print(f'{"runs":12} {len(runs)} in {runs_root()}')
     if only_how_many or not runs: return
     from calibnb.runs.tables import run_names
-    for name in run_names().values(): print(f'  {name}')
-    print('`calibnb runs` shows their states and results')
+    names = run_names()
+    for run in runs:
+        folder = '/'.join(run.path.parts[-2:])
+        print(f'  {run.state:8} {names.get(folder, folder)}  {run.status.get("reason") or ""}'.rstrip())
+    print('`calibnb runs` shows their settings and results')
 
 # %% ../../nbs/90_cli/04_lists.ipynb #0a6d295d
 _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows')

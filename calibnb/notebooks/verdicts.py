@@ -73,6 +73,11 @@ class Claim:
         return min(rows.shape[1] for rows in self.margins.values())
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #b5aaa2a4
+def _holm_factors(p):
+    "Return the factor by which Holm's method multiplies each p-value, even if the product exceeds 1."
+    p = np.maximum(p, np.finfo(float).tiny)  # a p-value of 0 has a factor too
+    return np.asarray(holm(p/len(p)))/p*len(p)  # Holm's method never caps p/len(p) at 1
+
 def _deciding_rival(differences):
     """Return the rival whose comparison decides the claim, its p-value, and Holm's factor in this p-value.
 
@@ -144,15 +149,16 @@ def _note(look, verdict):
 
 def _tested_finding(look, factor, verdict):
     "Return the finding of a tested claim; the correction for the family multiplies p by `factor`."
-    claim, worst = look.claim, look.worst
+    claim = look.claim
+    shown = look.differences[look.rival] if verdict == CONTRADICTED else look.worst
     level = 1 - look.alpha/(factor*look.rival_factor)
-    half_width = worst.half_width(level)
-    known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=worst.detectable(1 - level), level=level)
+    half_width = shown.half_width(level)
+    known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=shown.detectable(1 - level), level=level)
     known = {name: value for name, value in known.items() if math.isfinite(value)}
-    if math.isfinite(half_width): known['interval'] = (worst.value - half_width, worst.value + half_width)
+    if math.isfinite(half_width): known['interval'] = (shown.value - half_width, shown.value + half_width)
     seeds, n_test = (1, claim.seeds) if claim.by_sample else (look.seeds, claim.n_test)
     effect = Effect(
-        value=worst.value if math.isfinite(worst.value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=seeds,
+        value=shown.value if math.isfinite(shown.value) else None, unit=claim.unit, sesoi=claim.smallest, seeds=seeds,
         n_test=n_test, floor=None if claim.floor is None else claim.floor*_UNITS[claim.unit][0],
         alpha=look.alpha, note=_note(look, verdict), **known)
     return _finding(claim, verdict, effect)
@@ -191,11 +197,6 @@ def _verdict_on_identity(claim):
 def _family(claim):
     "Return a key that the claims of one family share."
     return claim.kind, claim.id.partition('-')[0], claim.data, claim.by_sample
-
-def _holm_factors(p):
-    "Return the factor by which Holm's method multiplies each p-value, even if the product exceeds 1."
-    p = np.maximum(p, np.finfo(float).tiny)  # a p-value of 0 has a factor too
-    return np.asarray(holm(p/len(p)))/p*len(p)  # Holm's method never caps p/len(p) at 1
 
 def _decide_family(claims)->dict:
     "Return {id(claim): finding}; at each look, correct the p-values of the claims that are still open."

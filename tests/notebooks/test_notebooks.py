@@ -142,7 +142,6 @@ def test_a_sweep_tells_the_whole_reason(forked_kernels, tmp_path, monkeypatch, c
     reason = "word " * 60 + "and the end of it"
     path = notebook(tmp_path / "long.ipynb", OPEN, f"raise ValueError({reason!r})")
     assert cli.main(["sweep", str(path), "--workers", "1"]) == 1
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "ValueError" in line]
-    assert f"long: ValueError: {reason} (in cell 4); see {tmp_path / 'runs'}" in line and line.endswith(
-        "notebook.ipynb"
-    )
+    out = capsys.readouterr().out
+    (line,) = [line for line in out.splitlines() if "ValueError" in line]
+    assert line.endswith(f"ValueError: {reason} (in cell 4)") and "calibnb show long/" in out

@@ -154,8 +154,8 @@ def test_the_interval_excludes_zero_exactly_where_the_claim_is_decided():
             assert (lower > 0 or upper < 0) == (finding.verdict in DECIDED)
 
     verdicts = set()
-    for effect in np.linspace(-4, -1, 40):  # one rival of three is better
-        rivals = {name: one_claim(rng, effect=e, seeds=10) for name, e in dict(a=9., b=effect, c=9.).items()}
+    for effect in np.linspace(-4, -1, 40):  # two rivals of three are better
+        rivals = {name: one_claim(rng, effect=e, seeds=10) for name, e in dict(a=9., b=effect, c=effect).items()}
         finding, = decide(claims(rivals))
         if finding.effect.value >= 0: continue
         assert (finding.effect.interval[1] < 0) == (finding.verdict == CONTRADICTED)
