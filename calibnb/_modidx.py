@@ -4467,6 +4467,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                      'calibnb.runs.tables._latest_run': ('70_runs/tables.html#_latest_run', 'calibnb/runs/tables.py'),
                                      'calibnb.runs.tables._matches': ('70_runs/tables.html#_matches', 'calibnb/runs/tables.py'),
                                      'calibnb.runs.tables._named': ('70_runs/tables.html#_named', 'calibnb/runs/tables.py'),
+                                     'calibnb.runs.tables._named_rows': ('70_runs/tables.html#_named_rows', 'calibnb/runs/tables.py'),
                                      'calibnb.runs.tables._result_text': ('70_runs/tables.html#_result_text', 'calibnb/runs/tables.py'),
                                      'calibnb.runs.tables._training_row': ('70_runs/tables.html#_training_row', 'calibnb/runs/tables.py'),
                                      'calibnb.runs.tables.collect': ('70_runs/tables.html#collect', 'calibnb/runs/tables.py'),

@@ -50,7 +50,7 @@ def list_runs(
 ):                            # pandas DataFrame, a row for each run
     "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
     import pandas as pd
-    rows = _named([_index_row(folder) for folder in _folders(root, experiment)])
+    rows = _named_rows(root, experiment)
     if rows: _check_where(where, rows)
     table = pd.DataFrame([row for row in rows if _matches(row, where)], columns=_COLUMNS)
     if table.empty: return table
@@ -98,6 +98,10 @@ def _index_row(folder):
                 figures=len(figures), notebook=str(executed) if shown else '',
                 result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
 
+def _named_rows(root, experiment):
+    "Return a row for each run, with a name that no other run of the experiment has."
+    return _named([_index_row(folder) for folder in _folders(root, experiment)])
+
 def _named(rows):
     """Append the first digits of the hash to names that several runs of an experiment share.
 
@@ -142,7 +146,7 @@ def run_names(
     experiment:str|None=None, # only runs of this experiment
 )->dict:
     "Return the names of `list_runs` by folder, e.g. {'train/0123abcd-s0': 'train/digits-mlp-ce-s0'}."
-    rows = _named([_index_row(folder) for folder in _folders(root, experiment)])
+    rows = _named_rows(root, experiment)
     return {f'{row["experiment"]}/{row["run"]}': f'{row["experiment"]}/{row["name"]}' for row in rows}
 
 def find_run(
