@@ -91,6 +91,15 @@ def _deciding_rival(differences):
     name = min(better, key=lambda name: (factors[name]*p[name], p[name]))  # adjusted p-values are often equal
     return name, min(factors[name]*p[name], 1.), factors[name]
 
+def _nearest_rival(differences):
+    "Return the rival with the smallest margin."
+    return min(differences, key=lambda name: differences[name].value)
+
+def _shown_rival(differences, verdict):
+    "Return the rival whose margin a finding shows: the deciding rival of an open or contradicted claim, or the nearest."
+    rival, p, _ = _deciding_rival(differences)
+    return rival if verdict in (OPEN, CONTRADICTED) and not math.isnan(p) else _nearest_rival(differences)
+
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #bf0e72aa
 @dataclass(frozen=True)
 class _Look:
@@ -111,7 +120,7 @@ class _Look:
     @property
     def worst(self)->Difference:
         "The smallest margin over all rivals."
-        return min(self.differences.values(), key=lambda difference: difference.value)
+        return self.differences[_nearest_rival(self.differences)]
 
     def is_within(self, level)->bool:
         "Return True if all intervals lie between minus and plus the smallest effect of interest."
@@ -131,9 +140,9 @@ class _Look:
 def _note(look, verdict):
     "Return remarks: the rivals, too few seeds, the interval behind the verdict, other measures with the opposite sign."
     claim, worst = look.claim, look.worst
-    rival = next(name for name, difference in look.differences.items() if difference is worst)
+    rival, shown = _nearest_rival(look.differences), _shown_rival(look.differences, verdict)
     notes = [f'the smallest margin is against {rival}'] if rival else []
-    if look.rival != rival: notes.append(f'p is against {look.rival}')
+    if look.rival != rival: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
     level = {HOLDS_BUT_SMALL: .95, EQUIVALENT: .9}.get(verdict)
     if level:
         half_width = worst.half_width(level)
@@ -150,7 +159,7 @@ def _note(look, verdict):
 def _tested_finding(look, factor, verdict):
     "Return the finding of a tested claim; the correction for the family multiplies p by `factor`."
     claim = look.claim
-    shown = look.differences[look.rival] if verdict == CONTRADICTED else look.worst
+    shown = look.differences[_shown_rival(look.differences, verdict)]
     level = 1 - look.alpha/(factor*look.rival_factor)
     half_width = shown.half_width(level)
     known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=shown.detectable(1 - level), level=level)
@@ -237,15 +246,16 @@ def _needs(claim, finding, family, minutes):
     "Return one row of the table; `family` is the number of open claims that share the correction."
     verdict = finding.verdict
     seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # number at the deciding look
-    worst = min((Difference.of(rows[:, :seeds]) for rows in claim.margins.values()), key=lambda d: d.value)
-    row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=worst.value,
-               seed_sd=worst.seed_error*math.sqrt(worst.seeds), test_error=worst.test_error, seeds=seeds,
+    differences = {rival: Difference.of(rows[:, :seeds]) for rival, rows in claim.margins.items()}
+    shown = differences[_shown_rival(differences, verdict)]
+    row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=shown.value,
+               seed_sd=shown.seed_error*math.sqrt(shown.seeds), test_error=shown.test_error, seeds=seeds,
                n_test=claim.n_test, smallest=claim.smallest)
     row |= dict(needed='', next=math.nan, power=math.nan, minutes=math.nan)
     if verdict != OPEN or claim.by_sample: return row
-    needed = _needed(worst, claim, family)
+    needed = _needed(shown, claim, family)
     after = next((seeds for seeds in LOOKS if seeds > claim.seeds), None)
-    if after: row |= dict(next=after, power=_power(worst.with_seeds(after), claim, LOOKS[after]/family))
+    if after: row |= dict(next=after, power=_power(shown.with_seeds(after), claim, LOOKS[after]/family))
     more = needed[0] - claim.seeds if needed else math.nan
     return row | dict(needed=_needed_text(needed, claim), minutes=minutes*max(more, 0))
 

@@ -168,6 +168,7 @@ def trained(device, **changes):
     return trainer, trainer.predict(splits.test)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # torch.compile recommends another precision
 @pytest.mark.parametrize("changes", RECIPES.values(), ids=RECIPES)
 def test_training(changes):
     "Two dozen steps: rounding has not grown to more than the third digit. On the CPU nothing is compiled."

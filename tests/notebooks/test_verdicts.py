@@ -173,6 +173,15 @@ def test_the_best_of_all_holds_only_if_every_rival_is_beaten():
     noted = decide(claims(dict(near=ahead, noisy=noisy)))[0].effect
     assert noted.note == "the smallest margin is against near; p is against noisy"
     assert noted.value == pytest.approx(1.2)
+    contradicted = decide(claims(dict(near=-ahead, noisy=-noisy)))[0].effect
+    assert contradicted.note == "the smallest margin is against noisy; margin and p are against near"
+    assert contradicted.value == pytest.approx(-1.2)
+
+    rivals = claims(dict(near=ahead, noisy=ahead + 2 + 5*np.array([-3, -1, 0, 1, 3])))
+    still_open, = decide(rivals)
+    assert still_open.verdict == OPEN and still_open.effect.interval[0] < 0 < still_open.effect.interval[1]
+    assert still_open.effect.note == "the smallest margin is against near; margin and p are against noisy"
+    assert needs(rivals).margin.item() == pytest.approx(3.2)
 
 
 def test_too_few_seeds_decide_nothing():

@@ -90,8 +90,8 @@ def test_focal_loss_on_sentences_is_worst_before_and_best_after_a_temperature(st
     parts["accuracy less confidence"] = mean("focal", "", lambda found: 1 - found["error"][0] - found["confidence"][0])
     found = finding(study, "MADE UP, E: SST: FL-3 has the highest ECE of five losses before")
     assert (found.id, found.data) == ("mukhoti-40", "SST") and "16.05 -> 1.78, T 0.5" in found.paper
-    named = [name for of in ("p", "the smallest margin") for name in parts if f"{of} is against {name};"
-             in found.effect.note + ";"]
+    named = [name for against in ("margin and p are", "the smallest margin is") for name in parts
+             if f"{against} against {name};" in found.effect.note + ";"]
     assert found.effect.value == pytest.approx(parts[named[0]])  # a contradicted claim has the margin that p decides
 
 
