@@ -105,6 +105,13 @@ def margin(folder, start):
     return finding(folder, start).effect.value
 
 
+def shown_rival(found):
+    "Return the rival whose margin a finding shows: the one that decides or, if no other is named, the nearest."
+    for start in ("margin and p are against ", "the smallest margin is against "):
+        if start in found.effect.note: return found.effect.note.split(start)[1].split(";")[0]
+    raise AssertionError(found.effect.note)
+
+
 def assert_open(folder, *kinds, seeds=2):
     "The findings of few repetitions are of these kinds; identities hold, every other claim waits for more."
     assert {f.kind for f in folder.result.findings} == set(kinds)

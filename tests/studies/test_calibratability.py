@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import assert_complete
-from reading import (
-    assert_open, eces, finding, margin, percent, rows, run_with, table, true_ce, with_loss)
+from reading import assert_open, eces, finding, margin, percent, rows, run_with, shown_rival, table, true_ce, with_loss
 
 from calibnb import cli
 from calibnb.metrics import debiased_ece
@@ -108,7 +107,7 @@ def test_the_optimal_ece_is_of_the_runs(root, study, start, loss, option, streng
 def test_low_confidences(root, study):
     "Of the loss and the calibrator that decide: mean confidence less accuracy below one half."
     found = finding(study, "at low confidences")
-    label = found.effect.note.split("the smallest margin is against ")[1].split(";")[0]
+    label = shown_rival(found)
     family, scaled = label.split(",")[0], label.endswith("+ TS")
     loss, option = {"LS": ("label_smoothing", "eps"), "L1": ("lp_norm", "alpha"), "FL": ("focal", "gamma")}[family]
     text = rows(study, "coefficients")[f"{family}, once"]["median (each repetition) of the grid"]

@@ -6,7 +6,7 @@ import nbformat
 import numpy as np
 import pytest
 from conftest import EXPERIMENTS, ROOT, assert_complete, run_forked
-from reading import calibration_part, finding, percent, rows, table
+from reading import calibration_part, finding, percent, rows, shown_rival, table
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
@@ -90,9 +90,7 @@ def test_focal_loss_on_sentences_is_worst_before_and_best_after_a_temperature(st
     parts["accuracy less confidence"] = mean("focal", "", lambda found: 1 - found["error"][0] - found["confidence"][0])
     found = finding(study, "MADE UP, E: SST: FL-3 has the highest ECE of five losses before")
     assert (found.id, found.data) == ("mukhoti-40", "SST") and "16.05 -> 1.78, T 0.5" in found.paper
-    named = [name for against in ("margin and p are", "the smallest margin is") for name in parts
-             if f"{against} against {name};" in found.effect.note + ";"]
-    assert found.effect.value == pytest.approx(parts[named[0]])  # a contradicted claim has the margin that p decides
+    assert found.effect.value == pytest.approx(parts[shown_rival(found)])
 
 
 def test_three_seeds_decide_nothing_and_say_what_would(study):

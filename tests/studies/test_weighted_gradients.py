@@ -6,7 +6,7 @@ import pytest
 from conftest import assert_complete
 from reading import (
     accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
-    table, true_ce, with_loss)
+    shown_rival, table, true_ce, with_loss)
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
@@ -153,14 +153,13 @@ def test_margins_are_of_the_trainings(root, study):
     losses = {"FLSD": [of_loss(root, "flsd"), of_loss(root, "flsd_gra")],
               "DFL": [of_loss(root, f"dual_focal{way}", gamma=5.) for way in ("", "_gra")]}
     lower = {m: eces(plain).mean() - eces(gradients).mean() for m, (plain, gradients) in losses.items()}
-    deciding, = [m for m in lower if f"the smallest margin is against {m}" in both.effect.note]
-    assert both.id == "lin-20" and both.effect.value == pytest.approx(lower[deciding])
+    assert both.id == "lin-20" and both.effect.value == pytest.approx(lower[shown_rival(both)])
     found = rows(study, "as_the_paper_measures")
     for when, column in ("before", "ECE %"), ("after", "ECE % + TS"):
         lowest = finding(study, f"BSCE-GRA has the lowest ECE {when}")
         assert lowest.kind == "paper" and lowest.effect.n_test == 10_000
-        rival, = [m for m in RIVALS if f"the smallest margin is against {m};" in lowest.effect.note + ";"]
-        theirs, ours = (float(found[m][column].split()[0]) for m in (rival, "BSCE-GRA, cross-validated"))
+        theirs, ours = (float(found[m][column].split()[0])
+                        for m in (shown_rival(lowest), "BSCE-GRA, cross-validated"))
         assert lowest.effect.value == pytest.approx(theirs - ours, abs=.011)  # of two numbers with two digits
 
 
@@ -196,13 +195,13 @@ def test_the_margin_of_overconfidence_is_of_the_trainings(root, study):
 def test_margins_over_the_exponents_are_of_the_trainings(root, study):
     "Of the step, and of the end of the map, that the finding names."
     found = finding(study, "the mean confidence falls as the exponent grows")
-    step = re.search(r"smallest margin is against ([\w-]+), γ (\d), β (\d) to (\d)", found.effect.note)
+    step = re.fullmatch(r"([\w-]+), γ (\d), β (\d) to (\d)", shown_rival(found))
     loss, low, beta, high = step.groups()
     name = {"BSCE": "bsce", "BSCE-GRA": "bsce_gra"}[loss]
     less, more = (confidence_percent(of_loss(root, name, gamma=float(g), beta=float(beta))) for g in (low, high))
     assert found.effect.value == pytest.approx(less - more, abs=1e-4)
     found = finding(study, "the ECE of BSCE-GRA is least at an exponent between")
-    end = float(re.search(r"smallest margin is against γ (\d)", found.effect.note)[1])
+    end = float(shown_rival(found).removeprefix("γ "))
     at_end, inside = (eces(of_loss(root, "bsce_gra", gamma=g, beta=2.)).mean() for g in (end, 2.))
     assert found.effect.value == pytest.approx(at_end - inside)
 
@@ -214,8 +213,7 @@ def test_the_margin_of_the_gradient_norms_is_of_the_last_epoch(root, study):
         return np.mean([np.corrcoef(k["norm"][-1].double(), k["brier"][-1].double())[0, 1] for k in kept])
     found = finding(study, "with BSCE-GRA the gradient norm follows")
     assert found.id == "lin-17"
-    focal = "the smallest margin is against FLSD" in found.effect.note
-    rival = ("flsd", {}) if focal else ("dual_focal", dict(gamma=5.))
+    rival = ("flsd", {}) if shown_rival(found) == "FLSD" else ("dual_focal", dict(gamma=5.))
     lead = correlation("bsce_gra", gamma=2., beta=2.) - correlation(rival[0], **rival[1])
     assert found.kind == "paper" and found.effect.value == pytest.approx(lead)
 
