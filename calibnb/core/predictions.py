@@ -214,7 +214,7 @@ def _check_groups(groups, n):
     if groups is None: return None
     import pandas as pd
     frame = pd.DataFrame(groups).rename(columns=str)
-    if len(frame) != n: raise ValueError(f'groups: got {len(frame)} rows, expected {n}, one for each sample')
+    if len(frame) != n: raise ValueError(f'groups: {len(frame)} rows, want {n}, one for each sample')
     return frame.reset_index(drop=True)
 
 def _row_numbers(rows):
@@ -357,7 +357,7 @@ class Predictions:
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
         if other.kind != self.kind:
-            raise ValueError(f'{name}: got {_KINDS[other.kind]}, but preds: {_KINDS[self.kind]}; give both '
+            raise ValueError(f'{name}: {_KINDS[other.kind]}, want {_KINDS[self.kind]} as in preds; give both '
                              'in the same form')
         if other.eps != self.eps:
             raise ValueError(f'{name}: zeros were replaced with eps {other.eps:.3g}, but in preds with eps '

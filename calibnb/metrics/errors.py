@@ -207,7 +207,7 @@ _LARGE_N = 50_000  # with more samples, a kernel over all pairs takes minutes on
 def _warn_of_pairs(name, n):
     "Warn that the time of a metric grows with the square of the number of samples; name a faster metric."
     if n <= _LARGE_N: return
-    warnings.warn(f'{name}: got {n:,} samples, expected at most {_LARGE_N:,}: all pairs are compared, which takes '
+    warnings.warn(f'{name}: {n:,} samples, want at most {_LARGE_N:,}: all pairs are compared, which takes '
                   f'about {(n/_LARGE_N)**2:.0f} times as long as for {_LARGE_N:,}; use smooth_ece, which is O(N), or a '
                   'random part of the samples', stacklevel=7)
 

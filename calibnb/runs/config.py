@@ -68,9 +68,9 @@ def _check_loss(name, args, meta):
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
-        raise ValueError(f'loss: got {name!r} and meta, which has its own loss; leave loss out')
+        raise ValueError(f'loss: {name!r}, want none with meta, which has its own loss; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
-        raise ValueError(f'loss_args: got {args} and meta, which has its own loss; leave loss_args out '
+        raise ValueError(f'loss_args: {args}, want none with meta, which has its own loss; leave loss_args out '
                          '(for a sum, Recipe(scale_by_batch=True))')
     if getattr(loss, 'options', {}).get('reduction') == 'none':
         raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')

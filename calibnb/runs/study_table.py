@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CRITERIA', 'FIRST_SEEDS', 'coefficient', 'run_summary', 'chosen_coefficients', 'run_rows', 'loss_rows', 'StudyTable',
-           'read_study_table', 'votes_from_shares', 'debiased_squared_error']
+           'read_study_table', 'votes_from_shares']
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #1347a19e
 import json
@@ -68,20 +68,20 @@ CRITERIA = 'calibration', 'refinement'
 def chosen_coefficients(
     runs,                          # runs of one loss on one data set
     criterion:str='calibration',   # or 'refinement'
-    kept=(),                       # summaries of this loss in a stored table, if `runs` add seeds to the table
+    stored=(),                     # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->dict:                           # seed -> coefficient
     "Choose the coefficient of each seed; a seed without all coefficients uses the choice of the first complete seed."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
         named = coefficient(run.config)
         grid[run.config.seed][named and named[1]] = run
-    size = max([len(of_seed) for of_seed in grid.values()] + [len(about['grid']) for about in kept])
+    size = max([len(of_seed) for of_seed in grid.values()] + [len(about['grid']) for about in stored])
     chosen = {}
     for seed in sorted(s for s, of_seed in grid.items() if len(of_seed) == size):
         preds = {c: run.predictions('val') for c, run in sorted(grid[seed].items(), key=str)}
         clusters = next(iter(grid[seed].values())).rows.get('val')
         chosen[seed] = choose_coefficient(preds, criterion, clusters) if size > 1 else next(iter(preds))
-    earlier = {about['seed']: about['coefficient'] for about in kept if criterion in about['chosen_by']}
+    earlier = {about['seed']: about['coefficient'] for about in stored if criterion in about['chosen_by']}
     first = earlier[min(earlier)] if earlier else chosen[min(chosen)]
     return {seed: chosen.get(seed, first) for seed in sorted(grid)}
 
@@ -110,12 +110,12 @@ def loss_rows(
     runs,            # runs of one loss on one data set
     calibrators=(),  # for every chosen run, e.g. ['temperature']
     further=(),      # more calibrators, for the runs chosen by the criterion 'calibration'
-    kept=(),         # summaries of this loss in a stored table, if `runs` add seeds to the table
+    stored=(),       # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->list[tuple]:
     "Return the rows of all runs of a loss; in a summary, `chosen_by` lists the criteria that chose the run."
-    choices = {criterion: chosen_coefficients(runs, criterion, kept) for criterion in CRITERIA}
+    choices = {criterion: chosen_coefficients(runs, criterion, stored) for criterion in CRITERIA}
     tried = {named[1] for run in runs if (named := coefficient(run.config))}
-    grid = sorted(tried.union(*(about['grid'] for about in kept)))
+    grid = sorted(tried.union(*(about['grid'] for about in stored)))
     rows = []
     for run in runs:
         named = coefficient(run.config)
@@ -227,12 +227,3 @@ def votes_from_shares(
         row = int((~found).int().argmax())
         raise ValueError(f'probs: row {row} does not hold shares of {min_votes} to {max_votes} votes')
     return votes
-
-def debiased_squared_error(
-    conf:Tensor,    # (N,) confidences
-    votes:Tensor,   # (N,) number of votes for the predicted class
-    asked:Tensor,   # (N,) total number of votes
-)->Tensor:          # (N,) squared errors; an estimate may be negative
-    "Return an unbiased estimate of the squared error of a confidence against the human label distribution."
-    share = votes.double()/asked
-    return (share - conf).square() - share*(1 - share)/(asked - 1)  # minus the sampling variance of the share

@@ -123,7 +123,7 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_OF_LOSS = 'loss_args.', 'meta.'   # prefixes of the options of a loss
+_LOSS_PREFIXES = 'loss_args.', 'meta.'  # of the options of a loss
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
@@ -131,8 +131,8 @@ def distinguishing_text(
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
     An option of a loss is stated if the runs with this loss have different values of the option."""
-    values = {}  # (name, loss for an option of the loss) -> values
-    def key(each, name): return name, each.get('loss') if name.startswith(_OF_LOSS) else None
+    values = {}  # (setting, its loss if the setting is an option of a loss) -> values
+    def key(each, name): return name, each.get('loss') if name.startswith(_LOSS_PREFIXES) else None
     for name in dict.fromkeys(name for each in settings for name in each):
         for each in settings: values.setdefault(key(each, name), set()).add(repr(each.get(name)))
     def text(each, name): return str(each[name]) if name in _ALWAYS else f'{name}={each[name]}'
@@ -155,7 +155,7 @@ def find_run(
 )->RunFolder:
     "Return the folder of a run; raise ValueError if no run or several runs have the name."
     root = Path(root or runs_root())
-    for path in Path(name), root/name:  # a run that a cluster ended before it began has a state, and no settings
+    for path in Path(name), root/name:  # a run that was cancelled in a cluster's queue has no run.json
         if (path/'run.json').exists() or (path/'status.json').exists(): return RunFolder(path)
     table = list_runs(root)
     if table.empty: raise ValueError(f'run: {name!r}, but there are no runs in {root}')
@@ -168,7 +168,7 @@ def find_run(
     bare = table.name.str.partition('~')[0]
     for found in (table.name == short) | (table.run == short), bare == short, table.run.str.startswith(short):
         if found.sum() == 1: return RunFolder(root/table[found].experiment.iloc[0]/table[found].run.iloc[0])
-        if found.any(): raise ValueError(f'run: {name!r} is one of {_full_names(table[found])}; give one of these')
+        if found.any(): raise ValueError(f'run: {name!r} is ambiguous, want one of {_full_names(table[found])}')
     close = difflib.get_close_matches(short, table.name.tolist(), 1)
     hint = f'did you mean {close[0]!r}? ' if close else ''
     raise ValueError(f'run: {name!r} is not known; {hint}`calibnb runs` lists all runs')

@@ -304,7 +304,7 @@ APPLY = [
     ("cut.safetensors good.npz --logits --out o.npz", "cut.safetensors"),
     ("tensors.safetensors good.npz --logits --out o.npz", "holds no calibrator"),
     ("folder.safetensors good.npz --logits --out o.npz", "folder.safetensors"),
-    ("four.safetensors good.npz --logits --out o.npz", "got 3 classes, expected 4"),
+    ("four.safetensors good.npz --logits --out o.npz", "3 classes, want 4"),
     ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz does not exist"),
     ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
     ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),
@@ -404,9 +404,9 @@ def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth)
 
 
 @pytest.mark.parametrize("argv, told", [
-    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is not Unicode text"),
-    (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: got '"),
-    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is not Unicode text"),
+    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: 'a\\udcff' is not Unicode text"),
+    (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: '"),
+    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: 'npz:a\\udcff.npz' is not Unicode text"),
 ], ids=["title", "file", "parameter"])
 def test_bytes_that_are_no_text_end_in_one_line(here, monkeypatch, capfd, argv, told):
     "As the shell hands them over: a file name in another encoding has halves of characters."

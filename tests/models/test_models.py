@@ -131,7 +131,7 @@ def test_bad_sizes(size, wanted):
 
 
 def test_a_vision_transformer_refuses_other_sizes():
-    with pytest.raises(ValueError, match="32x32 pixels, vit_b_16 needs 224x224; resize=224 enlarges them"):
+    with pytest.raises(ValueError, match="32x32 pixels, want 224x224 for vit_b_16; resize=224 enlarges the images"):
         make_model("vit_b_16", 5, (3, 32, 32))
     with pytest.raises(ValueError, match="a torchvision vit_b_16 needs images"):
         make_model("vit_b_16", 5, (10,), resize=224)

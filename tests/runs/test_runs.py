@@ -189,7 +189,7 @@ def test_compare_marks_significant_differences():
 
 MIXED = {
     "data": (dict(data=["digits", "sst"]*4),
-             "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
+             "loss 'ce' has rows with several data ('digits', 'sst'), want one; select"),
     "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2},
                  r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
     "an option of a loss": ({"loss_args.gamma": [1., 2.]*2 + [None]*4},  # the advice keeps the rows of the other loss
