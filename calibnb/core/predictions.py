@@ -167,7 +167,7 @@ def _classifier_probs(classifier, X, y):
     kind = type(classifier).__name__
     if not hasattr(classifier, 'predict_proba'):
         raise TypeError(f'classifier: {kind} has no predict_proba; '
-                        'give its logits to Predictions, or probabilities to Predictions.from_probs')
+                        'give the logits to Predictions, or probabilities to Predictions.from_probs')
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
         raise ValueError(f'y: shape {y.shape}, want one label per sample; pass the outputs one by one')
@@ -369,7 +369,7 @@ class Predictions:
         try: permuted = class_order(other.classes, self.classes, self.binary) is not None
         except ValueError as e: raise ValueError(f'{name}: {e}') from None
         if permuted:
-            raise ValueError(f'{name}: its class columns are permuted against preds; '
+            raise ValueError(f'{name}: class columns are permuted against preds; '
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:

@@ -45,7 +45,7 @@ def _bind(cls, args, options):
     try: bound = cls.__signature__.bind(*args, **options)
     except TypeError as e:
         known = ', '.join(cls.__signature__.parameters)
-        raise TypeError(f'{cls.__name__}: {e}; it takes {known}') from None
+        raise TypeError(f'{cls.__name__}: {e}; {cls.__name__} takes {known}') from None
     bound.apply_defaults()
     return bound.arguments
 

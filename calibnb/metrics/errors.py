@@ -72,7 +72,8 @@ def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
     rule = pick('scheme', scheme, BIN_RULES)
     if scheme == 'width': return width_table(_sums(samples, [n_bins], closed)[0])  # in chunks, with weights
     if samples.weight is None: return rule(*samples.pairs, n_bins, **dict(ties=ties) if scheme == 'mass' else {})
-    raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave it out, or take scheme='width'")
+    raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave sample_weight out, "
+                     "or take scheme='width'")
 
 def _sums(samples, numbers, closed, **confidence):
     found = top_label_sums(samples.probs, samples.target, numbers, closed, weight=samples.weight, **confidence)

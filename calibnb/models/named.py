@@ -39,7 +39,8 @@ def _pretrained_weights(net, name)->dict:
     try: return known[name].get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as e:
         raise ValueError(f'weights: {name} of {net} is not in the cache of torch.hub and cannot be downloaded '
-                         f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
+                         f'({_first_line(e)}); download {known[name].url} elsewhere and '
+                         'give the path of the file') from None
 
 class _Resizing(Classifier):
     "Base class for networks of other packages, which may resize images; subclasses set `body`, the feature extractor."

@@ -80,7 +80,7 @@ def _check_user_probs(name, probs, shape, row):
     bad = int((~good).int().argmax())
     shown = ', '.join([f'{p:.3g}' for p in probs[bad, :3].tolist()] + ['...']*(shape[1] > 3))
     raise ValueError(f'calibrator: {name} gives ({shown}) for sample {row + bad}, want probabilities that sum to '
-                     '1; check the attributes that its _fit sets')
+                     '1; check the attributes that _fit sets')
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
@@ -88,7 +88,8 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
     if sample_weight is None: return logits, target, {}
     name = type(calibrator).__name__
     if not calibrator.takes_weight:
-        raise ValueError(f'sample_weight: given, but {name} takes none; leave it out, or take another calibrator')
+        raise ValueError(f'sample_weight: given, but {name} takes none; leave sample_weight out, '
+                         'or take another calibrator')
     weight = _checked_weight(sample_weight, logits, shape, True)
     positive, total = weight > 0, weight.sum().item()
     if not positive.any(): raise ValueError('sample_weight: 0 for every sample, want a weight above 0')
@@ -331,7 +332,7 @@ class Calibrator(BaseEstimator):
         self._check_is_fitted()
         if self.input_ == 'probs':
             raise ValueError(f'calibrator: {type(self).__name__} was fitted on probabilities, so it cannot be folded '
-                             'into a network; fit it on logits')
+                             'into a network; fit the calibrator on logits')
         folded = fold_linear(model, *self._output_map(), layer)
         if sample is not None: check_folded(model, folded, sample, self)
         return folded
@@ -465,7 +466,7 @@ class Calibrator(BaseEstimator):
         if self.input_ != 'probs': return self._as_fitted(preds.logits)
         if preds.kind == 'logits':
             raise ValueError(f'preds: logits, want probabilities, as in the fit of {type(self).__name__}; '
-                             'make them with Predictions.from_probs')
+                             'make the Predictions with Predictions.from_probs')
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))
 
     def _as_fitted(self, flat):
@@ -503,9 +504,9 @@ def _check_readable(calibrator, head, tensors):
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
     except Exception as e:
         reason = f'{type(e).__name__}: {e}'
-        raise ValueError(f'{kind}: its file could not be read back ({reason}); {advice}') from None
+        raise ValueError(f'{kind}: the saved file could not be read back ({reason}); {advice}') from None
     if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
-        raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {advice}')
+        raise ValueError(f'{kind}: the calibrator in the saved file gives different probabilities; {advice}')
 
 def _plain(value):
     "Convert an option for JSON: a NumPy scalar to a Python number, a sequence to a list."
@@ -520,7 +521,7 @@ def _read(path):
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as e:
         reason = (str(e).splitlines() or ['no reason given'])[0]
         raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {reason})') from None
-    if not good: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
+    if not good: raise ValueError(f'path: {path} is damaged: the calibrator gives no probabilities')
     return calibrator
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3abe59b8
@@ -550,8 +551,8 @@ def name_of(calibrator):
     "Return the registered name of a calibrator; raises ValueError if its class has no name."
     if calibrator._name: return calibrator._name
     name = type(calibrator).__name__
-    raise ValueError(f'calibrator: {name} is not registered, so a file of it could not be read; '
-                     f'give it a name, `class {name}(Calibrator, name={name.lower()!r})`')
+    raise ValueError(f'calibrator: {name} is not registered, so a file of {name} could not be read; '
+                     f'name the class, `class {name}(Calibrator, name={name.lower()!r})`')
 
 def list_calibrators()->list[str]:
     "Return the names of all calibrators for `make_calibrator`, except pipelines."

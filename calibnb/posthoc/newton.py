@@ -25,7 +25,7 @@ def cholesky_factor(
         if not failed.any(): return L
         if not H.isfinite().all():
             raise ValueError('logits: their Hessian overflows, want logits of moderate size; '
-                             'divide them by a constant')
+                             'divide the logits by a constant')
         ridge = 10*ridge
 
 def newton_step(

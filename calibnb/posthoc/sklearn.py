@@ -128,7 +128,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         "Return the estimator, and a list of one held-out set: fitted estimator, samples, labels and weights."
         check_is_fitted(self.estimator)
         for name in fit_params:
-            raise ValueError(f"{name}: given with cv='prefit', which does not fit the estimator; leave it out")
+            raise ValueError(f"{name}: given with cv='prefit', which does not fit the estimator; leave {name} out")
         return self.estimator, [(self.estimator, X, y, weight)]
 
     def _fitted(self, X, y, sample_weight, fit_params):

@@ -36,7 +36,7 @@ def fitted_state(
 def _attribute(calibrator, name):
     if hasattr(calibrator, name): return getattr(calibrator, name)
     raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute after fit; '
-                     'set the attribute in _fit, or remove its name from `fitted`')
+                     'set the attribute in _fit, or remove {name} from `fitted`')
 
 def _is_table(table):
     "Return True if a dictionary has at least one key, and all keys are valid in a file."

@@ -50,15 +50,15 @@ def _refuse_misplaced(
 ):
     "Raise ValueError for an option of the recipe, data, model or loss that was given as a field of the configuration."
     for name in given.keys() & Recipe.model_fields.keys():
-        raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
-                         f'in a sweep it is recipe.{name}')
+        here = f'RunConfig(recipe=Recipe.quick({name}={given[name]!r}))'
+        raise ValueError(f'{name}: an option of the recipe, want {here}; in a sweep, take recipe.{name}')
     for name in given.keys() - known:
         for part, part_name in names.items():
             try: options = _OPTIONS_OF[part](part_name)
             except ValueError: continue  # the name is wrong; a later check reports the name
             if name in options:
                 here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
-                raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
+                raise ValueError(f'{name}: an option of the {part}, want {here}; in a sweep, take {part}_args.{name}')
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):

@@ -110,7 +110,7 @@ def _with_seeds(name):
     "Read a notebook; raise ValueError if it has no parameter `n_seeds`."
     notebook = Notebook(name)
     if 'n_seeds' in notebook.parameters: return notebook
-    raise ValueError(f'{notebook.path.name}: has no parameter n_seeds, so it cannot take more seeds')
+    raise ValueError(f'{notebook.path.name}: no parameter n_seeds, want one, so that more seeds can be added')
 
 def _is_worthwhile(state, least):
     "Return True if the next look of a study is worth its time."

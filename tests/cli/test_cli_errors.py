@@ -193,7 +193,7 @@ RUN = [
     ("script.py", "script.py"), ("folder.ipynb", "folder.ipynb does not exist"), ("empty.ipynb", "empty.ipynb"),
     ("list.ipynb", "list.ipynb"), ("cells.ipynb", "cells.ipynb"), ("cut.ipynb", "cut.ipynb"),
     ("binary.ipynb", "binary.ipynb"), ("untagged.ipynb", "0 cells tagged"), ("twice.ipynb", "2 cells tagged"),
-    ("seedless.ipynb", "declares no seed"), ("untyped.ipynb", "'seed = 0'"), ("broken.ipynb", "line 1"),
+    ("seedless.ipynb", "no parameter seed, want one"), ("untyped.ipynb", "'seed = 0'"), ("broken.ipynb", "line 1"),
     ("computed.ipynb", "want a literal"), ("annotated.ipynb", "x: annotation"), ("mistyped.ipynb", "seed: 'three'"),
     ("fine.ipynb -p rat 1", "did you mean rate"), ("fine.ipynb -p rate fast", "rate: 'fast'"),
     ("fine.ipynb -p rate NaN", "rate: nan"), ("fine.ipynb -p rate Infinity", "rate: inf"),
@@ -617,7 +617,7 @@ def test_without_papermill_an_audit_answers_and_a_run_says_what_to_install(here,
     out, err = capsys.readouterr()
     assert "ECE" in out and err == f"calibnb: no notebook, {needed}\n"
     assert {"audit.json", "report.html", "tables"} <= {path.name for path in (here / "new").iterdir()}
-    assert call(words("run fine.ipynb")) == 2 and "papermill: it is not installed" in capsys.readouterr().err
+    assert call(words("run fine.ipynb")) == 2 and "papermill: not installed" in capsys.readouterr().err
 
 
 def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, capsys):

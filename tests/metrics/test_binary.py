@@ -260,7 +260,7 @@ def test_labels_or_counts_are_needed():
         metrics.entropy(P, ignore_index=-1)
     with pytest.raises(ValueError, match="sample_weight: bins of scheme 'mass' count samples"):
         metrics.reliability_bins(P, Y, scheme="mass", sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match="sample_weight: a bin of weighted .* has no noise estimate; leave it out"):
+    with pytest.raises(ValueError, match="a bin of weighted .* no noise estimate; leave sample_weight out"):
         _ = metrics.reliability_bins(P, Y, sample_weight=WEIGHTS).noise
 
 

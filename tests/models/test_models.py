@@ -90,7 +90,7 @@ def test_weights_by_the_name_of_torchvision(monkeypatch):
     def offline(*_, **__):
         raise URLError("no network")
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 is not in the cache.*no network.*give its path"):
+    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 is not in the cache.*no network.*give the path"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
     with pytest.raises(ValueError, match="'absent.pt' is neither a file nor one of 'IMAGENET1K_V1'"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights="absent.pt")

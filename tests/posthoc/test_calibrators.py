@@ -728,7 +728,7 @@ def test_a_damaged_file_is_refused_in_one_line_before_it_is_tried(name, change, 
 def test_a_forged_head_is_refused(tmp_path):
     path = tmp_path/"c.safetensors"
     for change, message in {head(calibrator="os.system"): "holds a calibrator that is not known here",
-                            numbers(temperature_=-1.): "is damaged: it gives no probabilities"}.items():
+                            numbers(temperature_=-1.): "is damaged: the calibrator gives no probabilities"}.items():
         TemperatureScaling().fit(LOGITS, TARGET).save(path)
         rewrite(path, change)
         with pytest.raises(ValueError, match=message):
