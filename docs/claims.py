@@ -1,8 +1,8 @@
 """Fill in the studies that test each claim of `nbs/claims.csv`, or compare the claims with facts about the papers.
 
-`make sync` calls this without an argument: the column `asked` lists the studies whose code names a claim's id. With the
-path of a folder, print each difference from its `claims.csv`, which has the claims as the papers state them, and exit
-with 1 if there is a difference:
+`make sync` calls this without an argument: the column `studies` lists the studies whose code names a claim's id. With
+the path of a folder, print each difference from its `claims.csv`, which has the claims as the papers state them, and
+exit with 1 if there is a difference:
 
     python docs/claims.py path/to/facts
 """
@@ -161,8 +161,8 @@ def ids_of_studies(root=ROOT):
 def with_studies(rows, studies):
     "Return the rows with the studies that test each claim; a claim that a study tests is not open."
     def filled(row):
-        asked = " ".join(name for name, ids in studies.items() if row["id"] in ids)
-        return row | dict(asked=asked, open="" if asked else row["open"])
+        testing = " ".join(name for name, ids in studies.items() if row["id"] in ids)
+        return row | dict(studies=testing, open="" if testing else row["open"])
     return {key: filled(row) for key, row in rows.items()}
 
 

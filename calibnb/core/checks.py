@@ -151,8 +151,8 @@ def _check_finite(logits):
         row = (~finite).any(1).nonzero()[0, 0].item()
         raise ValueError(f'logits: row {row} holds nan or inf, want finite numbers; did training diverge?')
     row, column = (logits.abs() > _LARGEST_LOGIT).nonzero()[0].tolist()
-    raise ValueError(f'logits: got {logits[row, column].item():.3g} at row {row}, expected numbers between '
-                     f'{-_LARGEST_LOGIT:g} and {_LARGEST_LOGIT:g}; divide them by a constant')
+    raise ValueError(f'logits: {logits[row, column].item():.3g} at row {row}, want numbers between '
+                     f'{-_LARGEST_LOGIT:g} and {_LARGEST_LOGIT:g}; divide the logits by a constant')
 
 # %% ../../nbs/00_core/03_checks.ipynb #4895492a
 def check_logits(

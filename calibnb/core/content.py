@@ -113,7 +113,7 @@ def _fingerprint(key, paths):
         if known and known[0] == seen: return known[1]
         found = _digest(files, states)
         if list(_file_states(_label_files(paths))) == states: break
-    else: raise OSError(f'{paths[0]}: the file keeps changing while it is read; wait until it is complete')
+    else: raise OSError(f'{paths[0]}: the file keeps changing while it is read; wait until the file is complete')
     newest = max((max(modified, changed) for *_, modified, changed in states), default=0)
     if newest < now - _TICK_NS: _to_cache(key, [seen, found])
     return found

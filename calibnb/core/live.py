@@ -121,7 +121,7 @@ def live_training(
     with LiveLines(lines, points=lambda: list(points.values())): yield show
 
 def progress_title(
-    what:str,     # e.g. 'sweep of 8 runs'
+    title:str,    # e.g. 'sweep of 8 runs'
     n:int,        # number of runs
     done:int,     # runs that have ended
     states,       # states of the trainings that run
@@ -131,7 +131,7 @@ def progress_title(
     "Return a line with the number of ended runs and the estimated time left."
     ended = done + sum(state.get('epochs_done', 0)/state['epochs'] for state in states if state.get('epochs'))
     left = f', about {duration_text(seconds*max(0, n - ended)/ended)} left' if ended and done < n else ''
-    return f'{what}: {done} of {n} done{f", {failed} failed" if failed else ""}{left}'
+    return f'{title}: {done} of {n} done{f", {failed} failed" if failed else ""}{left}'
 
 def _in_notebook(): return hasattr(getattr(sys.modules.get('IPython'), 'get_ipython', lambda: None)(), 'kernel')
 

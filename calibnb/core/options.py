@@ -38,7 +38,7 @@ def require(
     try: return import_module(module)
     except ModuleNotFoundError:
         package = module.partition('.')[0]
-        raise ValueError(f"{package}: it is not installed; pip install 'calibnb[{extra}]'") from None
+        raise ValueError(f"{package}: not installed; pip install 'calibnb[{extra}]'") from None
 
 # %% ../../nbs/00_core/02_options.ipynb #5fb67d93
 _ACCEPTED = {float: (float, int), list: (list, tuple), tuple: (list, tuple)}  # accepted types for each annotation

@@ -167,7 +167,7 @@ def _classifier_probs(classifier, X, y):
     kind = type(classifier).__name__
     if not hasattr(classifier, 'predict_proba'):
         raise TypeError(f'classifier: {kind} has no predict_proba; '
-                        'give its logits to Predictions, or probabilities to Predictions.from_probs')
+                        'give the logits to Predictions, or probabilities to Predictions.from_probs')
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
         raise ValueError(f'y: shape {y.shape}, want one label per sample; pass the outputs one by one')
@@ -214,7 +214,7 @@ def _check_groups(groups, n):
     if groups is None: return None
     import pandas as pd
     frame = pd.DataFrame(groups).rename(columns=str)
-    if len(frame) != n: raise ValueError(f'groups: got {len(frame)} rows, expected {n}, one for each sample')
+    if len(frame) != n: raise ValueError(f'groups: {len(frame)} rows, want {n}, one for each sample')
     return frame.reset_index(drop=True)
 
 def _row_numbers(rows):
@@ -357,7 +357,7 @@ class Predictions:
     def check_comparable(self, other, name):
         "Raise ValueError unless a calibrator fitted on this set accepts `other`; messages call the other set `name`."
         if other.kind != self.kind:
-            raise ValueError(f'{name}: got {_KINDS[other.kind]}, but preds: {_KINDS[self.kind]}; give both '
+            raise ValueError(f'{name}: {_KINDS[other.kind]}, want {_KINDS[self.kind]} as in preds; give both '
                              'in the same form')
         if other.eps != self.eps:
             raise ValueError(f'{name}: zeros were replaced with eps {other.eps:.3g}, but in preds with eps '
@@ -369,7 +369,7 @@ class Predictions:
         try: permuted = class_order(other.classes, self.classes, self.binary) is not None
         except ValueError as e: raise ValueError(f'{name}: {e}') from None
         if permuted:
-            raise ValueError(f'{name}: its class columns are permuted against preds; '
+            raise ValueError(f'{name}: class columns are permuted against preds; '
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:

@@ -173,7 +173,7 @@ def _contrast(x, c, g):
 
 def _saturate(x, c, g):
     factor, shift = c
-    if x.shape[1] != 3: raise ValueError(f'kind: saturate needs images of 3 channels, got {x.shape[1]}')
+    if x.shape[1] != 3: raise ValueError(f'kind: saturate of images with {x.shape[1]} channels, want 3 channels')
     value = x.amax(1, keepdim=True)
     spread = value - x.amin(1, keepdim=True)
     red = torch.tensor([0., 1., 1.], dtype=torch.float32, device='cpu').view(3, 1, 1)

@@ -169,7 +169,8 @@ def split_arrays(
     _check_sizes(n_train, val=val, meta_val=meta_val, test=test)
     has_val, has_test = 'val_x' in arrays, 'test_x' in arrays
     sizes = [0 if has_val else round(val*n), round(meta_val*n), 0 if has_test else round(test*n)]
-    if not has_val and not sizes[0]: raise ValueError(f'val: {val} of {n} samples leaves none for validation')
+    if not has_val and not sizes[0]:
+        raise ValueError(f'val: {val} of {n} samples, want at least one sample for validation')
     train, *held_out = _split_rows(name, y, sizes, n_train, seed)
     if scale is None and arrays['train_x'].dtype == np.uint8: scale = channel_scale(arrays['train_x'])
     parts = {'train': _split_of(arrays, 'train', train, scale, in_memory)}

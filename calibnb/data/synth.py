@@ -143,16 +143,16 @@ def blend_images(
     "Blend pairs of images of different classes; the first image, with weight w, gives the label with probability g(w)."
     order = labels.argsort(stable=True)
     images, labels = images[order], labels[order]
-    number = labels.bincount()
+    counts = labels.bincount()
     first = torch.randint(len(labels), (n,), generator=generator, device='cpu')
-    of_class = number[labels[first]]
-    start = (number.cumsum(0) - number)[labels[first]]
-    # draw the second image from the other classes: skip the first image's class, whose images are consecutive
-    drawn = (torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')*(len(labels) - of_class)).long()
-    second = torch.where(drawn >= start, drawn + of_class, drawn)
+    size = counts[labels[first]]  # of the first image's class
+    start = (counts.cumsum(0) - counts)[labels[first]]
+    # the second image is from another class: its position skips the first image's class, which is one block
+    position = (torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')*(len(labels) - size)).long()
+    second = torch.where(position >= start, position + size, position)
     w, u = torch.rand(2, n, generator=generator, dtype=torch.float64, device='cpu')
     g = torch.sigmoid(steepness*(w - .5))
-    posterior = torch.zeros(n, len(number), dtype=torch.float64, device='cpu')
+    posterior = torch.zeros(n, len(counts), dtype=torch.float64, device='cpu')
     posterior.scatter_(1, labels[first][:, None], g[:, None])
     posterior.scatter_(1, labels[second][:, None], 1 - g[:, None])
     y = torch.where(u < g, labels[first], labels[second])

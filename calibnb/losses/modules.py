@@ -45,7 +45,7 @@ def _bind(cls, args, options):
     try: bound = cls.__signature__.bind(*args, **options)
     except TypeError as e:
         known = ', '.join(cls.__signature__.parameters)
-        raise TypeError(f'{cls.__name__}: {e}; it takes {known}') from None
+        raise TypeError(f'{cls.__name__}: {e}; {cls.__name__} takes {known}') from None
     bound.apply_defaults()
     return bound.arguments
 
@@ -158,7 +158,7 @@ class ConsistencyLoss(LossModule, fn=consistency_loss):
         if self.options['perturbed'] == 'logits': head = None
         elif not in_training: head = torch.eye(logits.shape[1], dtype=torch.float32, device='cpu')
         elif self._heads: head = self._heads[0].weight
-        else: raise ValueError('loss: perturbed="features" needs a network; call before_training(network)')
+        else: raise ValueError('loss: no network for perturbed="features", want one; call before_training(network)')
         return self.fn(logits, target, head=head, **self.options, **{k: getattr(self, k) for k in self.tensors})
 
 # %% ../../nbs/20_losses/06_modules.ipynb #d376eb9e

@@ -97,7 +97,7 @@ def logit_norm_loss(
     batch = check_batch(logits, target, weight, ignore_index)
     norm = torch.linalg.vector_norm(batch.logits, dim=1, keepdim=True) + _NORM_SHIFT
     values = F.cross_entropy(batch.logits/(norm*temperature), batch.labels, reduction='none')
-    return reduce(values, reduction, batch.shape, batch.shares())
+    return reduce(values, reduction, batch.shape, batch.sample_weights())
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #87e78427
 def mdca_loss(

@@ -25,7 +25,7 @@ def _check_weight(name, value):
 def _with_penalty(batch, penalty, reduction, each=None):
     "Add a (N,) or 0-d penalty to the loss of each sample, and reduce; the loss is cross-entropy if `each` is None."
     if each is None: each = F.cross_entropy(batch.logits, batch.labels, reduction='none')
-    return reduce(each + penalty, reduction, batch.shape, batch.shares())
+    return reduce(each + penalty, reduction, batch.shape, batch.sample_weights())
 
 def label_smoothing_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -42,12 +42,12 @@ def label_smoothing_loss(
     batch = check_batch(logits, target, weight, ignore_index)
     K = batch.logits.shape[1]
     if mode == 'off_target': eps = eps*K/(K - 1)
-    log_p, shares = batch.logits.log_softmax(1), batch.shares()
+    log_p, sample_weights = batch.logits.log_softmax(1), batch.sample_weights()
     if batch.weight is not None: log_p = log_p*batch.weight
     values = -(1 - eps)*_at_label(log_p, batch.labels) - eps*log_p.mean(1)
     if batch.valid is not None: values = torch.where(batch.valid, values, 0.)
-    if shares is None: return reduce(values, reduction, batch.shape)
-    return weighted_reduce(values, shares, reduction, batch.shape)
+    if sample_weights is None: return reduce(values, reduction, batch.shape)
+    return weighted_reduce(values, sample_weights, reduction, batch.shape)
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #788fbfd3
 def lp_norm_loss(
@@ -82,7 +82,8 @@ def entropy_regularized_loss(
     batch = check_batch(logits, target, weight, ignore_index)
     log_p = batch.logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class adds 0
-    return reduce(alpha*negative_entropy - _at_label(log_p, batch.labels), reduction, batch.shape, batch.shares())
+    values = alpha*negative_entropy - _at_label(log_p, batch.labels)
+    return reduce(values, reduction, batch.shape, batch.sample_weights())
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #2caf4381
 def brier_loss(
@@ -94,7 +95,7 @@ def brier_loss(
 )->Tensor:                  # 0-d, or the shape of `target`; values in [0, 2]
     "Return the squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950]."
     batch = check_batch(logits, target, weight, ignore_index)
-    return reduce(LogProbs(batch.logits, batch.labels).brier, reduction, batch.shape, batch.shares())
+    return reduce(LogProbs(batch.logits, batch.labels).brier, reduction, batch.shape, batch.sample_weights())
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #07f9b842
 def soft_target_loss(

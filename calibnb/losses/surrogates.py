@@ -252,7 +252,7 @@ def sece(
     check_bool(self_term=self_term, normalise=normalise, detach_kernel=detach_kernel)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')
     logits, target = _batch(logits, target)
-    if not self_term and len(target) < 2: raise ValueError('self_term: False needs at least two samples, got one')
+    if not self_term and len(target) < 2: raise ValueError('self_term: False for one sample, want at least two samples')
     probs = logits.softmax(1)
     conf, top = _confidence(probs)
     acc = _soft_accuracy(probs, target, t_a) if accuracy == 'soft' else (top == target).to(conf.dtype)

@@ -39,11 +39,11 @@ def weighted_cross_entropy(
     batch = check_batch(logits, target, class_weight, ignore_index)
     check_reduction(reduction)
     check_bool(detach_weight=detach_weight)
-    shares = batch.shares()
-    at_once = reduction if shares is None else 'none'
+    sample_weights = batch.sample_weights()
+    at_once = reduction if sample_weights is None else 'none'
     if weight is None: out = F.cross_entropy(batch.logits, batch.labels, reduction=at_once)
     else: out = weighted_ce(batch.logits, batch.labels, weight, detach_weight, at_once)
-    if shares is not None: return reduce(out, reduction, batch.shape, shares)
+    if sample_weights is not None: return reduce(out, reduction, batch.shape, sample_weights)
     return out.reshape(batch.shape) if reduction == 'none' else out
 
 def cross_entropy_loss(

@@ -209,7 +209,7 @@ class LossBatch(NamedTuple):
     valid: Tensor|None = None # (N,) bool, False where ignored; None: all are valid
     weight: Tensor|None = None # (K,) class weights; None: all 1
 
-    def shares(self)->Tensor|None:  # (N,), or None if all are 1
+    def sample_weights(self)->Tensor|None:  # (N,), or None if all are 1
         "Return the weight of each sample: the weight of its class, or 0 if the sample is ignored."
         if self.weight is None and self.valid is None: return None
         if self.weight is None: return self.valid.to(self.logits.dtype)
@@ -236,23 +236,25 @@ def reduce(
     values:Tensor,      # (N,) one value per sample
     reduction:str,      # 'mean', 'sum' or 'none'
     shape=None,         # shape of the target, for reduction 'none'
-    shares:Tensor|None=None, # (N,) weight of each sample; None: 1
+    sample_weights:Tensor|None=None, # (N,); None: all 1
 )->Tensor:
     "Reduce per-sample values as torch's losses do."
-    if shares is not None: return weighted_reduce(torch.where(shares > 0, values*shares, 0.), shares, reduction, shape)
+    if sample_weights is not None:
+        weighted = torch.where(sample_weights > 0, values*sample_weights, 0.)
+        return weighted_reduce(weighted, sample_weights, reduction, shape)
     if reduction == 'mean': return values.mean()
     if reduction == 'sum': return values.sum()
     if reduction == 'none': return values if shape is None else values.reshape(shape)
     check_reduction(reduction)
 
 def weighted_reduce(
-    values:Tensor,   # (N,) already multiplied by the weights
-    shares:Tensor,   # (N,) weights
+    values:Tensor,         # (N,) already multiplied by the weights
+    sample_weights:Tensor, # (N,)
     reduction:str,
     shape=None,
 )->Tensor:
     "Reduce weighted values: a mean is divided by the sum of the weights."
-    return values.sum()/shares.sum() if reduction == 'mean' else reduce(values, reduction, shape)
+    return values.sum()/sample_weights.sum() if reduction == 'mean' else reduce(values, reduction, shape)
 
 def check_reduction(reduction):
     "Raise ValueError unless `reduction` is 'mean', 'sum' or 'none'."

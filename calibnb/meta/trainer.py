@@ -120,7 +120,7 @@ class InnerLoss:
     reduction = 'mean'
     def __init__(self, meta:MetaRecipe): self.meta = meta.model_dump_json()
     def __call__(self, logits, target):
-        raise TypeError('the loss of a MetaTrainer needs its stepper; train with MetaTrainer.fit')
+        raise TypeError('the loss of a MetaTrainer is computed by MetaStepper; train with MetaTrainer.fit')
 
 class EndlessBatches:
     "Batches of a split in random order, without end."
@@ -272,7 +272,7 @@ def _check_forward(model, x):
     h = model.eval().features(x)
     if h.ndim != 2 or h.shape[1] != width:
         shape = tuple(h.shape)
-        raise ValueError(f'model: features of {name} have shape {shape}, want (N, {width}), the input of its head')
+        raise ValueError(f'model: features of {name} have shape {shape}, want (N, {width}), the input of the head')
     same = torch.allclose(model.head(h), model(x), rtol=1e-2, atol=1e-4)  # tolerance for bf16 kernels
     model.train(was_training)
     if not same: raise ValueError(f'model: {name}(x) is not head(features(x)), which bilevel training needs')
@@ -280,7 +280,7 @@ def _check_forward(model, x):
 def _check_meta_val(splits):
     if splits.meta_val is None:
         raise ValueError(f'splits: {splits.name} has no meta_val, on which the loss is learned; '
-                         'load it with n_meta=100 (digits) or meta_val=.1')
+                         'load the data with n_meta=100 (digits) or meta_val=.1')
     if len(splits.meta_val) < 2:
         raise ValueError(f'splits: meta_val of {splits.name} has {len(splits.meta_val)} samples, '
                          'want at least 2, better hundreds')

@@ -78,7 +78,7 @@ class ReliabilityBins:
     def noise(self):
         "(M,) unbiased variance of a hit; 0 in a bin of one sample."
         if self.mass is not None:
-            raise ValueError('sample_weight: a bin of weighted samples has no noise estimate; leave it out')
+            raise ValueError('sample_weight: a bin of weighted samples has no noise estimate; leave sample_weight out')
         return hit_variance(self.acc, self.count)
     def frame(self):
         "Return the table as a pandas DataFrame."

@@ -72,7 +72,8 @@ def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
     rule = pick('scheme', scheme, BIN_RULES)
     if scheme == 'width': return width_table(_sums(samples, [n_bins], closed)[0])  # in chunks, with weights
     if samples.weight is None: return rule(*samples.pairs, n_bins, **dict(ties=ties) if scheme == 'mass' else {})
-    raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave it out, or take scheme='width'")
+    raise ValueError(f"sample_weight: bins of scheme {scheme!r} count samples; leave sample_weight out, "
+                     "or take scheme='width'")
 
 def _sums(samples, numbers, closed, **confidence):
     found = top_label_sums(samples.probs, samples.target, numbers, closed, weight=samples.weight, **confidence)
@@ -207,7 +208,7 @@ _LARGE_N = 50_000  # with more samples, a kernel over all pairs takes minutes on
 def _warn_of_pairs(name, n):
     "Warn that the time of a metric grows with the square of the number of samples; name a faster metric."
     if n <= _LARGE_N: return
-    warnings.warn(f'{name}: got {n:,} samples, expected at most {_LARGE_N:,}: all pairs are compared, which takes '
+    warnings.warn(f'{name}: {n:,} samples, want at most {_LARGE_N:,}: all pairs are compared, which takes '
                   f'about {(n/_LARGE_N)**2:.0f} times as long as for {_LARGE_N:,}; use smooth_ece, which is O(N), or a '
                   'random part of the samples', stacklevel=7)
 

@@ -48,7 +48,7 @@ def _scores_of(values, score, name):
     pick('score', score, [*SCORES, *_LOGIT_SCORES, _CUSTOM])
     if score == _CUSTOM: return _custom_scores(values, name)
     if as_tensor(values, name).ndim == 1:
-        raise ValueError(f"{name}: got one number for each sample; for custom scores pass score='given', "
+        raise ValueError(f"{name}: one number for each sample, want (N, K); for custom scores pass score='given', "
                          'for probabilities of class 1 pass a column (N, 1)')
     try:
         if score in _LOGIT_SCORES: return _LOGIT_SCORES[score](values).cpu()

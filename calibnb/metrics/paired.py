@@ -42,8 +42,10 @@ class PairedDifference:
 
     def needed(self,
         margin:float, # as in `verdict`
-    )->int|None:      # None if more than 100 times as many would be needed
-        "Return the number of samples that decide with probability .8, if the estimated difference is the true one."
+    )->int|None:      # None if more than 100 n samples are needed
+        """Return the number of samples that decide with probability .8.
+
+        The true difference is assumed to equal the estimated difference."""
         half_width = self.high - self.value if self.value < margin else self.value - self.low
         distance, z = abs(margin - self.value), z_quantile()
         if not math.isfinite(half_width) or half_width > 10*distance*z/(z + _z80): return None

@@ -90,7 +90,7 @@ def _checked_weight(sample_weight, scores, shape, validate, name='sample_weight'
         raise ValueError(f'{name}: {weight[row].item():g} at row {row}, want a finite number of at least 0')
     total = weight.sum().item()
     if weight.any() and not _MIN_TOTAL <= total <= _MAX_TOTAL:
-        raise ValueError(f'{name}: got a sum of {total:g}, expected {_MIN_TOTAL:g} to {_MAX_TOTAL:g}; '
+        raise ValueError(f'{name}: a sum of {total:g}, want {_MIN_TOTAL:g} to {_MAX_TOTAL:g}; '
                          'divide the weights by their maximum, then by their mean')
     return weight
 

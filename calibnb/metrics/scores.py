@@ -67,7 +67,7 @@ def nll(
     out = over_samples(error, probs, target, task, sample_weight, ignore_index, validate)
     if zeros:
         warnings.warn(f'nll: {zeros} labels have probability 0, so the NLL is infinite; '
-                      'compute it from logits, or pass eps', stacklevel=3)
+                      'compute the NLL from logits, or pass eps', stacklevel=3)
     return out
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #3b1f4323

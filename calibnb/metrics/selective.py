@@ -196,5 +196,5 @@ def failure_auroc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]; nan if all samples are correct, or all are misclassified
-    "Return the probability that a correct prediction has a higher score than a wrong prediction; ties count half."
+    "Return the probability that a correct prediction has a higher score than a misclassification; ties count half."
     return _over_curves(_auroc, probs, target, score, task, sample_weight, ignore_index, validate)

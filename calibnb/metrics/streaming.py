@@ -64,7 +64,7 @@ class SumMetric(Metric):
         try: return super()._apply(fn, *args, **kwargs)
         except TypeError as e:
             if 'float64' not in str(e): raise
-            raise TypeError(f'{type(self).__name__}: its sums are float64, which this device does not have; '
+            raise TypeError(f'{type(self).__name__}: the sums are float64, which this device does not have; '
                             f'leave the metric on the CPU and call update with probs.cpu() ({e})') from None
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #9fb335f2

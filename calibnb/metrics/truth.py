@@ -28,14 +28,6 @@ class TruthError:
     def refinement(self)->float:
         "The part that no function of the confidence can remove."
         return self.squared - self.calibration
-    @property
-    def rms(self)->float:
-        "Root of the squared distance; 0 if the estimate is below 0."
-        return math.sqrt(max(self.squared, 0.))
-    @property
-    def rms_calibration(self)->float: return math.sqrt(self.calibration)
-    @property
-    def rms_refinement(self)->float: return math.sqrt(max(self.refinement, 0.))
 
 def truth_error(
     conf:Tensor,        # (N,) confidences in the predicted classes

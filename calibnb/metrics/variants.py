@@ -55,7 +55,7 @@ def underconfidence_error(
 def _ranked(samples, k, ranks):
     "Return (N,) float64 confidences and (N,) bool hits, of the top k classes together or of the k-th class only."
     if samples.binary:
-        raise ValueError('probs: got one column, P(y = 1), expected at least two columns; pass stack([1 - p, p], 1)')
+        raise ValueError('probs: one column, P(y = 1), want at least two columns; pass stack([1 - p, p], 1)')
     K = samples.probs.shape[1]
     whole = isinstance(k, (int, np.integer)) and not isinstance(k, bool)
     if not whole or not 1 <= k <= K:

@@ -39,7 +39,8 @@ def _pretrained_weights(net, name)->dict:
     try: return known[name].get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as e:
         raise ValueError(f'weights: {name} of {net} is not in the cache of torch.hub and cannot be downloaded '
-                         f'({_first_line(e)}); download {known[name].url} elsewhere and give its path') from None
+                         f'({_first_line(e)}); download {known[name].url} elsewhere and '
+                         'give the path of the file') from None
 
 class _Resizing(Classifier):
     "Base class for networks of other packages, which may resize images; subclasses set `body`, the feature extractor."
@@ -65,8 +66,8 @@ class Torchvision(_Resizing):
         super().__init__(f'torchvision {net}', in_shape, resize, 32 if resize is None else 1)
         _, *size = self.image_shape
         if net == 'vit_b_16' and size != [224, 224]:
-            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, vit_b_16 needs 224x224; '
-                             'resize=224 enlarges them')
+            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, want 224x224 for vit_b_16; '
+                             'resize=224 enlarges the images')
         self.body = models.get_model(net, weights=None)
         if weights is not None: self._load(net, weights)
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
@@ -101,18 +102,18 @@ class Timm(_Resizing):
         except Exception as e:  # timm and its hub raise errors of many classes
             if not pretrained: raise
             raise ValueError(f'pretrained: the weights of {net} cannot be loaded ({_first_line(e)})') from None
-        needs = self.body.default_cfg['input_size'][1:]
+        height, width = self.body.default_cfg['input_size'][1:]
         _, *size = self.image_shape
-        if self.body.default_cfg.get('fixed_input_size') and list(needs) != size:
-            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, {net} needs {needs[0]}x{needs[1]}; '
-                             f'resize={needs[0]} changes them')
+        if self.body.default_cfg.get('fixed_input_size') and [height, width] != size:
+            raise ValueError(f'in_shape: {size[0]}x{size[1]} pixels, want {height}x{width} for {net}; '
+                             f'resize={height} resizes the images')
         self.head = nn.Linear(self.body.num_features, num_classes)
 
 # %% ../../nbs/55_models/04_named.ipynb #3065971f
-def _as_network(name, made):
-    "Return the class or function `made`; raise ValueError unless num_classes and in_shape are its first parameters."
-    takes = list(signature(made).parameters)
-    if takes[:2] == ['num_classes', 'in_shape']: return made
+def _as_network(name, factory):
+    "Return the class or function `factory`; raise ValueError unless its first parameters are num_classes and in_shape."
+    takes = list(signature(factory).parameters)
+    if takes[:2] == ['num_classes', 'in_shape']: return factory
     raise ValueError(f'model: {name} takes ({", ".join(takes)}), want (num_classes, in_shape, options with defaults)')
 
 models = Registry('model', skip=('num_classes', 'in_shape'), adapt=_as_network, made={

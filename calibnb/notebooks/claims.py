@@ -146,10 +146,10 @@ def claim_state(
             places[f'{v["data"]} ({v["notebook"]})' if v['data'] else v['notebook']] = None
         return '; '.join(f'{verdict}: {", ".join(places)}' for verdict, places in by_verdict.items())
     if row['cannot']: return f'cannot be tested here: {row["cannot"]}'
-    return f'open: {row["open"]}' if row['open'] else f'tested by {row["asked"]}, not executed in the gallery'
+    return f'open: {row["open"]}' if row['open'] else f'tested by {row["studies"]}, not executed in the gallery'
 
 def own_table(
     row:dict, # row of claims.csv
 )->str:
-    "Return `borne` and `own_numbers` as text, e.g. 'yes: 4 of 4'."
-    return row['borne'] + (f': {row["own_numbers"]}' if row['own_numbers'] else '')
+    "Return `supported` and `own_numbers` as text, e.g. 'yes: 4 of 4'."
+    return row['supported'] + (f': {row["own_numbers"]}' if row['own_numbers'] else '')

@@ -62,13 +62,13 @@ class Difference:
         return self.half_width(1 - alpha) + NormalDist().inv_cdf(.8)*self.error
 
     def with_seeds(self, seeds:int)->'Difference':
-        "Return the difference as expected with another number of seeds."
+        "Return the expected difference with another number of seeds; only the error from the seeds changes."
         return Difference(self.value, self.seed_error*math.sqrt(self.seeds/seeds), self.test_error, seeds)
 
     def with_samples(self,
         ratio:float, # number of test samples, divided by the present number
     )->'Difference':
-        "Return the difference as expected with more or fewer test samples; the error from the seeds stays."
+        "Return the expected difference with more or fewer test samples; only the error from the test samples changes."
         return Difference(self.value, self.seed_error, self.test_error/math.sqrt(ratio), self.seeds)
 
 # %% ../../nbs/75_notebooks/02a_differences.ipynb #92e83fd0
@@ -82,7 +82,7 @@ def two_errors_p(
     from scipy.special import ndtr
     value, a, b = (np.asarray(x, np.float64)[..., None] for x in (value, seed_error, test_error))
     centre, root = .5*math.log(dof), math.sqrt(dof)
-    u = np.linspace(centre - 40/dof - 6/root, centre + 6/root, 301)
+    u = np.linspace(centre - 40/dof - 6/root, centre + 6/root, 301)  # outside, the weight is below 1e-15
     log_weight = dof*u - np.exp(2*u)/2  # log-density of ln(chi), up to a constant
     weight = np.exp(log_weight - log_weight.max())
     p = (2*ndtr(-abs(value)/np.sqrt(a**2*dof*np.exp(-2*u) + b**2)) @ weight)/weight.sum()

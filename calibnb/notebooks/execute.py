@@ -77,7 +77,7 @@ class Notebook:
         "Check values and fill in the defaults; raise ValueError, KeyError or TypeError for a wrong value."
         typed = join_dotted(values.items(), self.parameters)
         settings = check_values(typed, self.parameters, f'the parameters cell of {self.path.name}')
-        if 'seed' not in settings: raise ValueError(f'{self.path.name}: declares no seed; every experiment needs one')
+        if 'seed' not in settings: raise ValueError(f'{self.path.name}: no parameter seed, want one')
         if self.checks:
             namespace = deepcopy(settings) | {PLANNED: PlannedValues(deepcopy(settings))}
             with warnings.catch_warnings():
@@ -181,7 +181,7 @@ def _check_files(folder, settings):
     "Raise NotebookError if a file that is named in the settings was overwritten while the notebook ran."
     before, now = folder.info.get('files', {}), named_files(settings)
     for name in [name for name in before | now if before.get(name) != now.get(name)]:
-        raise NotebookError(f'{name} changed while the notebook ran; run it again')
+        raise NotebookError(f'{name} changed while the notebook ran; run the notebook again')
 
 def _how_it_ended(nb):
     "Describe the end of a notebook that raised no exception but left no result."

@@ -134,17 +134,14 @@ def count_verdicts(findings)->dict:
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
 
-def main_findings(
-    findings:list,
-    most:int=3,
-)->list:
-    """Return at most `most` findings, the most important ones first.
+def main_findings(findings:list)->list:
+    """Return at most three findings, the most important ones first.
 
     Decided claims of papers come first, sorted by the margin divided by the smallest effect of interest. Then come our
     own observations, contradicted ones first. Open claims and identities are left out."""
     def size(f): return abs(f.effect.value)/f.effect.sesoi if f.effect and f.effect.value and f.effect.sesoi else 0.
     def rank(f): return f.kind == 'ours', f.kind == 'ours' and f.verdict != CONTRADICTED, -size(f)
-    return sorted((f for f in findings if f.kind != 'identity' and f.verdict != OPEN), key=rank)[:most]
+    return sorted((f for f in findings if f.kind != 'identity' and f.verdict != OPEN), key=rank)[:3]
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #3ad928ab
 def _watch_cells(folder, owner):

@@ -58,7 +58,7 @@ class _Cells(HTMLParser):
 _SHORT = 12 # longest index name in the corner of a table; a longer name is above the table
 
 def _plain_table(html)->str:
-    "Return a pandas table in HTML without styles, with one heading row fewer; a long index name is above the table."
+    "Return a pandas table in HTML without styles; index names are in the last heading row, or above the table."
     cells = _Cells(html)
     *heads, names = cells.head
     caption, width = '', sum(cell['index_name'] for cell in names)
@@ -108,12 +108,12 @@ def _printed_numbers(paper, place)->list[str]:
         tables = [markdown_table(table.set_axis([_row_name(key) for key in table.index]))]
     else:  # too wide: one table for each data set, with a row for each method
         tables = [part for data, of_data in table.groupby(level='data', sort=False) for part in
-                  (f'{markdown_text(data)}:', markdown_table(of_data.T.set_axis(_metrics(of_data), axis=1)))]
+                  (f'{markdown_text(data)}:', markdown_table(_without_data(of_data)))]
     return _collapsed_if_long(_numbers_heading(numbers), tables)
 
-def _metrics(table)->list[str]:
-    "Return the row names of one data set, without the name of the data set."
-    return [_row_name(key[1:]) for key in table.index.droplevel([])]
+def _without_data(table):
+    "Return the numbers of one data set, with a row for each method; the columns omit the name of the data set."
+    return table.T.set_axis([_row_name(key[1:]) for key in table.index], axis=1)
 
 _LONG = 14 # rows; a longer table of a paper is collapsed
 _WIDE = 65 # letters in the heading of a table
@@ -156,7 +156,7 @@ def _anchor(heading)->str:
     "Return the link to a heading of the page, as GitHub names it: '#fig-5-b-c'."
     return '#' + re.sub(r'[^\w -]', '', heading.lower()).replace(' ', '-')
 
-_OF_REPORT = 'No quick run shows this table: `report` makes it from the trainings of the full run.'
+_REPORT_TEXT = 'No quick run shows this table: `report` makes it from the trainings of the full run.'
 
 def _paragraphs(directory, row, outputs, shown)->list[str]:
     "Return the paragraphs of a row; `shown` maps outputs and commands to places on the page, and is updated."
@@ -164,7 +164,7 @@ def _paragraphs(directory, row, outputs, shown)->list[str]:
     note = [markdown_text(_sentence(row['note']))] if row['note'] else []
     output = _our_output(directory, row, outputs)
     if not row['notebook']: return [title, output]
-    if row['notebook'] == 'report': return [title, _OF_REPORT, *note]
+    if row['notebook'] == 'report': return [title, _REPORT_TEXT, *note]
     run = _quick_run(quick_text(row))
     key = (row['kind'], row['notebook'], row['name'])
     if row['kind'] == 'section': return [title, run, output, *note]
@@ -220,7 +220,7 @@ def _claim_table(paper, verdicts)->list[str]:
     def cells(row):
         found = verdicts.get(row['id'], [])
         markers = [_marker([v for v in found if v['data'] == name]) for name in sets]
-        return [markdown_text(row['id']), _claim_cell(row, found), markdown_text(row['borne']), *markers]
+        return [markdown_text(row['id']), _claim_cell(row, found), markdown_text(row['supported']), *markers]
     lines = [heads, ['---', '---', *[':-:']*(len(heads) - 2)], *map(cells, rows)]
     table = '\n'.join('| ' + ' | '.join(line) + ' |' for line in lines)
     return ['## Claims', _ABOUT_CLAIMS.format(legend=_LEGEND), table]
@@ -243,11 +243,11 @@ def _claim_cell(row, found)->str:
     place = markdown_text(row['place'] + (', identity' if row['kind'] == 'identity' else ''))
     strength = '' if row['strength'] == 'stated' else f' *({markdown_text(row["strength"])})*'
     missing = '' if found else row['cannot'] or row['open']
-    asked = f'<br>*Not tested here:* {_escape_prose(missing)}.' if missing else ''
+    not_tested = f'<br>*Not tested here:* {_escape_prose(missing)}.' if missing else ''
     facts = {'Scope': row['scope'], 'Protocol': row['protocol'], 'Numbers': row['numbers'],
-             'Own numbers': row['own_numbers'] and f'{row["borne"]}: {row["own_numbers"]}'}
+             'Own numbers': row['own_numbers'] and f'{row["supported"]}: {row["own_numbers"]}'}
     details = '<br>'.join(f'{k}: {markdown_text(v)}' for k, v in facts.items() if v not in ('', '-'))
-    claim = f'**{place}.** {markdown_text(row["claim"])}{strength}{asked}'
+    claim = f'**{place}.** {markdown_text(row["claim"])}{strength}{not_tested}'
     return f'{claim}<details><summary>details</summary>{details}</details>'
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #2328f8c0
@@ -274,8 +274,8 @@ def write_paper_pages(
 
 _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the paper. Our notebooks test the claims '
                 'and draw the figures. Every figure here shows a *quick run*: small data and a small network, trained '
-                'in minutes. Compare the shapes of its curves with the paper, not its numbers. The *full run* '
-                'has the data and networks of the paper; the command below a figure starts it.\n\n'
+                'in minutes. Compare the shapes of the curves with the paper, not the numbers. The *full run* '
+                'has the data and networks of the paper; the command below a figure starts the full run.\n\n'
                 '*Digits* are the images of scikit-learn, averaged to 4×4 pixels. *Ambiguous digits* are 8×8 '
                 'images of two digits that are blended with a random weight; the label is one of the two digits, with '
                 'a probability that depends on the weight and is therefore known, and the test set has 10,000 '

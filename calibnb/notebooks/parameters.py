@@ -131,7 +131,7 @@ def check_storable(
     if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_DEEPEST} levels')
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise ValueError(f'{name}: got {value!r}, which is not Unicode text, want UTF-8') from None
+        raise ValueError(f'{name}: {value!r} is not Unicode text, want UTF-8') from None
     except (TypeError, ValueError):
         raise ValueError(f'{name}: {value!r}, want finite numbers, text, or lists or dictionaries of these') from None
 
@@ -181,7 +181,8 @@ def join_dotted(
             found[name] = parse_value(value, types[name][0]) if isinstance(value, str) and name in types else value
             continue
         whole = found.get(head, {})
-        if not isinstance(whole, dict): raise TypeError(f'{head}: got {whole!r} and {name}, want a dictionary')
+        if not isinstance(whole, dict):
+            raise TypeError(f'{head}: {whole!r}, want a dictionary, as {name} is an entry of {head}')
         found[head] = {**whole, entry: read_value(value) if isinstance(value, str) else value}
     return found
 

@@ -73,14 +73,14 @@ def _check_user_calibrator(calibrator, z):
 
 def _check_user_probs(name, probs, shape, row):
     if probs.shape != shape:
-        raise ValueError(f'calibrator: {name} gives shape {tuple(probs.shape)}, expected {tuple(shape)}')
+        raise ValueError(f'calibrator: {name} gives shape {tuple(probs.shape)}, want {tuple(shape)}')
     good = (probs.isfinite() & (probs >= 0) & (probs <= 1 + _SUM_TOLERANCE)).all(1)
     if shape[1] > 1: good &= (probs.sum(1) - 1).abs() <= _SUM_TOLERANCE
     if good.all(): return
     bad = int((~good).int().argmax())
     shown = ', '.join([f'{p:.3g}' for p in probs[bad, :3].tolist()] + ['...']*(shape[1] > 3))
-    raise ValueError(f'calibrator: {name} gives ({shown}) for sample {row + bad}, expected probabilities that sum to '
-                     '1; check the attributes that its _fit sets')
+    raise ValueError(f'calibrator: {name} gives ({shown}) for sample {row + bad}, want probabilities that sum to '
+                     '1; check the attributes that _fit sets')
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
@@ -88,13 +88,14 @@ def weighted_samples(calibrator, logits, target, sample_weight, shape):
     if sample_weight is None: return logits, target, {}
     name = type(calibrator).__name__
     if not calibrator.takes_weight:
-        raise ValueError(f'sample_weight: given, but {name} takes none; leave it out, or take another calibrator')
+        raise ValueError(f'sample_weight: given, but {name} takes none; leave sample_weight out, '
+                         'or take another calibrator')
     weight = _checked_weight(sample_weight, logits, shape, True)
     positive, total = weight > 0, weight.sum().item()
-    if not positive.any(): raise ValueError('sample_weight: got 0 for every sample, expected a weight above 0')
+    if not positive.any(): raise ValueError('sample_weight: 0 for every sample, want a weight above 0')
     if total < 2:
-        warnings.warn(f'sample_weight: got a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, '
-                      'expected frequencies with a sum of at least 2; divide weights of arbitrary scale by their '
+        warnings.warn(f'sample_weight: a sum of {total:.3g}, so {name} is fitted as on {total:.3g} samples, '
+                      'want frequencies with a sum of at least 2; divide weights of arbitrary scale by their '
                       'mean', stacklevel=4)
     return logits[positive], target[positive], dict(weight=weight[positive])
 
@@ -121,7 +122,7 @@ def _frequencies(logits, target, weight=None):
 def _named(name, cls):
     "Set the registered name of a calibrator class and return the class; raises ValueError for any other object."
     if not isinstance(cls, type) or not issubclass(cls, Calibrator):
-        raise ValueError(f'calibrator: got {cls!r} for {name}, expected a subclass of calibnb.posthoc.Calibrator')
+        raise ValueError(f'calibrator: {cls!r} for {name}, want a subclass of calibnb.posthoc.Calibrator')
     cls._name = name
     return cls
 
@@ -331,7 +332,7 @@ class Calibrator(BaseEstimator):
         self._check_is_fitted()
         if self.input_ == 'probs':
             raise ValueError(f'calibrator: {type(self).__name__} was fitted on probabilities, so it cannot be folded '
-                             'into a network; fit it on logits')
+                             'into a network; fit the calibrator on logits')
         folded = fold_linear(model, *self._output_map(), layer)
         if sample is not None: check_folded(model, folded, sample, self)
         return folded
@@ -407,7 +408,7 @@ class Calibrator(BaseEstimator):
         if self.columns_:
             sizes = [column.n_classes_ for column in self.columns_]
             if sizes != [1]*self.n_classes_:
-                raise ValueError(f'columns_: got {len(sizes)}, expected {self.n_classes_} binary calibrators')
+                raise ValueError(f'columns_: {len(sizes)} calibrators, want {self.n_classes_}')
             for column in self.columns_: column._check_fitted()
             return
         K = max(2, self.n_classes_)
@@ -425,11 +426,11 @@ class Calibrator(BaseEstimator):
         raise ValueError(f'{kind}: {type(self).__name__} was fitted on {_EXPECTED_INPUT[kind]}')
 
     def _check_width(self, flat, name='logits'):
-        K, expected = flat.shape[1], self.n_classes_
-        if K == expected: return
-        noun = 'columns' if self.columns_ or 1 in (K, expected) else 'classes'
+        K, n_classes = flat.shape[1], self.n_classes_
+        if K == n_classes: return
+        noun = 'columns' if self.columns_ or 1 in (K, n_classes) else 'classes'
         named = f' ({quote_names(self.class_names_)})' if self.class_names_ else ''
-        raise ValueError(f'{name}: got {K} {noun}, expected {expected}{named}, as in the fit of {type(self).__name__}; '
+        raise ValueError(f'{name}: {K} {noun}, want {n_classes}{named}, as in the fit of {type(self).__name__}; '
                          'give a column for each class of the fit')
 
     def _ready(self, x, kind=None):
@@ -464,8 +465,8 @@ class Calibrator(BaseEstimator):
         "Return the (N, K) logits of `Predictions`; raises ValueError for logits if the fit was on probabilities."
         if self.input_ != 'probs': return self._as_fitted(preds.logits)
         if preds.kind == 'logits':
-            raise ValueError(f'preds: got logits, expected probabilities, as in the fit of {type(self).__name__}; '
-                             'make them with Predictions.from_probs')
+            raise ValueError(f'preds: logits, want probabilities, as in the fit of {type(self).__name__}; '
+                             'make the Predictions with Predictions.from_probs')
         return self._as_fitted(preds.logits if preds.eps == self.eps_ else log_probs(preds.probs, self.eps_))
 
     def _as_fitted(self, flat):
@@ -503,9 +504,9 @@ def _check_readable(calibrator, head, tensors):
     try: probs = trial_probabilities(_rebuild(json.loads(head), tensors))
     except Exception as e:
         reason = f'{type(e).__name__}: {e}'
-        raise ValueError(f'{kind}: its file could not be read back ({reason}); {advice}') from None
+        raise ValueError(f'{kind}: the saved file could not be read back ({reason}); {advice}') from None
     if not torch.allclose(probs, trial_probabilities(calibrator), rtol=1e-6, atol=1e-9, equal_nan=True):
-        raise ValueError(f'{kind}: the calibrator in its file gives different probabilities; {advice}')
+        raise ValueError(f'{kind}: the calibrator in the saved file gives different probabilities; {advice}')
 
 def _plain(value):
     "Convert an option for JSON: a NumPy scalar to a Python number, a sequence to a list."
@@ -520,7 +521,7 @@ def _read(path):
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as e:
         reason = (str(e).splitlines() or ['no reason given'])[0]
         raise ValueError(f'path: {path} is damaged ({type(e).__name__}: {reason})') from None
-    if not good: raise ValueError(f'path: {path} is damaged: it gives no probabilities')
+    if not good: raise ValueError(f'path: {path} is damaged: the calibrator gives no probabilities')
     return calibrator
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3abe59b8
@@ -531,16 +532,17 @@ def _rebuild(head, tensors):
     set_state(calibrator, tensors, head['numbers'])
     calibrator.class_names_ = tuple(map(str, head.get('classes', ())))
     if len(calibrator.class_names_) not in (0, max(2, calibrator.n_classes_)):
-        raise ValueError(f'classes: got {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes')
+        raise ValueError(f'classes: {len(calibrator.class_names_)} names for {calibrator.n_classes_} classes, '
+                         'want a name for each')
     calibrator.prior_ = tuple(map(float, head.get('prior', ())))
     rule = pick('mixed', head.get('mixed', 'all'), (_ZEROS, 'zeros', 'all'))
     if rule != _ZEROS and any(c.eps_ for c in (calibrator, *calibrator.columns_)):
-        warnings.warn('calibrator: got a file of an older version, which replaced probabilities of 0 by another rule; '
+        warnings.warn('calibrator: a file of an older version, which replaced probabilities of 0 by another rule; '
                       'fit the calibrator again', stacklevel=4)
     calibrator.fitted_on_ = dict(head.get('fitted_on', {}))  # {} in a file of an older version
     for name, value in calibrator.fitted_on_.items():
         kind = int if name == 'samples' else str
-        if type(value) is not kind: raise ValueError(f'{name}: got {value!r:.40}, which no fit sets')
+        if type(value) is not kind: raise ValueError(f'{name}: {value!r:.40}, want a value that a fit sets')
     calibrator._check_fitted()
     return calibrator
 
@@ -549,8 +551,8 @@ def name_of(calibrator):
     "Return the registered name of a calibrator; raises ValueError if its class has no name."
     if calibrator._name: return calibrator._name
     name = type(calibrator).__name__
-    raise ValueError(f'calibrator: {name} is not registered, so a file of it could not be read; '
-                     f'give it a name, `class {name}(Calibrator, name={name.lower()!r})`')
+    raise ValueError(f'calibrator: {name} is not registered, so a file of {name} could not be read; '
+                     f'name the class, `class {name}(Calibrator, name={name.lower()!r})`')
 
 def list_calibrators()->list[str]:
     "Return the names of all calibrators for `make_calibrator`, except pipelines."

@@ -88,7 +88,7 @@ class Composed(Calibrator, name='+'):
         if self.columns_: return super()._check_fitted()
         for part in (self.first_, self.then_):
             if max(2, part.n_classes_) != max(2, self.n_classes_):
-                raise ValueError(f'n_classes_: got {part.n_classes_} in the pipeline, expected {self.n_classes_}')
+                raise ValueError(f'n_classes_: {part.n_classes_} in the pipeline, want {self.n_classes_}')
             part._check_fitted()
 
     def _record(self, kind, eps=0., names=()):

@@ -116,7 +116,7 @@ class ConfidenceMap(Calibrator):
     def _check_fitted(self):
         if self.columns_: return super()._check_fitted()
         number = self.n_classes_ if pick('mode', self.mode, ('top', 'each')) == 'each' else 1
-        if len(self.maps_) != number: raise ValueError(f'maps_: got {len(self.maps_)}, expected {number}')
+        if len(self.maps_) != number: raise ValueError(f'maps_: {len(self.maps_)} maps, want {number}')
         nan = ['values'] if getattr(self, 'empty', '') == 'identity' else []  # nan is the value of an empty bin
         for table in self.maps_: check_table(table, self.sizes, self.shares, nan)
 

@@ -144,15 +144,15 @@ def _network_output(network, K):
     "Return the output of a network that holds its logits; raises ValueError unless its shape can be (N, K)."
     outputs = {output.name: output for output in network.graph.output}
     if len(outputs) > 1 and 'logits' not in outputs:
-        raise ValueError(f'outputs are {", ".join(outputs)}; expected one output, or one named logits')
+        raise ValueError(f'outputs: {", ".join(outputs)}, want one output, or one named logits')
     output = outputs.get('logits') or next(iter(outputs.values()))
     sizes = [d.dim_value for d in output.type.tensor_type.shape.dim]
     if sizes and (len(sizes) != 2 or sizes[1] not in (0, K)):
         shape = ', '.join(str(n or 'N') for n in sizes)
-        raise ValueError(f'output {output.name} has shape ({shape}), expected (N, {K}) as in the fit of the calibrator')
+        raise ValueError(f'output {output.name}: shape ({shape}), want (N, {K}) as in the fit of the calibrator')
     last = next((node.op_type for node in network.graph.node if output.name in node.output), '')
     if last in ('Softmax', 'Sigmoid', 'LogSoftmax'):
-        raise ValueError(f'output {output.name} comes from {last}, expected logits; export the network without it')
+        raise ValueError(f'output {output.name}: comes from {last}, want logits; export the network without {last}')
     return output
 
 def _joined(network, output, graph, onnx):

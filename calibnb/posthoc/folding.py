@@ -62,12 +62,12 @@ def _check_layer(model, name, layer, K, offsets):
     "Raise ValueError unless new weights of the layer give K calibrated logits."
     kind, advice = type(layer).__name__, 'take as_module(), or name another layer'
     if type(layer).forward not in _FORWARDS or getattr(layer, 'groups', 1) > 1:
-        raise ValueError(f'layer: {name!r} is {kind}, expected nn.Linear or a convolution in one group; {advice}')
+        raise ValueError(f'layer: {name!r} is {kind}, want nn.Linear or a convolution in one group; {advice}')
     weight = layer._parameters.get('weight')
     if weight is None:
         raise ValueError(f'layer: the weights of {name!r} are computed from other parameters; {advice}')
     if len(weight) != K:
-        raise ValueError(f'layer: {name!r} has {len(weight)} outputs, expected {K} as in the fit of the calibrator')
+        raise ValueError(f'layer: {name!r} has {len(weight)} outputs, want {K} as in the fit of the calibrator')
     if sum(p is weight for m in model.modules() for p in m._parameters.values()) > 1:
         raise ValueError(f'layer: the weights of {name!r} belong to another layer as well; {advice}')
     if layer.bias is None and offsets:
@@ -112,7 +112,7 @@ def network_logits(
     with _evaluating(model): found = model(**sample) if isinstance(sample, dict) else model(sample)
     found = getattr(found, 'logits', found)
     if isinstance(found, Tensor): return at_least_float32(found)
-    raise ValueError(f'model: returns {type(found).__name__}, expected logits in a tensor, or in an attribute `logits`')
+    raise ValueError(f'model: returns {type(found).__name__}, want logits in a tensor, or in an attribute `logits`')
 
 def check_folded(
     model:nn.Module,  # the network

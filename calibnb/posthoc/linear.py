@@ -260,7 +260,7 @@ def fit_linear_map(
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #7aba698b
 def _check_strengths(**strengths):
     for name, v in strengths.items():
-        if not 0 <= v < math.inf: raise ValueError(f'{name}: got {v!r}, expected a number of at least 0')
+        if not 0 <= v < math.inf: raise ValueError(f'{name}: {v!r}, want a number of at least 0')
 
 def affine_logits(
     x:Tensor,      # (N, K)

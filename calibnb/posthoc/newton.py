@@ -24,8 +24,8 @@ def cholesky_factor(
         L, failed = torch.linalg.cholesky_ex(H)
         if not failed.any(): return L
         if not H.isfinite().all():
-            raise ValueError('logits: their Hessian overflows, expected logits of moderate size; '
-                             'divide them by a constant')
+            raise ValueError('logits: their Hessian overflows, want logits of moderate size; '
+                             'divide the logits by a constant')
         ridge = 10*ridge
 
 def newton_step(

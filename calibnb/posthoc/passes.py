@@ -117,7 +117,7 @@ def fit_in_passes(
 )->Calibrator:
     "Fit a calibrator to all samples, from the fit to a part; return the same calibrator."
     if not is_sum(calibrator):
-        raise ValueError(f'calibrator: got {calibrator!r}, expected one whose objective is a sum over samples, '
+        raise ValueError(f'calibrator: {calibrator!r}, want one whose objective is a sum over samples, '
                          'i.e. temperature, vector, platt or histogram; fit other calibrators to a random part')
     _FITS[calibrator._name](calibrator, total, n, part)
     return calibrator

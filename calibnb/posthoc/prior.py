@@ -22,20 +22,20 @@ from ..metrics.intervals import check_level, z_quantile
 def _check_prior(name, prior, K, zeros=False):
     "Return a prior as (K,) float64 numbers that sum to 1; raises ValueError for any other prior."
     prior = as_tensor(prior, name).double().cpu()
-    expected = f'{K} class probabilities' + ', or the number P(y = 1)'*(K == 2)
+    wanted = f'{K} class probabilities' + ', or the number P(y = 1)'*(K == 2)
     if prior.shape != (K,) and not (prior.ndim == 0 and K == 2):
-        raise ValueError(f'{name}: got shape {tuple(prior.shape)}, expected {expected}')
+        raise ValueError(f'{name}: shape {tuple(prior.shape)}, want {wanted}')
     if prior.ndim == 0:
-        if not 0 <= prior <= 1: raise ValueError(f'{name}: got {prior.item():g}, expected P(y = 1) in [0, 1]')
+        if not 0 <= prior <= 1: raise ValueError(f'{name}: {prior.item():g}, want P(y = 1) in [0, 1]')
         prior = torch.stack([1 - prior, prior])
     bad = ~(prior >= 0) if zeros else ~(prior > 0)
     if bad.any():
         k = int(bad.int().argmax())
         advice = 'divide counts by their sum' if zeros else 'leave out the column of a class without samples'
-        raise ValueError(f'{name}: got {prior[k].item():g} for class {k}, expected a number '
+        raise ValueError(f'{name}: {prior[k].item():g} for class {k}, want a number '
                          f'{"of at least 0" if zeros else "above 0"}; {advice}')
     if not abs(prior.sum() - 1) < 1e-3:
-        raise ValueError(f'{name}: got a sum of {prior.sum().item():.4g}, expected 1; divide counts by their sum')
+        raise ValueError(f'{name}: a sum of {prior.sum().item():.4g}, want 1; divide counts by their sum')
     return prior/prior.sum()
 
 def adjust_prior(
@@ -124,12 +124,12 @@ def _bbse(f, f_val, target_val, level):
     K = f.shape[1]
     n = target_val.bincount(minlength=K).to(f)
     if n.min() < 2:
-        raise ValueError(f'target_val: got {n.min().item():g} samples of class {n.argmin().item()}, expected at least '
+        raise ValueError(f'target_val: {n.min().item():g} samples of class {n.argmin().item()}, want at least '
                          '2 of each class')
     A = f.new_zeros(K, K).index_add_(0, target_val, f_val).div(n[:, None]).T
     condition = torch.linalg.cond(A).item()
     if not condition < _MAX_CONDITION:
-        raise ValueError(f'probs_val: got a singular confusion matrix (condition number {condition:.2g}), expected '
+        raise ValueError(f'probs_val: singular confusion matrix (condition number {condition:.2g}), want '
                          "predictions that tell the classes apart; use confusion='soft', or merge classes")
     prior = _simplex_least_squares(A, f.mean(0))
     of_target = f.T.cov()/len(f)
@@ -176,17 +176,17 @@ def estimate_prior(
     p = class_probs(check_probs(probs, least=1)[0].double())
     if method == 'em':
         if from_prior is None:
-            raise ValueError("from_prior: got None, expected the prior of the calibration set; or take "
+            raise ValueError("from_prior: None, want the prior of the calibration set; or take "
                              "method='bbse'")
         start = _check_prior('from_prior', from_prior, p.shape[1]).to(p)
         prior, steps = _em(p/start, start)
         return PriorEstimate(prior, *_likelihood_interval(p/start, prior, level), method, len(p), steps)
     if probs_val is None or target_val is None:
-        raise ValueError('probs_val: got None, expected labelled samples of the source in probs_val and target_val')
+        raise ValueError('probs_val: None, want labelled samples of the source in probs_val and target_val')
     p_val, y = check_probs(probs_val, target_val, least=1)
     p_val = class_probs(p_val.double())
     if p_val.shape[1] != p.shape[1]:
-        raise ValueError(f'probs_val: got {p_val.shape[1]} classes, expected {p.shape[1]} as in probs')
-    if len(p) < 2: raise ValueError(f'probs: got {len(p)} sample, expected at least 2')
+        raise ValueError(f'probs_val: {p_val.shape[1]} classes, want {p.shape[1]} as in probs')
+    if len(p) < 2: raise ValueError(f'probs: {len(p)} sample, want at least 2')
     def of(p): return p if confusion == 'soft' else _identity(p.shape[1], p)[first_argmax(p)]
     return PriorEstimate(*_bbse(of(p), of(p_val), y, level), method, len(p), None)

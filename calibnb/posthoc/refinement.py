@@ -39,7 +39,7 @@ def held_out_scores(
     refuse_probs(logits)
     logits, N = logits.detach().double(), len(logits)
     if not 2 <= folds <= N//2:
-        raise ValueError(f'folds: got {folds}, expected 2 or more folds of at least 2 of the {N} samples')
+        raise ValueError(f'folds: {folds}, want 2 or more folds of at least 2 of the {N} samples')
     if isinstance(calibrator, str): calibrator = make_calibrator(calibrator)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed), device='cpu').to(logits.device)
     splits, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])

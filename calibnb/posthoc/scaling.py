@@ -51,7 +51,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
     def _search(self):
         if self.criterion == 'nll': return self.search or 'continuous'
         if self.search == 'continuous':
-            raise ValueError('search: got "continuous", but the ECE is discontinuous; take "pool" or "grid"')
+            raise ValueError('search: "continuous", want "pool" or "grid", because the ECE is discontinuous')
         return self.search or 'pool'
 
     def _logits(self, z): return z/self.temperature_

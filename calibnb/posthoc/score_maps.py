@@ -44,11 +44,11 @@ def step_map(
     value = m['values'].to(score)[bucket(inner, score)]
     return torch.where(value.isnan() | score.isnan(), score, value)
 
-def refuse_first(bad, name, values, expected):
+def refuse_first(bad, name, values, wanted):
     "Raise ValueError for the first bad value, if there is one."
     if not bad.any(): return
     row = bad.nonzero()[0, 0].item()
-    raise ValueError(f'{name}: got {values[row].item():g} at row {row}, expected {expected}')
+    raise ValueError(f'{name}: {values[row].item():g} at row {row}, want {wanted}')
 
 def check_finite(name, values):
     "Raise ValueError for nan or inf."
@@ -192,7 +192,7 @@ def bbq_map(
     "Fit BBQ: return the mean of histograms with different numbers of bins, weighted by evidence [Naeini 2015]."
     check_unit_interval(score)
     if numbers is None: numbers = _bbq_numbers(len(score))
-    if not len(numbers): raise ValueError('bin_numbers: got an empty list, expected at least one number of bins')
+    if not len(numbers): raise ValueError('bin_numbers: an empty list, want at least one number of bins')
     for B in numbers: check_bins(B)
     bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
     s, order = score.cpu().sort(stable=True)

@@ -31,7 +31,7 @@ def _responses(estimator, X, method, n_classes):
     if method == 'predict_proba' and n_classes == 2 and found.ndim == 2: found = found[:, -1]
     width = 2 if found.ndim == 1 else found.shape[1]
     if width == n_classes: return found if found.dtype.kind == 'f' else found.astype(float)
-    raise ValueError(f'response_method: {method} of {type(estimator).__name__} gives {width} columns, expected '
+    raise ValueError(f'response_method: {method} of {type(estimator).__name__} gives {width} columns, want '
                      f'{n_classes}, one for each class; use another response_method, or set the option of the '
                      "estimator that returns a column per class (SVC: decision_function_shape='ovr')")
 
@@ -42,7 +42,7 @@ def _class_ids(y, classes):
     unknown = y[classes[ids] != y]
     if not len(unknown): return ids
     known = ', '.join(map(repr, classes[:20].tolist()))
-    raise ValueError(f'y: got label {unknown[:1].tolist()[0]!r}, expected a class of the estimator: {known}')
+    raise ValueError(f'y: label {unknown[:1].tolist()[0]!r}, want a class of the estimator: {known}')
 
 def _no_score(estimator, X, y=None): return 0.  # `cross_validate` only fits the estimators
 
@@ -114,7 +114,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def _new_calibrator(self):
         if isinstance(self.calibrator, str): return make_calibrator(self.calibrator)
         if isinstance(self.calibrator, Calibrator): return clone(self.calibrator)
-        raise ValueError(f'calibrator: got {self.calibrator!r:.80}, expected a name or a calibrator of calibnb.posthoc')
+        raise ValueError(f'calibrator: {self.calibrator!r:.80}, want a name or a calibrator of calibnb.posthoc')
 
     def _find_method(self):
         "Return the name of the response method; raises ValueError if the estimator has no such method."
@@ -128,18 +128,18 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         "Return the estimator, and a list of one held-out set: fitted estimator, samples, labels and weights."
         check_is_fitted(self.estimator)
         for name in fit_params:
-            raise ValueError(f"{name}: given with cv='prefit', which does not fit the estimator; leave it out")
+            raise ValueError(f"{name}: given with cv='prefit', which does not fit the estimator; leave {name} out")
         return self.estimator, [(self.estimator, X, y, weight)]
 
     def _fitted(self, X, y, sample_weight, fit_params):
         "Return the estimator fitted on all samples, and a list of held-out sets, one for each fold."
-        if len(np.unique(y)) < 2: raise ValueError('y: got 1 class, expected at least 2')
+        if len(np.unique(y)) < 2: raise ValueError('y: 1 class, want at least 2')
         params, for_split = self._params(sample_weight, fit_params)
         if not isinstance(self.cv, tuple):
             held_out = self._folds(X, y, sample_weight, params, for_split)
             return clone(self.estimator).fit(X, y, **params), held_out
         if len(self.cv) != 2:
-            raise ValueError(f'cv: got a tuple of {len(self.cv)}, expected (X, y); give splits as a list')
+            raise ValueError(f'cv: a tuple of {len(self.cv)}, want (X, y); give splits as a list')
         check_consistent_length(*self.cv)
         fitted = clone(self.estimator).fit(X, y, **params)
         return fitted, [(fitted, *self.cv, None)]
@@ -161,7 +161,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         splits = list(check_cv(self.cv, y, classifier=True).split(X, y, **for_split))
         for i, (train, _) in enumerate(splits):
             for label in np.setdiff1d(y, y[train]).tolist():
-                raise ValueError(f'cv: got no sample of class {label!r} in the training part of fold {i}, expected '
+                raise ValueError(f'cv: no sample of class {label!r} in the training part of fold {i}, want '
                                  'samples of each class; give more samples of the class, or other folds')
         fits = cross_validate(self.estimator, X, y, cv=splits, scoring=_no_score, params=params, n_jobs=self.n_jobs,
                               return_estimator=True, error_score='raise')['estimator']

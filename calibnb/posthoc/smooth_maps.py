@@ -194,9 +194,9 @@ def spline_map(
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`
     "Fit a natural cubic spline of the log-odds, divided by their mean absolute value, with the least penalised NLL."
     check_finite('odds', odds)
-    if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: got {n_knots!r}, expected 2 or more')
+    if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: {n_knots!r}, want 2 or more')
     if smoothing is not None and not 0 <= smoothing < math.inf:
-        raise ValueError(f'smoothing: got {smoothing!r}, expected a number of at least 0, or None to choose it')
+        raise ValueError(f'smoothing: {smoothing!r}, want a number of at least 0, or None to choose it')
     t, weight = (v.numpy() for v in soft_labels(hit, targets, weight))
     s = odds.double().cpu().numpy()
     scale = max(np.average(np.abs(s), weights=weight), 1e-12)

@@ -36,7 +36,7 @@ def fitted_state(
 def _attribute(calibrator, name):
     if hasattr(calibrator, name): return getattr(calibrator, name)
     raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute after fit; '
-                     'set the attribute in _fit, or remove its name from `fitted`')
+                     'set the attribute in _fit, or remove {name} from `fitted`')
 
 def _is_table(table):
     "Return True if a dictionary has at least one key, and all keys are valid in a file."
@@ -50,8 +50,8 @@ def _named_tensors(name, value):
         named = {f'{name}.{i}.{k}': t for i, table in enumerate(value) for k, t in table.items()}
     wrong = [t for t in named.values() if not isinstance(t, Tensor)] or [value]*(not named)
     if not wrong: return {k: t.detach().cpu().contiguous() for k, t in named.items()}
-    raise ValueError(f'{name}: got {type(wrong[0]).__name__}, expected a tensor, a number or a list of dictionaries '
-                     'of tensors; convert it with torch.as_tensor in _fit')
+    raise ValueError(f'{name}: {type(wrong[0]).__name__}, want a tensor, a number or a list of dictionaries '
+                     'of tensors; convert the attribute with torch.as_tensor in _fit')
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #c3ce0b30
 def set_state(calibrator, tensors, numbers):
@@ -107,7 +107,7 @@ def check_record(
         input_=lambda v: v in INPUTS)
     for path, value in numbers.items():
         known = possible.get(path.rpartition('/')[2])
-        if known and not known(value): raise ValueError(f'{path}: got {value!r:.40}, which no fit sets')
+        if known and not known(value): raise ValueError(f'{path}: {value!r:.40}, want a value that a fit sets')
 
 def check_numbers(
     name:str, # name of the attribute, for the error message
@@ -118,10 +118,10 @@ def check_numbers(
     "Raise ValueError unless a fitted attribute has the expected shape and is finite."
     found = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device='cpu')
     if found.shape != tuple(shape):
-        raise ValueError(f'{name}: got shape {tuple(found.shape)}, expected {tuple(shape)}')
+        raise ValueError(f'{name}: shape {tuple(found.shape)}, want {tuple(shape)}')
     bad = ~(found.double().abs() < LARGEST)
     if nan: bad &= ~found.isnan()
-    if bad.any(): raise ValueError(f'{name}: got {found[bad][0].item():g}, expected finite numbers')
+    if bad.any(): raise ValueError(f'{name}: {found[bad][0].item():g}, want finite numbers')
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #abb57a23
 def check_table(
@@ -132,15 +132,17 @@ def check_table(
 ):
     "Raise ValueError unless a fitted table has these finite tensors, and the first tensor strictly increases."
     for name in sizes:
-        if name not in table: raise ValueError(f'{name}: missing, expected {", ".join(sizes)}')
+        if name not in table: raise ValueError(f'{name}: missing, want {", ".join(sizes)}')
     first = next(iter(sizes), None)
     n = len(table[first]) if sizes.get(first) else 0
     for name, value in table.items():
         a, b = sizes.get(name) or (0, 0)
         shape = (a*n + b,) if a else ()
         check_numbers(name, value, shape if name in sizes else value.shape, name in nan)
-        if name in shares and ((value < 0) | (value > 1)).any(): raise ValueError(f'{name}: got numbers outside [0, 1]')
-    if n and (table[first].diff() <= 0).any(): raise ValueError(f'{first}: got numbers that do not rise')
+        if name in shares and ((value < 0) | (value > 1)).any():
+            raise ValueError(f'{name}: numbers outside [0, 1], want shares')
+    if n and (table[first].diff() <= 0).any():
+        raise ValueError(f'{first}: numbers that do not rise, want increasing numbers')
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #3726529d
 _FORMAT = 'calibnb-calibrator/1'

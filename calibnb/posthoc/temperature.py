@@ -179,7 +179,7 @@ def nll_temperature(
 
     Raises ValueError for nan or inf, and if all logits of every row are equal."""
     contain_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not contain_one: raise ValueError(f'bounds: got {bounds}, expected 0 < least <= 1 <= largest, finite')
+    if not contain_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
     T = cached_temperature(logits, target, bounds, weight)
     warn_at_bound(T, *bounds)
     return T
@@ -244,7 +244,7 @@ def _check_temperatures(temperatures):
     bad = ~((temperatures > 0) & (temperatures < math.inf))
     if not bad.any(): return
     i = bad.nonzero()[0, 0].item()
-    raise ValueError(f'temperatures: got {temperatures[i].item():g} at index {i}, expected positive numbers')
+    raise ValueError(f'temperatures: {temperatures[i].item():g} at index {i}, want positive numbers')
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8f8cd6e5
 _ROUNDING = 1e-4  # far above the rounding error of a mean confidence in float32

@@ -58,7 +58,7 @@ def values_with_hit(count, hits):
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2
 def _folds(N, folds):
-    if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: got {folds!r}, expected 2 or more, or None')
+    if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: {folds!r}, want 2 or more, or None')
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0), device='cpu').numpy()
     return np.array_split(order, min(folds, N))
 

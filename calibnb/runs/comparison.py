@@ -63,7 +63,7 @@ def _check_one_setting(frame, by):
     if part not in ('data', 'data_args', 'content'): shared.append('content')
     if part in _PARTS: _refuse_mixed(frame, 'the rows have', shared)
 
-_OF_LOSS = 'loss_args', 'meta', 'code'  # parts that may differ between losses
+_LOSS_PARTS = 'loss_args', 'meta', 'code'  # parts that may differ between losses
 
 def _refuse_mixed(frame, subject, parts, exemption=''):
     "Raise ValueError if a column of one of the parts has several values."
@@ -76,8 +76,8 @@ def _refuse_mixed(frame, subject, parts, exemption=''):
         found = ', '.join([*values][:3] + ['none']*bool(missing))
         plain = isinstance(value, (str, int, float))
         one = f'frame[{column!r}] == {text}' if plain else f'frame[{column!r}].map(repr) == {text!r}'
-        if exemption and column.split('.')[0] in _OF_LOSS: one = f'{exemption}({one})'
-        raise ValueError(f'frame: {subject} several {column} ({found}), expected one; select rows, e.g. frame[{one}]')
+        if exemption and column.split('.')[0] in _LOSS_PARTS: one = f'{exemption}({one})'
+        raise ValueError(f'frame: {subject} several {column} ({found}), want one; select rows, e.g. frame[{one}]')
 
 def _refuse_shared_splits(group, subject):
     "Raise ValueError if some seeds share a split and others do not."
@@ -85,7 +85,7 @@ def _refuse_shared_splits(group, subject):
     if seed is None or 'data_seed' not in group.columns: return
     splits = group['data_seed'].astype(object).where(group['data_seed'].notna(), group[seed])
     if 1 < splits.nunique() < len(splits):
-        raise ValueError(f'frame: {subject} has {len(splits)} seeds on {splits.nunique()} splits (data_seed), expected '
+        raise ValueError(f'frame: {subject} has {len(splits)} seeds on {splits.nunique()} splits (data_seed), want '
                          'one split per seed, or one split for all seeds; select frame[frame.data_seed.isna()]')
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #4f79b228

@@ -50,15 +50,15 @@ def _refuse_misplaced(
 ):
     "Raise ValueError for an option of the recipe, data, model or loss that was given as a field of the configuration."
     for name in given.keys() & Recipe.model_fields.keys():
-        raise ValueError(f'{name}: belongs in the recipe, RunConfig(recipe=Recipe.quick({name}={given[name]!r})); '
-                         f'in a sweep it is recipe.{name}')
+        here = f'RunConfig(recipe=Recipe.quick({name}={given[name]!r}))'
+        raise ValueError(f'{name}: an option of the recipe, want {here}; in a sweep, take recipe.{name}')
     for name in given.keys() - known:
         for part, part_name in names.items():
             try: options = _OPTIONS_OF[part](part_name)
             except ValueError: continue  # the name is wrong; a later check reports the name
             if name in options:
                 here = f'RunConfig({part}_args=dict({name}={given[name]!r}))'
-                raise ValueError(f'{name}: is an option of the {part}, {here}; in a sweep it is {part}_args.{name}')
+                raise ValueError(f'{name}: an option of the {part}, want {here}; in a sweep, take {part}_args.{name}')
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):
@@ -68,9 +68,9 @@ def _check_loss(name, args, meta):
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
-        raise ValueError(f'loss: got {name!r} and meta, which has its own loss; leave loss out')
+        raise ValueError(f'loss: {name!r}, want none with meta, which has its own loss; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
-        raise ValueError(f'loss_args: got {args} and meta, which has its own loss; leave loss_args out '
+        raise ValueError(f'loss_args: {args}, want none with meta, which has its own loss; leave loss_args out '
                          '(for a sum, Recipe(scale_by_batch=True))')
     if getattr(loss, 'options', {}).get('reduction') == 'none':
         raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')

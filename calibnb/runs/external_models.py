@@ -125,7 +125,7 @@ def labelled_images(
     if scale is None: return part, splits.num_classes
     if part.x.dtype != torch.uint8:
         raise ValueError(f'mean, std: given, but only uint8 images are normalised, and {data} has none; '
-                         'leave them out')
+                         'leave mean and std out')
     pixel_scale(mean, std, part.x.shape[1])
     return Split(part.x, part.y, part.posterior, scale, part.rows), splits.num_classes
 
@@ -138,7 +138,7 @@ def _of_folder(folder, split, size, scale):
     arrays = read_folder(folder, size)
     parts = [name.removesuffix('_y') for name in arrays if name.endswith('_y')]
     default = 'train' if parts == ['train'] else 'test'
-    part = pick('split', split or default, parts, '; leave it out for a folder without splits')
+    part = pick('split', split or default, parts, '; leave split out for a folder without splits')
     num_classes = 1 + max(int(arrays[f'{p}_y'].max()) for p in parts)
     return _split_of(arrays, part, None, scale, in_memory=4 << 30), num_classes
 

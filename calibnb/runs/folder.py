@@ -213,7 +213,7 @@ class RunFolder:
     def acquire(self, wait:bool=True):
         "Take the lock; if another process holds the lock, name that process and wait, or raise RunError."
         if self._try_lock(.5): return  # a process that reads the state holds the lock for a moment
-        if not wait: raise RunError(f'{self.path} is in use by {self.holder()}; end that process first, or wait for it')
+        if not wait: raise RunError(f'{self.path} is in use by {self.holder()}; end that process first, or wait')
         print(f'waiting for {self.holder()}, which works on {self.path}', file=sys.stderr)
         self._lock.acquire()
 

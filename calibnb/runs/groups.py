@@ -41,14 +41,14 @@ def _sources(run):
 
 def _setting_and_method(run):
     "Return the settings that the rows of a table share, as JSON, and the method; raise an error for an incomplete run."
-    config, made_of = run.config, _sources(run)
+    config, sources = run.config, _sources(run)
     for split in 'val', 'test': run.predictions(split)
     run.metrics['test']
     common = {name: getattr(config, name) for name in ('data', 'data_args', 'data_seed', 'model', 'model_args')}
     recipe = config.recipe.model_dump(mode='json', exclude={'seed', 'mixup'})
-    of_loss = {f'loss {config.loss}', *map(str, config.loss_args.values())}
-    version = ' '.join(text[:8] for name, text in sorted(made_of.items()) if name in of_loss)
-    shared_sources = {name: text for name, text in made_of.items() if name not in of_loss}
+    sources_of_loss = {f'loss {config.loss}', *map(str, config.loss_args.values())}
+    version = ' '.join(text[:8] for name, text in sorted(sources.items()) if name in sources_of_loss)
+    shared_sources = {name: text for name, text in sources.items() if name not in sources_of_loss}
     setting = json.dumps(common | dict(recipe=recipe, sources=shared_sources), sort_keys=True)
     return setting, method_of(config, version)
 
@@ -77,8 +77,8 @@ def group_runs(
         except Exception as e:  # a folder of another program may hold anything
             say(f'left out: {folder.path.parent.name}/{folder.path.name}, {reasons(e) or type(e).__name__}')
             continue
-        of_setting = settings.setdefault(setting, {})
-        of_setting.setdefault(repr(method), (method, {}))[1].setdefault(run.config.seed, run)
+        methods = settings.setdefault(setting, {})
+        methods.setdefault(repr(method), (method, {}))[1].setdefault(run.config.seed, run)
     titles = _titles(list(settings))
     groups = [_group(titles[setting], json.loads(setting), list(found.values())) for setting, found in settings.items()]
     return sorted(groups, key=lambda group: -len(group.runs))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CRITERIA', 'FIRST_SEEDS', 'coefficient', 'run_summary', 'chosen_coefficients', 'run_rows', 'loss_rows', 'StudyTable',
-           'read_study_table', 'votes_from_shares', 'debiased_squared_error']
+           'read_study_table', 'votes_from_shares']
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #1347a19e
 import json
@@ -68,20 +68,21 @@ CRITERIA = 'calibration', 'refinement'
 def chosen_coefficients(
     runs,                          # runs of one loss on one data set
     criterion:str='calibration',   # or 'refinement'
-    kept=(),                       # summaries of this loss in a stored table, if `runs` add seeds to the table
+    stored=(),                     # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->dict:                           # seed -> coefficient
     "Choose the coefficient of each seed; a seed without all coefficients uses the choice of the first complete seed."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
-        named = coefficient(run.config)
-        grid[run.config.seed][named and named[1]] = run
-    size = max([len(of_seed) for of_seed in grid.values()] + [len(about['grid']) for about in kept])
+        option = coefficient(run.config)
+        grid[run.config.seed][option and option[1]] = run
+    sizes = [*map(len, grid.values()), *(len(summary['grid']) for summary in stored)]
+    size = max(sizes)
     chosen = {}
-    for seed in sorted(s for s, of_seed in grid.items() if len(of_seed) == size):
+    for seed in sorted(s for s, by_coefficient in grid.items() if len(by_coefficient) == size):
         preds = {c: run.predictions('val') for c, run in sorted(grid[seed].items(), key=str)}
         clusters = next(iter(grid[seed].values())).rows.get('val')
         chosen[seed] = choose_coefficient(preds, criterion, clusters) if size > 1 else next(iter(preds))
-    earlier = {about['seed']: about['coefficient'] for about in kept if criterion in about['chosen_by']}
+    earlier = {summary['seed']: summary['coefficient'] for summary in stored if criterion in summary['chosen_by']}
     first = earlier[min(earlier)] if earlier else chosen[min(chosen)]
     return {seed: chosen.get(seed, first) for seed in sorted(grid)}
 
@@ -110,16 +111,16 @@ def loss_rows(
     runs,            # runs of one loss on one data set
     calibrators=(),  # for every chosen run, e.g. ['temperature']
     further=(),      # more calibrators, for the runs chosen by the criterion 'calibration'
-    kept=(),         # summaries of this loss in a stored table, if `runs` add seeds to the table
+    stored=(),       # summaries of this loss in a stored table, if `runs` add seeds to the table
 )->list[tuple]:
     "Return the rows of all runs of a loss; in a summary, `chosen_by` lists the criteria that chose the run."
-    choices = {criterion: chosen_coefficients(runs, criterion, kept) for criterion in CRITERIA}
-    tried = {named[1] for run in runs if (named := coefficient(run.config))}
-    grid = sorted(tried.union(*(about['grid'] for about in kept)))
+    choices = {criterion: chosen_coefficients(runs, criterion, stored) for criterion in CRITERIA}
+    tried = {option[1] for run in runs if (option := coefficient(run.config))}
+    grid = sorted(tried.union(*(summary['grid'] for summary in stored)))
     rows = []
     for run in runs:
-        named = coefficient(run.config)
-        by = [c for c in CRITERIA if choices[c][run.config.seed] == (named and named[1])]
+        option = coefficient(run.config)
+        by = [c for c in CRITERIA if choices[c][run.config.seed] == (option and option[1])]
         wanted = [*(calibrators if by else ()), *(further if 'calibration' in by else ())]
         rows += run_rows(run, wanted, chosen_by=by, grid=grid)
     return rows
@@ -127,23 +128,23 @@ def loss_rows(
 # %% ../../nbs/70_runs/09_study_table.ipynb #ba9f1c60
 _NAMED_BY = 'loss', 'option', 'coefficient', 'learned', 'seed', 'calibrator', 'severity'
 
-def _name_of(about, **change):
-    return json.dumps([(about | change).get(k) for k in _NAMED_BY], sort_keys=True)
+def _name_of(summary, **change):
+    return json.dumps([(summary | change).get(k) for k in _NAMED_BY], sort_keys=True)
 
 def _with_rows(rows, more):
     "Return the rows and the rows of `more`; a row of `more` replaces a row with the same name."
-    return list(({_name_of(about): (about, found) for about, found in [*rows, *more]}).values())
+    return list(({_name_of(summary): (summary, found) for summary, found in [*rows, *more]}).values())
 
 def _uncalibrated(summaries):
     "Return, for each row, the index of its run's uncalibrated row, or the index of the row if there is none."
-    places = {_name_of(about): i for i, about in enumerate(summaries)}
-    return [places.get(_name_of(about, calibrator=''), i) for i, about in enumerate(summaries)]
+    places = {_name_of(summary): i for i, summary in enumerate(summaries)}
+    return [places.get(_name_of(summary, calibrator=''), i) for i, summary in enumerate(summaries)]
 
 FIRST_SEEDS = 5  # seeds 0 to 4; later seeds are in separate files, which are not part of a wheel
 
-def _file_name(name, about):
+def _file_name(name, summary):
     "Return the name of the file for a row: 'cifar10_cpu.focal', or 'cifar10_cpu.focal.more' for a later seed."
-    return f'{name}.{about["loss"]}' + ('.more' if (about.get('seed') or 0) >= FIRST_SEEDS else '')
+    return f'{name}.{summary["loss"]}' + ('.more' if (summary.get('seed') or 0) >= FIRST_SEEDS else '')
 
 @dataclass
 class StudyTable:
@@ -176,15 +177,16 @@ class StudyTable:
             labels = first.target.numpy().astype(np.min_scalar_type(first.num_classes))
             write_rows(Path(folder)/f'{name}.npz', [dict(num_classes=first.num_classes)], dict(target=labels))
             files = {}
-            for about, compact in rows: files.setdefault(_file_name(name, about), []).append((about, compact))
-            for file, of_file in files.items():
-                packed = pack_sets([compact for _, compact in of_file], _uncalibrated([about for about, _ in of_file]))
-                write_rows(Path(folder)/f'{file}.npz', [about for about, _ in of_file], packed)
+            for summary, compact in rows: files.setdefault(_file_name(name, summary), []).append((summary, compact))
+            for file, rows_of_file in files.items():
+                summaries = [summary for summary, _ in rows_of_file]
+                packed = pack_sets([compact for _, compact in rows_of_file], _uncalibrated(summaries))
+                write_rows(Path(folder)/f'{file}.npz', summaries, packed)
         for name, votes in self.votes.items():
             write_rows(Path(folder)/f'{name}.votes.npz', [], dict(votes=votes.numpy().astype(np.uint8)))
         for name, rows in self.measures.items():
             stacked = {m: np.stack([found[m] for _, found in rows]).astype(np.float32) for m in rows[0][1]}
-            write_rows(Path(folder)/f'{name}.measures.npz', [about for about, _ in rows], stacked)
+            write_rows(Path(folder)/f'{name}.measures.npz', [summary for summary, _ in rows], stacked)
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #a1415e7e
 def read_study_table(
@@ -197,15 +199,15 @@ def read_study_table(
     note_input('files', *map(str, files.values()), content=content_hash(*files.values()))
     table, labels = StudyTable(), {}
     for name in [name for name in files if '.' not in name]:
-        (about,), arrays = read_rows(files[name])
-        labels[name] = torch.from_numpy(arrays['target'].astype(np.int64)), about['num_classes']
+        (head,), arrays = read_rows(files[name])
+        labels[name] = torch.from_numpy(arrays['target'].astype(np.int64)), head['num_classes']
     for name in [name for name in files if '.' in name]:
-        of_set, part = name.split('.', 1)
+        data, part = name.split('.', 1)
         rows, arrays = read_rows(files[name])
         if part == 'measures':
-            table.measures[of_set] = [(row, {m: a[i] for m, a in arrays.items()}) for i, row in enumerate(rows)]
-        elif part == 'votes': table.votes[of_set] = torch.from_numpy(arrays['votes'].astype(np.int64))
-        else: table.samples.setdefault(of_set, []).extend(zip(rows, unpack_sets(arrays, *labels[of_set])))
+            table.measures[data] = [(row, {m: a[i] for m, a in arrays.items()}) for i, row in enumerate(rows)]
+        elif part == 'votes': table.votes[data] = torch.from_numpy(arrays['votes'].astype(np.int64))
+        else: table.samples.setdefault(data, []).extend(zip(rows, unpack_sets(arrays, *labels[data])))
     return table
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #b149712f
@@ -227,12 +229,3 @@ def votes_from_shares(
         row = int((~found).int().argmax())
         raise ValueError(f'probs: row {row} does not hold shares of {min_votes} to {max_votes} votes')
     return votes
-
-def debiased_squared_error(
-    conf:Tensor,    # (N,) confidences
-    votes:Tensor,   # (N,) number of votes for the predicted class
-    asked:Tensor,   # (N,) total number of votes
-)->Tensor:          # (N,) squared errors; an estimate may be negative
-    "Return an unbiased estimate of the squared error of a confidence against the human label distribution."
-    share = votes.double()/asked
-    return (share - conf).square() - share*(1 - share)/(asked - 1)  # minus the sampling variance of the share

@@ -123,7 +123,7 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_OF_LOSS = 'loss_args.', 'meta.'   # prefixes of the options of a loss
+_LOSS_PREFIXES = 'loss_args.', 'meta.'  # of the options of a loss
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
@@ -131,14 +131,14 @@ def distinguishing_text(
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
     An option of a loss is stated if the runs with this loss have different values of the option."""
-    values = {}  # (name, loss for an option of the loss) -> values
-    def key(each, name): return name, each.get('loss') if name.startswith(_OF_LOSS) else None
-    for name in dict.fromkeys(name for each in settings for name in each):
-        for each in settings: values.setdefault(key(each, name), set()).add(repr(each.get(name)))
-    def text(each, name): return str(each[name]) if name in _ALWAYS else f'{name}={each[name]}'
-    def is_stated(each, name): return name in _ALWAYS or len(values[key(each, name)]) > 1
-    return [' '.join(text(each, name) for name in each if each[name] is not None and is_stated(each, name))
-            for each in settings]
+    values = {}  # (setting, its loss if the setting is an option of a loss) -> values
+    def key(run, name): return name, run.get('loss') if name.startswith(_LOSS_PREFIXES) else None
+    for name in dict.fromkeys(name for run in settings for name in run):
+        for run in settings: values.setdefault(key(run, name), set()).add(repr(run.get(name)))
+    def text(run, name): return str(run[name]) if name in _ALWAYS else f'{name}={run[name]}'
+    def is_stated(run, name): return name in _ALWAYS or len(values[key(run, name)]) > 1
+    return [' '.join(text(run, name) for name in run if run[name] is not None and is_stated(run, name))
+            for run in settings]
 
 # %% ../../nbs/70_runs/06_tables.ipynb #a41f0002
 def run_names(
@@ -155,7 +155,7 @@ def find_run(
 )->RunFolder:
     "Return the folder of a run; raise ValueError if no run or several runs have the name."
     root = Path(root or runs_root())
-    for path in Path(name), root/name:  # a run that a cluster ended before it began has a state, and no settings
+    for path in Path(name), root/name:  # a run that was cancelled in a cluster's queue has no run.json
         if (path/'run.json').exists() or (path/'status.json').exists(): return RunFolder(path)
     table = list_runs(root)
     if table.empty: raise ValueError(f'run: {name!r}, but there are no runs in {root}')
@@ -165,10 +165,11 @@ def find_run(
         pick('experiment', experiment, dict.fromkeys(table.experiment))
         table = table[table.experiment == experiment]
     if short == 'latest': return _latest_run(root, table, experiment)
-    bare = table.name.str.partition('~')[0]
-    for found in (table.name == short) | (table.run == short), bare == short, table.run.str.startswith(short):
-        if found.sum() == 1: return RunFolder(root/table[found].experiment.iloc[0]/table[found].run.iloc[0])
-        if found.any(): raise ValueError(f'run: {name!r} is one of {_full_names(table[found])}; give one of these')
+    without_hash = table.name.str.partition('~')[0]
+    for matches in (table.name == short) | (table.run == short), without_hash == short, table.run.str.startswith(short):
+        found = table[matches]
+        if len(found) == 1: return RunFolder(root/found.experiment.iloc[0]/found.run.iloc[0])
+        if len(found): raise ValueError(f'run: {name!r} is ambiguous, want one of {_full_names(found)}')
     close = difflib.get_close_matches(short, table.name.tolist(), 1)
     hint = f'did you mean {close[0]!r}? ' if close else ''
     raise ValueError(f'run: {name!r} is not known; {hint}`calibnb runs` lists all runs')
@@ -176,8 +177,8 @@ def find_run(
 def _latest_run(root, table, experiment):
     "Return the latest finished notebook run or, if there is none, the latest finished training run."
     done = table[table.state == 'done'].sort_values(['kind', 'ended'], ascending=[True, False])
-    if not experiment: raise ValueError("run: 'latest', want the experiment before it, e.g. train/latest")
-    if done.empty: raise ValueError(f'run: no run of {experiment} is done; see `calibnb runs {experiment}`')
+    if not experiment: raise ValueError("run: 'latest', want the experiment too, e.g. train/latest")
+    if done.empty: raise ValueError(f'run: no run of {experiment} is done, want one of {_full_names(table)}')
     return RunFolder(root/experiment/done.run.iloc[0])
 
 def _full_names(table, limit=6):

@@ -99,7 +99,7 @@ def until_decided(
     states = [StudyState(_with_seeds(name), params, root) for name in studies]
     for state in states: state.settings(_looks()[0])  # check the parameters of all studies before the first runs
     states = [state.read() for state in states]
-    while not dry_run and (waiting := [state for state in states if _goes_on(state, least)]):
+    while not dry_run and (waiting := [state for state in states if _is_worthwhile(state, least)]):
         state = max(waiting, key=lambda state: state.per_minute)
         progress(state)
         state.notebook.run(state.settings(state.next), root=root, timeout=timeout)
@@ -110,8 +110,8 @@ def _with_seeds(name):
     "Read a notebook; raise ValueError if it has no parameter `n_seeds`."
     notebook = Notebook(name)
     if 'n_seeds' in notebook.parameters: return notebook
-    raise ValueError(f'{notebook.path.name}: has no parameter n_seeds, so it cannot take more seeds')
+    raise ValueError(f'{notebook.path.name}: no parameter n_seeds, want one, so that more seeds can be added')
 
-def _goes_on(state, least):
+def _is_worthwhile(state, least):
     "Return True if the next look of a study is worth its time."
     return not state.seeds or bool(state.next and state.open and state.expected >= least)

@@ -42,7 +42,7 @@ def grid_values(
     else:
         parts = [part.strip() for part in _COMMA.split(given)]
         values = parts if as_text else [read_value(part) for part in parts]
-    if not values: raise ValueError(f'{name}: {given!r} holds no value')
+    if not values: raise ValueError(f'{name}: {given!r} holds no value, want at least one')
     return values
 
 def _range(name, given, start, stop, step=1):
@@ -66,7 +66,7 @@ class SweepSpec(Settings):
     def _check(self):
         "Raise ValueError for a preset of a notebook, an empty list of cases, or an axis that overwrites settings."
         if self.notebook and self.preset:
-            raise ValueError('preset: only for training runs; for a notebook, set its parameters instead')
+            raise ValueError('preset: only for training runs; for a notebook, set the parameters instead')
         if not self.cases: raise ValueError('cases: the list is empty; leave `cases` out, or list at least one case')
         for axis, values in self.grid.items():
             points = values if isinstance(values, list) else [None]  # a value may be a dict with nested settings
@@ -106,7 +106,7 @@ def _nested(settings):
         for parent in parents:
             inner = inner.setdefault(parent, {})
             if not isinstance(inner, dict):
-                raise ValueError(f'{name}: {parent} is {inner!r} already, so it cannot have nested settings')
+                raise ValueError(f'{name}: {parent} is {inner!r} already, so {parent} cannot have nested settings')
         both = isinstance(inner.get(last), dict) and isinstance(value, dict)
         inner[last] = inner[last] | value if both else value
     return nested

@@ -103,7 +103,8 @@ def _read(path, device):
     try: state = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError: raise
     except Exception as e:
-        raise ValueError(f'checkpoint: {path} cannot be read ({type(e).__name__}); remove it to start again') from None
+        raise ValueError(f'checkpoint: {path} cannot be read ({type(e).__name__}); '
+                         'remove the file to start again') from None
     if isinstance(state, dict) and 'task' in state: return state
     raise ValueError(f'checkpoint: {path} was not written by a Trainer; give another path')
 
@@ -123,13 +124,14 @@ def load_checkpoint(
         saved = state['task'].get(part)
         if saved == current: continue
         raise ValueError(f'checkpoint: {path} was made with another {part} ({_difference(saved, current)}); '
-                         'remove it or give another path')
+                         'remove the file or give another path')
     generators, processes = _for_this_process(state['own'])
     trainer.load_state_dict(state, processes)
     _set_rng_states(generators, trainer.device)
     try: trainer.check_finite()
     except FloatingPointError as e:
-        raise ValueError(f'checkpoint: {path} holds a state that is not finite ({e}); remove it to start again') from e
+        raise ValueError(f'checkpoint: {path} holds a state that is not finite ({e}); '
+                         'remove the file to start again') from e
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #4a8b176a
 class Stopped(SystemExit):

@@ -31,7 +31,7 @@ def loss_reduction(loss)->str:
         raise ValueError(f'loss: {loss!r}, want a function or module; make_loss({loss!r}) builds one by name')
     reduction = _stated_reduction(loss)
     if reduction in ('mean', 'sum'): return reduction
-    raise ValueError(f'loss: its reduction is "{reduction}", want "mean" or "sum" to train with')
+    raise ValueError(f'loss: reduction "{reduction}", want "mean" or "sum" to train with')
 
 def _stated_reduction(loss):
     "Return the `reduction` of a module or partial, or the default in a function's signature; 'mean' if there is none."
@@ -46,7 +46,8 @@ def check_scalar(loss)->Tensor:
     "Return the loss of a batch; raise ValueError unless the loss is a tensor of one number."
     if not isinstance(loss, Tensor): raise ValueError(f'loss: a {type(loss).__name__}, want a tensor of one number')
     if loss.numel() == 1: return loss
-    raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; reduce it by .mean()')
+    raise ValueError(f'loss: a tensor of shape {tuple(loss.shape)}, want one number for a batch; '
+                     'reduce the loss by .mean()')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #d55f92ac
 def _is_sample_mean(loss, num_classes, device):
@@ -74,10 +75,10 @@ def check_micro_batches(loss, recipe, num_classes, device):
     is_weighted = 'weight' in (tensors or ()) or 'ignore_index' in options
     is_declared = tensors is not None or getattr(function, 'has_batch_penalty', False)
     if not is_weighted and (is_declared or _is_sample_mean(loss, num_classes, device)): return
-    raise ValueError(f'loss: its mean is not over all samples, e.g. because of class weights, so the means of '
+    raise ValueError(f'loss: a mean that is not over all samples, e.g. because of class weights, so the means of '
                      f'{recipe.accumulate} micro-batches on {world_size()} processes do not add up; take accumulate=1 '
                      'and one process, or reduction="sum" with a lower lr; for a loss that couples samples on purpose, '
-                     'set its attribute has_batch_penalty = True')
+                     'set the attribute has_batch_penalty = True of the loss')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #a669942c
 def _check_augmentation(splits, recipe):

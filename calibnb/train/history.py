@@ -53,7 +53,7 @@ class EventFiles:
     ):
         try: from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError("tensorboard: it is not installed; pip install 'calibnb[tensorboard]'") from None
+            raise ValueError("tensorboard: not installed; pip install 'calibnb[tensorboard]'") from None
         self.writer = SummaryWriter(str(folder), purge_step=1)  # invalidates earlier files from epoch 1 on
 
     def __call__(self, row:dict):

@@ -184,8 +184,9 @@ class ConfidenceHistogram(Snapshots):
 def _divisor(loss, logits, target):
     "Return the divisor of a mean loss: the number of samples, or the sum of their weights."
     weight = loss.weight if 'weight' in getattr(loss, 'tensors', ()) else None
-    shares = check_batch(logits, target, weight, getattr(loss, 'options', {}).get('ignore_index')).shares()
-    return len(target) if shares is None else shares.double().sum().item()
+    ignore_index = getattr(loss, 'options', {}).get('ignore_index')
+    sample_weights = check_batch(logits, target, weight, ignore_index).sample_weights()
+    return len(target) if sample_weights is None else sample_weights.double().sum().item()
 
 class GradientNorms(Snapshots):
     "The gradient norm in the last layer, the feature norm and the Brier score of each sample [Lin 2025, Fig. 4]."

@@ -193,7 +193,7 @@ RUN = [
     ("script.py", "script.py"), ("folder.ipynb", "folder.ipynb does not exist"), ("empty.ipynb", "empty.ipynb"),
     ("list.ipynb", "list.ipynb"), ("cells.ipynb", "cells.ipynb"), ("cut.ipynb", "cut.ipynb"),
     ("binary.ipynb", "binary.ipynb"), ("untagged.ipynb", "0 cells tagged"), ("twice.ipynb", "2 cells tagged"),
-    ("seedless.ipynb", "declares no seed"), ("untyped.ipynb", "'seed = 0'"), ("broken.ipynb", "line 1"),
+    ("seedless.ipynb", "no parameter seed, want one"), ("untyped.ipynb", "'seed = 0'"), ("broken.ipynb", "line 1"),
     ("computed.ipynb", "want a literal"), ("annotated.ipynb", "x: annotation"), ("mistyped.ipynb", "seed: 'three'"),
     ("fine.ipynb -p rat 1", "did you mean rate"), ("fine.ipynb -p rate fast", "rate: 'fast'"),
     ("fine.ipynb -p rate NaN", "rate: nan"), ("fine.ipynb -p rate Infinity", "rate: inf"),
@@ -304,7 +304,7 @@ APPLY = [
     ("cut.safetensors good.npz --logits --out o.npz", "cut.safetensors"),
     ("tensors.safetensors good.npz --logits --out o.npz", "holds no calibrator"),
     ("folder.safetensors good.npz --logits --out o.npz", "folder.safetensors"),
-    ("four.safetensors good.npz --logits --out o.npz", "got 3 classes, expected 4"),
+    ("four.safetensors good.npz --logits --out o.npz", "3 classes, want 4"),
     ("calibrator.safetensors absent.npz --logits --out o.npz", "absent.npz does not exist"),
     ("calibrator.safetensors damaged.npz --logits --out o.npz", "damaged.npz"),
     ("calibrator.safetensors nan.npz --logits --out o.npz", "row 4 holds nan"),
@@ -404,9 +404,9 @@ def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth)
 
 
 @pytest.mark.parametrize("argv, told", [
-    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: got 'a\\udcff', which is not Unicode text"),
-    (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: got '"),
-    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: got 'npz:a\\udcff.npz', which is not Unicode text"),
+    (["audit", "good.npz", "--logits", "--title", "a\udcff"], "--title: 'a\\udcff' is not Unicode text"),
+    (["audit", "a\udcff.npz", "--logits", "--to", "new"], "calibnb: file: '"),
+    (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: 'npz:a\\udcff.npz' is not Unicode text"),
 ], ids=["title", "file", "parameter"])
 def test_bytes_that_are_no_text_end_in_one_line(here, monkeypatch, capfd, argv, told):
     "As the shell hands them over: a file name in another encoding has halves of characters."
@@ -617,7 +617,7 @@ def test_without_papermill_an_audit_answers_and_a_run_says_what_to_install(here,
     out, err = capsys.readouterr()
     assert "ECE" in out and err == f"calibnb: no notebook, {needed}\n"
     assert {"audit.json", "report.html", "tables"} <= {path.name for path in (here / "new").iterdir()}
-    assert call(words("run fine.ipynb")) == 2 and "papermill: it is not installed" in capsys.readouterr().err
+    assert call(words("run fine.ipynb")) == 2 and "papermill: not installed" in capsys.readouterr().err
 
 
 def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, capsys):

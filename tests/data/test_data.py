@@ -238,7 +238,7 @@ def test_raw_images_without_a_scale():
     (dict(n_train=0), "n_train: 0, want at least 1"),
     (dict(n_train=29), "n_train: 29, want at most the 21 samples"),
     (dict(val=1.), "val: 1.0, want a share"),
-    (dict(val=0.), "leaves none for validation"),
+    (dict(val=0.), "want at least one sample for validation"),
 ], ids=str)
 def test_bad_splits(options, message):
     arrays = dict(train_x=np.zeros((30, 2), np.float32), train_y=np.arange(30) % 3)

@@ -541,9 +541,9 @@ def test_two_classes_and_one_column_are_judged_by_calibrators_of_either(name):
         judged = Scored.of(one, calibrator), Scored.of(two, calibrator)
         assert judged[0].nll.equal(judged[1].nll) and judged[0].pred.equal(judged[1].pred)
         assert judged[0].binary and not judged[1].binary
-    with pytest.raises(ValueError, match="logits: got 4 columns, expected 1, as in the fit"):
+    with pytest.raises(ValueError, match="logits: 4 columns, want 1, as in the fit"):
         Scored.of(overconfident(20), of_one)
-    with pytest.raises(ValueError, match="logits: got 1 columns, expected 4, as in the fit"):
+    with pytest.raises(ValueError, match="logits: 1 columns, want 4, as in the fit"):
         Scored.of(one, make_calibrator(name).fit(overconfident(60).logits, overconfident(60).target))
 
 

@@ -320,7 +320,7 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     assert cli.main([*apply, "a.npz", "--logits", "--out", "x"]) == 2
     assert cli.main(["apply", "nothing.safetensors", "a.npz", "--logits", "--out", "x.npz"]) == 2
     err = capsys.readouterr().err
-    assert "got 3 classes, expected 4" in err and "want a name that ends in" in err and "nothing.safetensors" in err
+    assert "3 classes, want 4" in err and "want a name that ends in" in err and "nothing.safetensors" in err
     assert not (tmp_path/"x.npz").exists()
 
 

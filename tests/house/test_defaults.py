@@ -256,7 +256,7 @@ TABLE |= {
     "weights.reduce": lambda: [weights.reduce(CONF, r, None, s) for r in ("mean", "sum", "none") for s in (None, CONF)],
     "weights.weighted_reduce": lambda: weights.weighted_reduce(CONF, CONF, "mean"),
     "weights.check_batch": lambda: [weights.check_batch(z, y, [1., 2., .5], 1) for z, y in PAIRS],
-    "weights.LossBatch": lambda: [weights.check_batch(z, y, [1., 2., .5], 1).shares() for z, y in PAIRS],
+    "weights.LossBatch": lambda: [weights.check_batch(z, y, [1., 2., .5], 1).sample_weights() for z, y in PAIRS],
     "weights.check_class_weight": lambda: weights.check_class_weight([1., 2., 3], LOGITS),
     "weights.weighted_ce": lambda: weights.weighted_ce(LOGITS, TARGET, partial(weights.bsce_weight, beta=3.)),
     "bins.bin_ids": lambda: [bins.bin_ids(c, M, closed)

@@ -28,7 +28,7 @@ ANALYTIC = [  # weights with an analytic derivative
     ("dual_focal", {}), ("dual_focal", dict(second="runner_up")), ("dual_focal", dict(detach_second=True)),
     ("bsce", {}), ("bsce", dict(beta=1.)), ("bsce", dict(beta=float("inf"))),
 ]
-BATCHWISE = {"mmce", "mmce_weighted", "dece", "sece", "mdca", "dca"}  # a sample's value depends on the others
+BATCHWISE = {name for name in NAMES if make_loss(name).has_batch_penalty}  # a sample's value depends on the others
 DRAWN = {"consistency"}                                # each call draws new noise
 DETERMINED = [name for name in NAMES if name not in DRAWN]
 UNDETACHED = [name for name in DETERMINED if not name.endswith("_gra")]  # their gradients are not of their values
@@ -660,8 +660,14 @@ def test_modules_know_their_options():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_modules_with_a_penalty_of_the_batch(name):
-    assert make_loss(name).has_batch_penalty == (name in BATCHWISE)
+def test_a_loss_has_a_batch_penalty_if_a_sample_has_another_value_in_a_batch(name):
+    logits, target = batch()
+    loss = make_loss(name, reduction="none")
+    if name in DRAWN:
+        assert not loss.has_batch_penalty
+        return
+    alone = torch.cat([loss(logits[[i]], target[[i]]) for i in range(len(target))])
+    assert loss.has_batch_penalty != torch.allclose(alone, loss(logits, target))
 
 
 def test_the_base_of_the_modules_is_no_loss():

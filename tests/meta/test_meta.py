@@ -695,9 +695,9 @@ def test_a_run_with_a_loss_that_learns(tmp_path):
 
 
 @pytest.mark.parametrize("options, message", [
-    (dict(loss_args=dict(reduction="sum")), "and meta, which has its own loss; leave loss_args out"),
+    (dict(loss_args=dict(reduction="sum")), "want none with meta, which has its own loss; leave loss_args out"),
     (dict(recipe=Recipe(mixup=.2)), "mixup is 0.2, which bilevel"),
-    (dict(loss="focal"), "loss: got 'focal' and meta"),
+    (dict(loss="focal"), "loss: 'focal', want none with meta"),
 ])
 def test_a_setting_that_does_not_go_with_meta_is_refused(options, message):
     with pytest.raises(ValueError, match=message):

@@ -226,8 +226,8 @@ def test_columns_are_averaged():
 BAD = {
     "a negative weight": ((P, Y, dict(sample_weight=-WEIGHTS)), "sample_weight: -[0-9] at row"),
     "a weight that is no number": ((P, Y, dict(sample_weight=WEIGHTS/0)), "sample_weight: (nan|inf) at row"),
-    "weights whose sum overflows": ((P, Y, dict(sample_weight=[1.7e308]*40)), "sample_weight: got a sum of inf"),
-    "weights that underflow": ((P, Y, dict(sample_weight=[1e-320]*40)), "sample_weight: got a sum of .*e-319"),
+    "weights whose sum overflows": ((P, Y, dict(sample_weight=[1.7e308]*40)), "sample_weight: a sum of inf"),
+    "weights that underflow": ((P, Y, dict(sample_weight=[1e-320]*40)), "sample_weight: a sum of .*e-319"),
     "weights of other samples": ((P, Y, dict(sample_weight=WEIGHTS[1:])), r"shape \(39,\), want \(40,\), one for each"),
     "no weight at all": ((P, Y, dict(sample_weight=0*WEIGHTS)), "target: no sample is left"),
     "everything ignored": ((P[:2], Y[:2]*0, dict(ignore_index=0)), "target: no sample is left"),
@@ -260,7 +260,7 @@ def test_labels_or_counts_are_needed():
         metrics.entropy(P, ignore_index=-1)
     with pytest.raises(ValueError, match="sample_weight: bins of scheme 'mass' count samples"):
         metrics.reliability_bins(P, Y, scheme="mass", sample_weight=WEIGHTS)
-    with pytest.raises(ValueError, match="sample_weight: a bin of weighted .* has no noise estimate; leave it out"):
+    with pytest.raises(ValueError, match="a bin of weighted .* no noise estimate; leave sample_weight out"):
         _ = metrics.reliability_bins(P, Y, sample_weight=WEIGHTS).noise
 
 

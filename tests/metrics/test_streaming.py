@@ -113,7 +113,7 @@ def test_a_device_without_float64_is_refused(kind, monkeypatch):
     want = metric.compute()
     with monkeypatch.context() as m:
         m.setattr(torch.Tensor, "to", as_mps)
-        message = ("its sums are float64, which this device does not have; "
+        message = ("the sums are float64, which this device does not have; "
                    "leave the metric on the CPU and call update with probs.cpu")
         with pytest.raises(TypeError, match=f"{type(metric).__name__}: {message}"):
             metric.to("cpu")

@@ -90,7 +90,7 @@ def test_weights_by_the_name_of_torchvision(monkeypatch):
     def offline(*_, **__):
         raise URLError("no network")
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 is not in the cache.*no network.*give its path"):
+    with pytest.raises(ValueError, match="IMAGENET1K_V1 of resnet18 is not in the cache.*no network.*give the path"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), **options)
     with pytest.raises(ValueError, match="'absent.pt' is neither a file nor one of 'IMAGENET1K_V1'"):
         make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights="absent.pt")
@@ -131,7 +131,7 @@ def test_bad_sizes(size, wanted):
 
 
 def test_a_vision_transformer_refuses_other_sizes():
-    with pytest.raises(ValueError, match="32x32 pixels, vit_b_16 needs 224x224; resize=224 enlarges them"):
+    with pytest.raises(ValueError, match="32x32 pixels, want 224x224 for vit_b_16; resize=224 enlarges the images"):
         make_model("vit_b_16", 5, (3, 32, 32))
     with pytest.raises(ValueError, match="a torchvision vit_b_16 needs images"):
         make_model("vit_b_16", 5, (10,), resize=224)

@@ -30,9 +30,9 @@ def test_the_rows_are_complete():
     kinds = [row["kind"] for row in ROWS.values()]
     assert (kinds.count("empirical"), kinds.count("identity")) == (167, 34)
     for key, row in ROWS.items():
-        assert row["borne"] in ("yes", "partly", "no", "not printed"), key
+        assert row["supported"] in ("yes", "partly", "no", "not printed"), key
         assert row["scope"] and row["direction"] and row["strength"] and row["claim"].endswith("."), key
-        assert bool(row["open"]) + bool(row["asked"] or row["cannot"]) == 1, key
+        assert bool(row["open"]) + bool(row["studies"] or row["cannot"]) == 1, key
         assert not row["cannot"] or row["kind"] == "empirical", key
 
 
@@ -46,7 +46,7 @@ def test_studies_that_ask_are_listed():
     "`make sync` fills the column in."
     assert build.with_studies(ROWS, build.ids_of_studies()) == ROWS
     none = {name: ids - {"wang-14"} for name, ids in build.ids_of_studies().items()}
-    assert build.with_studies(ROWS, none)["wang-14"]["asked"] == ""
+    assert build.with_studies(ROWS, none)["wang-14"]["studies"] == ""
 
 
 def without_identity(code):
@@ -159,7 +159,7 @@ def test_another_direction_stage_or_measure_is_seen(id, text, wrong):
 
 def test_what_is_asked_is_decided_in_the_gallery():
     "A claim that a study tests in its full setting alone has a reason why it cannot be tested here."
-    asked = {key for key, row in ROWS.items() if row["asked"] and not row["cannot"]}
+    asked = {key for key, row in ROWS.items() if row["studies"] and not row["cannot"]}
     assert asked == set(VERDICTS)
 
 
@@ -205,7 +205,7 @@ def test_a_papers_page_has_a_row_for_each_claim(paper):
     assert [line[0] for line in lines] == [row["id"] for row in paper_claims(paper)]
     for line in lines:
         row = ROWS[line[0]]
-        assert len(line) == len(heads) and line[2] == row["borne"]
+        assert len(line) == len(heads) and line[2] == row["supported"]
         asked = {v["data"] or "no_data" for v in VERDICTS.get(line[0], [])}
         assert {name for name, cell in zip(sets, line[3:]) if cell.strip()} == asked
         assert ("Not tested here" in line[1]) == (not asked)

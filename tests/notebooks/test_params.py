@@ -244,7 +244,7 @@ def test_a_dictionary_given_whole_and_by_its_entries():
     types = read_declarations("recipe: dict = {}")
     for order in (("recipe", '{"lr": 1}'), ("recipe.epochs", "5")), (("recipe.epochs", "5"), ("recipe", '{"lr": 1}')):
         assert join_dotted(order, types) == dict(recipe=dict(lr=1, epochs=5))
-    with pytest.raises(TypeError, match="recipe: got 3 and recipe.epochs, want a dictionary"):
+    with pytest.raises(TypeError, match="recipe: 3, want a dictionary, as recipe.epochs is an entry of recipe"):
         join_dotted([("recipe.epochs", "5"), ("recipe", "3")], types)
 
 

@@ -158,13 +158,13 @@ def test_behaves_like_an_estimator_of_scikit_learn(name):
     image = logits.reshape(20, 20, 3).permute(0, 2, 1)
     assert close(calibrator.transform(image), probs.reshape(20, 20, 3).permute(0, 2, 1), 3, size=1.)
     for call, message in {
-            lambda: calibrator.transform(torch.zeros(2, 4)): "logits: got 4 classes, expected 3",
+            lambda: calibrator.transform(torch.zeros(2, 4)): "logits: 4 classes, want 3",
             lambda: calibrator.transform(torch.full((2, 3), math.nan)): "logits: row 0 holds nan",
             lambda: calibrator.fit(logits[:0], target[:0]): "logits: empty"}.items():
         with pytest.raises(ValueError, match=message):
             call()
     overflow = torch.tensor([[1.7e308, -1.7e308], [0., 1.]], dtype=torch.float64).repeat(10, 1)
-    with pytest.raises(ValueError, match=r"logits: got 1.7e\+308 at row 0, expected numbers between"):
+    with pytest.raises(ValueError, match=r"logits: 1.7e\+308 at row 0, want numbers between"):
         make_calibrator(name).fit(overflow, torch.tensor([0, 1]*10))
 
 
@@ -194,7 +194,7 @@ def test_binary_shapes_types_and_files(name, tmp_path):
     assert torch.allclose(calibrator.nll(odds, y), F.binary_cross_entropy(p, y.double(), reduction="none"))
     calibrator.save(tmp_path/"c.safetensors")
     assert torch.equal(Calibrator.load(tmp_path/"c.safetensors").transform(odds), p)  # bits: saved and loaded
-    with pytest.raises(ValueError, match="logits: got 2 columns, expected 1"):
+    with pytest.raises(ValueError, match="logits: 2 columns, want 1"):
         calibrator.transform(torch.zeros(3, 2))
 
 
@@ -215,7 +215,7 @@ def test_multilabel_columns_are_separate_problems(name, tmp_path):
     assert again.n_classes_ == 3
     classes = quiet(name, z, y.argmax(1))
     assert torch.allclose(classes.transform(z).sum(1), torch.ones(300, dtype=torch.float64))
-    with pytest.raises(ValueError, match="logits: got 2 columns, expected 3"):
+    with pytest.raises(ValueError, match="logits: 2 columns, want 3"):
         calibrator.transform(z[:, :2])
 
 
@@ -294,7 +294,7 @@ def test_a_weight_is_a_number_of_copies(name, shape):
 def test_weights_of_less_than_two_samples_warn(name):
     "Weights are frequencies: priors and penalties outweigh shares that sum to 1."
     calibrator, shares = make_calibrator(name), torch.full((48,), 1/48, dtype=torch.float64)
-    with pytest.warns(UserWarning, match="sample_weight: got a sum of 1, so .* is fitted as on 1 samples") as caught:
+    with pytest.warns(UserWarning, match="sample_weight: a sum of 1, so .* is fitted as on 1 samples") as caught:
         calibrator.fit(ODDS, HIT, shares)
     assert caught[0].filename == __file__
     by_mean = make_calibrator(name).fit(ODDS, HIT, shares/shares.mean()).transform(ODDS)
@@ -307,9 +307,9 @@ def test_weights_of_less_than_two_samples_warn(name):
     (HistogramBinning(scheme="mass"), torch.ones(48), "sample_weight: not supported by scheme='mass'"),
     (Platt(), torch.ones(47), r"sample_weight: shape \(47,\), want \(48,\)"),
     (Platt(), -torch.ones(48), "sample_weight: -1 at row 0"),
-    (Platt(), torch.zeros(48), "sample_weight: got 0 for every"),
+    (Platt(), torch.zeros(48), "sample_weight: 0 for every"),
     (Platt(), torch.full((48,), math.nan), "sample_weight: nan at row 0"),
-    *((make_calibrator(name), torch.full((48,), size, dtype=torch.float64), "sample_weight: got a sum of .*, expected")
+    *((make_calibrator(name), torch.full((48,), size, dtype=torch.float64), "sample_weight: a sum of .*, want")
       for name in WEIGHTED for size in (1e-320, 1.7e308))])
 def test_wrong_weights(calibrator, weight, message):
     with pytest.raises(ValueError, match=message):
@@ -428,9 +428,9 @@ def test_calibrators_of_an_evaluation_of_probabilities_take_probabilities(form, 
         assert torch.allclose(Scored.of(other, calibrator).conf, Scored.of(preds, calibrator).conf, rtol=1e-6)
         want = registered_measures(["ks_error"], by_hand(calibrator, p[100:]), y[100:])["ks_error"].value
         assert cross or found.rows[row]["ks_error"].value == pytest.approx(want, rel=1e-9)
-    with pytest.raises(ValueError, match="preds: got logits, expected probabilities"):
+    with pytest.raises(ValueError, match="preds: logits, want probabilities"):
         Scored.of(Predictions(preds.logits, preds.target), calibrator)
-    with pytest.raises(ValueError, match="val: got logits, but preds: probabilities; give both in the same form"):
+    with pytest.raises(ValueError, match="val: logits, want probabilities as in preds; give both in the same form"):
         evaluate(preds, Predictions(val.logits, val.target))
 
 
@@ -473,7 +473,7 @@ def test_apply_takes_multilabel_probabilities(tmp_path, monkeypatch, capsys):
     assert np.allclose(np.load("o.npz")["probs"], calibrator.transform(ZEROS[:5]*.9), rtol=1e-9)
     np.savez("p.npz", probs=ZEROS[:5, :2].numpy())
     assert cli.main("apply c.safetensors p.npz --probs --out x.npz".split()) == 2
-    assert "probs: got 2 columns, expected 3" in capsys.readouterr().err
+    assert "probs: 2 columns, want 3" in capsys.readouterr().err
 
 
 # files
@@ -567,7 +567,7 @@ def test_other_files_are_refused_and_a_pickle_is_not_executed(tmp_path, monkeypa
 def test_a_value_that_a_file_cannot_hold_is_refused(value, kind, mine, tmp_path):
     calibrator = mine().fit(LOGITS, TARGET)
     calibrator.factor_ = value
-    with pytest.raises(ValueError, match=f"factor_: got {kind}, expected a tensor, a number or a list of dictionaries"):
+    with pytest.raises(ValueError, match=f"factor_: {kind}, want a tensor, a number or a list of dictionaries"):
         calibrator.save(tmp_path/"c.safetensors")
     assert not list(tmp_path.iterdir())
 
@@ -607,7 +607,7 @@ def test_a_file_says_what_the_calibrator_was_fitted_on(tmp_path):
     rewrite(tmp_path/"c.safetensors", lambda head, _: head.pop("fitted_on"))
     assert Calibrator.load(tmp_path/"c.safetensors").fitted_on_ == {}
     rewrite(tmp_path/"c.safetensors", lambda head, _: head.update(fitted_on=dict(samples="many")))
-    with pytest.raises(ValueError, match="damaged .ValueError: samples: got 'many'"):
+    with pytest.raises(ValueError, match="damaged .ValueError: samples: 'many'"):
         Calibrator.load(tmp_path/"c.safetensors")
 
 
@@ -619,7 +619,7 @@ def test_apply_refuses_what_does_not_match_the_fit(tmp_path, monkeypatch, capsys
     def write_table(z, names): pd.DataFrame(z.numpy(), columns=names.split()).to_csv("t.csv", index=False)
     for z, names, kind, message in [
             (LOGITS, "ant bee dog", "logits", "the columns are 'ant', 'bee', 'dog', want 'ant', 'bee', 'cat'"),
-            (LOGITS[:, :2], "a0 a1", "logits", "file: t.csv: logits: got 2 classes, expected 3 ('ant', 'bee', 'cat')"),
+            (LOGITS[:, :2], "a0 a1", "logits", "file: t.csv: logits: 2 classes, want 3 ('ant', 'bee', 'cat')"),
             (LOGITS.softmax(1), "ant bee cat", "logits", "these are probabilities; read the file as probs"),
             (LOGITS.softmax(1), "ant bee cat", "probs", "--probs: c.safetensors was fitted on logits; give a file")]:
         write_table(z, names)
@@ -645,7 +645,7 @@ def test_a_file_of_an_older_rule_for_zeros_warns(rule, tmp_path):
             del head["mixed"]
     TemperatureScaling().fit(LOGITS, TARGET).save(tmp_path/"old.safetensors")
     rewrite(tmp_path/"old.safetensors", older_rule)
-    with pytest.warns(UserWarning, match="got a file of an older version, .* fit the calibrator again") as caught:
+    with pytest.warns(UserWarning, match="a file of an older version, .* fit the calibrator again") as caught:
         calibrator = Calibrator.load(tmp_path/"old.safetensors")
     assert caught[0].filename == __file__
     calibrator.save(tmp_path/"new.safetensors")
@@ -678,34 +678,34 @@ DAMAGE = [  # calibrator, change of its file, reason; None: it is as good as bef
     ("temperature", head(options=[]), ""), ("temperature", head(numbers={}), ""),
     ("temperature", lambda head, tensors: head.clear(), ""), ("isotonic", table("x", lambda t: t[:1]), ""),
     ("isotonic", lambda head, tensors: tensors.update({"maps_.0": tensors.pop("maps_.0.x")}), ""),
-    ("temperature", numbers(n_classes_=10**9), "n_classes_: got 1000000000"),
-    ("temperature", numbers(n_classes_=10**400), "n_classes_: got 1000"),
-    ("temperature", numbers(n_classes_=3.), "n_classes_: got 3.0"),
+    ("temperature", numbers(n_classes_=10**9), "n_classes_: 1000000000"),
+    ("temperature", numbers(n_classes_=10**400), "n_classes_: 1000"),
+    ("temperature", numbers(n_classes_=3.), "n_classes_: 3.0"),
     ("temperature", numbers(n_classes_=100_000), None),
-    ("temperature", numbers(temperature_=math.nan), "temperature_: got nan"),
-    ("temperature", numbers(temperature_=1e308), "temperature_: got 1e.308"),
+    ("temperature", numbers(temperature_=math.nan), "temperature_: nan"),
+    ("temperature", numbers(temperature_=1e308), "temperature_: 1e.308"),
     ("temperature", numbers(temperature_="2"), ""),
-    ("temperature", numbers(eps_=1.), "eps_: got 1.0"),
-    ("temperature", numbers(input_="percent"), "input_: got 'percent'"),
+    ("temperature", numbers(eps_=1.), "eps_: 1.0"),
+    ("temperature", numbers(input_="percent"), "input_: 'percent'"),
     ("temperature", numbers(transform=3), "transform: not an attribute that TemperatureScaling sets in a fit"),
     ("temperature", head(mixed="some"), "mixed"),
-    ("temperature", head(classes=["a"]), "classes: got 1 names for 3 classes"),
+    ("temperature", head(classes=["a"]), "classes: 1 names for 3 classes"),
     ("temperature", numbers(**{"column_0/"*2000 + "n_classes_": 1}), ""),
-    ("vector", numbers(n_classes_=100_000), r"weight_: got shape \(3,\), expected \(100000,\)"),
-    ("matrix", entry("weight_", put(1e308, 4)), "weight_: got 1e.308"),
-    ("vector", entry("bias_", lambda t: t[:1]), r"bias_: got shape \(1,\), expected \(3,\)"),
-    ("ets", entry("weights_", lambda t: t[:1]), r"weights_: got shape \(1,\), expected \(3,\)"),
-    ("svs", entry("weight_", put(math.inf)), "weight_: got inf"),
-    ("histogram", table("values", put(math.nan, 1)), "values: got nan"),
-    ("histogram", table("values", put(1.5, 1)), "values: got numbers outside"),
-    ("histogram", table("edges", put(.9, 1)), "edges: got numbers that do not rise"),
-    ("bbq", table("values", lambda t: t[:-1]), "values: got shape"),
-    ("isotonic", table("y", put(1e308, 1)), "y: got 1e.308"),
-    ("platt", table("slope", lambda t: t[None]), "slope: got shape"),
-    ("spline", table("scale", put(math.nan)), "scale: got nan"),
-    ("venn_abers", table("odds", put(-math.inf, 1)), "odds: got -inf"),
-    ("temperature+platt", numbers(**{"first_/n_classes_": 7}), "n_classes_: got 7 in the pipeline"),
-    ("temperature+platt", numbers(**{"first_/temperature_": 1e308}), "temperature_: got 1e.308"),
+    ("vector", numbers(n_classes_=100_000), r"weight_: shape \(3,\), want \(100000,\)"),
+    ("matrix", entry("weight_", put(1e308, 4)), "weight_: 1e.308"),
+    ("vector", entry("bias_", lambda t: t[:1]), r"bias_: shape \(1,\), want \(3,\)"),
+    ("ets", entry("weights_", lambda t: t[:1]), r"weights_: shape \(1,\), want \(3,\)"),
+    ("svs", entry("weight_", put(math.inf)), "weight_: inf"),
+    ("histogram", table("values", put(math.nan, 1)), "values: nan"),
+    ("histogram", table("values", put(1.5, 1)), "values: numbers outside"),
+    ("histogram", table("edges", put(.9, 1)), "edges: numbers that do not rise"),
+    ("bbq", table("values", lambda t: t[:-1]), "values: shape"),
+    ("isotonic", table("y", put(1e308, 1)), "y: 1e.308"),
+    ("platt", table("slope", lambda t: t[None]), "slope: shape"),
+    ("spline", table("scale", put(math.nan)), "scale: nan"),
+    ("venn_abers", table("odds", put(-math.inf, 1)), "odds: -inf"),
+    ("temperature+platt", numbers(**{"first_/n_classes_": 7}), "n_classes_: 7 in the pipeline"),
+    ("temperature+platt", numbers(**{"first_/temperature_": 1e308}), "temperature_: 1e.308"),
 ]
 
 
@@ -728,7 +728,7 @@ def test_a_damaged_file_is_refused_in_one_line_before_it_is_tried(name, change, 
 def test_a_forged_head_is_refused(tmp_path):
     path = tmp_path/"c.safetensors"
     for change, message in {head(calibrator="os.system"): "holds a calibrator that is not known here",
-                            numbers(temperature_=-1.): "is damaged: it gives no probabilities"}.items():
+                            numbers(temperature_=-1.): "is damaged: the calibrator gives no probabilities"}.items():
         TemperatureScaling().fit(LOGITS, TARGET).save(path)
         rewrite(path, change)
         with pytest.raises(ValueError, match=message):

@@ -124,7 +124,7 @@ def test_module_is_a_module():
     half = calibrator.as_module(torch.float32)
     same(half(z), module(z), 1e-3)
     same(module(z.half()), module(z.half().float()), 0)
-    with pytest.raises(ValueError, match="logits: got 4 classes, expected 3"):
+    with pytest.raises(ValueError, match="logits: 4 classes, want 3"):
         module(unseen(4))
     calibrator.fit(*overconfident(seed=5, K=3))  # the module has its own copy
     same(module(z), fitted("isotonic", 3).transform(z))
@@ -230,7 +230,7 @@ def test_networks_that_are_refused():
             (ends_in_relu, None, "no linear last layer found in Sequential"),
             (ends_in_relu, "fc", "'fc' is not a layer of Sequential.*name the layer, '0'"),
             (ends_in_relu, nn.Linear(4, 3), "Linear is not a layer of Sequential"),
-            (nn.Linear(4, 5), None, "'' has 5 outputs, expected 3")]:
+            (nn.Linear(4, 5), None, "'' has 5 outputs, want 3")]:
         with pytest.raises(ValueError, match=message):
             scaling.fold_into(network, layer)
     with pytest.raises(ValueError, match="differ from transform by up to"):
@@ -285,8 +285,8 @@ def test_bad_input_of_the_command(folder, capsys):
             ("calibrator.safetensors --onnx five.onnx --with five.onnx", "--onnx: five.onnx is an input file"),
             ("calibrator.safetensors --onnx out.onnx --with cut.onnx", "--with: cut.onnx"),
             ("calibrator.safetensors --onnx out.onnx --with calibrator.safetensors", "--with: calibrator.safetensors"),
-            ("calibrator.safetensors --onnx out.onnx --with softmax.onnx", "comes from Softmax, expected logits"),
-            ("calibrator.safetensors --onnx out.onnx --with five.onnx", "has shape (N, 5), expected (N, 3)")]:
+            ("calibrator.safetensors --onnx out.onnx --with softmax.onnx", "comes from Softmax, want logits"),
+            ("calibrator.safetensors --onnx out.onnx --with five.onnx", "shape (N, 5), want (N, 3)")]:
         before = sorted(folder.iterdir())
         assert cli.main(["export", *line.split()]) == 2
         error = capsys.readouterr().err

@@ -137,10 +137,10 @@ def test_few_samples_of_many_classes_stay_near_the_temperature():
 
 
 @pytest.mark.parametrize("calibrator, message", [
-    (MatrixScaling(-1.), "lam: got -1"), (Dirichlet(mu=math.inf), "mu: got inf"),
-    (StructuredVectorScaling(intercept=-1.), "intercept: got -1.0, expected a number of at least 0"),
-    (StructuredMatrixScaling(diagonal=math.inf), "diagonal: got inf"),
-    (StructuredMatrixScaling(off_diagonal=math.nan), "off_diagonal: got nan")])
+    (MatrixScaling(-1.), "lam: -1"), (Dirichlet(mu=math.inf), "mu: inf"),
+    (StructuredVectorScaling(intercept=-1.), "intercept: -1.0, want a number of at least 0"),
+    (StructuredMatrixScaling(diagonal=math.inf), "diagonal: inf"),
+    (StructuredMatrixScaling(off_diagonal=math.nan), "off_diagonal: nan")])
 def test_wrong_strengths(calibrator, message):
     with pytest.raises(ValueError, match=message):
         calibrator.fit(*overconfident(N=20))

@@ -252,7 +252,7 @@ ANY_NUMBER = [smooth_maps.platt_map, score_maps.isotonic_map, smooth_maps.beta_m
 def test_a_map_refuses_scores_that_are_not_numbers(fit):
     score, hit = torch.tensor([.2, .4, math.nan, .9], dtype=torch.float64), torch.tensor([True, False, True, True])
     for value in math.nan, math.inf, *(() if fit in ANY_NUMBER else (1.2, -.1)):
-        message = rf"(score|odds): got {value} at row 2, expected (numbers in \[0, 1\]|finite numbers)"
+        message = rf"(score|odds): {value} at row 2, want (numbers in \[0, 1\]|finite numbers)"
         with pytest.raises(ValueError, match=message):
             fit(torch.where(score.isnan(), value, score), hit)
 
@@ -270,14 +270,14 @@ def test_nan_has_no_calibrated_value():
     (HistogramBinning(0), "n_bins: 0"), (HistogramBinning(scheme="x"), "scheme: 'x'"),
     (HistogramBinning(empty="x"), "empty: 'x'"), (HistogramBinning(mode="x"), "mode: 'x'"),
     (Isotonic("x"), "mode: 'x'"), (Platt("x"), "targets: 'x'"), (BBQ([0]), "n_bins: 0"),
-    (BBQ([]), "bin_numbers: got an empty list"),
+    (BBQ([]), "bin_numbers: an empty list"),
     (BetaCalibration("x"), "targets: 'x'"), (BetaCalibration(mode="x"), "mode: 'x'"),
-    (SplineCalibration(1), "n_knots: got 1, expected 2 or more"), (VennAbers(1), "folds: got 1, expected 2 or more"),
-    (SplineCalibration(smoothing=-1.), "smoothing: got -1.0"),
-    (SplineCalibration(smoothing=math.nan), "smoothing: got nan"), (VennAbers(2.5), "folds: got 2.5"),
+    (SplineCalibration(1), "n_knots: 1, want 2 or more"), (VennAbers(1), "folds: 1, want 2 or more"),
+    (SplineCalibration(smoothing=-1.), "smoothing: -1.0"),
+    (SplineCalibration(smoothing=math.nan), "smoothing: nan"), (VennAbers(2.5), "folds: 2.5"),
     (TemperatureScaling("mse"), "criterion: 'mse' is not known"),
     (TemperatureScaling(search="line"), "search: 'line' is not known"),
-    (TemperatureScaling("ece", "continuous"), 'search: got "continuous"'),
+    (TemperatureScaling("ece", "continuous"), 'search: "continuous"'),
     (TemperatureScaling("ece", n_bins=0), "n_bins: 0")])
 def test_wrong_options(calibrator, message):
     with pytest.raises(ValueError, match=message):

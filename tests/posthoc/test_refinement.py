@@ -102,8 +102,8 @@ def test_forms_of_input():
 
 
 REFUSED = [
-    (dict(folds=1), "folds: got 1, expected 2 or more folds of at least 2 of the 30 samples"),
-    (dict(folds=16), "folds: got 16, expected 2 or more"), (dict(score="ece"), "score: 'ece' is not known"),
+    (dict(folds=1), "folds: 1, want 2 or more folds of at least 2 of the 30 samples"),
+    (dict(folds=16), "folds: 16, want 2 or more"), (dict(score="ece"), "score: 'ece' is not known"),
     (dict(level=95), "level: 95, want a number between 0 and 1"), (dict(n_boot=0), "n_boot: 0, want at least 1"),
     (dict(calibrator="temprature"), "did you mean 'temperature'"),
 ]
@@ -116,7 +116,7 @@ def test_bad_options_are_refused(options, message):
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ValueError, match="folds: got 5, expected 2 or more folds of at least 2 of the 3 samples"):
+    with pytest.raises(ValueError, match="folds: 5, want 2 or more folds of at least 2 of the 3 samples"):
         score_decomposition(LOGITS[:3], LABELS[:3])
     with pytest.raises(ValueError, match="in .0, 1.: these are probabilities; the log-odds of p are p.logit"):
         score_decomposition(torch.rand(30), torch.randint(2, (30,)))

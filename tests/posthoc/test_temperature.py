@@ -131,10 +131,10 @@ def test_nan_and_inf_have_no_temperature(find):
 
 def test_bounds_and_temperatures_are_checked():
     for bounds in (2., 3.), (0., 10.), (-1., 10.), (.1, math.inf), (.1, math.nan), (10., .1):
-        with pytest.raises(ValueError, match="bounds: .* expected 0 < least <= 1 <= largest"):
+        with pytest.raises(ValueError, match="bounds: .* want 0 < least <= 1 <= largest"):
             temperature.nll_temperature(*overconfident(N=20), bounds)
     for bad in 0., -1., math.nan, math.inf:
-        with pytest.raises(ValueError, match="temperatures: .* at index 1, expected positive numbers"):
+        with pytest.raises(ValueError, match="temperatures: .* at index 1, want positive numbers"):
             ece_by_temperature(*overconfident(N=20), torch.tensor([1., bad]))
     with pytest.raises(ValueError, match="n_bins: 0"):
         ece_by_temperature(*overconfident(N=20), torch.ones(1), 0)

@@ -189,7 +189,7 @@ def test_compare_marks_significant_differences():
 
 MIXED = {
     "data": (dict(data=["digits", "sst"]*4),
-             "loss 'ce' has rows with several data ('digits', 'sst'), expected one; select"),
+             "loss 'ce' has rows with several data ('digits', 'sst'), want one; select"),
     "a recipe": ({"recipe.epochs": [1, 1, 2, 2]*2},
                  r"several recipe.epochs \(1, 2\).*frame\[frame\['recipe.epochs'\] == 1\]"),
     "an option of a loss": ({"loss_args.gamma": [1., 2.]*2 + [None]*4},  # the advice keeps the rows of the other loss
@@ -295,13 +295,13 @@ BAD = [  # settings, message
     (dict(data="digit"), "data: 'digit' is not known; did you mean 'digits'"),
     (dict(model="mpl"), "model: 'mpl' is not known; did you mean 'mlp'"),
     (dict(experiment="../elsewhere"), "experiment"),
-    (dict(seed=3), r"seed: belongs in the recipe, RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
-    (dict(lr=.1), "in a sweep it is recipe.lr"),
-    (dict(hidden=[3]), "in a sweep it is model_args.hidden"),
+    (dict(seed=3), r"seed: an option of the recipe, want RunConfig\(recipe=Recipe.quick\(seed=3\)\)"),
+    (dict(lr=.1), "in a sweep, take recipe.lr"),
+    (dict(hidden=[3]), "in a sweep, take model_args.hidden"),
     (dict(recipe=dict(epochs=0)), "^recipe.epochs: 0, input should be greater than or equal to 1$"),
     (dict(data_args=dict(n_train="300")), "data digits option n_train: '300', want int"),
-    (dict(n_train=300), r"n_train: is an option of the data, RunConfig\(data_args=dict\(n_train=300\)\)"),
-    (dict(loss="focal", gamma=2), r"gamma: is an option of the loss, RunConfig\(loss_args=dict\(gamma=2\)\)"),
+    (dict(n_train=300), r"n_train: an option of the data, want RunConfig\(data_args=dict\(n_train=300\)\)"),
+    (dict(loss="focal", gamma=2), r"gamma: an option of the loss, want RunConfig\(loss_args=dict\(gamma=2\)\)"),
     (dict(recipe=dict(learning_rate=.1)), "^recipe.learning_rate: not known$"),
     (dict(meta={}), "data_args: n_meta is 0, but meta learns on held-out samples; give the number or share of these samples, e.g. n_meta=100"),
     (dict(los="ce"), "^los: not known, did you mean 'loss'[?]$"),
@@ -361,7 +361,7 @@ def test_a_run_in_use_names_its_holder_only_where_it_is_known(tmp_path, capsys):
     assert ours.poll(patience(60)) and ours.recv() == "held"
     with pytest.raises(RunError) as error:
         folder.acquire(wait=False)
-    assert str(error.value) == f"{folder.path} is in use by another process; end that process first, or wait for it"
+    assert str(error.value) == f"{folder.path} is in use by another process; end that process first, or wait"
     threading.Timer(1, ours.send, ["end"]).start()
     folder.acquire()
     assert capsys.readouterr().err == f"waiting for another process, which works on {folder.path}\n"

@@ -17,7 +17,7 @@ def test_it_is_complete_and_all_of_it_identities(study):
     assert wrong == {"lin-41", "mukhoti-12", "lin-39", "wang-49", "metareg-34"}
     assert {f.verdict for f in failed} == {WRONG}
     assert all(f.ours.startswith(("Section", "Appendix")) for f in failed), "which formula is wrong"
-    assert {row["id"] for row in paper_claims() if row["kind"] == "identity" and row["borne"] == "no"} > wrong
+    assert {row["id"] for row in paper_claims() if row["kind"] == "identity" and row["supported"] == "no"} > wrong
 
 
 def test_peaks_of_the_gradient_factor(study):

@@ -205,7 +205,7 @@ def error_of(capsys, *line):
     ("from calibnb.data import register_data\nregister_data('x')(lambda n: n)", "data: x takes (n), want (seed"),
     ("from calibnb.metrics import register_metric\nregister_metric('ece_10')(min)", "'ece_10' is a column of every"),
     ("from calibnb.train import register_recorder\nregister_recorder('x')(3)", "recorder: x is 3, want a class"),
-    ("from calibnb.posthoc import register_calibrator\nregister_calibrator('x')(3)", "expected a subclass of calibnb"),
+    ("from calibnb.posthoc import register_calibrator\nregister_calibrator('x')(3)", "want a subclass of calibnb"),
 ])
 def test_a_file_that_cannot_be_imported_is_named_with_its_first_cause(mine, capsys, text, why):
     mine.write_text(text)
@@ -284,9 +284,9 @@ WRONG = {  # body of a calibrator -> message
     "def _fit(self, z, y): pass": "define _logits(z), or both _probs(z) and _log_probs(z)",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return -z": "changes the predicted class of sample 0, but has",
     "def _fit(self, z, y): pass\ndef _logits(self, z): return z.nothing": "fails with AttributeError: 'Tensor' object",
-    "def _fit(self, z, y): pass\ndef _logits(self, z): return z[:, :2]": "gives shape (300, 2), expected (300, 3)",
+    "def _fit(self, z, y): pass\ndef _logits(self, z): return z[:, :2]": "gives shape (300, 2), want (300, 3)",
     "def _fit(self, z, y): pass\ndef _probs(self, z): return z.softmax(1)*2\ndef _log_probs(self, z): return z":
-        "expected probabilities that sum to 1",
+        "want probabilities that sum to 1",
 }
 
 
