@@ -69,7 +69,7 @@ def numbers(found:Evaluation)->dict[str, str]:
     if not label and given.num_classes == 2:
         value, interval = ece_text(_positive_bins(found)).removesuffix(')').split(' (')
         named['of P(y = 1)'] = f'{value}   95 % interval {interval}'
-    named['by chance'] = f'{_percent(ece.floor)}   mean ECE{of} of a calibrated model on {ece.n:,} samples'
+    named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples'
     return named | {'NLL': nll}
 
 def _range(m): return f'{100*m.interval[0]:.2f} to {100*m.interval[1]:.2f}'

@@ -8,6 +8,7 @@ __all__ = ['CHOSEN_THRESHOLDS', 'check_costs', 'Decisions', 'decision_svg', 'dec
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #09391f5b
 import math
 from dataclasses import dataclass
+from textwrap import fill
 
 import torch
 
@@ -88,13 +89,15 @@ class Decisions:
             best = f'{row["best_threshold"]:.3f} (cost {_number(row["best_cost"])})' if 'best_threshold' in row else ''
             cells = f'{_number(row["cost"]):>15}  {_range(row["interval"]):>16}  {best}'
             lines.append(f'  {row["name"]:{size}}  {cells}'.rstrip())
-        return '\n'.join([*lines, *(['', self.sentence()] if self.saved else [])])
+        return '\n'.join([*lines, *(['', fill(self.sentence(), 80)] if self.saved else [])])
 
     def sentence(self)->str:
         "Return a sentence on the cost that calibration saves; '' if no calibrator is recommended."
         if not self.saved: return ''
         value, interval = self.saved['value'], _range(self.saved['interval'])
-        return f'Calibration saves {_number(value)} per sample, 95 % interval {interval}.'
+        low, high = self.saved['interval']
+        chance = ' No difference beyond chance.' if low <= 0 <= high else ''
+        return f'Calibration saves {_number(value)} per sample, 95 % interval {interval}.{chance}'
 
     def record(self)->dict:
         "Return all numbers except the curves as a dictionary for JSON; an infinite threshold becomes None."

@@ -19,6 +19,7 @@ import zipfile
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import BytesIO
+from os.path import commonprefix
 from pathlib import Path
 from typing import NamedTuple
 
@@ -56,6 +57,7 @@ class ColumnNames:
     groups:tuple=()   # attributes of the samples
     optional:tuple=() # columns to leave out if they are in the file
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
+    classes:tuple=()  # names of the classes of a fitted calibrator; columns with these names may be numbers
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -116,9 +118,20 @@ def class_names(columns):
     "Return the class names in a header; () if the names only count the classes, or are empty."
     return () if column_numbers(columns) or not any(columns) else tuple(columns)
 
-def _check_class_columns(names):
-    "Raise ValueError if the column names are not a header, or are out of order."
-    counted = column_numbers(names)
+def _labels_of_columns(
+    columns, # names of the class columns
+    known,   # distinct labels as text
+)->list[str]: # the label of each column as text
+    "Return the names of the columns, without a common prefix such as prob_; [] unless all known labels are among them."
+    starts = [0, *(found.end() for found in re.finditer(r'[\W_]+', commonprefix([*columns])))]
+    for start in starts:
+        labels = [name[start:] for name in columns]
+        if known and {*known} <= {*labels}: return labels
+    return []
+
+def _check_class_columns(names, known=()):
+    "Raise ValueError if the column names are not a header, or are out of order; numbers must be among known labels."
+    counted = column_numbers(names) or len(names) > 1 and _labels_of_columns(names, known)
     no_name = [name for name in names if name.startswith('Unnamed: ') or (_is_number(name) and not counted)]
     if no_name:
         raise ValueError(f'the first line has {no_name[0]!r} as a name; want a header with `target` and a name for '
@@ -225,9 +238,20 @@ def _table(frame, place, names=ColumnNames()):
     extra = {name: advice(name) for name in scores if _plain(name) in WEIGHT_NAMES}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
-    _check_class_columns([*scores])
+    _check_class_columns([*scores], _numbers_as_text(frame[labels]) or names.classes)
     arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
     return FileContents(arrays, [*scores], extra, place, of_groups)
+
+def _distinct_labels(labels):
+    "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
+    numeric = labels.dtype.kind in 'fiu'
+    known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
+    return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
+
+def _numbers_as_text(labels):
+    "Return the distinct labels of a column of numbers as text; [] for another number of columns, or words."
+    if labels.shape[1] != 1 or labels.iloc[:, 0].dtype.kind not in 'fiu': return []
+    return _distinct_labels(labels.to_numpy()[:, 0])[0]
 
 def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
 
@@ -320,12 +344,6 @@ def _check_table(table, kind):
                      'classes and a target only, or --ignore-col NAME')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fce12306
-def _distinct_labels(labels):
-    "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
-    numeric = labels.dtype.kind in 'fiu'
-    known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
-    return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
-
 def _check_missing(labels, name, place):
     "Raise ValueError if a sample has no label."
     if labels.dtype.kind in 'fiub': missing = labels != labels  # nan
@@ -339,11 +357,24 @@ def _check_missing(labels, name, place):
                      'sample a label, or leave the sample out (in tables, words like NA or None are missing labels)')
 
 def _numeric_ids(labels, name, classes):
-    "Return (N,) class ids of numeric labels; subtract 1 if columns and labels both count from 1."
+    "Return (N,) class ids of numeric labels, which may be the names of the columns, or count from 1 as the columns do."
+    if len(classes) > 1 and not column_numbers(classes): return _ids_by_number(labels, name, classes)
     if not _count_from_one(classes) or (labels == 0).any(): return labels
     if (labels == len(classes)).any(): return labels - 1
     raise ValueError(f'column {name!r} has no label 0 and no label {len(classes)}, so the labels may count from 0, '
                      'or from 1 like the columns; name the columns from 0: class_0, class_1, ...')
+
+def _ids_by_number(labels, name, classes):
+    "Return the ids of the columns that are named by the labels; return the labels if there are no such columns."
+    if not all(column[-1:].isdigit() for column in classes): return labels
+    known, index = _distinct_labels(labels)
+    names = _labels_of_columns(classes, known)
+    ids = [names.index(label) for label in known if names]
+    if [*map(str, ids)] == known or not names: return labels
+    if {*known} <= {*map(str, range(len(classes)))}:
+        raise ValueError(f'column {name!r} has the labels {brief(", ".join(known), 40)}, which may be names of columns '
+                         'or class ids from 0; name the classes by words, e.g. class a, in the columns and the labels')
+    return np.array(ids)[index]
 
 def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
     "Return (N,) class ids of a column of labels, by the names of the classes or by equality with `pos_label`."
@@ -353,9 +384,9 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
     known, index = _distinct_labels(labels)
     if pos_label is None and len(classes) == 1 and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
-        if len(classes) == 1 or not set(known) <= set(classes):
-            raise _unknown_word(known, index, name, classes, place)
-        return np.array([classes.index(word) for word in known])[index]
+        names = _labels_of_columns(classes, known) if len(classes) > 1 else []
+        if not names: raise _unknown_word(known, index, name, classes, place)
+        return np.array([names.index(word) for word in known])[index]
     positive = _positive_text(pos_label, known, name, classes)
     return np.array([int(word == positive) for word in known])[index]
 
@@ -639,7 +670,7 @@ def read_columns(
 )->ReadColumns:
     "Read the logits, any labels, and the names in a file; raise a one-line ValueError for wrong logits."
     with naming(path):
-        contents, scores, header = _read_scores(path, kind, columns)
+        contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names)))
         found = _find(contents, (_plain(columns.target),) if columns.target else TARGET_NAMES)
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
@@ -672,8 +703,9 @@ def _label_words(labels, header, names):
     if not header[0]: return ()
     numbers = tuple(map(str, column_numbers(header))) if _count_from_one(header) else ()
     if labels is None: return class_names(header) or numbers
-    if numeric: return () if (labels == 0).any() else numbers
-    return tuple(header) if all(header) else ()
+    if numeric and column_numbers(header): return () if (labels == 0).any() else numbers
+    named = tuple(_labels_of_columns(header, _distinct_labels(labels)[0]))
+    return named or (tuple(header) if all(header) and not numeric else ())
 
 def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
     "Read only the logits and the labels, as `read_columns` does."

@@ -18,7 +18,7 @@ from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from calibnb.evaluate.table import (
-    STATUSES, UNCALIBRATED, Evaluation, _column, _name_with_temperature, _nll_words, _noun
+    STATUSES, UNCALIBRATED, Evaluation, _column, _name, _name_with_temperature, _nll_words, _noun
 )
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
@@ -95,7 +95,7 @@ def _tiles(found, command):
 
 def _tile(title, large, small, meaning):
     spaced = html_text(small).replace(' %', '&nbsp;%')
-    small = f'<code>{html_text(small)}</code>' if title == 'what to do' and small else spaced
+    small = f'<code>{html_text(small).replace("/", "/<wbr>")}</code>' if title == 'what to do' and small else spaced
     size = ' class="words"' if title == 'what to do' else ''
     return (f'<section class="tile"><h2>{html_text(title)}</h2><p{size}><b>{html_text(large)}</b></p><p>{small}</p>'
             f'<details><summary>explanation</summary>{html_text(meaning)}</details></section>')
@@ -124,12 +124,33 @@ def _table(found):
     return (f'<table id="table" class="sortable"><thead><tr>{head}</tr></thead><tbody>'
             f'{"".join(lines)}</tbody></table>')
 
+_MEANINGS = {
+    'error': 'share of samples whose prediction is wrong',
+    'nll': 'mean negative log-likelihood of the labels, in nats',
+    'brier': 'mean squared distance between the probabilities and the labels',
+    'ece': 'mean distance between {0} and {1}, over bins of equal width',
+    'ada_ece': 'the ECE over bins with equal numbers of samples',
+    'classwise_ece': 'mean over the classes of the ECE of the probability of the class',
+    'top_label_ece': 'the ECE of the probability of the predicted label',
+    'smooth_ece': 'the distance between {0} and {1}, smoothed by a kernel instead of bins',
+}
+
+def _meanings(found):
+    "Return the meaning of each column, and the name of each row in words, as HTML."
+    words = found.scored[UNCALIBRATED].words
+    items = [(_column(name, None)[0], _MEANINGS[name].format(*words))
+             for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
+    items += [('by chance', 'what a calibrated model would show on average'),
+              *((row, words) for row in found.rows if (words := _name(row)) != row)]
+    listed = ''.join(f'<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>' for name, text in items)
+    return f'<details class="meanings"><summary>what the columns and rows mean</summary><dl>{listed}</dl></details>'
+
 def _table_cell(name, m, is_best):
     _, scale, digits = _column(name, m.bins)
     if m.value is None: text = '–' if m.undefined else '∞'
     else: text = f'{scale*m.value:.{digits}f}'
     more = f'{scale*m.interval[0]:.{digits}f} to {scale*m.interval[1]:.{digits}f}' if m.interval else ''
-    if m.floor is not None: more += f'; by chance {scale*m.floor:.{digits}f}'
+    if m.floor is not None: more += f'{"<br>"*bool(more)}by chance {scale*m.floor:.{digits}f}'
     mark = ' class="best"' if is_best else ''
     return f'<td data-value="{m.number}"{mark}>{text}<small>{more}</small></td>'
 
@@ -144,17 +165,17 @@ _STYLE = '''
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; font-variant-numeric: tabular-nums; }
 h1 { font-size: 1.05rem; font-weight: 500; color: var(--soft); margin: 0; overflow-wrap: anywhere; }
-.verdict { font-size: clamp(1.25rem, 3.4vw, 1.9rem); line-height: 1.25; font-weight: 650; margin: .4rem 0 1.3rem;
-  max-width: 56rem; text-wrap: balance; }
+.verdict { font-size: clamp(1.25rem, 2.6vw, 1.6rem); line-height: 1.3; font-weight: 650; margin: .4rem 0 1.3rem;
+  text-wrap: pretty; }
 main > h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
-.tiles { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: .8rem; }
+.tiles { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)) minmax(0, 1.8fr); gap: .8rem; }
 @media (max-width: 900px) { .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 460px) { .tiles { grid-template-columns: minmax(0, 1fr); } }
 .tile { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; min-width: 0; }
 .tile h2 { font-size: .85rem; font-weight: 600; color: var(--soft); margin: 0; }
 .tile p { margin: .15rem 0; font-size: .9rem; color: var(--soft); overflow-wrap: anywhere; }
 .tile b { font-size: 1.75rem; line-height: 1.2; color: var(--ink); font-weight: 650; }
-.tile .words b { font-size: 1.1rem; }
+.tile .words b { font-size: 1.1rem; } .tile code { font-size: .8rem; }
 details { font-size: .85rem; color: var(--soft); margin-top: .3rem; }
 #checks { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--blue); }
@@ -171,7 +192,17 @@ summary { cursor: pointer; color: var(--blue); }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { fill: var(--ink); font-size: 12px; } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .diagonal { stroke: var(--soft); stroke-dasharray: 4 4; }
-svg .bar { fill: var(--blue); fill-opacity: .55; } svg .gap { fill: var(--red); fill-opacity: .28; }
+svg .bar { fill: var(--blue); fill-opacity: .5; } svg .gap { fill: var(--red); fill-opacity: .35; }
+svg .accuracy { stroke: var(--blue); stroke-width: 2.5; }
+.legend span { white-space: nowrap; margin-right: .8rem; }
+.legend i { display: inline-block; width: 1rem; height: .8rem; margin-right: .4rem; }
+.legend .accuracy { background: color-mix(in srgb, var(--blue) 50%, transparent); border-top: 3px solid var(--blue); }
+.legend .gap { background: color-mix(in srgb, var(--red) 35%, transparent); }
+.legend .whisker { width: 0; border-left: 2px solid var(--ink); }
+#dots { max-width: 48rem; }
+.meanings dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; max-width: 50rem; }
+.meanings dd { margin: 0; } .meanings dt { font-weight: 600; }
+@media (max-width: 460px) { .meanings dl { grid-template-columns: minmax(0, 1fr); } }
 svg .whisker { stroke: var(--ink); stroke-width: 1.3; } svg .share { fill: var(--soft); fill-opacity: .5; }
 svg .hover { fill: transparent; cursor: pointer; outline: none; } svg .hover:hover, svg .hover:focus {
   fill: var(--ink); fill-opacity: .08; }
@@ -199,10 +230,15 @@ a { color: var(--blue); }
 @page { margin: 1.2cm; }
 @media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; }
   #diagram { max-width: 10cm; }
-  body { max-width: none; padding: 0; } .switches, details:not(#checks) { display: none; } .tile, svg,
+  body { max-width: none; padding: 0; } details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
-  .wide { overflow: visible; } table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
-  #bin p { display: none; } .tiles { grid-template-columns: repeat(4, 1fr); } }
+  .wide { overflow: visible; } td small { white-space: nowrap; }
+  table { font-size: .62rem; white-space: normal; } th, td { padding: .2rem .25rem; }
+  #bin p:not(.legend), .screen, .switches button[aria-pressed=false] { display: none; }
+  .tile b, .verdict { font-size: 1.3rem; } pre { white-space: pre-wrap; }
+  .switches button[aria-pressed] { padding: 0; border: 0; background: none; color: var(--ink); }
+  .tile, td.best, .legend i { print-color-adjust: exact; }
+  .tiles { grid-template-columns: repeat(3, 1fr) 1.8fr; } }
 '''
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #0653f481
@@ -242,7 +278,16 @@ function buttons(id, groups) {
 }
 function describe(bin) {
   const box = document.getElementById('bin');
-  if (!bin) { box.replaceChildren(element('p', 'Point at a bar, or tap it, to see its samples.')); return; }
+  if (!bin) {
+    const list = Object.assign(element('p', ''), {className: 'legend'});
+    for (const [name, text] of [['accuracy', hits], ['gap', 'gap to ' + confidence], ['whisker', '95 % interval']]) {
+      const item = element('span', text);
+      item.prepend(Object.assign(element('i', ''), {className: name}));
+      list.append(item, ' ');
+    }
+    box.replaceChildren(list, element('p', 'Point at a bar, or tap it, to see its samples.'));
+    return;
+  }
   const names = (list, n) => list?.length ? list.join(', ') + (n > list.length ? ', …' : '') : 'none';
   const facts = {
     'bin': `${bin.lo.toFixed(3)} to ${bin.hi.toFixed(3)}`, 'samples': bin.n.toLocaleString('en'),
@@ -268,8 +313,9 @@ function diagram() {
   }
   for (const b of bins) {
     const at = x(b.lo), w = x(b.hi) - at - 1, between = [Math.min(b.acc, b.conf), Math.max(b.acc, b.conf)];
-    make(svg, 'rect', {class: 'bar', x: at + .5, width: w, y: y(b.acc), height: size*b.acc});
+    make(svg, 'rect', {class: 'bar', x: at + .5, width: w, y: y(between[0]), height: size*between[0]});
     make(svg, 'rect', {class: 'gap', x: at + .5, width: w, y: y(between[1]), height: size*(between[1] - between[0])});
+    make(svg, 'line', {class: 'accuracy', x1: at + .5, x2: at + .5 + w, y1: y(b.acc), y2: y(b.acc)});
     make(svg, 'line', {class: 'whisker', x1: at + w/2, x2: at + w/2, y1: y(b.low), y2: y(b.high)});
     make(svg, 'rect', {class: 'share', x: at + .5, width: w, y: base - (below - 12)*b.n/most,
       height: (below - 12)*b.n/most});
@@ -368,7 +414,7 @@ def html_page(
 _BODY = '''<h1>{title} · {sizes}</h1>
 <p class="verdict">{verdict}</p>
 <div class="tiles">{tiles}</div>
-<h2>Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?</h2>
+<h2>{question}</h2>
 <div class="switches" id="diagram-switches"></div>
 <div class="two"><div id="diagram"></div><div id="bin" aria-live="polite"></div></div>
 <h2>Calibrators</h2>
@@ -376,11 +422,15 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <p id="chance" hidden>The grey mark is the mean ECE of a calibrated model.</p>
 <div id="dots"></div>
 <h2>All measures</h2>
-<p>{how}. Rows that are not significantly worse than any other row are tinted. Click a heading to sort.</p>
+<p>{how}. Rows that are not significantly worse than any other row are tinted.
+<span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
 {slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
 <p>{links}</p>'''
+
+_QUESTION = 'Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?'
+_BINARY_QUESTION = 'Is y&nbsp;=&nbsp;1 for 80&nbsp;% of the samples with P(y&nbsp;=&nbsp;1)&nbsp;=&nbsp;80&nbsp;%?'
 
 def write_page(
     found:Evaluation,
@@ -397,9 +447,10 @@ def write_page(
     given, notes, n = found.scored[UNCALIBRATED], remarks(found), found.rows[UNCALIBRATED]['ece'].n
     listed = ''.join(f'<li>{html_text(note)}</li>' for note in notes)
     body = _BODY.format(
+        question=_BINARY_QUESTION if given.binary else _QUESTION,
         title=html_text(title), sizes=f'{n:,} samples, {given.form}',
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
-        how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found),
+        how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found), meanings=_meanings(found),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code),
