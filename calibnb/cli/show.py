@@ -69,7 +69,8 @@ def _audit_command(folder):
 def _why(folder):
     "Return the reason, the place, the log of the cluster's job, the next command and the traceback of a failed run."
     status, log = folder.status, folder/'log.txt'
-    lines = [f'  reason    {status.get("reason") or "its process ended without a message"}']
+    ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
+    lines = [f'  reason    {status.get("reason") or ended}']
     if status.get('where'): lines.append(f'  where     {status["where"]}')
     if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
     if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():
