@@ -54,7 +54,8 @@ def list_runs(
     if rows: _check_where(where, rows)
     table = pd.DataFrame([row for row in rows if _matches(row, where)], columns=_COLUMNS)
     if table.empty: return table
-    groups = table.groupby(['experiment', 'kind'])['setting']
+    is_foreign = table.seed.isna()  # every run of calibnb has a seed
+    groups = table.groupby(['experiment', 'kind', is_foreign])['setting']
     table['setting'] = groups.transform(lambda column: distinguishing_text(column.tolist()))
     last = table.ended.where(table.ended != '', table.started)
     table = table.assign(last=last).sort_values(['experiment', 'kind', 'last'], ascending=[True, True, False])
@@ -123,16 +124,16 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_OF_LOSS = 'loss_args.', 'meta.'   # prefixes of the options of a loss
+_OWNERS = {'loss_args.': 'loss', 'meta.': 'loss', 'data_args.': 'data', 'model_args.': 'model'}  # prefix of an option
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
-    An option of a loss is stated if the runs with this loss have different values of the option."""
-    values = {}  # (name, loss for an option of the loss) -> values
-    def key(each, name): return name, each.get('loss') if name.startswith(_OF_LOSS) else None
+    An option of data, model or loss is stated if the runs with this data, model or loss have different values of it."""
+    values = {}  # (name, data, model or loss that has the option) -> values
+    def key(each, name): return name, each.get(_OWNERS.get(f'{name.partition(".")[0]}.'))
     for name in dict.fromkeys(name for each in settings for name in each):
         for each in settings: values.setdefault(key(each, name), set()).add(repr(each.get(name)))
     def text(each, name): return str(each[name]) if name in _ALWAYS else f'{name}={each[name]}'
