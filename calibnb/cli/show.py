@@ -18,7 +18,7 @@ def _add_show(commands):
     about = 'describe one run: settings, state, numbers, files, and why it failed'
     show = commands.add_parser('show', help=about)
     show.add_argument('run', help='a name from `calibnb runs`, EXPERIMENT/latest, or the path of a run folder')
-    show.add_argument('--findings', action='store_true', help='print every finding of a notebook, a line each')
+    show.add_argument('--findings', action='store_true', help='print every finding of a notebook')
     show.add_argument('--root', metavar='DIR',
                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     return show
