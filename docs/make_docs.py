@@ -115,6 +115,9 @@ def gather(run):
         (SOURCE/page).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT/page, SOURCE/page)
     (SOURCE/"README.md").write_text(home((ROOT/"README.md").read_text(encoding="utf-8")), encoding="utf-8")
+    for page, text in check_pages((SOURCE/"docs"/"checks.md").read_text(encoding="utf-8")).items():
+        (SOURCE/page).parent.mkdir(exist_ok=True)
+        (SOURCE/page).write_text(text, encoding="utf-8")
     shutil.copy(ROOT/"docs"/"site.css", SOURCE)
     for name in ("house.svg", "audit-1.schema.json"):
         shutil.copy(ROOT/"docs"/name, SOURCE/"docs")
@@ -157,6 +160,18 @@ def home(readme):
     return f"{options}{start}{quote}{about}\n\n{grids[0]}\n\n{rest}## Studies\n\n{grids[1]}\n\n{heading}{after}"
 
 
+def check_pages(text):
+    "Return page -> text: the list of the checks, and a page for the section of each code."
+    index, *sections = re.split(r"^## ", text, flags=re.M)
+    titles = dict(re.findall(r"^\| \[(CNB\d+)\]\(\S+\) \| (.+) \|$", index, re.M))
+    pages = {"docs/checks.md": re.sub(r"\(#(cnb\d+)\)", lambda link: f"(checks/{link[1].upper()}.md)", index)}
+    for section in sections:
+        code, _, body = section.partition("\n")
+        linked = re.sub(r"\bCNB\d+\b", r"[\g<0>](\g<0>.md)", body)
+        pages[f"docs/checks/{code}.md"] = f"# {code}: {titles[code]}\n{linked}\n[All checks](../checks.md)\n"
+    return pages
+
+
 def executed(notebooks):
     "Execute notebooks in parallel; return notebook -> executed copy."
     copies, jobs = {}, [(notebook,) for notebook in notebooks]
@@ -186,7 +201,7 @@ def navigation():
         {"Home": "README.md"},
         {"Explore": [{title(path): below(path)} for path in EXPLORE]},
         {"How to": HOW_TO},
-        {"Checks": "docs/checks.md"},
+        {"Checks": list(check_pages((ROOT/"docs"/"checks.md").read_text(encoding="utf-8")))},
         {"Studies": ["runs/gallery/README.md", *studies, "runs/gallery/cifar10/README.md"]},
         {"Papers": [{"Where each figure and table is drawn": "runs/README.md"}, *PAPERS]},
         {"Methods": methods},

@@ -58,14 +58,13 @@ def _list(args):
 
 def _list_runs(only_how_many):
     from calibnb.runs.folder import find_runs, runs_root
-    runs = find_runs()
-    print(f'{"runs":12} {len(runs)} in {runs_root()}')
-    if only_how_many or not runs: return
-    from calibnb.runs.tables import run_names
-    names = run_names()
-    for run in runs:
-        folder = '/'.join(run.path.parts[-2:])
-        print(f'  {run.state:8} {names.get(folder, folder)}  {run.status.get("reason") or ""}'.rstrip())
+    number = len(find_runs())
+    print(f'{"runs":12} {number} in {runs_root()}')
+    if only_how_many or not number: return
+    from calibnb.runs.tables import list_runs
+    for _, run in list_runs().iterrows():
+        reason = '' if run.state == 'done' else run.result
+        print(f'  {run.state:8} {run.experiment}/{run["name"]}  {reason}'.rstrip())
     print('`calibnb runs` shows their settings and results')
 
 # %% ../../nbs/90_cli/04_lists.ipynb #0a6d295d

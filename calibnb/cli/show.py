@@ -18,7 +18,7 @@ def _add_show(commands):
     about = 'describe one run: settings, state, numbers, files, and why it failed'
     show = commands.add_parser('show', help=about)
     show.add_argument('run', help='a name from `calibnb runs`, EXPERIMENT/latest, or the path of a run folder')
-    show.add_argument('--findings', action='store_true', help='print every finding of a notebook, a line each')
+    show.add_argument('--findings', action='store_true', help='print every finding of a notebook')
     show.add_argument('--root', metavar='DIR',
                       help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
     return show
@@ -69,7 +69,8 @@ def _audit_command(folder):
 def _why(folder):
     "Return the reason, the place, the log of the cluster's job, the next command and the traceback of a failed run."
     status, log = folder.status, folder/'log.txt'
-    lines = [f'  reason    {status.get("reason") or "its process ended without a message"}']
+    ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
+    lines = [f'  reason    {status.get("reason") or ended}']
     if status.get('where'): lines.append(f'  where     {status["where"]}')
     if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
     if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():

@@ -9,6 +9,7 @@ __all__ = ['START_TIMEOUT_S', 'list_experiments', 'find_notebook', 'Notebook', '
 # %% ../../nbs/75_notebooks/05_execute.ipynb #f550b25f
 import json
 import os
+import textwrap
 import time
 import warnings
 from contextlib import contextmanager
@@ -284,16 +285,18 @@ def _describe_findings(findings, short=False):
     return lines
 
 def findings_text(findings)->str:
-    "Return all findings as a table of six columns and at most 120 characters a row."
+    "Return all findings as a table of five columns and at most 120 characters a line; long claims are wrapped."
     import pandas as pd
     from calibnb.notebooks.experiment import short_effect
     def p(effect): return '' if getattr(effect, 'p_adjusted', None) is None else f'{effect.p_adjusted:.2g}'
     rows = [dict(id=f.id or f.kind, verdict=f.verdict, margin=brief(short_effect(f.effect), 34), p=p(f.effect))
             for f in findings]
     table = pd.DataFrame(rows).to_string(index=False).splitlines()
-    room = 118 - max(map(len, table))
-    claims = ['claim', *(brief(f.claim, room) for f in findings)]
-    return '\n'.join(map('  '.join, zip(table, claims)))
+    start, lines = max(map(len, table)) + 2, []
+    for row, claim in zip(table, ['claim', *(f.claim for f in findings)]):
+        first, *rest = textwrap.wrap(claim, 120 - start) or ['']
+        lines += [f'{row}  {first}', *(' '*start + text for text in rest)]
+    return '\n'.join(lines)
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #32383387
 _HOURS = (('hours', 'time', 'on this machine'), ('gpu_hours', 'on a GPU', 'on one H100-class GPU'))

@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..core.atomic import atomic_write
+from ..core.reading import brief
 from ..core.text import html_text
 from ..evaluate.page import html_page
 from ..runs.folder import RunFolder, runs_root
@@ -83,7 +84,7 @@ def _row(run, folder, figures, home, numbers, settings):
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
     return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),
                     *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
-                    *[words(run.setting)]*settings, words('' if run.error == run.error else run.result),
+                    *[words(brief(run.setting, 240))]*settings, words('' if run.error == run.error else run.result),
                     cell(html_text(run.ended[:16])),
                     f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
 

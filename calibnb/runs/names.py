@@ -32,9 +32,10 @@ def typed_name(
     """Return the readable name of a run, e.g. 'train/digits-mlp-ce-s0'; `find_run` accepts this name.
 
     The name of a training run has data, model, loss and seed. The name of a notebook run has the file that the notebook
-    reads, or else `quick` or `full` with the data, and the seed."""
+    reads, or else `quick` or `full` with the data, and the seed. A run without a seed has the name of its folder."""
     settings, is_training = setting_columns(info.get('settings')), info.get('kind') == 'train'
     seed, file = settings.get('recipe.seed', settings.get('seed')), settings.get('file')
+    if seed is None: return '/'.join(Path(path).parts[-2:])
     if file and not is_training: parts = [Path(str(file)).stem]
     elif is_training or 'loss' in settings:
         parts = [_data_name(settings.get('data')), settings.get('model'), _loss_name(settings)]

@@ -9,6 +9,7 @@ __all__ = ['COLUMNS', 'column_title', 'Cell', 'Row', 'MethodTable', 'latex_text'
 # %% ../../nbs/70_runs/07b_paper_tables.ipynb #c9340d94
 import math
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,7 +93,7 @@ class MethodTable:
                  for row in self.rows]
         table = text_table(dict(zip(['method', *self._titles], zip(*lines))))
         notes = ' '.join(self.notes).replace('Bold', '*').replace('Underlined', '~')
-        return f'{self.title}\n{table}\n{notes}'
+        return f'{self.title}\n{table}\n{textwrap.fill(notes, 80)}'
 
     def markdown(self)->str:
         "Return the table as Markdown, with the title as a heading."

@@ -9,6 +9,8 @@ __all__ = ['ProgressFile', 'train']
 import json
 import math
 import os
+import signal
+import threading
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache
@@ -28,6 +30,7 @@ from ..evaluate.measures import Scored, measure_all
 from ..data.sets import load_data
 from ..models.named import make_model
 from ..models.sequences import set_vectors
+from ..train.checkpoint import Stopped
 from ..train.recorders import make_recorder
 from ..train.device import release_cached_memory
 from ..train.trainer import Trainer
@@ -106,7 +109,7 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
     if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, recorders = _make_trainer(config, model, device), _make_recorders(config)
     if rank() == 0: _write_split(folder, splits)
-    with _reporting(folder, progress) if rank() == 0 else nullcontext() as report:
+    with _reporting(folder, progress) if rank() == 0 else nullcontext() as report, _saving_on_ctrl_c():
         history = trainer.fit(splits, recorders.values(), folder/'checkpoint.pt', report,
                               tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
@@ -115,6 +118,26 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
     learned_loss = trainer.stepper.inner
     if learned_loss is not None: _write_tensors(folder/'loss.safetensors', learned_loss.state_dict())
     if rank() == 0: _write_output(folder, history, recorders, preds, model, splits)
+
+@contextmanager
+def _saving_on_ctrl_c():
+    "Inside the block, the first Ctrl-C acts as SIGTERM if the block handles SIGTERM; the next one stops at once."
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
+        yield
+        return
+    pressed, on_interrupt, on_sigterm = [], signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    def press(*_):
+        pressed.append(True)
+        signal.signal(signal.SIGINT, on_interrupt)
+        handled = signal.getsignal(signal.SIGTERM) != on_sigterm
+        signal.raise_signal(signal.SIGTERM if handled else signal.SIGINT)
+    if on_interrupt == signal.default_int_handler: signal.signal(signal.SIGINT, press)
+    try: yield
+    except Stopped:
+        if pressed: raise KeyboardInterrupt from None
+        raise
+    finally:
+        if on_interrupt == signal.default_int_handler: signal.signal(signal.SIGINT, on_interrupt)
 
 @contextmanager
 def _reporting(folder, progress):

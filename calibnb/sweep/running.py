@@ -15,8 +15,10 @@ from ..core.content import looked_at_once
 from ..core.options import pick
 from ..processes.pool import JobDied, Outcome, check_timeout, worker_count
 from ..runs.folder import RunError, RunFolder, failure, runs_root
-from ..runs.watch import live_trainings
+from ..runs.names import typed_name
+from ..runs.watch import live_trainings, watched_state
 from ..core.live import LiveLines, live_lines, progress_title
+from ..core.text import counted
 from .spec import SweepSpec, Job, expand
 from .engines import JobState, engines
 
@@ -130,7 +132,7 @@ def sweep(
     return pd.DataFrame([row.cells() for row in rows], columns=_COLUMNS)
 
 class _LinesOfSweep:
-    "The progress lines of a sweep: the number of ended runs, and the trainings in progress on any machine."
+    "The progress lines of a sweep: the number of ended runs, and a line for each run in progress on any machine."
     def __init__(self, root, rows, todo):
         self.root, self.rows, self.todo, self.start = root, rows, todo, time.time()
 
@@ -140,11 +142,21 @@ class _LinesOfSweep:
         states = [state for _, state in running if state.get('notebook') not in jobs]  # a notebook job is one run
         ended = sum(row.state != 'to do' for row in self.todo)
         failed = sum(row.state == 'failed' for row in self.todo)
-        title = progress_title(f'sweep of {len(self.rows)} runs', len(self.todo), ended, states,
+        title = progress_title(f'sweep of {counted(len(self.rows), "run")}', len(self.todo), ended, states,
                                time.time() - self.start, failed)
-        waiting = self._waiting({path for _, state in running for path in (state['path'], state.get('notebook'))})
+        training = {path for _, state in running for path in (state['path'], state.get('notebook'))}
+        begun, waiting = self._begun(training), self._waiting(training)
         queued = sum(state['note'].startswith('queued') for _, state in waiting)
-        return [(title + (f', {queued} queued' if queued else ''))[:width], *live_lines(running + waiting, width)]
+        lines = live_lines(running + begun + waiting, width)
+        return [(title + (f', {queued} queued' if queued else ''))[:width], *lines]
+
+    def _begun(self, training):
+        "Return name and state of the runs of this machine that have begun and have no training at the moment."
+        rows = [row for row in self.todo if row.state == 'to do' and not row.waits]
+        folders = [row.folder for row in rows if str(row.folder.path) not in training]
+        states = [(folder, watched_state(folder, time.time())) for folder in folders
+                  if folder.status.get('state') == 'running']
+        return [(typed_name(folder.path, folder.info), state) for folder, state in states if state['state'] != 'died']
 
     def _waiting(self, training):
         "Return name and state of the jobs of a cluster that have no training at the moment, the queued jobs last."
