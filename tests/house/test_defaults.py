@@ -2,7 +2,6 @@
 import importlib
 import sys
 import tempfile
-import warnings
 from contextlib import contextmanager
 from functools import cache, partial
 from types import SimpleNamespace
@@ -920,51 +919,3 @@ def test_a_default_changes_nothing(module, default):
     with DEFAULTS[default]():
         found = {name: difference(name, want, default) for name, want in wants.items()}
     assert {name: text for name, text in found.items() if text} == {}
-
-
-def a_tenth():
-    return torch.tensor([.1], device="cpu")*CONF
-
-
-def in_the_default_dtype():
-    return CONF.to(torch.get_default_dtype()).log().mean().double()
-
-
-def in_float64_by_the_usual_default():
-    usual_default = torch.get_default_dtype() == torch.float32
-    return CONF.to(torch.float64 if usual_default else torch.float32).log().mean().double()
-
-
-def on_the_default_device():
-    return 2*torch.ones(3, dtype=torch.float64)
-
-
-def needs_a_gradient():
-    torch.ones(3, device="cpu", requires_grad=True).sum().backward()
-
-
-LEAKS = {  # functions that depend on a default of the process -> the defaults that show it
-    a_tenth: ["bfloat16 on another device", "float16, which is watched"],
-    in_the_default_dtype: ["bfloat16 on another device"],
-    in_float64_by_the_usual_default: ["bfloat16 on another device"],
-    on_the_default_device: ["bfloat16 on another device"],
-    needs_a_gradient: ["inference"],
-}
-
-
-@pytest.mark.parametrize("leak", LEAKS)
-def test_a_leak_is_seen(leak, monkeypatch):
-    monkeypatch.setitem(TABLE, leak.__name__, leak)
-    want = leaves(computed(leak.__name__))
-    assert difference(leak.__name__, want, "inference") == ""  # by the usual defaults it is the same
-    for default in LEAKS[leak]:
-        with DEFAULTS[default]():
-            found = difference(leak.__name__, want, default)
-        assert found, default
-
-
-def test_only_what_is_said_of_our_own_calls_is_an_error():
-    def warn(module): warnings.warn_explicit("old", DeprecationWarning, "file.py", 1, module=module)
-    warn("torch.jit")
-    with pytest.raises(DeprecationWarning):
-        warn("calibnb.metrics.bins")

@@ -119,13 +119,6 @@ def test_imports_go_up_the_listing():
     assert [breach for module in MODULES for breach in breaches(module)] == []
 
 
-@pytest.mark.parametrize("module, source", [
-    ("metrics.bins", "from .errors import ece"), ("metrics.bins", "from . import ece"),
-    ("metrics.bins", "import calibnb\ncalibnb.runs"), ("train.trainer", "from calibnb.runs.run import get_run")])
-def test_a_breach_of_the_order_is_seen(module, source):
-    assert list(breaches(module, source))
-
-
 def test_no_room_bears_the_name_of_what_its_door_hands_out():
     for module in MODULES:
         if module.endswith(".__init__"):

@@ -228,15 +228,6 @@ def test_a_page_says_what_is_shown_and_shows_it_once(name):
     assert not [part for part in captions if "not stated" in part or "not listed" in part or "Γ" in part]
 
 
-def test_what_is_wrong_with_a_page_is_seen():
-    page = "## Fig. 1\n\n**ECE.**\n\n*Quick run:* Digits.\n\n[![a](a.png)](a.ipynb)\n\n[Fig. 1](#fig-1)"
-    assert (without_run(page), repeated(page), dead_links(page)) == ([], [], [])
-    assert without_run(page.replace("*Quick run:*", "")) == repeated(page + "\n\n[![a](a.png)](a.ipynb)")
-    assert without_run(page.replace("*Quick run:*", "")) == ["[![a](a.png)](a.ipynb)"]
-    assert without_run(page + "\n\n**NLL.**\n\n<table>") == ["<table>"]
-    assert dead_links(page.replace("## Fig. 1", "## Fig. 2")) == ["#fig-1"]
-
-
 def test_what_a_figure_shows_of_the_quick_run_is_said_alike():
     "The same figure shows the same part of the run at every place; remarks on the full run need a command."
     quick = {}

@@ -3,12 +3,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.notebooks import (
-    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, Claim, Pairs, decide, differences, needs, verdicts)
+    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, Claim, Pairs, decide, differences, needs)
 from calibnb.notebooks.differences import Difference
 from calibnb.runs import RunConfig, get_runs
 from calibnb.train import Recipe
@@ -83,45 +82,6 @@ MIXTURES = [dict(), dict(test_noise=0.), dict(seed_noise=.2, response=.2), dict(
 @pytest.mark.parametrize("mixture", MIXTURES)
 def test_p_values_have_their_level(mixture):
     assert .028 <= shares_below(.05, **mixture) <= upper_end(.052, 2000)
-
-
-def all_seeds_agree(claims):
-    "The naive rule."
-    margins = [next(iter(c.margins.values()))[0] for c in claims]
-    agree = [(m > 0).all() or (m < 0).all() for m in margins]
-    return [verdicts._finding(c, HOLDS if a else OPEN) for c, a in zip(claims, agree)]
-
-
-BROKEN = ["two seeds that agree", "no Holm", "no noise of test samples", "normal", "looks at 5 %"]
-
-
-@pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_rule_has_too_many_false_verdicts(broken, monkeypatch):
-    study, level = NULLS["one claim"]
-    if broken == "two seeds that agree":
-        monkeypatch.setitem(globals(), "decide", all_seeds_agree)
-        study = lambda rng: claims(one_claim(rng, seeds=2))  # noqa: E731
-    elif broken == "no Holm":
-        monkeypatch.setattr(verdicts, "holm", lambda p: list(p))
-        study = ten_claims
-    elif broken == "no noise of test samples":
-        study = lambda rng: claims(one_claim(rng)[0])  # noqa: E731
-    elif broken == "normal":
-        monkeypatch.setattr(differences, "two_errors_p", lambda d, a, b, dof: 2*stats.norm.sf(abs(d)/np.hypot(a, b)))
-        study = NULLS["seeds alone"][0]
-    else:
-        monkeypatch.setattr(verdicts, "LOOKS", dict.fromkeys(verdicts.LOOKS, .05))
-        study, level = lambda rng: claims(rng.standard_normal(20)), .05
-    assert share_decided(study) > upper_end(level)
-
-
-def test_the_response_of_single_seeds_is_not_counted_twice(monkeypatch):
-    "Without W, the test noise contains the response of the seeds, which the variance over seeds contains already."
-    def difference(rows):
-        S = rows.shape[1]
-        return Difference(rows[0].mean(), rows[0].std(ddof=1)/S**.5, rows[1:].mean(1).std(ddof=1), S)
-    monkeypatch.setattr(Difference, "of", difference)
-    assert shares_below(.05, response=3.) < .028
 
 
 def test_effects_are_found():
