@@ -46,8 +46,8 @@ def _lay_out(fig):
     "Compute the layout once for both files, because a layout is slow; return the tight bounding box, or None."
     import matplotlib as mpl
     if mpl.rcParams['savefig.dpi'] != 'figure': fig.set_dpi(mpl.rcParams['savefig.dpi'])
-    fig.draw_without_rendering()
-    fig.set_layout_engine('none')
+    if engine := fig.get_layout_engine(): engine.execute(fig)
+    fig.set_layout_engine(None)
     if mpl.rcParams['savefig.bbox'] != 'tight': return None
     return fig.get_tightbbox().padded(mpl.rcParams['savefig.pad_inches'])
 
@@ -180,11 +180,12 @@ class Experiment:
         import matplotlib.pyplot as plt
         from IPython.display import display
         path = self.folder/'figures'/f'{name}.png'
-        box = _lay_out(fig)
-        with atomic_write(path) as tmp: fig.savefig(tmp, format='png', bbox_inches=box)
-        for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
-        with atomic_write(path.with_suffix('.svg')) as tmp:
-            fig.savefig(tmp, format='svg', bbox_inches=box, metadata=dict(Date=None))
+        with plt.rc_context({'figure.autolayout': False, 'figure.constrained_layout.use': False}):  # laid out once
+            box = _lay_out(fig)
+            with atomic_write(path) as tmp: fig.savefig(tmp, format='png', bbox_inches=box)
+            for artist in fig.findobj(_has_many_points): artist.set_rasterized(True)
+            with atomic_write(path.with_suffix('.svg')) as tmp:
+                fig.savefig(tmp, format='svg', bbox_inches=box, metadata=dict(Date=None))
         notes = dict(name=name, **(dict(cover=True) if cover else {}))
         display(_to_image(path, _to_text(fig, name), notes))
         plt.close(fig)
