@@ -96,7 +96,7 @@ def _nearest_rival(differences):
     return min(differences, key=lambda name: differences[name].value)
 
 def _shown_rival(differences, verdict):
-    "Return the rival whose margin a finding shows: the deciding rival of an open or contradicted claim, or the nearest."
+    "Return the rival whose margin a finding shows: the deciding rival if open or contradicted, otherwise the nearest."
     rival, p, _ = _deciding_rival(differences)
     return rival if verdict in (OPEN, CONTRADICTED) and not math.isnan(p) else _nearest_rival(differences)
 
@@ -239,11 +239,11 @@ def _table_of_needs(claims, decided, minutes):
     import pandas as pd
     tested = [(claim, finding) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
     still_open = Counter(_family(claim) for claim, finding in tested if finding.verdict == OPEN)
-    rows = [_needs(claim, finding, max(still_open[_family(claim)], 1), minutes) for claim, finding in tested]
+    rows = [_row_of_needs(claim, finding, max(still_open[_family(claim)], 1), minutes) for claim, finding in tested]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
-def _needs(claim, finding, family, minutes):
-    "Return one row of the table; `family` is the number of open claims that share the correction."
+def _row_of_needs(claim, finding, n_open, minutes):
+    "Return one row of the table; `n_open` is the number of open claims that share the correction."
     verdict = finding.verdict
     seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # number at the deciding look
     differences = {rival: Difference.of(rows[:, :seeds]) for rival, rows in claim.margins.items()}
@@ -253,9 +253,9 @@ def _needs(claim, finding, family, minutes):
                n_test=claim.n_test, smallest=claim.smallest)
     row |= dict(needed='', next=math.nan, power=math.nan, minutes=math.nan)
     if verdict != OPEN or claim.by_sample: return row
-    needed = _needed(shown, claim, family)
+    needed = _needed(shown, claim, n_open)
     after = next((seeds for seeds in LOOKS if seeds > claim.seeds), None)
-    if after: row |= dict(next=after, power=_power(shown.with_seeds(after), claim, LOOKS[after]/family))
+    if after: row |= dict(next=after, power=_power(shown.with_seeds(after), claim, LOOKS[after]/n_open))
     more = needed[0] - claim.seeds if needed else math.nan
     return row | dict(needed=_needed_text(needed, claim), minutes=minutes*max(more, 0))
 
@@ -269,18 +269,18 @@ def _power(difference, claim, alpha):
     if not math.isfinite(difference.error): return 0.
     if difference.error == 0: return 1.
     size, error, cdf = abs(difference.value), difference.error, statistics.NormalDist().cdf
-    found = cdf((size - difference.half_width(1 - alpha))/error)
+    decided_by_sign = cdf((size - difference.half_width(1 - alpha))/error)
     room = claim.smallest - difference.half_width(.9)
-    alike = cdf((room - size)/error) - cdf((-room - size)/error) if room > 0 else 0.
-    return max(found, alike)
+    equivalent = cdf((room - size)/error) - cdf((-room - size)/error) if room > 0 else 0.
+    return max(decided_by_sign, equivalent)
 
-def _needed(difference, claim, family):
+def _needed(difference, claim, n_open):
     "Return (seeds, factor on the number of test samples) that would decide a claim; None if no tried numbers do."
     if not math.isfinite(difference.error): return None
-    looks = {seeds: alpha/family for seeds, alpha in LOOKS.items() if seeds > claim.seeds or claim.seeds >= max(LOOKS)}
+    looks = {seeds: alpha/n_open for seeds, alpha in LOOKS.items() if seeds > claim.seeds or claim.seeds >= max(LOOKS)}
     for seeds, alpha in looks.items():
         if _is_decided(difference.with_seeds(seeds), claim, alpha): return seeds, 1.
-    seeds, alpha = max(LOOKS), LOOKS[max(LOOKS)]/family
+    seeds, alpha = max(LOOKS), LOOKS[max(LOOKS)]/n_open
     for factor in 2.**np.arange(.5, 20.5, .5) if claim.n_test else ():
         if _is_decided(difference.with_seeds(seeds).with_samples(factor), claim, alpha): return seeds, factor
     return None

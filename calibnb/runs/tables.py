@@ -50,11 +50,12 @@ def list_runs(
 ):                            # pandas DataFrame, a row for each run
     "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
     import pandas as pd
-    rows = _named_rows(root, experiment)
+    rows = _named([_index_row(folder) for folder in _folders(root, experiment)])
     if rows: _check_where(where, rows)
     table = pd.DataFrame([row for row in rows if _matches(row, where)], columns=_COLUMNS)
     if table.empty: return table
-    groups = table.groupby(['experiment', 'kind'])['setting']
+    is_foreign = table.seed.isna()  # every run of calibnb has a seed
+    groups = table.groupby(['experiment', 'kind', is_foreign])['setting']
     table['setting'] = groups.transform(lambda column: distinguishing_text(column.tolist()))
     last = table.ended.where(table.ended != '', table.started)
     table = table.assign(last=last).sort_values(['experiment', 'kind', 'last'], ascending=[True, True, False])
@@ -79,6 +80,12 @@ def _matches(row, where):
         except (TypeError, ValueError): return str(found) == str(wanted)
     return all(same(name, value) for name, value in where.items())
 
+def _name_row(folder, info):
+    "Return experiment, kind, name and folder of a run."
+    experiment, name = typed_name(folder.path, info).split('/')
+    kind = 'training' if info.get('kind') == 'train' else 'notebook'
+    return dict(experiment=experiment, kind=kind, name=name, run=folder.path.name)
+
 def _index_row(folder):
     info, status, state = folder.info, folder.status, folder.state
     settings = setting_columns(info.get('settings'))
@@ -88,19 +95,13 @@ def _index_row(folder):
     started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
     executed = folder/'notebook.ipynb'
     shown = executed.exists() and not settings.get('dry_run')  # a dry run has no results to show
-    kind = 'training' if info.get('kind') == 'train' else 'notebook'
     result = folder.result if state == 'done' else None
     test = result.metrics.get('test', {}) if result else {}
     numbers = {name: test[name].number for name in ('error', 'ece', 'nll') if name in test}
-    experiment, name = typed_name(folder.path, info).split('/')
-    return dict(experiment=experiment, kind=kind, name=name, run=folder.path.name,
-                setting=settings, seed=seed, state=state, started=started, ended=ended,
-                figures=len(figures), notebook=str(executed) if shown else '',
-                result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
-
-def _named_rows(root, experiment):
-    "Return a row for each run, with a name that no other run of the experiment has."
-    return _named([_index_row(folder) for folder in _folders(root, experiment)])
+    return _name_row(folder, info) | dict(
+        setting=settings, seed=seed, state=state, started=started, ended=ended, figures=len(figures),
+        notebook=str(executed) if shown else '',
+        result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
 
 def _named(rows):
     """Append the first digits of the hash to names that several runs of an experiment share.
@@ -123,16 +124,16 @@ def _result_text(result):
     return ', '.join(f'{verdicts.count(verdict)} {verdict}' for verdict in dict.fromkeys(verdicts))
 
 _ALWAYS = 'data', 'model', 'loss'  # settings of training runs that are always shown, even if all runs share them
-_LOSS_PREFIXES = 'loss_args.', 'meta.'  # of the options of a loss
+_OWNERS = {'loss_args.': 'loss', 'meta.': 'loss', 'data_args.': 'data', 'model_args.': 'model'}  # prefix of an option
 
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
-    An option of a loss is stated if the runs with this loss have different values of the option."""
-    values = {}  # (setting, its loss if the setting is an option of a loss) -> values
-    def key(run, name): return name, run.get('loss') if name.startswith(_LOSS_PREFIXES) else None
+    An option of data, model or loss is stated if the runs with this data, model or loss have different values."""
+    values = {}  # (name, data, model or loss that has the option) -> values
+    def key(run, name): return name, run.get(_OWNERS.get(f'{name.partition(".")[0]}.'))
     for name in dict.fromkeys(name for run in settings for name in run):
         for run in settings: values.setdefault(key(run, name), set()).add(repr(run.get(name)))
     def text(run, name): return str(run[name]) if name in _ALWAYS else f'{name}={run[name]}'
@@ -146,7 +147,7 @@ def run_names(
     experiment:str|None=None, # only runs of this experiment
 )->dict:
     "Return the names of `list_runs` by folder, e.g. {'train/0123abcd-s0': 'train/digits-mlp-ce-s0'}."
-    rows = _named_rows(root, experiment)
+    rows = _named([_name_row(folder, folder.info) for folder in _folders(root, experiment)])
     return {f'{row["experiment"]}/{row["run"]}': f'{row["experiment"]}/{row["name"]}' for row in rows}
 
 def find_run(
