@@ -228,7 +228,7 @@ ul { padding-left: 1.2rem; max-width: 50rem; }
 pre { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; overflow-x: auto; font-size: .85rem; }
 a { color: var(--blue); }
 @page { margin: 1.2cm; }
-@media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2 { break-after: avoid; }
+@media print { :root { color-scheme: light; } tr { break-inside: avoid; } h2, .switches { break-after: avoid; }
   #diagram { max-width: 10cm; }
   body { max-width: none; padding: 0; } details:not(#checks) { display: none; } .tile, svg,
   pre { break-inside: avoid; }
