@@ -683,7 +683,7 @@ def _to_logits(scores, kind, eps):
     if kind == 'logits': return _check_not_probs(scores)
     if isinstance(eps, float): return log_probs(scores, eps)
     columns = check_multilabel(scores if scores.ndim > 1 else scores[:, None], None)[0].split(1, 1)
-    if len(columns) != len(eps): raise ValueError(f'probs: got {len(columns)} columns, expected {len(eps)}')
+    if len(columns) != len(eps): raise ValueError(f'probs: {len(columns)} columns, want {len(eps)}')
     return torch.cat([log_probs(column, weight) for column, weight in zip(columns, eps)], 1)
 
 def _optional_labels(labels, name, classes, pos_label=None):
