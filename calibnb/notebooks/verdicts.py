@@ -95,11 +95,6 @@ def _nearest_rival(differences):
     "Return the rival with the smallest margin."
     return min(differences, key=lambda name: differences[name].value)
 
-def _shown_rival(differences, verdict):
-    "Return the rival whose margin a finding shows: the deciding rival if open or contradicted, otherwise the nearest."
-    rival, p, _ = _deciding_rival(differences)
-    return rival if verdict in (OPEN, CONTRADICTED) and not math.isnan(p) else _nearest_rival(differences)
-
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #bf0e72aa
 @dataclass(frozen=True)
 class _Look:
@@ -122,6 +117,11 @@ class _Look:
         "The smallest margin over all rivals."
         return self.differences[_nearest_rival(self.differences)]
 
+    def shown_rival(self, verdict):
+        "Return the rival whose margin a finding shows: if open or contradicted, the deciding rival, else the nearest."
+        is_deciding = verdict in (OPEN, CONTRADICTED) and not math.isnan(self.p)
+        return self.rival if is_deciding else _nearest_rival(self.differences)
+
     def is_within(self, level)->bool:
         "Return True if all intervals lie between minus and plus the smallest effect of interest."
         smallest = self.claim.smallest
@@ -140,7 +140,7 @@ class _Look:
 def _note(look, verdict):
     "Return remarks: the rivals, too few seeds, the interval behind the verdict, other measures with the opposite sign."
     claim, worst = look.claim, look.worst
-    rival, shown = _nearest_rival(look.differences), _shown_rival(look.differences, verdict)
+    rival, shown = _nearest_rival(look.differences), look.shown_rival(verdict)
     notes = [f'the smallest margin is against {rival}'] if rival else []
     if look.rival != rival: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
     level = {HOLDS_BUT_SMALL: .95, EQUIVALENT: .9}.get(verdict)
@@ -159,7 +159,7 @@ def _note(look, verdict):
 def _tested_finding(look, factor, verdict):
     "Return the finding of a tested claim; the correction for the family multiplies p by `factor`."
     claim = look.claim
-    shown = look.differences[_shown_rival(look.differences, verdict)]
+    shown = look.differences[look.shown_rival(verdict)]
     level = 1 - look.alpha/(factor*look.rival_factor)
     half_width = shown.half_width(level)
     known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=shown.detectable(1 - level), level=level)
@@ -246,8 +246,8 @@ def _row_of_needs(claim, finding, n_open, minutes):
     "Return one row of the table; `n_open` is the number of open claims that share the correction."
     verdict = finding.verdict
     seeds = claim.seeds if verdict == OPEN or claim.by_sample else finding.effect.seeds  # number at the deciding look
-    differences = {rival: Difference.of(rows[:, :seeds]) for rival, rows in claim.margins.items()}
-    shown = differences[_shown_rival(differences, verdict)]
+    look = _Look.of(claim, seeds, finding.effect.alpha)
+    shown = look.differences[look.shown_rival(verdict)]
     row = dict(id=claim.id, data=claim.data, claim=claim.text, verdict=verdict, unit=claim.unit, margin=shown.value,
                seed_sd=shown.seed_error*math.sqrt(shown.seeds), test_error=shown.test_error, seeds=seeds,
                n_test=claim.n_test, smallest=claim.smallest)
