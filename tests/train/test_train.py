@@ -949,7 +949,8 @@ def test_torchrun_returns_the_code_and_keeps_the_output_of_its_processes(tmp_pat
     assert torchrun("json.tool", ["--help"], 2, tmp_path/"out") == 0
     assert (tmp_path/"out").read_text().count("usage: ") == 2
     assert torchrun("json.tool", ["/no/such/file"], 2, tmp_path/"out") == 1
-    assert (tmp_path/"out").read_text().count("No such file or directory: '/no/such/file'") >= 2
+    told = (tmp_path/"out").read_text()  # of one process at least: torchrun ends the other one when the first fails
+    assert "No such file or directory: '/no/such/file'" in told
 
 
 def test_a_failure_on_two_processes_has_its_reason(tmp_path, monkeypatch):
