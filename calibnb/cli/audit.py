@@ -482,6 +482,7 @@ def _code(args)->str:
     return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])
 
 def _copy_audit(folder, to, on_shifted):
+    "Copy the files, tables and notebook of a finished run into a folder."
     from calibnb.notebooks.pages import copy_notebook
     (to/'tables').mkdir()
     for part, place in ('files', to), ('tables', to/'tables'):

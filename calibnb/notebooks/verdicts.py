@@ -239,6 +239,7 @@ def needs(
     return _table_of_needs(claims, _decide(claims), minutes)
 
 def _table_of_needs(claims, decided, minutes):
+    "Return the table of `needs`; `decided` has the finding of each claim."
     import pandas as pd
     tested = [(claim, finding) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
     still_open = Counter(_family(claim) for claim, finding in tested if finding.verdict == OPEN)
@@ -289,6 +290,7 @@ def _needed(difference, claim, n_open):
     return None
 
 def _needed_text(needed, claim):
+    "Format the result of `_needed`: '10 seeds', or '20 seeds with 31,000 test samples'."
     if needed is None and claim.seeds < 2: return 'unknown: a variance needs two seeds'
     if needed is None: return f'more than {max(LOOKS)} seeds'
     seeds, factor = needed

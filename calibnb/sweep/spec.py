@@ -46,6 +46,7 @@ def grid_values(
     return values
 
 def _range(name, given, start, stop, step=1):
+    "Return the values of a range; `given` is its text, for error messages."
     if step < 1: raise ValueError(f'{name}: {given!r}, want steps of at least 1')
     if (stop - start)//step > _MAX_RUNS:
         raise ValueError(f'{name}: {given!r} holds more than {_MAX_RUNS:,} values, the most that a sweep takes')
