@@ -30,7 +30,7 @@ def naming_target(
         names = [str(name) for name in (getattr(e, 'filename2', None), getattr(e, 'filename', None)) if name]
         if names and not written: raise  # the error already names the file
         number = _write_errno(e, written)
-        if not number: raise             # not a failed write
+        if not number: raise             # another error than a full disk
         failed = next((name for name in names if name.startswith(str(written))), str(written))
         raise OSError(number, os.strerror(number), f'{path}{failed.removeprefix(str(written))}') from e
 
@@ -131,6 +131,7 @@ def atomic_folder(
     try:
         with naming_target(path, new):
             yield new
+            # permissions of the old folder, or of an ordinary new folder
             os.chmod(new, path.stat().st_mode & 0o7777 if path.exists() else 0o777 & ~_umask())
             _flush(new)
             _replace_folder(new, path)

@@ -36,7 +36,7 @@ def _label_files(paths):
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))
 
 def _file_states(files):
-    "Yield (label, inode, size, time of modification, time of change) of each regular file."
+    "Yield (label, inode, size, modification time, ctime) of each regular file, both times in ns."
     for label, file in files:
         try: s = os.stat(file)
         except FileNotFoundError: continue  # a broken symbolic link

@@ -18,7 +18,7 @@ from types import ModuleType
 _lock = Lock()
 
 class _Postponed(ModuleType):
-    "A placeholder in `sys.modules`: using an attribute other than the specification and the file imports the module."
+    "A placeholder in `sys.modules`, which imports the module when an attribute other than its spec and file is read."
     def __init__(self, name, spec):
         super().__init__(name)
         self.__spec__, self.__file__ = spec, spec.origin  # `inspect` reads the files of all modules

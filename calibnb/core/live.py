@@ -29,13 +29,13 @@ def live_lines(
     after_name = range(_MACHINE, len(_GAPS))
     if width - size(after_name) < min(sizes[_NAME], _SHORT_NAME): sizes[_LOSS] = 0
     note_only = max((len(row[_NOTE]) + _GAPS[_NOTE] for row in rows if not any(row[_EPOCH:_NOTE])), default=0)
-    rest = max(size(after_name), size([_MACHINE]) + note_only)
-    room = min(sizes[_NAME], max(8, width - rest))
+    rest = max(size(after_name), size([_MACHINE]) + note_only)  # characters after the name
+    name_width = min(sizes[_NAME], max(8, width - rest))
     def line(row):
-        name = row[_NAME] if len(row[_NAME]) <= room else f'…{row[_NAME][1 - room:]}'
+        name = row[_NAME] if len(row[_NAME]) <= name_width else f'…{row[_NAME][1 - name_width:]}'
         cells = [' '*_GAPS[i] + row[i].rjust(sizes[i]) for i in range(_MACHINE, _NOTE) if sizes[i]]
-        text = ''.join([name.ljust(room), *cells]).rstrip()
-        return (text + row[_NOTE].rjust(room + rest - len(text)))[:width].rstrip()
+        text = ''.join([name.ljust(name_width), *cells]).rstrip()
+        return (text + row[_NOTE].rjust(name_width + rest - len(text)))[:width].rstrip()
     return [line(row) for row in rows]
 
 _NAME, _MACHINE, _EPOCH, _LOSS, _NLL, _ERROR, _NOTE = range(7)  # cells of a line
@@ -127,11 +127,12 @@ def progress_title(
     title:str,    # e.g. 'sweep of 8 runs'
     n:int,        # number of runs
     done:int,     # runs that have ended
-    states,       # states of the trainings that run
+    states,       # states of the running trainings
     seconds:float,# since the start
     failed:int=0,
 )->str:
     "Return a line with the number of ended runs and the estimated time left."
+    # a training that runs counts as a fraction of a run
     ended = done + sum(state.get('epochs_done', 0)/state['epochs'] for state in states if state.get('epochs'))
     left = f', about {duration_text(seconds*max(0, n - ended)/ended)} left' if ended and done < n else ''
     return f'{title}: {done} of {n} done{f", {failed} failed" if failed else ""}{left}'

@@ -63,7 +63,7 @@ def _import_file(path):
     if not os.path.isfile(path): raise FileNotFoundError(f'the file does not exist (on {platform.node()})')
     module = ModuleType(f'calibnb_plugin_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:6]}')
     module.__file__, text = path, Path(path).read_text(encoding='utf-8')
-    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path  # tracebacks show it
+    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path  # for tracebacks
     if os.path.dirname(path) not in sys.path: sys.path.append(os.path.dirname(path))
     sys.modules[module.__name__] = module
     exec(compile(text, path, 'exec'), vars(module))
@@ -118,7 +118,7 @@ def user_registered(
     return {name: origin for (each, name), origin in _origins.items() if each == kind}
 
 def used_code()->dict[str, str]:
-    "Map e.g. 'loss cubed' to the hash of its code, for each user-registered name that this process has looked up."
+    "Map names like 'loss cubed' to hashes of their code, for user-registered names that this process has looked up."
     return dict(_used)
 
 def code_is_same(

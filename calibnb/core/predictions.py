@@ -193,7 +193,12 @@ def _binary_from_multiclass(names, k):
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
 
-def impossible_labels_text(zeros, n, eps, stated=False):
+def impossible_labels_text(
+    zeros,        # number of labels with probability 0, or of answers that contradict a confidence of 0 or 1
+    n,            # number of samples
+    eps,          # as in `log_probs`
+    stated=False, # True: stated confidences
+):                # text
     "Return the warning that labels have probability 0, or that `stated` confidences of 0 or 1 are contradicted."
     effect = 'calibrators count each as 87.3 nats'
     if eps: effect = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
@@ -409,4 +414,4 @@ def _row_hashes(preds):
     bits = preds.logits.detach().cpu().double().contiguous().view(torch.int64)
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu')
-    return (bits*factors[:-1]).sum(1) + preds.target.cpu()*factors[-1]
+    return (bits*factors[:-1]).sum(1) + preds.target.cpu()*factors[-1]  # int64 arithmetic wraps around

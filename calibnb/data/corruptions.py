@@ -98,7 +98,7 @@ def _motion_blur(x, c, g):
 def _zoomed(x, factor):
     "Enlarge images by a factor and crop to the middle."
     H, W = x.shape[2:]
-    h, w = (int(np.ceil(n/factor)) for n in (H, W))
+    h, w = (int(np.ceil(n/factor)) for n in (H, W))  # size of the middle that is enlarged
     top, left = (H - h)//2, (W - w)//2
     size = [max(n, round(m*factor)) for n, m in ((H, h), (W, w))]
     middle = x[:, :, top:top + h, left:left + w]
@@ -146,7 +146,7 @@ def _plasma(N, size, decay, g):
 def _fog(x, c, g):
     strength, decay = c
     N, _, H, W = x.shape
-    size = 1 << max(1, (max(H, W) - 1).bit_length())
+    size = 1 << max(1, (max(H, W) - 1).bit_length())  # the next power of two
     brightest = x.amax((1, 2, 3), keepdim=True)
     foggy = x + strength*_plasma(N, size, decay, g)[:, :, :H, :W]
     return foggy*brightest/(brightest + strength)

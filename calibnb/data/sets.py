@@ -176,11 +176,11 @@ def data_paths(
     **options,  # of the data set
 )->list[Path]:  # empty if the set is computed or its files are missing
     "Return the files and folders of a data set."
-    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: wanted = [Path(path).expanduser()]
     else:
-        places = [[data_root()/file for file in place] for place in _FILES.get(kind, ())]
-        wanted = next((place for place in places if place[0].exists()), [])
+        alternatives = [[data_root()/file for file in files] for files in _FILES.get(base_name, ())]
+        wanted = next((paths for paths in alternatives if paths[0].exists()), [])
     if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN_FILES]
     if options.get('vectors'):
         try: wanted.append(find_vectors(options['vectors']))
@@ -193,9 +193,10 @@ def check_data(
     **options,   # of the data set
 ):
     "Raise MissingData with advice if a data set is not on this machine, without reading data."
-    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
-    if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
-    elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
+    base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    if path: _check_path(base_name.partition(':')[0], Path(path).expanduser())
+    elif base_name in _FILES and not data_paths(base_name):
+        find_data(base_name, [files[0] for files in _FILES[base_name]])
     if options.get('human_labels'): find_data('cifar10h', [_HUMAN_FILES[0]])
     if options.get('vectors'): find_vectors(options['vectors'])
 
@@ -280,11 +281,11 @@ def data_size(
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
     "Return the size of a data set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
-    options, uncorrupted = data_options(name, **options), str(name).removeprefix('corrupted:')
-    if uncorrupted not in _SIZES:
+    options, base_name = data_options(name, **options), str(name).removeprefix('corrupted:')
+    if base_name not in _SIZES:
         splits = load_data(name, **options)
         return splits.in_shape, splits.num_classes, len(splits.train)
-    shape, num_classes, n = _SIZES[uncorrupted]
+    shape, num_classes, n = _SIZES[base_name]
     if 'length' in options: shape = (options['length'],)
     remaining = round(n*(1 - options['val'] - options['meta_val']))
     return shape, num_classes, options['n_train'] or remaining

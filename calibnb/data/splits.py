@@ -58,7 +58,7 @@ class Split:
     def ready(self,
         x:Tensor,              # a batch of inputs, on any device
     )->Tensor:
-        "Normalise uint8 images to float32; return other inputs unchanged."
+        "Normalise uint8 images to float32 by `scale`; return other inputs unchanged."
         if x.dtype != torch.uint8: return x
         if self.scale is None:
             raise ValueError('scale: None, but the inputs are uint8 images; give Split(..., scale=(mean, std)) '

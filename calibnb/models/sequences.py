@@ -64,7 +64,8 @@ def _levels(x):
     B, T = x.shape[:2]                                         # every height is less than T
     nodes = x.long().flatten(0, 1)
     offset = torch.arange(B, device=x.device).repeat_interleave(T)*T
-    height, parents = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
+    height = nodes[:, HEIGHT]
+    parents = (nodes[:, LEFT] >= 0).nonzero()[:, 0]            # rows of the phrases
     left, right = ((offset + nodes[:, side])[parents] for side in (LEFT, RIGHT))
     parent_height = torch.zeros_like(height)                   # 0 for a root
     parent_height[left] = parent_height[right] = height[parents]
@@ -97,8 +98,8 @@ def _node_states(net, x):
             state = net._compose([pool[rank[child] - used] for child in children])
             used += len(pool)
         states.append(state[:, :state.shape[1]//2])
-        for parent, part in enumerate(state.split(count[height].tolist())):
-            if parent > 0 and len(part): for_parents[parent].append(part)
+        for parent_height, part in enumerate(state.split(count[height].tolist())):
+            if parent_height > 0 and len(part): for_parents[parent_height].append(part)
     return torch.cat(states), order
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
@@ -139,13 +140,13 @@ class TreeLSTM(Classifier):
 
     def features(self, x):                                               # (B, T, 5) -> (B, d)
         h, order = _node_states(self, x)
-        row = _inverse(order, len(x)*x.shape[1])
-        return self.dropout(h[row[_roots(x)]])
+        position = _inverse(order, len(x)*x.shape[1])                    # row of each node in h
+        return self.dropout(h[position[_roots(x)]])
 
     def supervised(self, x, y):
         "Return logits and labels of every labelled node; y are the labels of the roots."
         h, order = _node_states(self, x)
-        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]
+        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]  # sorted like h
         known = (label >= 0).nonzero()[:, 0]
         return self.head(self.dropout(h[known])), label[known]
 

@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # same shape on every process; overwritten by the sum
 )->Tensor:          # sum over processes
-    "Return the sum of a tensor over all processes to every process; the sum is exact if only one value is nonzero."
+    "Return the sum over all processes to every process; exact for a number that is nonzero on only one process."
     if world_size() > 1: dist.all_reduce(values)
     return values
 
