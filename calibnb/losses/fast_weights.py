@@ -63,7 +63,7 @@ def _parts_by_kernels(logits, label):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #1d0d74dd
 class _BaseSlope(NamedTuple):
-    "The derivative of a base with respect to the logits, times·(a g + b g² + sum_i c_i e_(k_i))."
+    "The derivative of a base with respect to the logits, `times` (a g + b g² + sum_i c_i e_(k_i))."
     a: Tensor             # (N, 1)
     b: float = 0.
     k: Tensor|None = None # (N, 1..2) class ids
@@ -160,7 +160,7 @@ def _plain(logits, target, weight, detach):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "Derivatives of -s u: `by_gamma`, and for the logits along G + square G² + sum_i extra_i e_(k_i), with G = total g."
+    "Derivatives of -s u: `by_gamma`; by the logits, `along` G + `square` G² + sum_i `extra`_i e_(k_i), G = total g."
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids
@@ -168,6 +168,7 @@ class _LossSlope(NamedTuple):
     by_gamma: Tensor|None = None # (N, 1)
 
 def _loss_slope(parts, base, u, values, exponent, wants_gamma):
+    "Return the `_LossSlope` of `values`, the (N, 1) -s u with u = w**exponent."
     steep, scale = values/base.w, exponent  # steep*scale is the derivative of -s u with respect to w
     if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
     a, b, k, c, times = base.slope()

@@ -60,6 +60,7 @@ def _plain_options(options):
     "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
     unset = [k for k in _SAMPLE_OPTIONS if options.get(k, 0) is None]
     options = {k: v for k, v in options.items() if k not in unset}
+    # a user's loss may have an option `weight` that is no class weight; a loss with both options has class weights
     if 'weight' in options and 'ignore_index' in options | dict.fromkeys(unset):
         options['weight'] = as_tensor(options['weight'], 'weight')
         if options['weight'].ndim != 1 or len(options['weight']) < 2:
@@ -289,7 +290,7 @@ def make_loss(
     name:str,   # one of `list_losses()`
     **options,  # options of the loss, as `loss_options` lists them
 )->LossModule:
-    "Make a loss by name: `make_loss('bsce_gra', gamma=4)`."
+    "Make a loss by name: `make_loss('bsce_gra', gamma=4)`; raise ValueError for an unknown name or option."
     return losses.make(name, **options)
 
 # %% ../../nbs/20_losses/06_modules.ipynb #05ca7d6d

@@ -35,7 +35,7 @@ class SumMetric(Metric):
         raise NotImplementedError(f'{type(self).__name__} has no method result() -> metric')
 
     def update(self, probs, target):
-        "Add a batch of probabilities and class ids."
+        "Add a batch; raise ValueError if the batch is invalid, or binary and earlier batches were not, or vice versa."
         samples = check_samples(probs, target, None, self.ignore_index, self.validate)
         if self.binary not in (None, samples.binary):
             seen, now = ('one column' if binary else 'several columns' for binary in (self.binary, samples.binary))

@@ -31,7 +31,8 @@ _TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks
 
 def _is_top_label_error(metric, options):
     "Return True if the metric depends on confidences and hits only."
-    return metric in _TOP_LABEL_ERRORS and not {'k', 'kind', 'task'} & options.keys()
+    other_event = {'k', 'task', 'kind'} & options.keys()  # 'kind' is the old name of 'task'
+    return metric in _TOP_LABEL_ERRORS and not other_event
 
 def _label_cdf(probs):
     "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."

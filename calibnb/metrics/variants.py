@@ -215,7 +215,7 @@ def marginal_ce(
     return over_samples(powers, probs, target, task, None, ignore_index, validate).clamp_min(0).pow(1/p)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
-def _influence(samples, gap, n_bins, closed):
+def _contribution_variance(samples, gap, n_bins, closed):
     "Return the variance over samples of the mean over classes of 2 gap (hit - p) - gap²."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
@@ -228,11 +228,11 @@ def _influence(samples, gap, n_bins, closed):
     return max((squares/N - (total/N)**2).item(), 0.)
 
 def _standard_error(samples, gap, rate, number, n_bins, closed):
-    "Return the standard error of the debiased `_mean_power`."
+    "Return the standard error of the debiased `_mean_power` with p = 2."
     noise, weight, K = hit_variance(rate, number).nan_to_num(0.), number/number.sum(), len(gap)
     pairs = 2*weight.square()*noise.square()/(number*(number - 1)).clamp_min(1)
-    correlation = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
-    return (_influence(samples, gap, n_bins, closed)/len(samples) + correlation*pairs.sum()).sqrt()
+    factor = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
+    return (_contribution_variance(samples, gap, n_bins, closed)/len(samples) + factor*pairs.sum()).sqrt()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #831ce303
 def _calibrated_hits(samples, n_bins, closed, draws, seed):
