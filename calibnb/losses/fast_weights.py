@@ -88,12 +88,14 @@ def _inverse_focal(parts, gamma=1.0):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #6fc9109f
 def _adafocal(parts, gammas, edges):
+    "Return 1 - p_y as the base where gamma > 0, else 1 + p_y."
     gamma = gamma_of_bin(parts.p_y, gammas, edges)
     is_focal = gamma > 0
     base = torch.where(is_focal, parts.d, 1 + parts.p_y)
     return _Base(base, gamma.abs(), lambda: _BaseSlope(torch.where(is_focal, parts.p_y, -parts.p_y)))
 
 def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
+    "Return the base 1 - p_y + p_j."
     p_j, nearest = _runner_up(parts, second)
     def slope():
         if detach_second: return _BaseSlope(parts.p_y)
@@ -111,11 +113,13 @@ def _runner_up(parts, second):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #4a1ea295
 def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
+    "Return the base for the norm of order `beta`, which is 1, 2 or infinity."
     if beta == 2: return _brier(parts, gamma)
     factor = 2 if beta == 1 else 1  # d is the largest |gap| (beta = inf) and half the sum of |gap| (beta = 1)
     return _Base(parts.d*factor, gamma, lambda: _BaseSlope(parts.p_y*factor))
 
 def _brier(parts, gamma):
+    "Return the Brier score as a base, with q = gamma/2."
     norm = _divide_by_total(torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True), parts.total)
     brier = _above_zero(norm.square_())
     return _Base(brier, gamma, lambda: _BaseSlope(parts.d - brier, 1., parts.label, -brier, times=2.), power=.5)

@@ -50,7 +50,7 @@ def _bind(cls, args, options):
     return bound.arguments
 
 def _try_options(loss):
-    "Compute the loss of two samples without changing torch's random state."
+    "Compute the loss of two samples to check the options, without changing torch's random state."
     K = len(loss.weight) if 'weight' in loss.tensors else 2
     with torch.random.fork_rng(devices=[]):
         logits = torch.zeros(2, K, dtype=torch.float32, device='cpu')

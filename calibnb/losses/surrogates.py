@@ -20,6 +20,7 @@ from ..metrics.smoothing import gaussian_log_kernel
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #a387ded5
 def _batch(logits, target):
+    "Return checked (N, K) logits, in float32 or better, and (N,) labels."
     logits, target = check_logits(logits, target)
     return at_least_float32(logits), target
 
@@ -49,6 +50,7 @@ def soft_accuracy(
     return _soft_accuracy(logits.softmax(1), target, t_a)
 
 def _soft_accuracy(probs, target, t_a):
+    "Return the (N,) soft accuracy of checked probabilities."
     difference = probs - probs.gather(1, target[:, None])
     comparisons = torch.sigmoid(t_a*difference).sum(1)  # rank - 1/2
     return (1.5 - comparisons).relu()
@@ -114,6 +116,7 @@ def _pair_sum_plain(conf, hit, weight, width):
     return sum(e_i @ torch.exp(-(c_i[:, None] - conf).abs()/width) @ e for e_i, c_i in rows)
 
 def _pair_sum(conf, hit, weight, width):
+    "Return sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = weight*(hit - c)."
     plain = torch._C._are_functorch_transforms_active()
     return _pair_sum_plain(conf, hit, weight, width) if plain else _PairSum.apply(conf, hit, weight, width)
 
@@ -121,6 +124,7 @@ def _pair_sum(conf, hit, weight, width):
 _ROOT_SHIFT = 1e-10  # added under a square root, which has no derivative at 0
 
 def _check_width(width):
+    "Raise ValueError unless the kernel width is in [0.001, 1e6]."
     good = 1e-3 <= width <= 1e6
     if not good: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
 

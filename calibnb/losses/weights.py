@@ -183,6 +183,7 @@ def bsce_weight(
 
 # %% ../../nbs/20_losses/01_weights.ipynb #508031e6
 def _check_ignored(ignore_index):
+    "Return `ignore_index`; raise ValueError unless it is None or a whole number."
     whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
     if ignore_index is None or whole: return ignore_index
     raise ValueError(f'ignore_index: {ignore_index!r}, want a label, a whole number, or None')

@@ -94,6 +94,7 @@ def _gaps(old, new, n_bins):
     hit = torch.stack([hit.double() for _, hit in (old, new)])
     residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
     gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
+    # for each pair of bins, the sum over the samples in both bins of the product of residuals
     products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
     covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
     count = torch.bincount(ids.view(-1), minlength=M)

@@ -23,6 +23,7 @@ def _two_columns(probs):
     return torch.cat([1 - probs, probs], 1).clamp_min(0) if probs.shape[1] == 1 else probs
 
 def _margin(probs):
+    "Return the largest minus the second largest probability of each row."
     first, second = _two_columns(probs).topk(2, dim=1).values.unbind(1)
     return first - second
 

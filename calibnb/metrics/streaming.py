@@ -18,8 +18,8 @@ from .samples import check_samples
 class SumMetric(Metric):
     """A metric of float64 sums over batches and processes; an invalid batch does not change the state.
 
-    A subclass calls `super().__init__(shape)` with the shape of the sums, and defines
-    `batch(probs, target)`, the sums of a checked batch, and `result()`, the metric from `self.sums` and `self.n`."""
+    A subclass passes the shape of the sums to `super().__init__(shape)` and defines two methods: `batch(probs, target)`
+    returns the sums of a checked batch, and `result()` returns the metric, from `self.sums` and `self.n`."""
     full_state_update, is_differentiable, higher_is_better = False, False, False
 
     def __init__(self, shape, *, ignore_index=None, validate=True, **kwargs):

@@ -197,6 +197,7 @@ def skce(
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #6d488021
 def _normal_interval(value, variance, level):
+    "Return both ends of a normal interval, raised to 0 where they are negative."
     half_width = z_quantile(level)*math.sqrt(max(variance, 0.))
     return max(value - half_width, 0.), max(value + half_width, 0.)
 

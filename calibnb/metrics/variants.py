@@ -74,6 +74,7 @@ def _largest(probs, target, k):
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #3c4d8e84
 def _ranked_table(samples, k, n_bins, ranks, closed):
+    "Return the table of equal-width bins of the confidences and hits of `_ranked`."
     check_bins(n_bins)
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = _ranked(samples, k, ranks)
