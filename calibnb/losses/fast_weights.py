@@ -71,7 +71,7 @@ class _BaseSlope(NamedTuple):
     times: float = 1.     # factor of the whole derivative
 
 class _Base(NamedTuple):
-    "A weight u = w**(power*gamma)."
+    "A weight u = w**q with q = power*gamma."
     w: Tensor          # (N, 1)
     gamma: object      # number, or tensor that broadcasts with w
     slope: object      # function () -> _BaseSlope; called only if a derivative is needed

@@ -244,6 +244,7 @@ def class_interval(
     number, hits, confs, squares = classes.flatten(1)
     number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
     share, expected = (hits + .5)/(number + 1), (confs/number).clamp(0, 1)
+    # variance of the hits of a calibrated bin: for equal probabilities, and the exact sum of p(1 - p)
     binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
     std_ratio = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
     error = (share*(1 - share)/number).sqrt()

@@ -107,7 +107,7 @@ def _gaps(old, new, n_bins):
     return gap, covariance + torch.diag(raised - covariance.diagonal())
 
 def _largest_bias(gap, sd, covariance):
-    "Return the largest absolute bias of the estimated difference."
+    "Return B, the largest absolute bias of the estimated difference."
     M = len(sd)//2
     z = gap/sd.clamp_min(1e-300)
     correlation = covariance[:M, M:].diagonal()/(sd[:M]*sd[M:]).clamp_min(1e-300)
@@ -117,7 +117,7 @@ def _largest_bias(gap, sd, covariance):
     return torch.minimum(separate, cancelled).sum().item()
 
 def _biased_quantile(ratio, level):
-    "Return the quantile of |N(ratio, 1)|."
+    "Return q(ratio), the `level` quantile of |N(ratio, 1)|."
     from scipy.special import chndtrix
     if ratio > 30: return ratio + NormalDist().inv_cdf(level)
     return math.sqrt(chndtrix(level, 1, ratio**2))
@@ -143,7 +143,7 @@ def ece_difference(
     noise = torch.randn(draws, 2*M, generator=draw, dtype=torch.float64, device='cpu') @ root.T
     z = (gap + torch.cat([torch.zeros_like(gap)[None], noise]))/sd.clamp_min(1e-300)  # row 0 is the estimate
     value, simulated = _corrected(z).mul(weight.double()).sum(1).split([1, draws])
-    error, bias = simulated.std().item(), _largest_bias(gap, sd, covariance)
+    error, bias = simulated.std().item(), _largest_bias(gap, sd, covariance)  # e and B
     half_width = error*_biased_quantile(bias/error, level) if error > 1e-12 else bias
     value = value.item()
     return PairedDifference(*ece, value, max(value - half_width, -1.), min(value + half_width, 1.), len(old[0]))

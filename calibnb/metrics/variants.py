@@ -239,13 +239,13 @@ def _standard_error(samples, gap, rate, number, n_bins, closed):
 def _calibrated_hits(samples, n_bins, closed, draws, seed):
     "Draw labels from the probabilities; return the (draws, K, M) number of hits in each bin of each class."
     draw, K = torch.Generator().manual_seed(seed), samples.probs.shape[1]
-    first, nowhere = n_bins*torch.arange(K, device='cpu'), K*n_bins
-    hits = torch.zeros(draws, nowhere + 1, dtype=torch.float32, device='cpu')
+    first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
+    hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
     for p in samples.probs.split(max(1, 2**20//max(draws, K))):
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)
-        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=nowhere)  # a binary label of 0 is no hit
+        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=no_hit)  # a binary label of 0 is no hit
         cells = cells.gather(1, label).T
         hits.scatter_add_(1, cells, torch.ones_like(cells, dtype=hits.dtype))
     return hits[:, :-1].reshape(draws, K, n_bins)
