@@ -83,7 +83,7 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        # the number of heads is the number of classes, which is known only in training; 2 stands in for it here
+        # by default, there is a head per class; the number of classes is known only in training, so 2 stands in here
         heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)

@@ -36,7 +36,7 @@ def held_out_logits(
     calibrator:Calibrator, # a calibrator with `_logits`; not modified
     logits:Tensor,         # (N, K); binary log-odds (N, 1)
     target:Tensor,         # (N,) class ids
-    folds:int=5,           # number of folds, at most half the number of samples
+    folds:int=5,           # number of folds, or fewer so that each fold has two samples
 )->Tensor:                 # like the logits, float64
     "Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds."
     folds, draw = min(folds, len(logits)//2), torch.Generator().manual_seed(0)

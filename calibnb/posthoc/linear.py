@@ -46,6 +46,7 @@ class FullMap:
 
     @staticmethod
     def penalty(K, intercept, diagonal, off_diagonal):
+        "Return S (K, K + 1) from the penalty of an offset, of a diagonal and of an off-diagonal weight."
         S = torch.full((K, K + 1), off_diagonal, dtype=torch.float64, device='cpu')
         S[:, :-1].fill_diagonal_(diagonal)
         S[:, -1] = intercept
@@ -77,6 +78,7 @@ class DiagonalMap:
 
     @staticmethod
     def penalty(K, intercept, diagonal):
+        "Return S (K, 2) from the penalty of an offset and of a weight."
         return torch.tensor([[diagonal, intercept]], dtype=torch.float64, device='cpu').repeat(K, 1)
 
     @staticmethod

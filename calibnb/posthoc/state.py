@@ -30,6 +30,7 @@ def fitted_state(
             tensors |= {f'{name}/{k}': v for k, v in inner_tensors.items()}
             numbers |= {f'{name}/{k}': v for k, v in inner_numbers.items()}
         elif isinstance(value, (int, float, str)): numbers[name] = value
+        # `input_` of a file of an older version is None, and is left out
         elif value is not None or name in fitted: tensors |= _named_tensors(name, value)
     return tensors, numbers
 
@@ -62,7 +63,7 @@ def set_state(calibrator, tensors, numbers):
     columns = {name.partition('/')[0] for name in numbers if name.startswith('column_')}
     calibrator.columns_ = [clone(calibrator) for _ in columns]
     inner = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
-    if hasattr(calibrator, 'parts') and not columns:
+    if hasattr(calibrator, 'parts') and not columns:  # a pipeline
         inner = calibrator.parts()
         for name, part in inner.items(): setattr(calibrator, name, part)
     for name, part in inner.items(): set_state(part, _without_prefix(name, tensors), _without_prefix(name, numbers))

@@ -137,7 +137,7 @@ def wide_enough(logits):
     return logits.double() if high - low > 1e37 else logits
 
 def _check_varied(logits):
-    "Raise ValueError for nan or inf, and if the logits of every row are equal."
+    "Raise ValueError for nan or inf, and if each row has equal logits for all classes."
     check_unlabelled(logits)
     if not any((rows != rows[:, :1]).any() for rows in (logits[:1], logits)):  # the first row usually decides
         raise ValueError('logits: equal for all classes in every row, so the temperature has no effect; '

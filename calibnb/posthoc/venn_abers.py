@@ -25,16 +25,18 @@ def tangent_point(
     W, S,       # coordinates of the points of the path
     hull,       # left hull: a list of points
     following,  # for each point, the next point on the right hull
-    place,      # start of the search on the left hull, an index in `hull`
-    b,          # start of the search on the right hull, a point
-):              # place and b of the tangent points
+    left,       # start of the search on the left hull, an index in `hull`
+    right,      # start of the search on the right hull, a point
+):              # left and right at the tangent points
     "Find where the common tangent touches the left hull and the shifted right hull."
     last, top = len(W) - 1, len(hull) - 1
-    slope = _slope(W, S, hull[place], b)
+    slope = _slope(W, S, hull[left], right)
     while True:
-        if b < last and (new := _slope(W, S, hull[place], following[b])) <= slope: b, slope = following[b], new
-        elif place < top and (new := _slope(W, S, hull[place + 1], b)) >= slope: place, slope = place + 1, new
-        else: return place, b
+        if right < last and (new := _slope(W, S, hull[left], following[right])) <= slope:
+            right, slope = following[right], new
+        elif left < top and (new := _slope(W, S, hull[left + 1], right)) >= slope:
+            left, slope = left + 1, new
+        else: return left, right
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #06f97ab6
 def _hull_from_right(W, S):
@@ -54,14 +56,14 @@ def values_with_hit(count, hits):
     "Return the isotonic value of an added hit, at each of n scores and above all scores, as an array (n + 1,)."
     W, S = ([0., *np.cumsum(v).tolist()] for v in (count, hits))
     n, found, following = len(W) - 1, [], _hull_from_right(W, S)
-    hull, place, b = [], 0, 1   # left lower hull, the index of its tangent point, the tangent point on the right
+    hull, left, right = [], 0, 1   # left hull, index of its tangent point, tangent point on the right hull
     for i in range(1, n + 1):
         j = i - 1
         while len(hull) > 1 and _above(W, S, hull[-2], hull[-1], j): hull.pop()
         hull.append(j)
-        place, b = min(place, len(hull) - 1), max(b, i)
-        place, b = tangent_point(W, S, hull, following, place, b)
-        found.append(_slope(W, S, hull[place], b))
+        left, right = min(left, len(hull) - 1), max(right, i)
+        left, right = tangent_point(W, S, hull, following, left, right)
+        found.append(_slope(W, S, hull[left], right))
     return np.array([*found, 1.])
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2

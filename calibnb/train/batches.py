@@ -85,10 +85,10 @@ def crop_and_flip(
 
 # %% ../../nbs/60_train/02_batches.ipynb #8288c142
 def prefetch(
-    fetch,      # item -> result
-    items,      # any iterable
+    fetch,       # item -> result
+    items,       # any iterable
     ahead:int=3, # number of items that are computed in advance
-):                # an iterator of results
+):               # an iterator of results
     "Yield fetch(item) for each item in order; a thread computes a few items ahead."
     waiting = deque()
     with ThreadPoolExecutor(1) as thread:

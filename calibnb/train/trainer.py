@@ -211,7 +211,8 @@ def mean_loss(
 def _finite_sums(losses, counts, recipe, epoch, largest, done):
     """Return the losses of the batches and the number of labels, both summed over all processes.
 
-    If a loss or a weight is not finite, raise a FloatingPointError; `done` is its number of finished batches."""
+    If a loss or a weight is not finite, raise a FloatingPointError. `done`, the number of finished batches, is for the
+    message."""
     scalars = [losses.new_tensor([sum(counts)]), *([] if largest is None else [largest[None]])]
     values = all_reduce(torch.cat([v.double() for v in (losses, *scalars)])).tolist()  # the only synchronisation
     sums, (n, *weights) = values[:len(losses)], values[len(losses):]
@@ -250,11 +251,13 @@ class Reporter:
         return len(progress.history) + (0 if progress.losses is None else progress.step/len(progress.losses))
 
     def after_batch(self):
+        "Send the state if the next state is due."
         if self.send is None or time.monotonic() < self.due: return
         progress = self.trainer.progress
         self._send(len(progress.history) + 1, progress.losses.sum().item()/sum(progress.counts))
 
     def after_epoch(self, view, row):
+        "Evaluate `val` if an evaluation is due, and send the state; `row` is the new row of the history."
         if self.send is None: return
         if view.has_predictions('val') or world_size() == 1 and self._val_is_due(view.splits): self._evaluate(view)
         self.val |= {name: row[name] for name in self.val if name in row}
@@ -269,6 +272,7 @@ class Reporter:
         return now - self.val_at >= max(self.pause_s, took_s/self.val_share)
 
     def _evaluate(self, view):
+        "Compute the NLL and the error of `val`; `seeded` restores the global generators."
         start = time.monotonic()
         with seeded(0): preds = view.predictions('val')
         self.val = dict(val_nll=F.cross_entropy(preds.logits.double(), preds.target).item(),
@@ -277,6 +281,7 @@ class Reporter:
         self.val_s = max(self.val_s or 0., self.val_at - start)  # 0 if a recorder has computed the predictions
 
     def _send(self, epoch, train_loss):
+        "Send the state, with the time to the end estimated from the time so far."
         now, done, epochs = time.monotonic(), self._position(), self.trainer.recipe.epochs
         self.due = now + self.pause_s
         left_s = (now - self.start)*(epochs - done)/(done - self.first) if done > self.first else None
