@@ -72,7 +72,7 @@ def _check_user_calibrator(calibrator, z):
         row += len(rows)
 
 def _check_user_probs(name, probs, shape, row):
-    "Raise ValueError unless `probs` are probabilities of this shape; `row` is the sample of the first row."
+    "Raise ValueError unless `probs` are probabilities of this shape; `row` is the index of the first sample."
     if probs.shape != shape:
         raise ValueError(f'calibrator: {name} gives shape {tuple(probs.shape)}, want {tuple(shape)}')
     good = (probs.isfinite() & (probs >= 0) & (probs <= 1 + _SUM_TOLERANCE)).all(1)
@@ -85,7 +85,7 @@ def _check_user_probs(name, probs, shape, row):
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
-    "Return the samples of weight above 0, and `{'weight': weights}`, or an empty dictionary without weights."
+    "Return logits and labels of weight above 0, and the dictionary `{'weight': weights}`, empty without weights."
     if sample_weight is None: return logits, target, {}
     name = type(calibrator).__name__
     if not calibrator.takes_weight:
@@ -149,8 +149,8 @@ class Calibrator(BaseEstimator):
       an older version `input_` is None; `transform` then takes logits, and `transform_probs` takes probabilities;
     - `eps_`: a probability of 0 becomes at most `eps_/K`, see `log_probs`;
     - `class_names_`, the names of the columns in their order, if the fit had names;
-    - `prior_`, the (weighted) frequencies of the classes in the fit, as in `adjust_prior`; () for a multilabel fit or a
-      file of an older version;
+    - `prior_`, the (weighted) shares of the classes in the fit, e.g. for `from_prior` of `adjust_prior`; () for a
+      multilabel fit or a file of an older version;
     - `fitted_on_`, the number of samples, fingerprint, date and versions of the fit, see `fit_record`;
     - `columns_`, the binary calibrators of a multilabel fit.
 
@@ -266,7 +266,7 @@ class Calibrator(BaseEstimator):
 
     def _record(self, kind, eps=0., names=()):
         "Set `input_`, `eps_` and the class names; return the calibrator."
-        self.input_ = 'logits' if kind == 'logits' else 'probs'  # confidences without classes are probabilities
+        self.input_ = 'logits' if kind == 'logits' else 'probs'  # the kind 'confidence' counts as 'probs'
         self.eps_, self.class_names_ = float(eps), tuple(names)
         return self
 

@@ -92,7 +92,8 @@ _DENSE = 128            # the Hessian matrix is computed up to this number of pa
 class LinearObjective:
     """The penalised mean NLL of softmax((I + D) x~) as a function of D, for `minimise`.
 
-    `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas.
+    `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
+    m is the number of parameters of a class, K + 1 or 2.
     `total` is the sum of w. `dtype` is the precision of an evaluation. `hessian_samples` is the maximum number of
     samples of the Hessian. `subsample` and `preconditioner` are computed on first use. `latest` holds the latest D and
     its probabilities, if all samples fit in one chunk."""
@@ -211,6 +212,7 @@ class FullPreconditioner:
         values, vectors = torch.linalg.eigh(self.scale[:, None]*M.double().cpu()*self.scale)
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
+        # E: the eigenvalues of the block of class k, as a diagonal matrix; v: row k of the eigenvectors
         # Sherman-Morrison, in the eigenbasis: (E - excess v vᵀ)⁻¹ = E⁻¹ + factor (E⁻¹ v)(E⁻¹ v)ᵀ
         self.columns = self.vectors[:-1]/self.eigenvalues  # E⁻¹ v for each class
         excess = 1 - ((penalty[0, 0] + ridge)/Lambda[0]).item()  # share by which the diagonal penalty is lower
@@ -306,7 +308,7 @@ class VectorScaling(LinearScaling, name='vector'):
     def _strengths(self, N, K, T): return 0., _TINY_PENALTY
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #d0fa6b51
-_OFF_DIAGONAL = .3  # prior ratio of the summed off-diagonal weights of a row to its diagonal weight
+_OFF_DIAGONAL = .3  # prior standard deviation of the sum of a row's off-diagonal weights; the diagonal weight is 1
 
 def odir_strengths(lam, mu, N, K, T):
     "Return the penalties of an offset, a diagonal and an off-diagonal weight, for inputs divided by T."

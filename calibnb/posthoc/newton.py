@@ -62,7 +62,7 @@ def conjugate_gradients(
     return s
 
 # %% ../../nbs/30_posthoc/01b_newton.ipynb #b6b4c5cd
-_LENGTHS = 1., .5, .25, .1, .01, .001, 0.  # step lengths t of the line search
+_LENGTHS = 1., .5, .25, .1, .01, .001, 0.  # step lengths t of the line search, in the order tried; 0: no step lowers f
 _ARMIJO = 1e-4
 _ROUNDING = 1e-12   # rounding error of a value of f
 _LINEAR_RATE = .3   # a larger ratio of two successive predicted decreases means slow convergence

@@ -86,7 +86,7 @@ _PRESENT = .01  # a class with fewer expected samples is on the boundary
 def _identity(n, like): return torch.eye(n, dtype=like.dtype, device=like.device)
 
 def _profile_directions(J, present, g):
-    "Return directions as columns (K, K): column k adds 1 to class k and subtracts 1 in all from the present classes."
+    "Return directions as columns (K, K): column k adds 1 to class k and a total of -1 to the other present classes."
     free, delta = present.nonzero()[:, 0], _identity(len(J), J)
     J = J + 1e-12*J.trace()*delta  # J is singular if no sample distinguishes two classes
     M = pad(J[free][:, free], (0, 1, 0, 1), value=1.)
@@ -150,7 +150,7 @@ class PriorEstimate:
     high:Tensor          # (K,) upper ends
     method:str           # 'em' or 'bbse'
     n:int                # number of target samples
-    iterations:int|None  # of EM
+    iterations:int|None  # number of EM steps; None for 'bbse'
 
     def smoothed(self)->Tensor: # (K,) above 0
         """Return the estimate after one more sample, divided evenly among the classes [Perks 1947].

@@ -28,7 +28,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
     takes_weight = True
     def __init__(self,
         criterion:str='nll',   # criterion to minimise: 'nll' or 'ece'
-        search:str|None=None,  # 'continuous', 'pool' (.01 to 10), 'grid' (.1 to 10); None: continuous (NLL), pool (ECE)
+        search:str|None=None,  # 'continuous', or the list 'pool' or 'grid'; None: continuous (NLL), pool (ECE)
         n_bins:int=15,         # number of bins of the ECE
     ): self.criterion, self.search, self.n_bins = criterion, search, n_bins
 

@@ -173,7 +173,7 @@ def _bbq_edges(s, numbers):
     return lower[wide], is_first[wide]
 
 def _bbq_bins(s, hits, lower, is_first, strength):
-    "Return the log evidence and the value of each bin; `hits` is cumulative, `strength` has each bin's N'."
+    "Return the log evidence and the value of each bin; `hits` is cumulative, `strength` has N' for each bin."
     is_last = is_first.roll(-1)
     upper = lower.roll(-1).masked_fill(is_last, 1)
     start = torch.searchsorted(s, lower, right=True).masked_fill(is_first, 0)  # first sample of each bin
