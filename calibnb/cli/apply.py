@@ -54,7 +54,7 @@ def _prevalence(text):
     "Return a number, or a list of numbers separated by commas."
     try: numbers = [float(number) for number in text.split(',')]
     except ValueError:
-        raise argparse.ArgumentTypeError(f'got {text!r}, expected a number, or numbers separated by commas') from None
+        raise argparse.ArgumentTypeError(f'{text!r}, want a number, or numbers separated by commas') from None
     return numbers[0] if len(numbers) == 1 else numbers
 
 def _add_prevalence(apply):
@@ -72,7 +72,7 @@ def _at_prevalence(calibrator, probs, args):
     from calibnb.posthoc import adjust_prior, estimate_prior
     flag = '--estimate-prevalence' if args.estimate_prevalence else '--prevalence'
     if calibrator.columns_:
-        raise ValueError(f'{flag}: {args.calibrator} is multilabel, expected one label for each sample; '
+        raise ValueError(f'{flag}: {args.calibrator} is multilabel, want one label for each sample; '
                          'fit a calibrator for each column')
     source = calibrator.prior_ if args.from_prevalence is None else args.from_prevalence
     if source == ():

@@ -39,8 +39,8 @@ from calibnb.cli.flags import (
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
 def _paths_of_audit(args):
-    files = dict(zip(('file', '--target', '--val', '--val-target', '--shifted'), (
-        args.file, args.target_file, args.val_file, args.val_target_file, args.shifted)))
+    files = {'file': args.file, '--target': args.target_file, '--val': args.val_file,
+             '--val-target': args.val_target_file, '--shifted': args.shifted}
     return [(flag, path) for flag, path in files.items() if path], [('--junit', args.junit)]*bool(args.junit)
 
 
@@ -135,6 +135,7 @@ def _write_example(args):
     if not Path(_EXAMPLE).exists(): write_npz(_EXAMPLE, logits=2*logits, target=target)
 
 def _check_audit(args):
+    "Check the flags, and fill in the file of --example, the kind of scores and the folder of the report."
     _settle_stated(args, args.file)
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
@@ -399,9 +400,9 @@ def _on_shifted(found, preds, shifted, args):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
 def _report(answer, args, read)->Path|None:
-    """Write the report, then execute the experiment `audit` and add its notebook; print the paths.
+    """Write the report, execute the experiment `audit`, add its notebook to the report, and print the paths.
 
-    Return the path of the report, or None if the notebook fails; the report remains."""
+    Return the path of the report. If the notebook fails, return None and keep the report."""
     settings = _audit_settings(args)
     if named_files(settings) != read:
         raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
@@ -460,7 +461,7 @@ def _code(args)->str:
                ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
                ('--least', args.least, None), ('--target-col', args.target_col, None),
                ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
-    flags += [part for flag, value, usual in options if value != usual for part in (flag, str(value))]
+    flags += [part for flag, value, default in options if value != default for part in (flag, str(value))]
     named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
              ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
@@ -470,15 +471,18 @@ def _code(args)->str:
     elif args.confidence: flags = ['--confidence', args.confidence, '--correct', args.correct, *flags]
     else: flags = [f'--{kind}', *flags]
     lines = [shlex.join(['calibnb', 'audit', args.file, *flags])]
-    usual = 2*bool(args.format) or 4*bool(args.confidence) or 1
-    if are_several_files(args.file) or len(flags) > usual + 2*sum(bool(path) for _, path in given): return lines[0]
+    # the lines in Python express only the kind of scores and the files: 1, 2 or 4 words, and 2 words for each file
+    kind_words = 2*bool(args.format) or 4*bool(args.confidence) or 1
+    n_expressed = kind_words + 2*sum(bool(path) for _, path in given)
+    if are_several_files(args.file) or len(flags) > n_expressed: return lines[0]
     files = ', '.join(map(repr, (args.target_file, args.val_file, args.val_target_file)))
-    named = 'ColumnNames, '*bool(args.confidence)
+    imported = 'ColumnNames, '*bool(args.confidence)
     if args.confidence: files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
-    lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.evaluate.files import {named}read_sets']
+    lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.evaluate.files import {imported}read_sets']
     return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])
 
 def _copy_audit(folder, to, on_shifted):
+    "Copy the files, tables and notebook of a finished run into a folder."
     from calibnb.notebooks.pages import copy_notebook
     (to/'tables').mkdir()
     for part, place in ('files', to), ('tables', to/'tables'):

@@ -104,7 +104,7 @@ def _check_paths(args):
     reads, writes = args.paths(args)
     _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
-def _check_named(args):
+def _check_file_names(args):
     "Raise ValueError for an empty file name, e.g. from an unset shell variable."
     for name, shown in _PATHS.items():
         given = getattr(args, name, None)
@@ -117,7 +117,7 @@ def _load_named_plugins(args):
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
 def _reason(error):
-    "Return the message of an error; the message of an OSError starts with the name of its file."
+    "Return the message of an error; for an OSError, the name of the file comes first."
     from calibnb.core.reading import reason
     from calibnb.core.settings import reasons
     if isinstance(error, MemoryError): return reason(error)
@@ -140,7 +140,7 @@ def _check_current_folder():
 def _do(args)->int:
     "Run the checks that all commands share, then run the command."
     _check_current_folder()
-    _check_named(args)
+    _check_file_names(args)
     _check_paths(args)
     _load_named_plugins(args)
     code = args.do(args) or 0

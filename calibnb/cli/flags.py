@@ -147,7 +147,7 @@ def _add_stated(command):
                          'lm-evaluation-harness writes with --log_samples; recognised without the flag, too')
 
 def _settle_stated(args, path, correct_needed=True):
-    "Complete the flags of stated confidences; raise ValueError for conflicting flags."
+    "Recognise files of lm-eval, and fill in the columns of stated confidences; raise ValueError for conflicting flags."
     if not args.format and path and not (args.confidence or args.logits or args.probs or args.prob_cols):
         if file_format(path).startswith('.jsonl') and Path(path).is_file():
             from calibnb.evaluate.files import is_of_lm_eval
@@ -164,7 +164,7 @@ def _settle_stated(args, path, correct_needed=True):
     _check_stated(args, flag)
 
 def _check_stated(args, flag='--confidence'):
-    "Raise ValueError for a flag that does not go together with stated confidences."
+    "Raise ValueError for a flag that excludes stated confidences."
     others = dict(logits='--logits', probs='--probs', prob_cols='--prob-cols', target_col='--target-col',
                   target_file='--target', example='--example')
     given = [other for name, other in others.items() if getattr(args, name, None)]
@@ -172,7 +172,7 @@ def _check_stated(args, flag='--confidence'):
 
 @contextmanager
 def _noting():
-    "Print warnings of the readers as notes, except labels with probability 0, which every answer states."
+    "Print warnings of the readers as notes, except about labels with probability 0, which the answer states."
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         yield

@@ -30,6 +30,7 @@ def _list_of(folder)->dict:
     return listed if known else dict(files={})
 
 def _is_as_written(path, name, written)->bool:
+    "Return True if a file is unchanged since an audit wrote it, or if a folder holds files of the audit."
     if path.is_symlink(): return False
     if path.is_dir(): return any(other.startswith(f'{name}/') for other in written)
     return name == _LIST and bool(written) or name in written and _hash(path) == written[name]
@@ -75,7 +76,7 @@ def default_audit_folder(
     source,                 # path of the audited file, or of a folder or pattern
     inside='calibnb-audit', # the folder of all audits
 )->Path:
-    "Return the folder of earlier audits of the same file, else a new one: NAME, NAME-2, ... with the name of the file."
+    "Return the first of NAME, NAME-2, ... with an audit of this file or without an audit; NAME is from the file."
     source = os.path.abspath(source)
     name = re.sub(r'[*?\[\]]', '_', Path(source).stem) or 'predictions'
     folders = (Path(inside)/(name if i == 1 else f'{name}-{i}') for i in count(1))

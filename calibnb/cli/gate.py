@@ -47,7 +47,7 @@ def _without_ignored(found, args):
     return replace(found, checks=[c for c in found.checks if c.code not in args.ignore])
 
 def _conditions(found, args):
-    "Return the outcomes of the conditions, and write them to --junit."
+    "Return the outcomes of the conditions, [] without conditions; if --junit is given, write the outcomes to its file."
     if not _has_conditions(args): return []
     from calibnb.evaluate.conditions import gate, write_junit
     max_ece = None if args.max_ece is None else args.max_ece/100

@@ -91,19 +91,20 @@ def _paper_lines(paper, rows):
     "Return the lines of a paper: one line per row, then the commands with their trainings and hours."
     from calibnb.notebooks.papers import commands_of, plan_text
     commands = commands_of(rows)
-    letter = dict(zip(commands, ascii_lowercase))
-    table = [_TITLES, *(_cells(row, letter) for row in rows)]
+    letters = dict(zip(commands, ascii_lowercase))
+    table = [_TITLES, *(_cells(row, letters) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table)]
     lines = ['  '.join(cell.ljust(width) for cell, width in zip(cells, widths)).rstrip() for cells in table]
-    costs = [f'{letter[command]}  {command}: {plan_text(row)}' for command, row in commands.items()]
+    costs = [f'{letters[command]}  {command}: {plan_text(row)}' for command, row in commands.items()]
     return [paper, *lines, '', *costs]
 
-def _cells(row, letter):
+def _cells(row, letters):
+    "Return the cells of one row, in the order of `_TITLES`; `letters` maps a command to its letter."
     from calibnb.notebooks.papers import remarks
     shows = row['shows'] + (f' ({remarks(row)})' if remarks(row) else '')
     if not row['notebook']: return row['place'], 'not drawn yet', '', row['data'], '', shows
     where = f'section {row["name"]!r}' if row['kind'] == 'section' else f'{row["kind"]}s/{row["name"]}'
-    return row['place'], row['notebook'], where, row['data'], letter[row['command']], shows
+    return row['place'], row['notebook'], where, row['data'], letters[row['command']], shows
 
 # %% ../../nbs/90_cli/04_lists.ipynb #4b02cd19
 def _print_claims(args):

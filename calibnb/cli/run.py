@@ -37,7 +37,7 @@ def _print_run(folder, copy_to, start, brief=False):
     from calibnb.runs.tables import run_names
     if copy_to: copy_notebook(folder, copy_to)
     lines = [*describe(folder, short=brief).splitlines(), f'  took      {time.time() - start:.1f} s']
-    if brief: lines[0] += f', {lines.pop().split(maxsplit=1)[1]}'
+    if brief: lines[0] += f', {lines.pop().split(maxsplit=1)[1]}'  # the time moves to the first line: ', 3.1 s'
     if folder.result.findings and not brief:
         experiment, run = folder.path.parts[-2:]
         name = run_names(folder.path.parents[1], experiment)[f'{experiment}/{run}']
@@ -94,7 +94,7 @@ def _reporting_saved_runs(
     activity,  # what an interruption stops
     find_runs, # function () -> folders of the runs to count
 ):
-    "Inside the block, report on Ctrl-C what is saved: finished runs, and the checkpoints of other runs."
+    "On Ctrl-C in the block, raise KeyboardInterrupt with the numbers of finished runs and of checkpoints."
     try: yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f'interrupted: {activity}; saved: {_saved_text(find_runs())}') from None
@@ -115,7 +115,7 @@ def _with_trainings(notebooks):
     return [*notebooks, *(folder for folder in find_runs() if folder.status.get('notebook') in paths)]
 
 def _params_of(experiment, params, experiments):
-    "Return the parameters of one experiment: shared ones first, then ones with its name, e.g. shift.n_seeds."
+    "Return the parameters of one experiment: shared parameters, overridden by its own, e.g. shift.n_seeds."
     named = {name: name.partition('.')[::2] for name in params}
     shared = {name: value for name, value in params.items() if named[name][0] not in experiments}
     return shared | {named[name][1]: value for name, value in params.items() if named[name][0] == experiment}
@@ -243,20 +243,20 @@ def _hours_text(configs):
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
 
-_MOST_JOBS = 30  # a longer table shows only the runs that are not done
+_MAX_JOBS = 30  # a longer table shows only the runs that are not done
 
 def _print_ends(table, seconds, jobs=()):
     """Print the runs of a sweep, the means over seeds, each distinct reason for a failure, and the next command."""
-    wrong = table[table.reason != '']
+    failures = table[table.reason != '']
     shown = table.drop(columns='reason').assign(seconds=table.seconds.map('{:.1f}'.format))
-    numbers = {reason: f'[{i}]' for i, reason in enumerate(wrong.reason.unique(), 1)}
+    numbers = {reason: f'[{i}]' for i, reason in enumerate(failures.reason.unique(), 1)}
     if len(numbers) > 1:
         shown['why'] = table.reason.map(numbers).fillna('')
-    if len(shown) > _MOST_JOBS: shown = shown[~shown.state.isin(_DONE)]
+    if len(shown) > _MAX_JOBS: shown = shown[~shown.state.isin(_DONE)]
     columns = {title: list(map(str, values)) for title, values in shown.items()}
     if len(shown): print(text_table(columns, left=('run', 'state', 'why')))
     if jobs: _print_means(jobs)
-    for reason, rows in wrong.groupby('reason', sort=False):
+    for reason, rows in failures.groupby('reason', sort=False):
         more = f' and {len(rows) - 1} more' if len(rows) > 1 else ''
         number = f'{numbers[reason]} ' if len(numbers) > 1 else ''
         print(f'{number}{rows.state.iloc[0]}  {rows.job.iloc[0]}{more}: {reason.removeprefix("interrupted: ")}')
@@ -267,7 +267,7 @@ def _print_ends(table, seconds, jobs=()):
 _DONE = 'done', 'done before'
 
 def _print_means(jobs):
-    "Print mean and standard deviation over seeds of each setting, if each job is one training or its notebook."
+    "Print mean and standard deviation over seeds of each setting, from the jobs whose result has metrics."
     from calibnb.runs.paper_tables import method_tables
     results = [(folder, folder.result) for folder in (job.folder() for job in jobs) if folder.state == 'done']
     measured = [folder for folder, result in results if result and result.metrics]

@@ -67,7 +67,7 @@ def _audit_command(folder):
     return shlex.join(['calibnb', 'audit', test, '--logits', '--val', val])
 
 def _why(folder):
-    "Return the reason, the place, the log of the cluster's job, the next command and the traceback of a failed run."
+    "Return lines about a run that is not done: reason, place, log of the cluster job, next command and traceback."
     status, log = folder.status, folder/'log.txt'
     ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
     lines = [f'  reason    {status.get("reason") or ended}']

@@ -34,7 +34,7 @@ def _notebooks(args):
     print(f'{n} notebooks are in {args.copy}; start with {Path(args.copy)/"explore"/"start.ipynb"}')
 
 def _copy_notebooks(to):
-    "Copy the notebooks into a folder and return their number; raises ValueError if one of the files exists."
+    "Copy the notebooks into a folder and return their number; raise ValueError if one of the files exists."
     paths = [*_shipped(), Path('index.ipynb')]
     _check_folder('--copy', to)
     for path in paths:

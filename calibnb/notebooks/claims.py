@@ -19,7 +19,7 @@ from .verdicts import Claim
 
 # %% ../../nbs/75_notebooks/07a_claims.ipynb #75420a72
 def _sections(place)->list[float]:
-    "Return the section numbers that a place names; the abstract is 0, and appendices are above 100."
+    "Return the section numbers that a place names, 5.02 for 'Section 5.2'; 0 is the abstract, appendices exceed 100."
     found = [0.] if 'Abstract' in place or 'abstract' in place else []
     for numbers in re.findall(r'Section ((?:[\d.]+(?:, (?=\d))?)+)', place):
         parts = [number.split('.') for number in numbers.strip('. ').split(', ')]
@@ -117,7 +117,7 @@ MIXED = 'holds in part' # holds on one data set, or in one part, and is contradi
 def joint_verdict(
     verdicts, # on one claim
 )->str:       # one verdict
-    "Return `MIXED` if a claim both holds and is contradicted, otherwise its most decisive verdict."
+    "Return `MIXED` if a claim both holds and is contradicted, otherwise the first of its verdicts in `order`."
     verdicts = set(verdicts)
     if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, WRONG}: return MIXED
     order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT

@@ -58,7 +58,7 @@ class OutputTail:
 
 # %% ../../nbs/75_notebooks/04_client.ipynb #eab1f955
 async def _cancel_tasks():
-    "Cancel the tasks of an interrupted cell, which would print its traceback when the kernel is shut down."
+    "Cancel the tasks of an interrupted cell; otherwise they print a traceback when the kernel is shut down."
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks: task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -76,6 +76,7 @@ def notebook_client():
         on_cell = staticmethod(lambda index: None)  # called with the index of each cell before it runs
 
         def execute_cell(self, cell, index):
+            "Execute a cell; raise NotebookError with its number if the kernel dies or the cell exceeds the timeout."
             self.on_cell(index)
             self.size, self.idle, self.tail = 0, cell.cell_type != 'code' or not cell.source.strip(), OutputTail()
             try: self._execute_and_add_tail(cell, index)
@@ -99,6 +100,7 @@ def notebook_client():
             if not self.idle: _add_output(cell, 'stream', name='stderr', text=_OUTPUT_LOST)
 
         def process_message(self, msg, cell, cell_index):
+            "Store the output in a message of the kernel, or add output beyond the limit to the tail."
             kind, content = msg['msg_type'], msg['content']
             if kind == 'clear_output': self.size, self.tail = 0, OutputTail()
             if kind == 'error': self._add_tail(cell, cell_index)

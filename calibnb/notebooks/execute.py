@@ -59,8 +59,10 @@ def _is_own_experiment(path)->bool:
 class Notebook:
     """An experiment notebook, read once when the object is created.
 
-    path: file of the notebook; parameters: name -> (type, default); code_hash: 24 hex digits, 16 for the text of the
-    code and 8 for lengths of cells; checks: compiled cell tagged `checks`; None unless it comes with calibnb."""
+    path: file of the notebook.
+    parameters: name -> (type, default).
+    code_hash: 24 hex digits, 16 for the text of the code and 8 for the lengths of the cells.
+    checks: the compiled cell tagged `checks`; None for a notebook that does not come with calibnb."""
     def __init__(self,
         notebook,  # name of an experiment, or path of a notebook
     ):
@@ -126,6 +128,7 @@ class Notebook:
         return folder
 
 def _hash_of_code(notebook):
+    "Return the `code_hash` of a notebook; the lengths of the cells make the hash change if a cell is split."
     cells = [''.join(c['source']) for c in notebook['cells'] if c.get('cell_type') == 'code']
     text, ends = '\n'.join(cells), json.dumps([len(cell) for cell in cells])
     return sha256(text.encode()).hexdigest()[:16] + sha256(ends.encode()).hexdigest()[:8]
@@ -134,7 +137,7 @@ def _hash_of_code(notebook):
 START_TIMEOUT_S = 600  # time limit for the start of a kernel; a start takes long on a busy machine
 
 class _LinesOfNotebook:
-    "The lines of a notebook that runs: the current `cell` of `cells`, and the trainings in the notebook."
+    "The progress lines of a running notebook: the number of the current cell, and its active training runs."
     def __init__(self, path, folder, cells):
         self.name, self.folder, self.cells, self.cell, self.start = path.stem, folder, cells, 0, time.time()
 
@@ -157,11 +160,11 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
     options = dict(kernel_name='python3', engine_name=engine_name(), progress_bar=False, on_cell=lines.begin_cell,
                    execution_timeout=timeout, start_timeout=START_TIMEOUT_S, source=path,
                    kernels={'kernel_manager_class': manager} if manager else {})
-    to = str(folder/'notebook.ipynb').replace('{', '{{').replace('}', '}}')  # papermill formats the path
+    output_path = str(folder/'notebook.ipynb').replace('{', '{{').replace('}', '}}')  # papermill formats the path
     try:
         with (environment_variables(variables | brief_spins(os.environ)), naming_target(folder/'notebook.ipynb'),
               LiveLines(lines, progress)):
-            nb = papermill.execute_notebook(notebook, to, parameters=settings, **options)
+            nb = papermill.execute_notebook(notebook, output_path, parameters=settings, **options)
     except Exception as e:
         _check_exists(folder)
         incomplete = isinstance(e, OSError) and e.filename == str(folder/'notebook.ipynb')
@@ -244,7 +247,7 @@ def _state_text(folder):
     return f'done, reused from {ended} UTC: same settings, data and code; --again executes it again'
 
 def _question(notebook):
-    "Return a list with the title of a notebook, or an empty list."
+    "Return a list with the title of a notebook, which is the question of the study; [] without a title."
     if not notebook.exists(): return []
     from calibnb.notebooks.parameters import read_notebook
     cells = read_notebook(notebook)['cells']
@@ -274,7 +277,7 @@ def describe_metrics(
 _SHORT = dict(error='error', nll='NLL', ece='ECE')
 
 def _describe_findings(findings, short=False):
-    "Return the counts of the verdicts, then the findings that matter most, in lines of at most 120 characters."
+    "Return the counts of the verdicts and the most important findings, in lines of at most 120 characters."
     from calibnb.notebooks.experiment import count_verdicts, main_findings, short_effect
     counts = ', '.join(f'{n} {verdict}' for verdict, n in count_verdicts(findings).items())
     lines = [f'  findings  {len(findings)}: {counts}']

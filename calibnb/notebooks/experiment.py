@@ -148,13 +148,14 @@ def _watch_cells(folder, owner):
     "Record the error of a cell that raises, with file, line and traceback; do nothing outside of Jupyter."
     try: shell = get_ipython()  # pyright: ignore[reportUndefinedVariable]
     except NameError: return
-    def note(result):
+    def record_error(result):
         error = result.error_in_exec or result.error_before_exec
         details = error_details(error) if error else {}
+        # an error without details (RunError, Ctrl-C) is recorded by whoever began the run: here, or in `run_notebook`
         if (details or error and owner) and folder.state == 'running':
             folder.fail(failure(error), **details)
             if owner: folder.release()
-    shell.events.register('post_run_cell', note)
+    shell.events.register('post_run_cell', record_error)
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #7715f4d9
 FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by `run_notebook`, which begins the run and locks the folder

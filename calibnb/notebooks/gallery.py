@@ -60,7 +60,7 @@ _SHORT = 12 # longest index name in the corner of a table; a longer name is abov
 def _plain_table(html)->str:
     "Return a pandas table in HTML without styles; index names are in the last heading row, or above the table."
     cells = _Cells(html)
-    *heads, names = cells.head
+    *heads, names = cells.head  # pandas gives the index names a heading row of their own; merge it with the row above
     caption, width = '', sum(cell['index_name'] for cell in names)
     if heads and width and not any(cell['text'] for cell in names[width:]):
         columns, corner = heads[-1][width - 1]['text'], [cell['text'] for cell in names[:width]]
@@ -235,7 +235,7 @@ def _escape_prose(text)->str:
     return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
 
 def _escape_keeping_spaces(text):
-    "Escape Markdown and keep one space at either end."
+    "Escape Markdown; an end with spaces keeps one space."
     return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _claim_cell(row, found)->str:

@@ -25,7 +25,7 @@ from .pages import open_png, png_outputs
 MAX_FIGURES = 2_000_000  # characters of all figures of a page
 
 class _Figures:
-    "Makes data URIs of figures; `room` is the number of characters left on the page."
+    "A function that converts figures to <img> elements with data URIs; `room` is the number of characters left."
     def __init__(self): self.room = MAX_FIGURES
 
     def __call__(self, image, width:int)->str:
@@ -74,12 +74,15 @@ def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).
 _NUMBERS = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), ece=('ECE %', 100, 2))  # title, scale, digits
 
 def _row(run, folder, figures, home, numbers, settings):
-    "Return a run as a row of the table; columns are sorted by `data-value`."
+    """Return a run as a row of the table, whose columns are sorted by `data-value`.
+
+    `numbers` names the columns of numbers; `settings` is True if the table has a column of settings."""
     def cell(text, value=None, kind='td', mark=''):
         return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
     def words(text): return cell(html_text(text), mark=' class="words"')
-    def number(value, _, scale, digits): return cell('', 'inf') if value != value else cell(
-        f'{scale*value:.{digits}f}', float(value))
+    def number(value, title, scale, digits):
+        if value != value: return cell('', 'inf')  # nan is sorted as infinity
+        return cell(f'{scale*value:.{digits}f}', float(value))
     image = _first_figure(folder)
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
     return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),

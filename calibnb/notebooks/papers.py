@@ -59,15 +59,15 @@ def paper_table(
     "Return a table of the paper, with methods in the paper's order; raise ValueError if two numbers share a cell."
     frame = paper_numbers(paper, **where)
     differing = [c for c in columns if frame[c].nunique() > 1] or list(columns[-1:])
-    twice = frame[frame.duplicated(['method', *differing])]
-    if len(twice):
-        example = ', '.join(twice.iloc[0][['place', 'data', 'model', 'method', 'metric']])
+    repeated = frame[frame.duplicated(['method', *differing])]
+    if len(repeated):
+        example = ', '.join(repeated.iloc[0][['place', 'data', 'model', 'method', 'metric']])
         raise ValueError(f'columns: {", ".join(columns)}, but some cells have several numbers, e.g. {example}; '
                          'name another column, or select a place, data or model')
     table = frame.pivot(index='method', columns=differing, values='printed' if printed else 'value')
     points = frame[differing].itertuples(index=False)
     order = dict.fromkeys(tuple(point) if len(differing) > 1 else point[0] for point in points)
-    table = table[list(order)].loc[list(dict.fromkeys(frame.method))]
+    table = table[list(order)].loc[list(dict.fromkeys(frame.method))]  # columns and methods as in the file
     table.index.name = paper
     return table
 
@@ -105,7 +105,8 @@ def _column_of(row):
     suffix = 'ref' if row['paper'] in _T_BY_ECE else 'ts'
     if not row['place'].startswith('Table') or scaled not in ('', 'TS'): return None
     if measure == 'T': return 'T_ref' if suffix == 'ref' else 'T'
-    return measure in _COLUMNS and _COLUMNS[measure] + (f'_{suffix}' if scaled else '')
+    if measure not in _COLUMNS: return None
+    return _COLUMNS[measure] + (f'_{suffix}' if scaled else '')
 
 def _method_of(row):
     "Return the method by its full name in our tables; some papers state the coefficient beside the table."
@@ -143,8 +144,10 @@ def figure_index(
     plans = {plan['command']: plan for plan in read_rows('plans.csv')}
     rows = [row for row in read_rows('places.csv') if wanted in (None, row['paper'])]
     rows = [_merge_panels(list(group)) for _, group in groupby(rows, _drawing)]
-    def both(row): return _plan(plans.get(row['command'])), _setting(plans.get(f'calibnb run {row["notebook"]}'))
-    return [row | plan | dict(quick_setting=quick) for row in rows for plan, quick in [both(row)]]
+    def with_plans(row):
+        quick_plan = plans.get(f'calibnb run {row["notebook"]}')
+        return row | _plan(plans.get(row['command'])) | dict(quick_setting=_setting(quick_plan))
+    return [with_plans(row) for row in rows]
 
 def _drawing(row): return [row[c] for c in ('paper', 'place', 'kind', 'notebook', 'name', 'shows', 'command')]
 
@@ -171,6 +174,7 @@ def panel_text(row)->str:
     setting = [on.join(filter(None, [methods, data])), network, _epochs(_stated(row['epochs']))]
     return '. '.join(filter(None, [_axes(row), '; '.join(filter(None, setting))]))
 
+# parts of a cell that state nothing
 _UNSTATED = re.compile(r'not stated|not listed|.*, not listed$|none$|as .|table$|.*\(as above\)')
 
 def _stated(text)->list[str]:
@@ -183,7 +187,7 @@ def _axes(row)->str:
     x, (y, *more) = _stated(row['x']), row['y'].split('; ')
     if row['x'] == row['y'] or not x: return '; '.join([y, *more])
     if len(row['panel'].split('; ')) > 1 and more: return '; '.join([y, *more, f'each against {x[0]}'])
-    y += ','*bool(re.search('[,:] ', re.sub(r'\(.*?\)', '', y)))
+    y += ','*bool(re.search('[,:] ', re.sub(r'\(.*?\)', '', y)))  # after an inner comma: 'ECE, smoothed, against'
     return '; '.join([f'{y} against {x[0]}', *more])
 
 def _epochs(parts)->str:
@@ -218,18 +222,18 @@ def _hours_text(hours):
     if hours is None: return 'hours unknown'
     return 'less than one GPU hour' if hours < 1 else f'{hours:,.0f} GPU hours'
 
-_NOTHING = 'no training', "the paper's numbers alone"  # in the column `quick`
+_NO_QUICK_RUN = 'no training', "the paper's numbers alone"  # values of the column `quick`
 
 def quick_text(row)->str:
     "Describe the part of the quick run that our figure shows: data, networks, epochs, seeds; or 'no training'."
-    if row['quick'] in _NOTHING: return row['quick']
+    if row['quick'] in _NO_QUICK_RUN: return row['quick']
     if not row['quick_setting']: return 'no training'
     return row['quick_setting'] + (f'; shown: {row["quick"]}' if row['quick'] else '')
 
 def full_text(row)->str:
     "Describe the run of a row's command: data, networks, epochs, seeds, trainings and hours, and remarks."
     run = f'{row["setting"]} ({plan_text(row)})' if row['setting'] else 'finer grids, no training'
-    if row['setting'] and row['quick'] in _NOTHING: run = 'the same, by the command of the whole study'
+    if row['setting'] and row['quick'] in _NO_QUICK_RUN: run = 'the same, by the command of the whole study'
     return '. '.join(filter(None, [run, row['full']]))
 
 def remarks(row)->str:

@@ -113,12 +113,12 @@ def check_values(
     check_seed(full.get('seed', 0))
     return full
 
-_DEEPEST = 100  # allowed levels of nested brackets; Python's parser allows 200
+_MAX_DEPTH = 100  # levels of nested brackets; Python's parser allows 200
 
 def _is_deep(value):
-    "Return True if lists or dictionaries are nested more than `_DEEPEST` deep."
+    "Return True if lists or dictionaries are nested more than `_MAX_DEPTH` deep."
     level = [value]
-    for _ in range(_DEEPEST + 1):
+    for _ in range(_MAX_DEPTH + 1):
         parts = [v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (list, tuple, dict))]
         level = [inner for part in parts for inner in part]
     return bool(level)
@@ -128,7 +128,7 @@ def check_storable(
     value,
 ):
     "Raise ValueError for a value that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
-    if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_DEEPEST} levels')
+    if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_MAX_DEPTH} levels')
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError(f'{name}: {value!r} is not Unicode text, want UTF-8') from None
@@ -152,13 +152,14 @@ def read_value(
     text:str,  # as typed: .5, 1e-3, true, none, [1, 2], {"a": 1}, or a word
 ):
     "Return the value of a literal; return other text unchanged."
-    if text.lower() in ('true', 'false', 'none', 'null'): return dict(true=True, false=False).get(text.lower())
+    words = dict(true=True, false=False, none=None, null=None)
+    if text.lower() in words: return words[text.lower()]
     for read in json.loads, ast.literal_eval:
         try: return read(text)
         except (ValueError, SyntaxError) as e:
             if 'too many nested' not in str(e): continue  # message of Python's parser for 200 or more brackets
         except (RecursionError, MemoryError): pass
-        raise ValueError(f'value: {text[:20]!r}... is nested too deeply, want at most {_DEEPEST}')
+        raise ValueError(f'value: {text[:20]!r}... is nested too deeply, want at most {_MAX_DEPTH}')
     return text
 
 def parse_value(
@@ -271,11 +272,11 @@ def at_least(
             raise ValueError(', '.join([f'{name}: {settings[name]}', f'want at least {limit}', why]).removesuffix(', '))
 
 def seeds_of(
-    seed:int,    # of the study
-    n_seeds:int, # number of repetitions, at most 100; 0: ten in the quick setting, five in the full one
+    seed:int,    # seed of the study
+    n_seeds:int, # number of repetitions, at most 100; 0: ten in the quick setting, five in the full setting
     quick:bool=True,
 )->list[int]:
-    "Return the seeds of a study's repetitions, 100 seed + 0, 1, ...; more repetitions keep the first seeds."
+    "Return the seeds `100*seed + i` of a study's repetitions; a larger `n_seeds` adds seeds and changes none."
     if not 0 <= n_seeds <= 100: raise ValueError(f'n_seeds: {n_seeds}, want 0 to 100')
     n_seeds = n_seeds or (10 if quick else 5)
     return [100*seed + i for i in range(n_seeds)]

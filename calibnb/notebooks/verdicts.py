@@ -210,7 +210,7 @@ def _family(claim):
 def _decide_family(claims)->dict:
     "Return {id(claim): finding}; at each look, correct the p-values of the claims that are still open."
     found, still_open = {}, claims
-    looks = {math.inf: _ALPHA} if claims[0].by_sample else LOOKS
+    looks = {math.inf: _ALPHA} if claims[0].by_sample else LOOKS  # by sample: one look, at all samples
     for seeds, alpha in looks.items():
         tested = [_Look.of(claim, min(seeds, claim.seeds), alpha) for claim in still_open]
         has_seeds = [claims[0].by_sample or claim.seeds >= seeds for claim in still_open]
@@ -231,11 +231,15 @@ def needs(
     data:str='',      # as for `decide`
     minutes:float=math.nan, # core-minutes of one more seed
 ):
-    "Return a table of tested claims: margin, both errors, and the seeds or test samples that would decide a claim."
+    """Return a DataFrame with a row per tested claim: margin, both errors, and what would decide an open claim.
+
+    `needed` is a number of seeds and test samples, `next` the seeds of the next look, and `power` the probability that
+    this look decides the claim."""
     claims = [replace(claim, data=claim.data or data) for claim in claims]
     return _table_of_needs(claims, _decide(claims), minutes)
 
 def _table_of_needs(claims, decided, minutes):
+    "Return the table of `needs`; `decided` has the finding of each claim."
     import pandas as pd
     tested = [(claim, finding) for claim, finding in zip(claims, decided) if claim.kind != 'identity']
     still_open = Counter(_family(claim) for claim, finding in tested if finding.verdict == OPEN)
@@ -286,6 +290,7 @@ def _needed(difference, claim, n_open):
     return None
 
 def _needed_text(needed, claim):
+    "Format the result of `_needed`: '10 seeds', or '20 seeds with 31,000 test samples'."
     if needed is None and claim.seeds < 2: return 'unknown: a variance needs two seeds'
     if needed is None: return f'more than {max(LOOKS)} seeds'
     seeds, factor = needed
@@ -330,7 +335,7 @@ class Pairs:
         return np.stack([np.asarray(pick('measure', measure, row)) for row in rows], -1)
 
     def difference(self, more, less, measure:str): # (S,) or (1 + B, S)
-        "Return the paired differences of a measure: first method minus second method."
+        "Return the paired differences of a measure: `more` minus `less`."
         return self.of(more, measure) - self.of(less, measure)
 
     def lead(self, more, less, measure:str):
@@ -352,9 +357,9 @@ _ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth E
 
 def calibration_difference(
     pairs:Pairs,
-    more, less,       # methods; the claim is that the first has the larger calibration error
+    more, less,       # methods; the claim is that `more` has the larger calibration error
     suffix:str='',    # end of the measures' names, e.g. '_ts' after temperature scaling
-    less_suffix:str|None=None, # suffix for the second method; None: the same as `suffix`
+    less_suffix:str|None=None, # suffix for `less`; None: the same as `suffix`
 )->dict:
     "Return the `Claim` fields margin, also, unit, n_test and floor for a claim about two calibration errors."
     less_suffix = suffix if less_suffix is None else less_suffix

@@ -90,6 +90,7 @@ def _refuse_shared_splits(group, subject):
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #4f79b228
 def _check_one_row_per_seed(frame, by):
+    "Raise ValueError if a setting has several rows with the same seed."
     seed = next((c for c in ('seed', 'recipe.seed') if c in frame.columns), None)
     if not seed: return
     repeated = frame.duplicated([by, seed])
@@ -98,13 +99,14 @@ def _check_one_row_per_seed(frame, by):
         raise ValueError(f'by: {setting!r} has several rows with the same seed, so {by!r} does not identify a setting; '
                          'make a column that identifies a setting (loss and its options, data, model)')
 
-_EQUAL = 1e-12  # a smaller relative standard deviation comes from rounding
+_MIN_RELATIVE_SD = 1e-12  # a smaller standard deviation, relative to the mean, comes from rounding
 
 def _welch_p(values, base_values):
     "Return the p-value of Welch's two-sample t-test; nan for fewer than two values, or for equal values."
     from scipy.stats import ttest_ind
     enough = min(len(values), len(base_values)) > 1
-    if not enough or not min(values.std(), base_values.std()) > _EQUAL*abs(values.mean()): return math.nan
+    if not enough or not min(values.std(), base_values.std()) > _MIN_RELATIVE_SD*abs(values.mean()):
+        return math.nan
     return ttest_ind(values, base_values, equal_var=False).pvalue
 
 # %% ../../nbs/70_runs/07_comparison.ipynb #dc3ad9fb
@@ -162,5 +164,5 @@ def choices_text(
 )->str:
     "Format the median of the choices, all choices, and the grid: '3 (1, 3, 3, 5, 3) of 1, 2, 3, 5'."
     values = list(chosen.values())
-    each, of = (', '.join(f'{c:g}' for c in many) for many in (values, grid))
-    return f'{statistics.median_low(values):g} ({each}) of {of}'
+    def listed(coefficients): return ', '.join(f'{c:g}' for c in coefficients)
+    return f'{statistics.median_low(values):g} ({listed(values)}) of {listed(grid)}'

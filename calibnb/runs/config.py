@@ -76,17 +76,22 @@ def _check_loss(name, args, meta):
         raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
 
 # %% ../../nbs/70_runs/02_config.ipynb #79ba40d3
-def _key(kind, name):
+def _code_key(kind, name):
     "Return the key of a name in `code`, e.g. 'loss mine'; for data, drop 'corrupted:' and replace a path by ':/path'."
     if kind != 'data': return f'{kind} {name}'
     data, colon, _ = str(name).removeprefix('corrupted:').partition(':')
     return f'data {data}:/path' if colon else f'data {data}'
 
-def _codes(named, stated):
-    "Return the code hash of each registered name, from `stated` or the registry; raise ValueError for unknown names."
+def _code_hashes(
+    named,   # (kind, name) pairs of a configuration
+    stated,  # `code` as given by the user or a run file: key -> hash
+):
+    """Return the hash of the source code of each registered name, from `stated` or else from the registry.
+
+    Raise ValueError if the source code cannot be read, or if `stated` has a key of no name in `named`."""
     found = {}
     for kind, name in named:
-        key = _key(kind, name)
+        key = _code_key(kind, name)
         if key in stated: found[key] = stated[key]
         elif kind == 'recorder': recorders.find(name)
         origin = user_registered(kind).get(key.removeprefix(f'{kind} '))
@@ -146,10 +151,11 @@ class RunConfig(Settings):
         stated = given.get('code') or {}
         _refuse_misplaced(given, names, cls.model_fields.keys())
         for part, name in names.items():
-            if _key(part, name) in stated: continue  # the options were completed and checked when `code` was filled in
+            if _code_key(part, name) in stated: continue  # the options were checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
-        if _key('loss', names['loss']) not in stated: _check_loss(names['loss'], given['loss_args'], given.get('meta'))
-        given['code'] = _codes(named, stated)
+        if _code_key('loss', names['loss']) not in stated:
+            _check_loss(names['loss'], given['loss_args'], given.get('meta'))
+        given['code'] = _code_hashes(named, stated)
         return given
 
     @model_validator(mode='after')
@@ -200,7 +206,7 @@ class RunConfig(Settings):
 def missing_data(
     named,       # (name, options) of data sets
 )->list[str]:    # for each missing data set, instructions to get the data
-    "List data sets missing on this machine, without reading data; raise MissingData for a missing file or folder."
+    "List missing data sets without reading data; raise MissingData if a path in a name, as in 'npz:x.npz', is missing."
     lines = {}
     for name, options in named:
         try: check_data(name, **options)

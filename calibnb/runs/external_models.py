@@ -41,8 +41,8 @@ class _Onnx(nn.Module):
             raise ValueError(f'model: {path} cannot be read by onnxruntime ({reason(e)})') from None
         self.input = self.session.get_inputs()[0].name
     def forward(self, x:Tensor)->Tensor:  # (B, ...) -> (B, K)
-        found = self.session.run(None, {self.input: x.cpu().numpy()})[0]
-        return torch.from_numpy(np.asarray(found)).to(x.device)
+        logits = self.session.run(None, {self.input: x.cpu().numpy()})[0]
+        return torch.from_numpy(np.asarray(logits)).to(x.device)
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #ed8f0364
 def _script(path):
@@ -71,7 +71,7 @@ def _weights(path):
     return _remove_prefixes(weights)
 
 def _remove_prefixes(weights):
-    "Remove prefixes of wrappers, in any order, if all names have the prefix."
+    "Remove the prefixes of wrappers from the names of weights; a prefix is removed only if all names have it."
     for wrapper in 'module.', '_orig_mod.', 'model.':
         if all(name.startswith(wrapper) for name in weights):
             return _remove_prefixes({name.removeprefix(wrapper): value for name, value in weights.items()})
@@ -117,7 +117,7 @@ def labelled_images(
     scale = pixel_scale(mean, std)
     if Path(data).is_dir():
         if data_args: raise ValueError(f'data_args: {data_args}, but {data} is a folder, which has no options')
-        return _of_folder(data, split, size, scale)
+        return _folder_images(data, split, size, scale)
     if size is not None: raise ValueError(f'size: {size}, but {data} is not a folder of images; leave size out')
     data_options(data, **data_args)  # refuses `seed`, which is not an option of a data set
     splits = load_data(data, seed=seed, **data_args)
@@ -126,10 +126,10 @@ def labelled_images(
     if part.x.dtype != torch.uint8:
         raise ValueError(f'mean, std: given, but only uint8 images are normalised, and {data} has none; '
                          'leave mean and std out')
-    pixel_scale(mean, std, part.x.shape[1])
+    pixel_scale(mean, std, part.x.shape[1])  # raises ValueError for another number of channels
     return Split(part.x, part.y, part.posterior, scale, part.rows), splits.num_classes
 
-def _of_folder(folder, split, size, scale):
+def _folder_images(folder, split, size, scale):
     "Return the images of a split (all images if the folder has no splits), and the number of classes."
     if scale is None:
         raise ValueError(f'mean, std: not given, but the images in {folder} must be normalised as in the '
@@ -158,8 +158,8 @@ def predict_with(
     shape = split.x.shape[1:]
     network = load_network(path, num_classes, shape, name, **model_args)
     evaluator = Evaluator(network, device='cpu' if isinstance(network, _Onnx) else device)
-    def of_batch(x): return _tensor_of(evaluator.model(x))
-    try: logits = evaluator._evaluate(split, of_batch, None)
+    def batch_logits(x): return _check_output(evaluator.model(x))
+    try: logits = evaluator._evaluate(split, batch_logits, None)
     except Exception as e:  # TorchScript may raise any exception
         raise ValueError(f'model: {path} cannot process images of shape {tuple(shape)} ({reason(e)})') from e
     columns = logits.shape[1]
@@ -167,10 +167,10 @@ def predict_with(
         raise ValueError(f'model: {path} returns {columns} columns, but {data} has {num_classes} classes')
     with naming(path, 'model'): return Predictions(logits, split.y.cpu())
 
-def _tensor_of(found):
+def _check_output(output):
     "Return the output of a network for a batch, (B, K); raise ValueError if the output is not a matrix."
-    if isinstance(found, Tensor) and found.ndim == 2: return found
-    kind = f'a tensor of shape {tuple(found.shape)}' if isinstance(found, Tensor) else f'a {type(found).__name__}'
+    if isinstance(output, Tensor) and output.ndim == 2: return output
+    kind = f'a tensor of shape {tuple(output.shape)}' if isinstance(output, Tensor) else f'a {type(output).__name__}'
     raise ValueError(f'the network returns {kind} for a batch, want a tensor of logits, (batch, classes)')
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #e1708ae9

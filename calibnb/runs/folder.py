@@ -65,19 +65,22 @@ def path_beside(
     mark:dict,      # fingerprints of the files that the settings do not name, JSON-able
     is_same,        # function: content of `run.json` -> True if the run used the same files
 )->Path:
-    "Return the folder for these settings; if it has a run on other files, return a second folder, named by `mark` too."
-    beside = run_path(experiment, settings | mark, root)
-    if (beside/'run.json').exists(): return beside
+    """Return the folder of a run on the current files.
+
+    This is the folder of the settings. If that folder holds a run on other files, return a second folder, whose hash
+    also covers `mark`."""
+    second = run_path(experiment, settings | mark, root)
+    if (second/'run.json').exists(): return second
     first = run_path(experiment, settings, root)
     info = read_json(first/'run.json')
-    return first if info is None or is_same(info) else beside
+    return first if info is None or is_same(info) else second
 
 # %% ../../nbs/70_runs/01_folder.ipynb #0db27fcd
 class Effect(BaseModel):
     "The measured margin of a claim, with unit and test statistics."
     model_config = ConfigDict(extra='forbid')
     value: float|None    # positive values support the claim; None if not measured
-    interval: tuple[float, float]|None = None # adjusted for multiple claims and looks
+    interval: tuple[float, float]|None = None # adjusted for the number of claims and of interim analyses
     level: float|None = None # coverage of the interval; None in runs of older versions, whose interval covers 95 %
     unit: str            # points, nats, or none
     sesoi: float         # smallest effect size of interest
@@ -97,7 +100,7 @@ class Finding(BaseModel):
     id: str = ''     # key of a paper's claim in `nbs/claims.csv`; '' for other claims
     data: str = ''   # data set of the test; '' if the claim needs no data
     claim: str
-    decided_by: str  # figure or table
+    decided_by: str  # figure or table with the evidence
     paper: str       # result in the paper
     ours: str        # result of this run
     verdict: str
@@ -270,7 +273,7 @@ class RunFolder:
         return state
 
     def begin(self, kind:str, settings:dict, **more):
-        "Remove the output of an older attempt, then write the state 'running'."
+        "Remove the output of an older attempt, write `run.json` with the entries `more`, and the state 'running'."
         self.path.mkdir(parents=True, exist_ok=True)
         files = 'result.json', 'findings.csv', 'notebook.ipynb', 'progress.json'
         for file in files: (self/file).unlink(missing_ok=True)
@@ -278,7 +281,7 @@ class RunFolder:
         write_json(self/'run.json', dict(kind=kind, settings=settings, **_provenance(), **more))
         self.fresh = True
         place = dict(host=socket.gethostname(), pid=os.getpid(), **_cluster_job())
-        if notebook := os.environ.get('CALIBNB_NOTEBOOK_FOLDER'): place['notebook'] = notebook  # it contains this run
+        if notebook := os.environ.get('CALIBNB_NOTEBOOK_FOLDER'): place['notebook'] = notebook  # requested this run
         write_json(self/'status.json', dict(state='running', start=_now(), **place))
         self.log(f'begun by process {os.getpid()} on {socket.gethostname()}')
 
@@ -292,7 +295,7 @@ class RunFolder:
         self._end('done')
 
     def fail(self, reason:str, trace:str='', **where):
-        "Write the state 'failed', the reason and its location; in a read-only folder the run counts as 'died'."
+        "Write the state 'failed' with the reason and its location; do nothing if the files cannot be written."
         try: self._end('failed', trace, reason=reason, **where)
         except OSError: pass
 
@@ -356,7 +359,7 @@ def _fingerprint(folders):
     return sha256(json.dumps(ends).encode()).hexdigest()[:16]
 
 def input_now(
-    source:str,  # a key of `noted_inputs`
+    source:str,  # a key of `noted_inputs`: the kind of the input and its arguments, as JSON
 )->str|None:     # None if the input is not on this machine
     "Return the current fingerprint of an input of a notebook."
     kind, *args = json.loads(source)

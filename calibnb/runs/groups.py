@@ -25,7 +25,7 @@ from .run import Run
 @dataclass
 class RunGroup:
     "Training runs that differ only in loss and seed: the rows of a table."
-    title:str         # data, network and epochs, with all unusual options
+    title:str         # data, network and epochs, with the options that differ from their defaults
     data:str
     model:str
     fixed_split:bool  # True: the runs share a split, so seeds are not independent repetitions
@@ -46,7 +46,7 @@ def _setting_and_method(run):
     run.metrics['test']
     common = {name: getattr(config, name) for name in ('data', 'data_args', 'data_seed', 'model', 'model_args')}
     recipe = config.recipe.model_dump(mode='json', exclude={'seed', 'mixup'})
-    sources_of_loss = {f'loss {config.loss}', *map(str, config.loss_args.values())}
+    sources_of_loss = {f'loss {config.loss}', *map(str, config.loss_args.values())}  # an option may name a file
     version = ' '.join(text[:8] for name, text in sorted(sources.items()) if name in sources_of_loss)
     shared_sources = {name: text for name, text in sources.items() if name not in sources_of_loss}
     setting = json.dumps(common | dict(recipe=recipe, sources=shared_sources), sort_keys=True)
@@ -78,7 +78,8 @@ def group_runs(
             say(f'left out: {folder.path.parent.name}/{folder.path.name}, {reasons(e) or type(e).__name__}')
             continue
         methods = settings.setdefault(setting, {})
-        methods.setdefault(repr(method), (method, {}))[1].setdefault(run.config.seed, run)
+        _, by_seed = methods.setdefault(repr(method), (method, {}))
+        by_seed.setdefault(run.config.seed, run)
     titles = _titles(list(settings))
     groups = [_group(titles[setting], json.loads(setting), list(found.values())) for setting, found in settings.items()]
     return sorted(groups, key=lambda group: -len(group.runs))
@@ -86,6 +87,7 @@ def group_runs(
 def _group(title, common, found):
     "Return the RunGroup of [(method, {seed: run})]."
     names, options = method_names([method for method, _ in found])
+    # number equal names: 'CE (1)', 'CE (2)'
     names = [f'{name} ({names[:i].count(name) + 1})' if names.count(name) > 1 else name for i, name in enumerate(names)]
     named = dict(sorted(zip(names, found), key=lambda pair: pair[0]))
     methods = {name: method for name, (method, _) in named.items()}
@@ -100,6 +102,7 @@ def _options_of(find, name):
     except (ValueError, TypeError): return {}
 
 def _title(parts):
+    "Return data, network, epochs and the options that differ from their defaults; `parts` is a setting, from JSON."
     options = _unusual(parts['data_args'], _options_of(data_options, parts['data']))
     options += _unusual(parts['model_args'], _options_of(model_options, parts['model']))
     unusual = ', '.join(options + _unusual({'data_seed': parts['data_seed']}, {}))
@@ -108,6 +111,7 @@ def _title(parts):
     return f'{title} ({unusual})' if unusual else title
 
 def _unusual(options, defaults):
+    "Return 'name value' for each option that differs from its default."
     return [f'{name} {value}' for name, value in options.items() if value is not None and value != defaults.get(name)]
 
 def _details(parts):

@@ -54,7 +54,7 @@ def _default_options(loss):
 
 def method_of(
     config:RunConfig,
-    version:str='',  # fingerprint of a plugin that defines the loss
+    version:str='',  # fingerprint of the plugin that defines the loss; '' for a loss of calibnb
 )->Method:
     "Return the method of a training run: loss, mixup, and the version of the loss."
     if config.meta:
@@ -79,7 +79,7 @@ def method_names(
     differing = {family: _differing(rows) for family, rows in families.items()}
     for family, rows in families.items():
         rest = {k: v for k, v in rows[0].unusual.items() if k not in differing[family]}
-        if rest: shared.append(_with_options(f'{family}:', rest).replace(':,', ':', 1))
+        if rest: shared.append(f'{family}: {", ".join(_option_text(k, v) for k, v in rest.items())}')
     return [_with_options(m.family, {k: m.options[k] for k in differing[m.family] if m.options.get(k) is not None})
             for m in methods], '; '.join(shared)
 

@@ -31,8 +31,9 @@ def typed_name(
 )->str:
     """Return the readable name of a run, e.g. 'train/digits-mlp-ce-s0'; `find_run` accepts this name.
 
-    The name of a training run has data, model, loss and seed. The name of a notebook run has the file that the notebook
-    reads, or else `quick` or `full` with the data, and the seed. A run without a seed has the name of its folder."""
+    A training run is named by data, model, loss and seed, and so is a notebook run with a setting `loss`. Any other
+    notebook run is named by its setting `file`, or else by `quick` or by `full` and the data, and by the seed. A run
+    without a seed has the name of its folder."""
     settings, is_training = setting_columns(info.get('settings')), info.get('kind') == 'train'
     seed, file = settings.get('recipe.seed', settings.get('seed')), settings.get('file')
     if seed is None: return '/'.join(Path(path).parts[-2:])
@@ -48,7 +49,7 @@ def _data_name(data):
     return Path(path).stem or name
 
 def _loss_name(settings):
-    "Return the name of a loss with the values of its numeric options: 'focal_g3'."
+    "Return the name of a loss with the initials and values of its numeric options: 'focal_g3' for gamma = 3."
     options = {name.removeprefix('loss_args.'): value for name, value in settings.items()
                if name.startswith('loss_args.') and type(value) in (int, float)}
     return '_'.join([str(settings.get('loss', '')), *(f'{name[0]}{value:g}' for name, value in options.items())])

@@ -173,7 +173,8 @@ def method_table(
     cited=(),          # numbers of papers, each a dictionary {'method', 'paper', 'column', 'value', 'sd'}
 )->MethodTable:
     "Return the table of a group of training runs; raise ValueError for an unknown column."
-    columns = [pick('columns', name, list(frame.columns)) and name for name in columns]
+    columns = list(columns)
+    for name in columns: pick('columns', name, list(frame.columns))
     seeds = frame.groupby('method', sort=False).seed.nunique()
     tested = not group.fixed_split and (seeds > 1).sum() > 1
     marks = {column: _marks(frame, column, tested) for column in columns}
@@ -194,11 +195,11 @@ def _marks(frame, column, tested):
     repeated = frame[frame.method.isin(seeds[seeds > 1].index)]
     if not tested or seeds[best] < 2 or repeated.method.nunique() < 2: return {best: 'best'}
     p = compare(repeated, best, 'method', [column]).xs(column, level='metric').p
-    p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # p is nan if all numbers are equal
+    p = p.where(p.notna() | (means[p.index] > means[best]), 1.)  # p is nan if all numbers are equal: tied
     return {method: 'tied' for method in p[p >= _LEVEL].index} | {best: 'best'}
 
 def _paper_rows(name, method, columns, cited):
-    "Return a row for each paper with numbers for the method, found by the full name or the name without coefficient."
+    "Return a row for each paper that has numbers for the method's full name, or for its name without coefficient."
     rows, bare = {}, re.sub(r'-[\d.]+$', '', method.full_name)
     for found in cited:
         column = _column_beside(found['column'], columns)
@@ -208,7 +209,7 @@ def _paper_rows(name, method, columns, cited):
     return [Row(name, cells, paper=paper, mark=mark) for (paper, mark), cells in rows.items()]
 
 def _column_beside(name, columns):
-    "Return the column for a paper's number: the same column, or else the one after scaling by NLL, or None."
+    "Return the column for a paper's number: its own column, else the one after temperature scaling by NLL, else None."
     by_nll = 'T' if name == 'T_ref' else name.replace('_ref', '_ts')
     return next((column for column in (name, by_nll) if column in columns), None)
 

@@ -35,6 +35,7 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
     "Return seconds per sample of a forward and backward pass, the shorter of two timings; `args` as in `_network`."
     net = _network(model, args, shape, num_classes, 'cpu').to(device)
     def seconds(n):
+        "Return the seconds of one forward and backward pass on n samples."
         x = torch.rand(n, *shape, dtype=torch.float32, device=device)
         y = torch.arange(n, device=device) % num_classes
         start = time.perf_counter()
@@ -43,10 +44,10 @@ def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
         return time.perf_counter() - start
     n_small = min(batch_size, 8)
     seconds(min(n_small, 2))  # warm-up
-    first = seconds(n_small)
-    n_timed = round(.2*n_small/first)  # samples in 0.2 s; the time per sample is about the same in a larger batch
+    first_s = seconds(n_small)
+    n_timed = round(.2*n_small/first_s)  # samples in 0.2 s; the time per sample is about the same in a larger batch
     n = batch_size if device.type == 'cuda' else min(batch_size, max(n_small, n_timed))
-    return min(seconds(n), first if n == n_small else seconds(n))/n
+    return min(seconds(n), first_s if n == n_small else seconds(n))/n
 
 # %% ../../nbs/70_runs/05_plans.ipynb #8a12000a
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
@@ -90,7 +91,7 @@ def _step_on_gpu(model, args, shape, num_classes, batch_size):
     return flops.get_total_flops(), calls.count
 
 def estimate_gpu_seconds(config:RunConfig)->float|None:
-    "Estimate the training time on one H100-class GPU in seconds; return None in the cases of `estimate_seconds`."
+    "Estimate the training time on one H100-class GPU in seconds; return None for `sst` or missing data."
     size = _size(config)
     if size is None: return None
     (shape, num_classes, n), recipe = size, config.recipe

@@ -40,7 +40,7 @@ from .training import train
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
-    "A finished training run, read from its folder on first use; ValueError for a run that is not finished."
+    "A finished training run, read from its folder on first use; raise ValueError for any other state."
     def __init__(self, path):
         self.folder = RunFolder(path)
         state, reason = self.folder.state, self.folder.status.get('reason', '')
@@ -86,7 +86,7 @@ class Run:
         return model.eval()
 
     def learned_loss(self):
-        "Return the learned loss of the saved epoch: LearnedSmoothing, LearnedL2, or GammaNet (features -> gamma)."
+        "Return the learned loss of the saved epoch (LearnedSmoothing, LearnedL2 or GammaNet), in evaluation mode."
         if not self.config.meta:
             raise ValueError(f'learned_loss: {self} has no learned loss; use a run of '
                              'RunConfig(meta=...)')
@@ -138,7 +138,8 @@ def _train_with_torchrun(config, folder, device, processes, progress, tensorboar
     folder.path.mkdir(parents=True, exist_ok=True)
     root, output = folder.path.parents[1].resolve(), folder/'processes.txt'
     env, seen = dict(CALIBNB_TENSORBOARD=str(int(tensorboard))), time.time()
-    def stop():
+    def show_progress():
+        "Show a new state of training; return True if SIGTERM has arrived, so that torchrun stops."
         nonlocal seen
         state = None
         with suppress(OSError): state = read_json(folder/'progress.json')
@@ -151,7 +152,7 @@ def _train_with_torchrun(config, folder, device, processes, progress, tensorboar
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=stop)
+        code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=show_progress)
     if signals: raise Stopped
     if code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')

@@ -37,6 +37,10 @@ def coefficient(config)->tuple[str, float]|None:
     known = [name for name in _COEFFICIENTS if name in loss_options(config.loss)]
     return (known[0], config.loss_args[known[0]]) if known else None
 
+def _coefficient_value(config):
+    option = coefficient(config)
+    return option[1] if option else None
+
 def _sessions(log):
     "Return the duration of each session of a run in seconds, from the timestamps in the log."
     sessions, last = [], None
@@ -73,15 +77,13 @@ def chosen_coefficients(
     "Choose the coefficient of each seed; a seed without all coefficients uses the choice of the first complete seed."
     grid = defaultdict(dict)  # seed -> coefficient -> run
     for run in runs:
-        option = coefficient(run.config)
-        grid[run.config.seed][option and option[1]] = run
-    sizes = [*map(len, grid.values()), *(len(summary['grid']) for summary in stored)]
-    size = max(sizes)
+        grid[run.config.seed][_coefficient_value(run.config)] = run
+    grid_size = max([*map(len, grid.values()), *(len(summary['grid']) for summary in stored)])
     chosen = {}
-    for seed in sorted(s for s, by_coefficient in grid.items() if len(by_coefficient) == size):
+    for seed in sorted(s for s, by_coefficient in grid.items() if len(by_coefficient) == grid_size):
         preds = {c: run.predictions('val') for c, run in sorted(grid[seed].items(), key=str)}
         clusters = next(iter(grid[seed].values())).rows.get('val')
-        chosen[seed] = choose_coefficient(preds, criterion, clusters) if size > 1 else next(iter(preds))
+        chosen[seed] = choose_coefficient(preds, criterion, clusters) if grid_size > 1 else next(iter(preds))
     earlier = {summary['seed']: summary['coefficient'] for summary in stored if criterion in summary['chosen_by']}
     first = earlier[min(earlier)] if earlier else chosen[min(chosen)]
     return {seed: chosen.get(seed, first) for seed in sorted(grid)}
@@ -115,14 +117,14 @@ def loss_rows(
 )->list[tuple]:
     "Return the rows of all runs of a loss; in a summary, `chosen_by` lists the criteria that chose the run."
     choices = {criterion: chosen_coefficients(runs, criterion, stored) for criterion in CRITERIA}
-    tried = {option[1] for run in runs if (option := coefficient(run.config))}
+    tried = {_coefficient_value(run.config) for run in runs} - {None}
     grid = sorted(tried.union(*(summary['grid'] for summary in stored)))
     rows = []
     for run in runs:
-        option = coefficient(run.config)
-        by = [c for c in CRITERIA if choices[c][run.config.seed] == (option and option[1])]
-        wanted = [*(calibrators if by else ()), *(further if 'calibration' in by else ())]
-        rows += run_rows(run, wanted, chosen_by=by, grid=grid)
+        value = _coefficient_value(run.config)
+        chosen_by = [criterion for criterion in CRITERIA if choices[criterion][run.config.seed] == value]
+        wanted = [*(calibrators if chosen_by else ()), *(further if 'calibration' in chosen_by else ())]
+        rows += run_rows(run, wanted, chosen_by=chosen_by, grid=grid)
     return rows
 
 # %% ../../nbs/70_runs/09_study_table.ipynb #ba9f1c60
@@ -151,7 +153,7 @@ class StudyTable:
     "The stored table of a study: samples of data sets, human votes, and measures."
     samples:dict = field(default_factory=dict)   # data set -> [(summary, Compact)]
     votes:dict = field(default_factory=dict)     # data set -> (N, K) int64, number of votes for each class
-    measures:dict = field(default_factory=dict)  # name -> [(summary, measure -> (1 + B,))]
+    measures:dict = field(default_factory=dict)  # name -> [(summary, {measure: (1 + B,)})]; B bootstrap resamples
 
     def posterior(self, name:str)->Tensor|None:
         "Return the shares of the votes, (N, K) float64; None for a data set without votes."
@@ -160,7 +162,7 @@ class StudyTable:
         return votes/votes.sum(1, keepdim=True)
 
     def add(self, other:'StudyTable'):
-        "Add the rows of another table; a new row replaces the old row of its run and calibrator."
+        "Add another table; a new row replaces the row of its run and calibrator. Raise ValueError if labels differ."
         for name, rows in other.samples.items():
             known = self.samples.get(name, rows)[0][1].target
             if not torch.equal(known, rows[0][1].target):
@@ -193,7 +195,7 @@ def read_study_table(
     folder,  # folder written by `StudyTable.save`
 )->StudyTable:
     "Read the table in a folder; raise ValueError if the folder has no table."
-    paths = sorted(Path(folder).glob('*.npz'), key=lambda path: path.name.removesuffix('.npz'))  # first seeds first
+    paths = sorted(Path(folder).glob('*.npz'), key=lambda path: path.name.removesuffix('.npz'))  # x.ce, then x.ce.more
     files = {path.name.removesuffix('.npz'): path for path in paths}
     if not files: raise ValueError(f'folder: {folder} has no table, want the files that StudyTable.save wrote')
     note_input('files', *map(str, files.values()), content=content_hash(*files.values()))

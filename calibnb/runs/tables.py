@@ -72,7 +72,7 @@ def _check_where(where, rows):
 def _matches(row, where):
     """Return True if the settings or columns of a row have the given values.
 
-    Numbers are compared as numbers, and a time begins with the given date or time."""
+    Numbers are compared as numbers. A start or end matches if it begins with the given date or time."""
     def same(name, wanted):
         found = row['setting'].get(name, row.get(name))
         if wanted and name in ('started', 'ended'): return str(found).startswith(str(wanted).replace('T', ' '))
@@ -87,6 +87,7 @@ def _name_row(folder, info):
     return dict(experiment=experiment, kind=kind, name=name, run=folder.path.name)
 
 def _index_row(folder):
+    "Return the row of a run in `list_runs`; `setting` still has all settings, as a dictionary."
     info, status, state = folder.info, folder.status, folder.state
     settings = setting_columns(info.get('settings'))
     seed = settings.pop('recipe.seed', settings.pop('seed', None))
@@ -131,7 +132,7 @@ def distinguishing_text(
 )->list[str]:
     """Describe each run by the settings in which the runs differ, and each training run by data, model and loss too.
 
-    An option of data, model or loss is stated if the runs with this data, model or loss have different values."""
+    An option of a loss is stated only if runs with the same loss have different values, likewise for data and model."""
     values = {}  # (name, data, model or loss that has the option) -> values
     def key(run, name): return name, run.get(_OWNERS.get(f'{name.partition(".")[0]}.'))
     for name in dict.fromkeys(name for run in settings for name in run):
@@ -183,5 +184,5 @@ def _latest_run(root, table, experiment):
     return RunFolder(root/experiment/done.run.iloc[0])
 
 def _full_names(table, limit=6):
-    names = [f'{row.experiment}/{row.name_}' for row in table.rename(columns=dict(name='name_')).itertuples()]
+    names = [f'{experiment}/{name}' for experiment, name in zip(table.experiment, table.name)]
     return ', '.join(names[:limit]) + (f' and {len(names) - limit} more' if len(names) > limit else '')

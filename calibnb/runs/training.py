@@ -41,7 +41,7 @@ from .config import RunConfig
 
 # %% ../../nbs/70_runs/03_training.ipynb #6cc99198
 def _measures(preds:Predictions, bins=15)->dict:
-    "Return all metrics on one split with 95 % intervals; the MCE has no interval, because it varies too much."
+    "Return all metrics on one split with 95 % intervals; the MCE, a maximum over bins, is too noisy for an interval."
     scored = Scored.of(preds, n_bins=bins)
     mce = Measure.of(scored.ece(bins, 'max'), len(preds), bins=bins)
     return measure_all(scored, resamples=_resamples(len(preds))) | {'mce': mce}
@@ -86,7 +86,7 @@ def train(
     config:RunConfig,
     folder:RunFolder,   # folder of the configuration; process 0 must hold the lock
     device='auto',
-    progress=False,     # True: show a live line; or a function of the state of training, described at `Reporter`
+    progress=False,     # True: show a live line; or a function, called with the state (see `Reporter`)
     tensorboard:bool=False, # write TensorBoard's event files into the folder
 ):
     "Train the network of a configuration and write the run folder; its state is then `done` or `failed`."
@@ -121,17 +121,17 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
 
 @contextmanager
 def _saving_on_ctrl_c():
-    "Inside the block, the first Ctrl-C acts as SIGTERM if the block handles SIGTERM; the next one stops at once."
+    "Inside the block, treat the first Ctrl-C as SIGTERM if SIGTERM is handled; a second Ctrl-C stops at once."
     if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
         yield
         return
     pressed, on_interrupt, on_sigterm = [], signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    def press(*_):
+    def on_first_ctrl_c(*_):
         pressed.append(True)
-        signal.signal(signal.SIGINT, on_interrupt)
-        handled = signal.getsignal(signal.SIGTERM) != on_sigterm
-        signal.raise_signal(signal.SIGTERM if handled else signal.SIGINT)
-    if on_interrupt == signal.default_int_handler: signal.signal(signal.SIGINT, press)
+        signal.signal(signal.SIGINT, on_interrupt)  # a second Ctrl-C stops at once
+        is_handled = signal.getsignal(signal.SIGTERM) != on_sigterm  # the block has its own handler of SIGTERM
+        signal.raise_signal(signal.SIGTERM if is_handled else signal.SIGINT)
+    if on_interrupt == signal.default_int_handler: signal.signal(signal.SIGINT, on_first_ctrl_c)
     try: yield
     except Stopped:
         if pressed: raise KeyboardInterrupt from None
@@ -141,7 +141,7 @@ def _saving_on_ctrl_c():
 
 @contextmanager
 def _reporting(folder, progress):
-    "Yield a function that writes the state of training to `progress.json`, and shows or reports this state."
+    "Yield a function that writes the state of training to `progress.json`, and passes the state on as `progress` says."
     write = ProgressFile(folder/'progress.json')
     with live_training(typed_name(folder.path, folder.info), progress) as show:
         def report(state):

@@ -24,7 +24,7 @@ from ..core.live import live_lines
 # %% ../../nbs/70_runs/06a_watch.ipynb #497e3a75
 def live_trainings(
     root,      # folder of all runs
-    parts,     # paths of training runs, and of notebook runs whose training runs are wanted
+    parts,     # paths of training runs, and of notebook runs that requested training runs
     since=0.,  # leave out training runs whose last update is older; seconds since 1970
 )->list:       # (name, content of progress.json with `path` and `where`)
     "Return the active training runs under `root` that belong to `parts` and were updated in the last two minutes."
@@ -39,11 +39,11 @@ def live_trainings(
             found.append((_name(path.parent), state | dict(path=str(path.parent), where=run_place(status))))
     return found
 
-QUIET_S = 5       # without an update for this time, the lock is tried
-STALLED_S = 120   # without an update for this time, a run has stalled
-RECENT_S = 3600   # an ended run is shown for this time
+QUIET_S = 5       # seconds without an update until the lock is tried
+STALLED_S = 120   # seconds without an update until a run counts as stalled
+RECENT_S = 3600   # seconds for which an ended run is shown
 MAX_ENDED = 8     # number of ended runs that are shown
-LOCK_PAUSE_S = 10 # time between two tries of a lock
+LOCK_PAUSE_S = 10 # seconds between two tries of a lock
 
 @lru_cache(maxsize=10_000)
 def _name(path): return typed_name(path, RunFolder(path).info)
@@ -77,8 +77,8 @@ def watched_state(
     return progress | dict(state=state, note=note)
 
 @lru_cache(maxsize=10_000)
-def _is_locked(path, start, time):
-    "Return True if a process has the lock; cached for each `time`, because a try disturbs other processes."
+def _is_locked(path, start, interval):
+    "Return True if a process has the lock; cached per `interval`, because a try disturbs other processes."
     return RunFolder(path).is_locked()
 
 def _seconds(text): return datetime.fromisoformat(text).timestamp() if text else 0.

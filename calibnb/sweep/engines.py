@@ -41,7 +41,7 @@ class Engine(Protocol):
 
     The function returns a generator that yields an `Outcome` as each job ends, in any order, with the index of the job.
     The outcome of a failed job has an error. A JobDied means that the process was lost, and the sweep retries the job.
-    The generator may also yield a `JobState` of a job that has not ended, and the sweep shows it.
+    The generator may also yield a `JobState` of a job that has not ended, for the progress lines of the sweep.
     Closing the generator stops the running jobs. Unknown options raise ValueError."""
     def __call__(self,
         jobs:list,           # (config, root) of each job: a training run or notebook, and the folder of all runs
@@ -94,7 +94,7 @@ def run_in_processes(jobs, workers, per_gpu, timeout, options):
 
 # %% ../../nbs/85_sweep/02_engines.ipynb #67fb4189
 class Cluster:
-    "Machines that accept jobs and can be polled; subclasses implement four methods."
+    "Machines that accept jobs and can be polled; a subclass implements the first four methods, and may add `place`."
     def submit(self, config, root, timeout, env):
         "Call `_make_run_remotely` with these arguments on some machine; return a hashable handle."
         raise NotImplementedError
@@ -209,7 +209,8 @@ _ENDINGS = dict(   # states of a job that has ended
 class SlurmQueue:
     """The jobs in Slurm's queue, seen with `squeue`, which needs no accounting.
 
-    `states` has state, node and reason of each job id, and `ends` has the time when a job was first seen as ended."""
+    `states` maps a job id to (state, node, reason), and `ends` maps a job id to the time when the job was first seen as
+    ended. `due` is the time of the next call of squeue."""
     def __init__(self): self.states, self.ends, self.due = {}, {}, 0.
 
     def look(self, jobs, at_once=False):
@@ -268,7 +269,9 @@ class SlurmQueue:
             subprocess.run(['scancel', *(job.job_id for job in jobs)], stderr=subprocess.DEVNULL)
 
     def error(self, job, error=None):
-        "Return an error that says how a job ended; a cancelled job is interrupted, and not tried again."
+        """Return an error that says how a job ended; a cancelled job is interrupted, and not tried again.
+
+        `error` is the error in the outcome of the job; None for a job without a result."""
         state, node, _ = self.states.get(job.job_id, ('', '', ''))
         if error and 'timed-out' in str(error): state = 'TIMEOUT'  # submitit has stopped the run before Slurm does
         name = f'Slurm job {job.job_id}' + (f' on {node}' if node else '')

@@ -29,7 +29,7 @@ class StudyState:
     minutes:float = math.nan  # core-minutes until the next look; nan: unknown
 
     def settings(self, seeds)->dict:
-        "Return the settings of a look; leave `n_seeds` at its default if the default means this number of seeds."
+        "Return the settings of a look; keep the default `n_seeds` if it means this many seeds, to share that run."
         default = self.notebook.plan(self.params)
         if len(seeds_of(default['seed'], default['n_seeds'], default.get('quick', True))) == seeds: return default
         return self.notebook.plan(self.params | dict(n_seeds=seeds))
@@ -37,13 +37,14 @@ class StudyState:
     def folder(self, seeds)->RunFolder: return self.notebook.folder(self.settings(seeds), self.root)
 
     def read(self):
-        "Read the state from the last look that is done and current; return self."
+        "Read the state from the last look that is done and current, and return the object itself."
         for seeds in sorted(_looks(), reverse=True):
             folder = self.folder(seeds)
             if self.notebook.is_current(folder): return self._read_needs(folder, seeds)
         return self
 
     def _read_needs(self, folder, seeds):
+        "Read the state from the table `needs` of a look, and return the object itself."
         import pandas as pd
         needs = pd.read_csv(folder/'tables'/'needs.csv', keep_default_na=False, na_values=[''])
         waiting = needs[(needs.verdict == 'open') & needs.next.notna()]
@@ -113,5 +114,5 @@ def _with_seeds(name):
     raise ValueError(f'{notebook.path.name}: no parameter n_seeds, want one, so that more seeds can be added')
 
 def _is_worthwhile(state, least):
-    "Return True if the next look of a study is worth its time."
+    "Return True for a study without a look, or if the next look is expected to decide at least `least` claims."
     return not state.seeds or bool(state.next and state.open and state.expected >= least)

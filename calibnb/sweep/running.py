@@ -58,14 +58,14 @@ class _Row:
     reason:str = ''
     seconds:float = 0.
     tries:int = 0
-    waits:JobState|None = None  # where a job of a cluster is
+    waits:JobState|None = None  # last state of a job that has not ended on a cluster
 
     def __post_init__(self):
         self.folder = self.job.folder(self.root)
         if self.job.done(self.root): self.state = 'done before'
 
     def update(self, outcome:Outcome):
-        "Enter the outcome of a try; ignore an error if the run was finished before the process was stopped."
+        "Enter the outcome of a try; ignore its error if the run was already done when its process was stopped."
         self.tries, self.waits = self.tries + 1, None
         self.folder = self.job.folder(self.root)  # another folder if the data have changed since the start
         self.seconds += outcome.seconds
@@ -74,7 +74,7 @@ class _Row:
             _record_failure(self.folder, outcome.error, outcome.trace)
             recorded, reason = self.folder.status.get('reason', ''), failure(outcome.error)
             self.state = 'interrupted' if reason.startswith('interrupted') else 'failed'
-            # the recorded reason may also give the line of code that failed, and does not name the run
+            # `recorded` may add the line of code that failed, and `reason` may add the name of the run
             is_same = recorded and (recorded.startswith(reason) or recorded in reason)
             self.reason = recorded if is_same else reason
 

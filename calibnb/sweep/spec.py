@@ -34,7 +34,7 @@ def grid_values(
     name:str='grid',    # name of the axis, for error messages
     as_text:bool=False, # True: do not convert text, because a notebook declares the types
 )->list:
-    "Return the values of an axis; convert text to numbers, true, false and none; raise ValueError if bad."
+    "Return the values of an axis, read from text as literals; raise ValueError for an empty axis or an invalid range."
     if isinstance(given, (list, tuple)): values = list(given)
     elif bounds := _RANGE.fullmatch(str(given)): values = _range(name, given, *map(int, filter(None, bounds.groups())))
     elif isinstance(given, int):
@@ -46,6 +46,7 @@ def grid_values(
     return values
 
 def _range(name, given, start, stop, step=1):
+    "Return the values of a range; `given` is its text, for error messages."
     if step < 1: raise ValueError(f'{name}: {given!r}, want steps of at least 1')
     if (stop - start)//step > _MAX_RUNS:
         raise ValueError(f'{name}: {given!r} holds more than {_MAX_RUNS:,} values, the most that a sweep takes')
@@ -177,7 +178,7 @@ def _errors_with_job(name):
         raise ValueError(f'sweep, {name}: {reasons(e)}; nothing was started') from None
 
 def distinguishing_parameters(spec:SweepSpec, settings:dict)->str:
-    "Return the name of a job: the settings that distinguish it, from the grid and the cases."
-    def differs(name): return name in spec.grid or any(name in case for case in spec.cases)
+    "Return the name of a job: its settings that are axes of the grid or belong to a case."
+    def is_varied(name): return name in spec.grid or any(name in case for case in spec.cases)
     def text(value): return json.dumps(value) if isinstance(value, (dict, list)) else value
-    return ' '.join(f'{name}={text(value)}' for name, value in settings.items() if differs(name)) or 'the only one'
+    return ' '.join(f'{name}={text(value)}' for name, value in settings.items() if is_varied(name)) or 'the only one'

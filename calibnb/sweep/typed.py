@@ -70,6 +70,7 @@ def _read_yaml(path):
         except yaml.YAMLError as e: raise ValueError(brief(one_line(str(e)), 300)) from None
 
 def _spec_of_file(path, parameters, axes):
+    "Return the specification in a file, with `parameters` in its base and `axes` in its grid."
     given = _read_yaml(path)
     if not isinstance(given, dict): raise ValueError(f'{path}: want settings, as in the files of sweeps/')
     try:

@@ -164,9 +164,9 @@ def test_apply_at_another_prevalence(files, tmp_path, capsys):
     ("binary.safetensors z1.npz --prevalence 2", "--prevalence: 2, want P(y = 1) in [0, 1]"),
     ("binary.safetensors z1.npz --prevalence .1 --from-prevalence 0", "--from-prevalence: 0 for class 1, want"),
     ("binary.safetensors z1.npz --from-prevalence .1", "--from-prevalence: given without --prevalence or --estimate"),
-    ("multilabel.safetensors z.npz --prevalence .02", "--prevalence: multilabel.safetensors is multilabel, expected"),
+    ("multilabel.safetensors z.npz --prevalence .02", "--prevalence: multilabel.safetensors is multilabel, want"),
     ("old.safetensors z.npz --estimate-prevalence", "--estimate-prevalence: old.safetensors does not state the prev"),
-    ("binary.safetensors z1.npz --prevalence rare", "argument --prevalence: got 'rare', expected a number, or numb"),
+    ("binary.safetensors z1.npz --prevalence rare", "argument --prevalence: 'rare', want a number, or numb"),
     ("binary.safetensors z1.npz --prevalence .1 --estimate-prevalence", "not allowed with argument --prevalence"),
 ])
 def test_apply_refuses_in_one_line(files, tmp_path, capsys, line, message):
