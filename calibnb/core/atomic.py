@@ -28,19 +28,21 @@ def naming_target(
     try: yield
     except Exception as e:
         names = [str(name) for name in (getattr(e, 'filename2', None), getattr(e, 'filename', None)) if name]
-        if names and not written or not (number := _write_errno(e, written)): raise
-        place = next((name for name in names if name.startswith(str(written))), str(written))
-        raise OSError(number, os.strerror(number), f'{path}{place.removeprefix(str(written))}') from e
+        if names and not written: raise  # the error already names the file
+        number = _write_errno(e, written)
+        if not number: raise             # another error than a full disk
+        failed = next((name for name in names if name.startswith(str(written))), str(written))
+        raise OSError(number, os.strerror(number), f'{path}{failed.removeprefix(str(written))}') from e
 
 def _write_errno(error, written)->int|None:
     "Return the errno of a failed write; None for other errors."
     if isinstance(error, OSError) and error.errno: return error.errno if error.errno in _REFUSED else None
     if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # in an error of safetensors
-    no_reason = isinstance(error, (OSError, RuntimeError))  # as in errors of NumPy and torch
-    return _append_errno(written) if no_reason and written and os.path.isfile(written) else None
+    without_errno = isinstance(error, (OSError, RuntimeError))  # NumPy and torch raise these without an errno
+    return _append_errno(written) if without_errno and written and os.path.isfile(written) else None
 
 def _append_errno(path)->int|None:
-    "Append bytes to a file and return the errno; None if the write succeeds."
+    "Repeat a failed write: append 64 KiB to the file and return the errno; None if the write succeeds."
     try:
         with open(path, 'ab') as f: f.write(bytes(2**16))
     except OSError as e: return e.errno
@@ -51,9 +53,9 @@ def _append_errno(path)->int|None:
 @contextmanager
 def atomic_write(
     path,  # the file to create or to replace atomically
-    flush:bool=True, # write the file to the disk before it gets its name; False: a power cut may leave it empty
+    flush:bool=True, # flush the file to the disk before the rename; False: a power cut may leave an empty file
 ):         # a temporary Path in the same folder, to write to
-    "Yield a temporary path; the file there is flushed and renamed to `path`, or removed if the block raises."
+    "Yield a temporary path; rename the file there to `path`, or remove it if the block raises."
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp')
@@ -79,9 +81,9 @@ _OCCUPIED = errno.ENOTEMPTY, errno.EEXIST  # the target is a folder with files
 def _exchange(a, b)->bool:
     "Exchange two folders atomically; return False if the system cannot do so or a folder is absent."
     if sys.platform != 'linux': return False
-    rename = getattr(ctypes.CDLL(None), 'renameat2', None)
-    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of linux/fs.h
-    return bool(rename) and rename(here, os.fsencode(a), here, os.fsencode(b), exchange) == 0
+    renameat2 = getattr(ctypes.CDLL(None), 'renameat2', None)
+    cwd, exchange = -100, 2  # the constants AT_FDCWD and RENAME_EXCHANGE of Linux
+    return bool(renameat2) and renameat2(cwd, os.fsencode(a), cwd, os.fsencode(b), exchange) == 0
 
 def _rename(new, path)->bool:
     "Rename a folder; return False if the target is a folder with files."
@@ -108,6 +110,7 @@ def _move_aside(new, path)->bool:
 # %% ../../nbs/00_core/01_atomic.ipynb #e673d154
 def _replace_folder(new, path):
     "Replace the folder `path` by `new`; afterwards `new` is the old folder, or absent."
+    # all three return False if another process replaces `path` at the same time
     while not (_rename(new, path) or _exchange(new, path) or _move_aside(new, path)): pass
 
 def _flush(folder):
@@ -128,6 +131,7 @@ def atomic_folder(
     try:
         with naming_target(path, new):
             yield new
+            # permissions of the old folder, or of an ordinary new folder
             os.chmod(new, path.stat().st_mode & 0o7777 if path.exists() else 0o777 & ~_umask())
             _flush(new)
             _replace_folder(new, path)

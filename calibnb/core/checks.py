@@ -71,7 +71,7 @@ def check_bool(**options):
         if not isinstance(value, (bool, np.bool_)): raise ValueError(f'{name}: {value!r}, want True or False')
 
 # %% ../../nbs/00_core/03_checks.ipynb #3622d86b
-_ids = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
+_LABEL_DTYPES = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8}
 
 def check_scores(
     name:str,     # 'logits' or 'probs', for the message
@@ -82,7 +82,7 @@ def check_scores(
     "Raise ValueError unless dtypes and shapes are valid for losses and metrics; values are not checked."
     shape = scores.shape
     good = scores.is_floating_point() and len(shape) >= 2 and shape[1] >= least and 0 not in shape
-    fits = target is None or target.dtype in _ids and target.shape == shape[:1] + shape[2:]
+    fits = target is None or target.dtype in _LABEL_DTYPES and target.shape == shape[:1] + shape[2:]
     if not good or not fits: _explain(name, scores, target, least)
 
 def _explain(name, scores, target, least):
@@ -95,21 +95,21 @@ def _explain(name, scores, target, least):
         raise ValueError(f'{name}: shape {tuple(scores.shape)}, want (N, K) or (N, K, d1, ...) with K >= {least}{hint}')
     if scores.numel() == 0:
         raise ValueError(f'{name}: empty, shape {tuple(scores.shape)}; want at least one sample')
-    if target.dtype not in _ids:
-        way = 'labels 0 and 1 need .long() first'
-        if scores.shape[1] > 1: way = _advice_for_columns(target, 'one-hot or soft targets need .argmax(1) first')
-        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; {way}')
+    if target.dtype not in _LABEL_DTYPES:
+        advice = 'labels 0 and 1 need .long() first'
+        if scores.shape[1] > 1: advice = _advice_for_columns(target, 'one-hot or soft targets need .argmax(1) first')
+        raise ValueError(f'target: dtype {str(target.dtype)[6:]}, want integer class ids; {advice}')
     want, hint = (scores.shape[0], *scores.shape[2:]), ''
     if target.shape == scores.shape: hint = '; ' + _advice_for_columns(target, 'one-hot labels need .argmax(1) first')
     elif target.shape == (*want, 1): hint = '; .squeeze(1) first?'
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return advice for multilabel targets if labels are 0 and 1 and a row does not have exactly one 1; else `one_hot`."
+    "Return `one_hot`; or advice on multilabel targets if they are 0 and 1, and some row does not have exactly one 1."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
-    several = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
-    if not several: return one_hot
-    return (f"a row has {several[0]:g} ones: multilabel columns need task='multilabel' in metrics, "
+    not_one_hot = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
+    if not not_one_hot: return one_hot
+    return (f"a row has {not_one_hot[0]:g} ones: multilabel columns need task='multilabel' in metrics, "
             "kind='multilabel' in calibrators")
 
 # %% ../../nbs/00_core/03_checks.ipynb #534d931a
@@ -125,10 +125,12 @@ def one_column(
 
 # %% ../../nbs/00_core/03_checks.ipynb #60677929
 def _flat_ids(target, device):
+    "Return the labels as a flat int64 tensor on the device of the scores."
     if target.ndim != 1: target = target.reshape(-1)
     return target if target.dtype == torch.int64 and target.device == device else target.to(device, torch.int64)
 
 def _check_labels(target, K, name, ignore_index=None):
+    "Raise ValueError unless all labels are column indices or `ignore_index`; `name` is 'logits' or 'probs'."
     lo, hi = (v.item() for v in target.aminmax())
     last = max(K - 1, 1)
     if lo >= 0 and hi <= last: return
@@ -141,7 +143,7 @@ def _check_labels(target, K, name, ignore_index=None):
         hint = '; losses and metrics leave such samples out with ignore_index=-100' if label == -100 else ''
         raise ValueError(f'target: label {label} at row {row}, want 0..{last} ({name} has {columns}){hint}')
 
-_LARGEST_LOGIT = 1e300  # so that differences divided by the smallest temperature do not overflow in float64
+_LARGEST_LOGIT = 1e300  # differences of such logits, divided by the smallest temperature, do not overflow in float64
 
 def _check_finite(logits):
     "Raise ValueError for nan, inf and numbers beyond `_LARGEST_LOGIT`; if a value is nan, `aminmax` returns nan."
@@ -208,6 +210,7 @@ def check_probs(
     return probs.detach(), target
 
 def _check_range(probs, link):
+    "Raise ValueError unless all probabilities are in [0, 1]; the message advises `link`, e.g. 'softmax(1)'."
     lo, hi = probs.aminmax()  # both are nan if any value is nan
     if not (lo >= 0 and hi <= 1 + _ABOVE_ONE):
         bad = ~((probs >= 0) & (probs <= 1 + _ABOVE_ONE))
@@ -216,6 +219,7 @@ def _check_range(probs, link):
                          f'logits need .{link} first, percentages /100')
 
 def _check_sums(probs):
+    "Raise ValueError unless all rows sum to 1."
     total = probs.sum(1)
     off = (total - 1).abs() > (_OFF_SUM_HALF if probs.dtype in (torch.float16, torch.bfloat16) else _OFF_SUM)
     if off.any():
@@ -229,7 +233,7 @@ ENOUGH_ROWS = 20  # 20 log-odds are almost never all in [0, 1]
 def refuse_probs(
     logits,       # (N, K), or (N, 1) log-odds
     advice='',    # advice in the message; '': advise logarithms, or log-odds for one column
-    least_rows=1, # sets with fewer rows are not checked
+    least_rows=1, # do not check logits with fewer rows
 ):
     "Raise ValueError if the logits look like probabilities: rows in [0, 1] that sum to 1, or one column in [0, 1]."
     if len(logits) < least_rows or traced(): return
@@ -261,7 +265,8 @@ def check_multilabel(
     return scores.detach(), target
 
 def _flat_flags(target, scores, name):
-    if target.dtype not in _ids | {torch.bool} or target.shape != scores.shape:
+    "Return multilabel targets as (N, K) int64; raise ValueError unless they are integers or booleans like `scores`."
+    if target.dtype not in _LABEL_DTYPES | {torch.bool} or target.shape != scores.shape:
         raise ValueError(f'target: {str(target.dtype)[6:]}, shape {tuple(target.shape)}, want 0 or 1 for each of '
                          f'{name} {tuple(scores.shape)}, as integers or booleans')
     return flatten_classes(target).to(scores.device, torch.int64)

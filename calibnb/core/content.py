@@ -21,7 +21,7 @@ from .atomic import atomic_write
 # %% ../../nbs/00_core/05a_content.ipynb #65049d90
 def _files_below(folder):
     "Yield the files in a folder and its subfolders, sorted; follow symbolic links, except to a parent folder."
-    chains = {str(folder): [os.path.realpath(folder)]}
+    chains = {str(folder): [os.path.realpath(folder)]}  # folder -> real paths of the folder and of its parents
     for place, folders, names in os.walk(folder, followlinks=True):
         chain = chains.pop(place)
         inner = {name: os.path.realpath(os.path.join(place, name)) for name in sorted(folders)}
@@ -30,13 +30,13 @@ def _files_below(folder):
         yield from (os.path.join(place, name) for name in sorted(names))
 
 def _label_files(paths):
-    "Yield (label, file) for each file; the label is the index of the path, plus the file's path within a folder."
+    "Yield (label, file) for each file: '0' for the path 0, or '0 a/b.txt' if the path 0 is a folder."
     for i, path in enumerate(paths):
         if not os.path.isdir(path): yield str(i), str(path)
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))
 
 def _file_states(files):
-    "Yield (label, inode, size, time of modification, time of change) of each regular file."
+    "Yield (label, inode, size, modification time, ctime) of each regular file, both times in ns."
     for label, file in files:
         try: s = os.stat(file)
         except FileNotFoundError: continue  # a broken symbolic link
@@ -71,7 +71,9 @@ def _cache_file(key):
 
 def _from_cache(key):
     "Return [digest of the states, fingerprint] from the cache, or None."
-    if key in _cached or not (file := _cache_file(key)): return _cached.get(key)
+    if key in _cached: return _cached[key]
+    file = _cache_file(key)
+    if file is None: return None
     try: known = json.loads(file.read_text(encoding='utf-8'))
     except (OSError, ValueError): return None
     good = isinstance(known, list) and len(known) == 2 and all(isinstance(text, str) for text in known)
@@ -109,13 +111,13 @@ def _fingerprint(key, paths):
     for _ in range(3):
         now, files = time.time_ns(), list(_label_files(paths))
         states = list(_file_states(files))
-        seen, known = sha256(repr(states).encode()).hexdigest()[:32], _from_cache(key)
-        if known and known[0] == seen: return known[1]
+        state_digest, known = sha256(repr(states).encode()).hexdigest()[:32], _from_cache(key)
+        if known and known[0] == state_digest: return known[1]
         found = _digest(files, states)
-        if list(_file_states(_label_files(paths))) == states: break
+        if list(_file_states(_label_files(paths))) == states: break  # no file has changed while it was read
     else: raise OSError(f'{paths[0]}: the file keeps changing while it is read; wait until the file is complete')
     newest = max((max(modified, changed) for *_, modified, changed in states), default=0)
-    if newest < now - _TICK_NS: _to_cache(key, [seen, found])
+    if newest < now - _TICK_NS: _to_cache(key, [state_digest, found])
     return found
 
 # %% ../../nbs/00_core/05a_content.ipynb #0be29097
@@ -131,10 +133,11 @@ def _texts(value):
 
 def _path_in(text):
     "Return the path of the existing file in a text, or of the existing folder after a prefix; None if there is none."
-    places = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
-    for start in [0, *places]:
+    after_prefix = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
+    for start in [0, *after_prefix]:
         name = text[start:]
-        if not name or not start and '.' not in name and os.sep not in name: continue
+        is_word = start == 0 and '.' not in name and os.sep not in name  # e.g. 'digits'
+        if not name or is_word: continue
         try:
             path = Path(name).expanduser()
             if path.is_file() or start and path.is_dir(): return path

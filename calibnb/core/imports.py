@@ -18,7 +18,7 @@ from types import ModuleType
 _lock = Lock()
 
 class _Postponed(ModuleType):
-    "A module that is imported when an attribute other than its specification and its file is used."
+    "A placeholder in `sys.modules`, which imports the module when an attribute other than its spec and file is read."
     def __init__(self, name, spec):
         super().__init__(name)
         self.__spec__, self.__file__ = spec, spec.origin  # `inspect` reads the files of all modules
@@ -33,8 +33,8 @@ class _Postponed(ModuleType):
 def quick_imports(*postponed):
     """Postpone the imports of these modules inside the block until an attribute is used, and collect no garbage.
 
-    Modules that were imported before the block stay. After the block, a new import of a postponed module is an
-    ordinary import."""
+    Modules that are imported already are not postponed. After the block, a new import statement imports a postponed
+    module as usual."""
     enabled = gc.isenabled()
     gc.disable()
     for name in postponed:

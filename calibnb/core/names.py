@@ -68,7 +68,7 @@ def check_names(
 ):
     "Raise ValueError for a name that is in no registry; paths are not checked."
     for kind in 'data', 'model', 'loss':
-        name = given.get(kind, NAMES[kind][0])
+        name = given.get(kind, NAMES[kind][0])  # a setting with a default is valid
         if ':' not in str(name): pick(kind, name, NAMES[kind], HINT)
 
 def check_names_before_torch(given:dict):

@@ -74,7 +74,7 @@ def _is_of(value, kind):
     return isinstance(value, _ACCEPTED.get(kind, kind)) or (kind is float and value == 'inf')
 
 def _as_default(value, default):
-    "Convert int and 'inf' to float if the default is a float, and a sequence to the type of a non-empty default."
+    "Convert a value to the type of its default: int and 'inf' to float, and a sequence if the default is not empty."
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)) and default:
         return type(default)(_as_default(v, default[0]) for v in value)
     to_float = isinstance(default, float) and (type(value) is int or value == 'inf')
@@ -85,9 +85,9 @@ _OPEN = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL  # **opt
 
 def _parameters(fn, options, skip):
     "Return the parameters of `fn` that are options; a function with **options accepts every name and value."
-    found = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
-    named = {k: p for k, p in found.items() if p.kind not in _OPEN}
-    if all(p.kind != p.VAR_KEYWORD for p in found.values()): return named
+    params = {k: p for k, p in inspect.signature(fn).parameters.items() if k not in skip}
+    named = {k: p for k, p in params.items() if p.kind not in _OPEN}
+    if all(p.kind != p.VAR_KEYWORD for p in params.values()): return named
     return named | {k: inspect.Parameter(k, inspect.Parameter.KEYWORD_ONLY) for k in options if k not in named}
 
 # %% ../../nbs/00_core/02_options.ipynb #5349fd14

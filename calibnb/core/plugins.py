@@ -63,7 +63,7 @@ def _import_file(path):
     if not os.path.isfile(path): raise FileNotFoundError(f'the file does not exist (on {platform.node()})')
     module = ModuleType(f'calibnb_plugin_{Path(path).stem}_{hashlib.sha256(path.encode()).hexdigest()[:6]}')
     module.__file__, text = path, Path(path).read_text(encoding='utf-8')
-    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path  # the source of tracebacks
+    linecache.cache[path] = len(text), None, text.splitlines(keepends=True), path  # for tracebacks
     if os.path.dirname(path) not in sys.path: sys.path.append(os.path.dirname(path))
     sys.modules[module.__name__] = module
     exec(compile(text, path, 'exec'), vars(module))
@@ -101,7 +101,7 @@ class Origin(NamedTuple):
     code:str|None  # 16 hex digits of the text of the file or cell; None where the text is unknown
 
 _origins = {}  # (kind, name) -> Origin, for user-registered names
-_used = {}     # 'loss mine' -> hash of the code, for user-registered names that were looked up
+_used = {}     # e.g. 'loss cubed' -> hash of the code, for user-registered names that were looked up
 
 def _origin(frame):
     "Return the origin of the code that a frame is running."
@@ -118,7 +118,7 @@ def user_registered(
     return {name: origin for (each, name), origin in _origins.items() if each == kind}
 
 def used_code()->dict[str, str]:
-    "Return 'loss mine' -> hash of the code, for each user-registered name that this process has looked up."
+    "Map names like 'loss cubed' to hashes of their code, for user-registered names that this process has looked up."
     return dict(_used)
 
 def code_is_same(
@@ -179,8 +179,8 @@ def _check_free(registry, name, origin):
         raise ValueError(f'{kind}: {name!r}, want a name of letters, digits, "_", "-" and "."')
     if name in registry and before is None:
         raise ValueError(f'{kind}: {name!r} is a name of calibnb; take another, e.g. "my_{name}"')
-    places = {before.where, origin.where} if before else set()
-    if len(places - {'a notebook'}) > 1:
+    files = {before.where, origin.where} - {'a notebook'} if before else set()
+    if len(files) > 1:
         raise ValueError(f'{kind}: {name!r} is registered by {before.where} and by {origin.where}; rename one')
 
 def add_user(

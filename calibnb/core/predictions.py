@@ -72,16 +72,16 @@ def _half_of_smallest(probs):
 
 # %% ../../nbs/00_core/05_predictions.ipynb #c7b5230c
 def _weight_in_order(probs, target):
-    "Return the weight for stated confidences c: at most the smallest positive c or 1 - c, so that their order stays."
-    each = class_probs(check_probs(probs, target, least=1)[0].double())
-    return min(uniform_weight(probs, target), each[each > 0].min().item())
+    "Return the weight for stated confidences c: at most the smallest positive c or 1 - c, to preserve their order."
+    columns = class_probs(check_probs(probs, target, least=1)[0].double())
+    return min(uniform_weight(probs, target), columns[columns > 0].min().item())
 
 def uniform_weight(
     probs,     # (N, K), rows in [0, 1] and summing to 1; or (N,) or (N, 1) of class 1
     target,    # (N,) class ids
-    stated:bool=False, # True: stated confidences; their order is kept, 1 stays above the largest other confidence
+    stated:bool=False, # True: `probs` are stated confidences; preserve their order across rows
 )->float:      # in (0, 1)
-    "Return the maximum-likelihood weight `eps` of `log_probs`, at least 1/(2N) unless that would change the order."
+    "Return the maximum-likelihood weight `eps` of `log_probs`: at least 1/(2N), except for some stated confidences."
     if stated: return _weight_in_order(probs, target)
     from scipy.optimize import minimize_scalar
     probs, target = check_probs(probs, target, least=1)
@@ -111,6 +111,7 @@ def first_argmax(
     return torch.where(scores == scores.amax(1, keepdim=True), ids, K - 1).amin(1)
 
 def _cpu_argmax(scores):
+    "Return the index of the first maximum of each row, with NumPy where possible."
     if traced() or scores.dtype == torch.bfloat16: return scores.argmax(1)
     return torch.from_numpy(scores.detach().numpy().argmax(1))
 
@@ -192,13 +193,18 @@ def _binary_from_multiclass(names, k):
     rest = [*names[:k], *names[k + 1:]]
     return (rest[0] if len(rest) == 1 else '', names[k])
 
-def impossible_labels_text(zeros, n, eps, stated=False):
+def impossible_labels_text(
+    zeros,        # number of labels with probability 0, or of answers that contradict a confidence of 0 or 1
+    n,            # number of samples
+    eps,          # as in `log_probs`
+    stated=False, # True: stated confidences
+):                # text
     "Return the warning that labels have probability 0, or that `stated` confidences of 0 or 1 are contradicted."
-    seen = 'calibrators count each as 87.3 nats'
-    if eps: seen = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
-    if eps and stated: seen = f'calibrators see a confidence of 1 as {1/(1 + eps/2):.4f}'
+    effect = 'calibrators count each as 87.3 nats'
+    if eps: effect = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
+    if eps and stated: effect = f'calibrators see a confidence of 1 as {1/(1 + eps/2):.4f}'
     subject = 'answers contradict a confidence of 0 or 1' if stated else 'labels have probability 0'
-    return f'{zeros} of {n} {subject}, so the uncalibrated NLL is infinite; {seen}'
+    return f'{zeros} of {n} {subject}, so the uncalibrated NLL is infinite; {effect}'
 
 def form_text(
     columns:int, # number of columns of scores
@@ -277,11 +283,12 @@ class Predictions:
 
     @classmethod
     def _from_probs(cls, probs, target, eps, classes, groups, kind):
+        "Make predictions from probabilities (`kind` is 'probs') or stated confidences ('confidence')."
         probs, target = check_probs(probs, target, least=1)
-        each = class_probs(probs)
-        zeros = bool((each == 0).any())
+        columns = class_probs(probs)
+        zeros = bool((columns == 0).any())
         if eps is None: eps = uniform_weight(probs, target, kind == 'confidence') if zeros else 0.
-        impossible = (each.gather(1, target[:, None]) == 0).sum().item()
+        impossible = (columns.gather(1, target[:, None]) == 0).sum().item()
         text = impossible_labels_text(impossible, len(target), eps, kind == 'confidence')
         if impossible: warnings.warn(text, stacklevel=3)
         given = None
@@ -373,7 +380,7 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        "Count the samples of `other` in this set; 0 if the count is at most 1 % of a set or due to repeated rows."
+        "Count the samples of `other` in this set; 0 if at most 1 % of the smaller set, or 10 times the repeated rows."
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
         unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
         shared = torch.isin(other_rows, unique).sum().item()
@@ -407,4 +414,4 @@ def _row_hashes(preds):
     bits = preds.logits.detach().cpu().double().contiguous().view(torch.int64)
     draw = torch.Generator().manual_seed(0)
     factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu')
-    return (bits*factors[:-1]).sum(1) + preds.target.cpu()*factors[-1]
+    return (bits*factors[:-1]).sum(1) + preds.target.cpu()*factors[-1]  # int64 arithmetic wraps around

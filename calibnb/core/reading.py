@@ -28,17 +28,18 @@ def reason(error:Exception)->str:
     if isinstance(error, OSError) and error.strerror: return error.strerror.lower()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if 'TorchScript interpreter' in text: lines.reverse()  # the message of the program is the last line
-    first = lines[0] if lines else ''
-    kind = '' if type(error) is ValueError and first else type(error).__name__
-    return brief(': '.join(filter(None, (kind, first))), 300)
+    message = lines[0] if lines else ''
+    kind = '' if type(error) is ValueError and message else type(error).__name__
+    return brief(': '.join(filter(None, (kind, message))), 300)
 
 def brief(
     text:str,
     at_most:int=80,  # characters
 )->str:
-    "Return `text`, without the words in its middle if the text is longer than `at_most`."
+    "Return `text`; if it is longer than `at_most`, replace its middle by ' ... '."
     if len(text) <= at_most: return text
     shown = (at_most - 5)//2  # characters on either side
+    # drop a word that the cut would split, if at most 15 of its characters are shown
     start, end = re.sub(r'\s\S{,15}$', '', text[:shown + 1]), re.sub(r'^\S{,15}\s', '', text[-shown - 1:])
     return f'{start[:shown]} ... {end[-shown:]}'
 
@@ -63,6 +64,7 @@ def naming(
     except Exception as e: raise _failure(path, argument, failed, e) from e
 
 def _failure(path, argument, failed, error):
+    "Return the ValueError that replaces the error of a reader."
     why = f' {failed} ({reason(error)})' if failed else f': {reason(error)}'
     return ValueError(f'{argument}: {path}{why}')
 
@@ -71,7 +73,7 @@ _COMPRESSED = '.gz', '.bz2', '.xz'
 
 def file_format(path)->str:
     "Return the lower-case suffix of a path, or both suffixes of a compressed file: '.csv', '.csv.gz'."
-    *_, inner, last = ['', '', *(suffix.lower() for suffix in Path(path).suffixes)]
+    *_, inner, last = ['', '', *(suffix.lower() for suffix in Path(path).suffixes)]  # '' for a missing suffix
     return inner + last if last in _COMPRESSED else last
 
 def are_several_files(path)->bool:
@@ -86,13 +88,17 @@ def memory_size()->int:
 def first_repeated(names):
     "Return the first repeated name; None if all are distinct."
     seen = set()
-    return next((name for name in names if name in seen or seen.add(name)), None)
+    for name in names:
+        if name in seen: return name
+        seen.add(name)
+    return None
 
 def check_archive(path):
     "Raise ValueError if two entries of a zip archive have the same name, or if its content does not fit in memory."
     with zipfile.ZipFile(path) as archive: entries = archive.infolist()
-    twice = first_repeated(entry.filename.removesuffix('.npy') for entry in entries)
-    if twice is not None: raise ValueError(f'holds two entries called {brief(twice)!r}, want one; save the file again')
+    repeated = first_repeated(entry.filename.removesuffix('.npy') for entry in entries)
+    if repeated is not None:
+        raise ValueError(f'holds two entries called {brief(repeated)!r}, want one; save the file again')
     size = sum(entry.file_size for entry in entries)
     if size > memory_size(): raise ValueError(f'unpacks into {size/2**30:,.0f} GiB, more than the memory holds')
 

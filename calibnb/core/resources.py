@@ -19,7 +19,7 @@ def checkout()->Path|None:
 def resource(
     path:str,  # relative to the repository, e.g. 'sweeps' or 'nbs/claims.csv'
 )->Path:
-    "Return the path of a file or folder that comes with calibnb: the clone's own, otherwise the wheel's copy."
+    "Return the path of a file or folder that comes with calibnb: in the clone if there is one, else in the wheel."
     return (checkout() or Path(calibnb.__file__).resolve().parent/'_repository')/path
 
 def list_sweeps()->dict[str, Path]:

@@ -45,7 +45,7 @@ _CUBLAS = 'CUBLAS_WORKSPACE_CONFIG'
 
 @contextmanager
 def deterministic(
-    wanted:bool=True,  # False: the block changes nothing
+    wanted:bool=True,  # False: leave the switches unchanged
 ):
     "Use deterministic kernels inside the block; torch raises RuntimeError for operations without such a kernel."
     if not wanted:
@@ -70,7 +70,7 @@ def deterministic(
 def flush_denormals():
     "Inside the block, flush denormal numbers (below 1.2e-38 in float32) to 0 in this thread."
     small = np.full(1, 1e-30, np.float32)
-    before = not (small*np.float32(1e-10)).any()
+    before = not (small*np.float32(1e-10)).any()  # 1e-40 is denormal; it is 0 if flushing is on
     torch.set_flush_denormal(True)
     try: yield
     finally: torch.set_flush_denormal(before)
@@ -109,20 +109,20 @@ _MOST_CALLS = 4  # largest number of simultaneous calls, which limits their memo
 def in_threads(f, items):
     """Yield f(item) for each item, in order; the calls share the threads that torch may use on the CPU.
 
-    The calls have the context variables of the caller and its gradient and inference modes, and no order among each
-    other. During the calls, a new thread of the process gets as few threads of torch as a call."""
+    Calls may run in any order. Each call has the context variables of the caller, and its gradient and inference
+    modes. Until the last call ends, any new thread of the process gets only as many threads of torch as a call."""
     items, threads = list(items), torch.get_num_threads()
     n = min(threads, len(items), _MOST_CALLS)
     if n < 2:
         yield from map(f, items)
         return
-    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # torch has modes for each thread
+    inference, grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()  # each thread has its own modes
     def call(item):
         with torch.inference_mode(inference), torch.set_grad_enabled(grad): return f(item)
     try:
         with ThreadPoolExecutor(n, initializer=torch.set_num_threads, initargs=(threads//n,)) as pool:
-            calls = [pool.submit(copy_context().run, call, item) for item in items]
-            try: yield from (done.result() for done in calls)
+            futures = [pool.submit(copy_context().run, call, item) for item in items]
+            try: yield from (future.result() for future in futures)
             finally:
-                for waiting in calls: waiting.cancel()
+                for future in futures: future.cancel()  # those that have not started
     finally: torch.set_num_threads(threads)

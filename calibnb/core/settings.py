@@ -28,7 +28,7 @@ def reasons(
     if isinstance(error, ValidationError): return '; '.join(_pydantic_reason(e, model) for e in error.errors())
     return one_line(str(error.args[0] if isinstance(error, KeyError) else error))
 
-_COMPLETE = 'value_error', 'assertion_error', 'missing'  # types of errors whose messages are complete without the value
+_COMPLETE = 'value_error', 'assertion_error', 'missing'  # types of errors whose messages do not need the value
 
 def _pydantic_reason(error, model):
     "Format one error of a ValidationError: 'name: value, message'."
@@ -43,7 +43,7 @@ def _pydantic_reason(error, model):
     return f'{name}: {message}' if message else name
 
 def _fields_at(path, model):
-    "Return the field names of the model that contains the end of a path; () if the model is unknown."
+    "Return the field names of the model that should have the last field of `path`; () if this model is unknown."
     for name in path[:-1]:
         field = getattr(model, 'model_fields', {}).get(name)
         kinds = (field.annotation, *get_args(field.annotation)) if field else ()  # Model, or Model|None

@@ -14,15 +14,15 @@ from html import escape
 # %% ../../nbs/00_core/02b_text.ipynb #e3b055bb
 _CONTROL = re.compile('[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]')
 
-def _code(character): return character.encode('unicode_escape').decode()
+def _escape_code(character): return character.encode('unicode_escape').decode()
 
 def printable(
     text,
     one_line:bool=False,  # escape line breaks, tabs and unusual spaces too
 )->str:
     "Return a text with control characters written as escape codes."
-    if one_line: return ''.join(c if c.isprintable() else _code(c) for c in str(text))
-    return _CONTROL.sub(lambda found: _code(found[0]), str(text))
+    if one_line: return ''.join(c if c.isprintable() else _escape_code(c) for c in str(text))
+    return _CONTROL.sub(lambda found: _escape_code(found[0]), str(text))
 
 _RESET = '\x1b[0m'  # ends colours; colorama writes it when Python exits
 _BAR_MOVES = re.compile('(\n|\x1b\\[A)*')  # tqdm moves the cursor between the lines of its bars
@@ -32,6 +32,7 @@ class PlainStream:
     def __init__(self, stream, bars=False): self._stream, self._bars = stream, bars
 
     def write(self, text):
+        "Write a text; colour resets and, with `bars`, cursor moves of progress bars stay as they are."
         if text == _RESET or self._bars and _BAR_MOVES.fullmatch(text): return self._stream.write(text)
         start = '\r' if self._bars and text.startswith('\r') else ''
         self._stream.write(start + printable(text[len(start):]))
@@ -47,10 +48,11 @@ def html_text(text)->str:
     "Escape a text for HTML, in an element or an attribute."
     return escape(printable(text))
 
+# special characters, underscores outside words, the start of a link (:// or www.), and a heading
 _MARKED = re.compile(r'[&<>\[\]`*$\\|~]|(?<![^\W_])_|_(?![^\W_])|:(?=//)|(?<=www)\.|^#')
 
 def markdown_text(text)->str:
-    "Escape a text for a line of Markdown."
+    "Escape a text for Markdown, in one line: line breaks become spaces."
     line = ' '.join(printable(text).splitlines()).strip()
     return _MARKED.sub(lambda found: f'&#{ord(found[0])};', line)
 
@@ -75,10 +77,10 @@ def fitting(
     width:int|None,# characters of a line; None: no limit
 )->dict:
     "Return the columns that fit into the width, from the left; at least two."
-    found, room = {}, math.inf if width is None else width - 2
+    found, room = {}, math.inf if width is None else width
     for title, cells in columns.items():
-        room -= max(map(len, [title, *cells])) + 2
-        if room < -2 and len(found) > 1: break
+        room -= 2 + max(map(len, [title, *cells]))  # two characters for the mark or the gap before a column
+        if room < 0 and len(found) > 1: break
         found[title] = cells
     return found
 
@@ -97,14 +99,14 @@ def duration_text(seconds:float)->str:
     return f'{seconds/3600:.1f} h'
 
 def text_table(
-    columns:dict,  # title -> cells; the first column is aligned on the left
-    marks=(),      # numbers of the rows that an arrow marks
-    left=(),       # titles of further columns that are aligned on the left
+    columns:dict,  # title -> cells; the first column is left-aligned
+    marks=(),      # indices of the rows that get an arrow
+    left=(),       # titles of other left-aligned columns
 )->str:
     "Return a table as lines of text."
     lines = [[*columns], *map(list, zip(*columns.values()))]
     widths = [max(map(len, column)) for column in zip(*lines)]
-    sides = [str.ljust if i == 0 or title in left else str.rjust for i, title in enumerate(columns)]
+    justify = [str.ljust if i == 0 or title in left else str.rjust for i, title in enumerate(columns)]
     def line(cells, mark):
-        return f'{mark} ' + '  '.join(side(*each) for side, *each in zip(sides, cells, widths)).rstrip()
+        return f'{mark} ' + '  '.join(align(cell, width) for align, cell, width in zip(justify, cells, widths)).rstrip()
     return '\n'.join(line(cells, '→' if i - 1 in marks else ' ') for i, cells in enumerate(lines))

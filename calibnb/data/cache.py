@@ -23,7 +23,7 @@ from ..core.content import content_hash
 _HOME = '~/.cache/calibnb'
 
 class MissingData(FileNotFoundError, ValueError):
-    "The error for a data set that is not on this machine; names the searched paths and says how to get the files."
+    "An error for a data set that is not on this machine; the message has the searched paths, and how to get the files."
 
 def data_root()->Path:
     "Return the folder of data sets: `CALIBNB_DATA` if this variable is set, otherwise `~/.cache/calibnb`."
@@ -60,8 +60,8 @@ def fingerprint(
 )->str:       # 12 hex digits
     "Return a hash of the names and contents of source files, and of options."
     paths = list(map(Path, files))
-    known = [[(path.name, path.parent.name) for path in paths], content_hash(*paths)]
-    return sha256(json.dumps([known, options], default=str).encode()).hexdigest()[:12]
+    source = [[(path.name, path.parent.name) for path in paths], content_hash(*paths)]
+    return sha256(json.dumps([source, options], default=str).encode()).hexdigest()[:12]
 
 def array_hash(array)->str:
     "Return the SHA-256 of an array's bytes; copy the array only if the array is not contiguous."
@@ -92,7 +92,7 @@ def _open_arrays(folder):
         hashes = json.loads((folder/'arrays.json').read_text(encoding='utf-8'))
         arrays = {name: np.load(folder/f'{name}.npy', mmap_mode='r', allow_pickle=False) for name in hashes}
         intact = all(array_hash(array) == hashes[name] for name, array in arrays.items())
-    except PermissionError: raise
+    except PermissionError: raise  # the arrays may be intact
     except (OSError, ValueError, EOFError, AttributeError): return None
     return arrays if intact else None
 

@@ -22,18 +22,18 @@ from .splits import Split
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #d7f9f27b
 def _smoothing_matrix(n, sigma, truncate, edge):
-    "Return the (n, n) matrix that smooths a line of pixels by a Gaussian, truncated at `truncate` times `sigma`."
+    "Return the (n, n) matrix that smooths n pixels by a Gaussian, truncated at truncate*sigma; `edge` as in `_smooth`."
     radius = int(truncate*sigma + .5)
     steps = np.arange(-radius, radius + 1)
     weights = np.exp(-.5*(steps/sigma)**2) if sigma > 0 else np.ones(1)
-    places = np.arange(n)[:, None] + steps
+    places = np.arange(n)[:, None] + steps  # positions of the averaged pixels, possibly beyond the edge
     if edge == 'mirror': places = np.where(places % (2*n) < n, places % (2*n), 2*n - 1 - places % (2*n))
     matrix = np.zeros((n, n))
     np.add.at(matrix, (np.arange(n)[:, None], places.clip(0, n - 1)), weights/weights.sum())
     return torch.from_numpy(matrix).float()
 
 def _smooth(x, sigma, truncate=4., edge='repeat'):
-    "Smooth (N, C, H, W) images or displacement fields."
+    "Smooth (N, C, H, W) images or displacement fields; `edge` repeats the last pixel ('repeat') or mirrors the line."
     down, across = (_smoothing_matrix(n, sigma, truncate, edge) for n in x.shape[2:])
     return down @ x @ across.T
 
@@ -54,7 +54,7 @@ def _gaussian_blur(x, c, g): return _smooth(x, c)
 
 @cache
 def _disc(radius, soft):
-    "Return a (1, 1, n, n) disc of weights, smoothed by a Gaussian 3 pixels wide (5 for radii above 8)."
+    "Return a (1, 1, n, n) disc of weights, smoothed over 3x3 pixels (5x5 above radius 8) by a Gaussian with sd `soft`."
     half_width, rim = int(radius) + 2, 1 if radius <= 8 else 2
     x = np.arange(-half_width, half_width + 1)
     disc = (x[:, None]**2 + x**2 <= radius**2).astype(np.float64)
@@ -64,6 +64,7 @@ def _disc(radius, soft):
     return torch.from_numpy(np.array(softened)).float()[None, None]
 
 def _defocus_blur(x, c, g):
+    "Blur by a disc; `c`: its radius, and the sd of the Gaussian that softens its rim, in pixels."
     kernel = _disc(*c)
     index = [torch.from_numpy(_mirrored(n, kernel.shape[-1]//2)) for n in x.shape[2:]]
     padded = x[:, :, index[0][:, None], index[1]]
@@ -90,12 +91,14 @@ def _blur_along_line(x, angle, radius, sigma):
         out += weight*x[image[:, None, None], :, row, column].movedim(-1, 1)
     return out
 
-def _motion_blur(x, c, g): return _blur_along_line(x, _uniform(len(x), -45, 45, g), *c)
+def _motion_blur(x, c, g):
+    "Blur along a line at a random angle; `c`: radius and standard deviation in pixels."
+    return _blur_along_line(x, _uniform(len(x), -45, 45, g), *c)
 
 def _zoomed(x, factor):
     "Enlarge images by a factor and crop to the middle."
     H, W = x.shape[2:]
-    h, w = (int(np.ceil(n/factor)) for n in (H, W))
+    h, w = (int(np.ceil(n/factor)) for n in (H, W))  # size of the middle that is enlarged
     top, left = (H - h)//2, (W - w)//2
     size = [max(n, round(m*factor)) for n, m in ((H, h), (W, w))]
     middle = x[:, :, top:top + h, left:left + w]
@@ -104,11 +107,13 @@ def _zoomed(x, factor):
     return large[:, :, top:top + H, left:left + W]
 
 def _zoom_blur(x, c, g):
+    "Average the image and its enlargements; `c`: end and step of the factors, which begin at 1."
     factors = np.arange(1, *c)
     return (x + sum(_zoomed(x, factor) for factor in factors.tolist()))/(len(factors) + 1)
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #f6af3729
 def _glass_blur(x, c, g):
+    "Replace pixels by nearby pixels; `c`: smoothing and largest distance in pixels, and the number of rounds."
     sigma, distance, times = c
     x = (_smooth(x, sigma)*255).floor()/255
     N, _, H, W = x.shape
@@ -125,30 +130,30 @@ def _glass_blur(x, c, g):
 def _plasma(N, size, decay, g):
     "Draw (N, 1, size, size) fractal landscapes from 0 to 1 by the diamond-square algorithm; `size` is a power of two."
     field, step, wobble = torch.zeros(N, size, size, dtype=torch.float32, device='cpu'), size, 100.
-    def middle(total): return total/4 + wobble*_uniform(total.shape, -wobble, wobble, g)
-    def pairs(v, by, dim): return v + v.roll(by, dim)
+    def displaced_mean(total): return total/4 + wobble*_uniform(total.shape, -wobble, wobble, g)
+    def add_neighbour(v, by, dim): return v + v.roll(by, dim)
     while step >= 2:
-        middle_step = step//2
-        corners = field[:, ::step, ::step]
-        field[:, middle_step::step, middle_step::step] = middle(pairs(pairs(corners, -1, 1), -1, 2))
-        centres = field[:, middle_step::step, middle_step::step]
-        corners = field[:, ::step, ::step]
-        field[:, ::step, middle_step::step] = middle(pairs(centres, 1, 1) + pairs(corners, -1, 2))
-        field[:, middle_step::step, ::step] = middle(pairs(centres, 1, 2) + pairs(corners, -1, 1))
-        step, wobble = middle_step, wobble/decay
+        half = step//2
+        corners = field[:, ::step, ::step]  # corners and centres are views of the field
+        field[:, half::step, half::step] = displaced_mean(add_neighbour(add_neighbour(corners, -1, 1), -1, 2))
+        centres = field[:, half::step, half::step]
+        field[:, ::step, half::step] = displaced_mean(add_neighbour(centres, 1, 1) + add_neighbour(corners, -1, 2))
+        field[:, half::step, ::step] = displaced_mean(add_neighbour(centres, 1, 2) + add_neighbour(corners, -1, 1))
+        step, wobble = half, wobble/decay
     field -= field.amin((1, 2), keepdim=True)
     return (field/field.amax((1, 2), keepdim=True))[:, None]
 
 def _fog(x, c, g):
     strength, decay = c
     N, _, H, W = x.shape
-    size = 1 << max(1, (max(H, W) - 1).bit_length())
+    size = 1 << max(1, (max(H, W) - 1).bit_length())  # the next power of two
     brightest = x.amax((1, 2, 3), keepdim=True)
     foggy = x + strength*_plasma(N, size, decay, g)[:, :, :H, :W]
     return foggy*brightest/(brightest + strength)
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #a1337069
 def _snow(x, c, g):
+    "Add blurred flakes; `c`: mean, deviation, zoom and threshold of flakes, radius and sigma of the blur, weight of x."
     mean, sd, factor, threshold, radius, sigma, opacity = c
     N, _, H, W = x.shape
     flakes = _zoomed(mean + sd*_normal((N, 1, H, W), g), factor)
@@ -221,7 +226,7 @@ def _affine_maps(N, H, W, corners, g):
     return torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[..., :1])], -1), points.expand(N, 3, 2))
 
 def _sampled(x, at, mirror_pixels):
-    "Sample at pixel positions (N, H*W or H, W, 2); mirror at the edge if `mirror_pixels`, else at the last centre."
+    "Sample at pixel positions (N, ..., 2); mirror at the edge of the image, or else at the middle of the last pixel."
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float32, device='cpu')
     grid = at.reshape(len(x), *x.shape[2:], 2)
     grid = (2*grid + 1)/size - 1 if mirror_pixels else 2*grid/(size - 1).clamp_min(1) - 1
@@ -300,7 +305,8 @@ def corrupt(
     for chunk, out in zip(images.split(_CHUNK), corrupted.split(_CHUNK)):
         x = chunk.float()/255 if chunk.dtype == torch.uint8 else chunk.float()
         y = fn(x.clone(), c, generator).clamp(0, 1)
-        out.copy_((255*y + 1e-3).floor() if chunk.dtype == torch.uint8 else y)  # truncated as in [Hendrycks 2019]
+        # truncated as in [Hendrycks 2019], after adding more than the rounding error
+        out.copy_((255*y + 1e-3).floor() if chunk.dtype == torch.uint8 else y)
     return corrupted
 
 # %% ../../nbs/50_data/07a_corruptions.ipynb #93fc5461

@@ -122,7 +122,7 @@ def read_folder(
 
 # %% ../../nbs/50_data/02_images.ipynb #bed4e48c
 def _original_order(labels, root):
-    "Return (N,) rows of the images in the original test set, if the images of each class are in the original order."
+    "Return (N,) original rows of images sorted by class; images of a class must be in the original order."
     hint = 'save the labels in the original order there; the labels assign the rows of CIFAR-10H to the images'
     file = find_data('cifar10-test-labels', ['cifar10-test-labels.npy'], root, hint)
     original = np.load(file, allow_pickle=False)
@@ -140,10 +140,11 @@ def read_cifar(
     name:str='cifar10',       # or 'cifar100'
     human_labels:bool=False,  # add test_posterior (10000, 10): CIFAR-10H
     root=None,                # folder of data sets; None: `data_root()`
-)->dict:
+)->dict:                     # train_x, train_y, test_x, test_y; test_posterior if `human_labels`
     "Read CIFAR from torchvision's files, or CIFAR-10 from a folder of images."
     root = Path(root) if root else data_root()
     dataset, files = _CIFAR[name]
+    # CIFAR-10 may be a folder of images in cifar10/, or in the root itself
     folders = [p for p in ('cifar10', '') if name == 'cifar10' and _is_cifar10(root/p)]
     place = find_data(name, [files, *folders], root)
     as_images = name == 'cifar10' and _is_cifar10(place)
@@ -156,6 +157,7 @@ def read_cifar(
 def _is_cifar10(folder): return all((folder/'train'/name).is_dir() for name in CIFAR10_CLASSES)
 
 def _read_torchvision_cifar(name, dataset, place, root):
+    "Read the files in the folder `place` with torchvision's class `dataset`."
     datasets = require('torchvision.datasets', 'train')
     def make(new):
         arrays = {}
@@ -166,6 +168,7 @@ def _read_torchvision_cifar(name, dataset, place, root):
     return cached(name, sorted(p for p in place.iterdir() if p.is_file()), make)
 
 def _human_posterior(order, root):
+    "Return the (N, 10) label distributions of CIFAR-10H for the images with the original rows `order`."
     human = np.load(find_data('cifar10h', ['cifar10h-probs.npy'], root), allow_pickle=False)
     if human.shape != (len(order), 10):
         raise ValueError(f'cifar10h-probs.npy: shape {human.shape}, want ({len(order)}, 10)')
@@ -234,7 +237,7 @@ def read_npz(
     given, arrays = _load_npz(path), {}
     for part in PARTS:
         for x, y in _npz_names(part):
-            if (x in given) != (y in given):
+            if (x in given) != (y in given):  # one without the other
                 present, absent = (x, y) if x in given else (y, x)
                 raise ValueError(f'{path}: has {present} but no {absent}; its arrays are {", ".join(given)}')
             if x in given:
@@ -258,6 +261,7 @@ def _npz_names(part):
     return [*pairs, ('x', 'y')] if part == 'train' else pairs
 
 def _refuse_capitals(path, given):
+    "Raise ValueError for an array name that `read_npz` would read if it were in lower case."
     known = {name for part in PARTS for pair in _npz_names(part) for name in pair}
     for name in given:
         if name not in known and name.lower() in known:

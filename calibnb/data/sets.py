@@ -116,7 +116,7 @@ def npz(
 
 # %% ../../nbs/50_data/08_sets.ipynb #cae848b2
 def _corrupting(make):
-    "Return a data set function: `make` with corrupted test images, and the options of the corruption in addition."
+    "Return the data set function `make` with corrupted test images; the function also takes the options of `corrupt`."
     def corrupted(
         seed,
         *, kind:str='gaussian_noise',  # one of `list_corruptions()`
@@ -133,11 +133,11 @@ def _corrupting(make):
     return corrupted
 
 # %% ../../nbs/50_data/08_sets.ipynb #afaac96d
-def _as_set(name, made):
-    "Return the function `made`; raise ValueError unless its first parameter is `seed`."
-    takes = list(inspect.signature(made).parameters)
-    if takes[:1] == ['seed']: return made
-    raise ValueError(f'data: {name} takes ({", ".join(takes)}), want (seed, options with defaults)')
+def _as_set(name, factory):
+    "Return the function `factory`; raise ValueError unless its first parameter is `seed`."
+    parameters = list(inspect.signature(factory).parameters)
+    if parameters[:1] == ['seed']: return factory
+    raise ValueError(f'data: {name} takes ({", ".join(parameters)}), want (seed, options with defaults)')
 
 # %% ../../nbs/50_data/08_sets.ipynb #e0289f7f
 data_sets = Registry('data', skip=('seed', 'path'), adapt=_as_set, made={
@@ -148,18 +148,18 @@ data_sets = Registry('data', skip=('seed', 'path'), adapt=_as_set, made={
 })
 
 def _resolve(name):
-    "Return the function of a data set, and a dictionary with the path from the name."
+    "Return the function of a data set, and the path in the name as dict(path=...), or {} for a name without a path."
     kind, colon, path = str(name).partition(':')
     if colon and not path: raise ValueError(f'data: {name!r}, want a path after the colon')
     if colon and kind == 'corrupted':
-        make, inner = _resolve(path)
-        taken = [p for p in inspect.signature(make).parameters if p in ('kind', 'severity', 'constants')]
-        if taken:
-            raise ValueError(f'data: {name} has two options called {taken[0]}; '
+        make, path_option = _resolve(path)
+        repeated = [p for p in inspect.signature(make).parameters if p in ('kind', 'severity', 'constants')]
+        if repeated:
+            raise ValueError(f'data: {name} has two options called {repeated[0]}; '
                              'use corrupted: only once, or rename the option of your set')
-        return _corrupting(make), inner
+        return _corrupting(make), path_option
     with_path = f'{kind}:/path'
-    if colon and (with_path in data_sets or with_path in data_sets.names()):
+    if colon and (with_path in data_sets or with_path in data_sets.names()):  # `names` imports plugins
         return data_sets.find(with_path), dict(path=path)
     return data_sets.find(name), {}
 
@@ -176,11 +176,11 @@ def data_paths(
     **options,  # of the data set
 )->list[Path]:  # empty if the set is computed or its files are missing
     "Return the files and folders of a data set."
-    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
     if path: wanted = [Path(path).expanduser()]
     else:
-        places = [[data_root()/file for file in place] for place in _FILES.get(kind, ())]
-        wanted = next((place for place in places if place[0].exists()), [])
+        alternatives = [[data_root()/file for file in files] for files in _FILES.get(base_name, ())]
+        wanted = next((paths for paths in alternatives if paths[0].exists()), [])
     if options.get('human_labels'): wanted += [data_root()/file for file in _HUMAN_FILES]
     if options.get('vectors'):
         try: wanted.append(find_vectors(options['vectors']))
@@ -193,13 +193,15 @@ def check_data(
     **options,   # of the data set
 ):
     "Raise MissingData with advice if a data set is not on this machine, without reading data."
-    kind, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
-    if path: _check_path(kind.partition(':')[0], Path(path).expanduser())
-    elif kind in _FILES and not data_paths(kind): find_data(kind, [place[0] for place in _FILES[kind]])
+    base_name, path = str(name).removeprefix('corrupted:'), _resolve(name)[1].get('path')
+    if path: _check_path(base_name.partition(':')[0], Path(path).expanduser())
+    elif base_name in _FILES and not data_paths(base_name):
+        find_data(base_name, [files[0] for files in _FILES[base_name]])
     if options.get('human_labels'): find_data('cifar10h', [_HUMAN_FILES[0]])
     if options.get('vectors'): find_vectors(options['vectors'])
 
 def _check_path(kind, path):
+    "Raise MissingData unless the file of `npz` or the folder of `imagefolder` exists."
     if kind == 'npz' and not path.is_file(): raise MissingData(f'data: {path} does not exist')
     if kind == 'imagefolder' and not path.is_dir(): raise MissingData(f'data: {path} is not a folder')
 
@@ -217,8 +219,8 @@ def note_data(
     **options,  # of the data set
 ):
     "Record the hash of a data set's files as an input of the running notebook."
-    reads = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}
-    note_input('data', str(name), reads, content=data_fingerprint(name, **reads))
+    file_options = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}  # read more files
+    note_input('data', str(name), file_options, content=data_fingerprint(name, **file_options))
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:
@@ -242,9 +244,9 @@ def load_data(
 
     Raises ValueError for an unknown name or option, and MissingData for missing files."""
     options = data_options(name, **options)
-    make, path = _resolve(name)
+    make, path_option = _resolve(name)
     note_data(name, **options)
-    splits = make(seed, **path, **options)
+    splits = make(seed, **path_option, **options)
     if isinstance(splits, Splits): return splits
     raise ValueError(f'data: {name} returns a {type(splits).__name__}, want Splits; make them with split_arrays')
 
@@ -252,7 +254,7 @@ def load_data(
 def register_data(
     name:str,  # name for `load_data`; 'mine:/path' if the set takes a path, as in `mine:/home/me/x`
 ):             # a decorator
-    "Register a function (seed, options with defaults) -> Splits; raise ValueError if calibnb has this name."
+    "Return a decorator for a function (seed, options with defaults) -> Splits; ValueError if calibnb has this name."
     return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81
@@ -279,11 +281,11 @@ def data_size(
     **options,  # of the data set
 )->tuple:       # (shape of one input, classes, training samples)
     "Return the size of a data set; CIFAR, SVHN, Tiny ImageNet and 20 Newsgroups need not be on this machine."
-    options, known = data_options(name, **options), str(name).removeprefix('corrupted:')
-    if known not in _SIZES:
+    options, base_name = data_options(name, **options), str(name).removeprefix('corrupted:')
+    if base_name not in _SIZES:
         splits = load_data(name, **options)
         return splits.in_shape, splits.num_classes, len(splits.train)
-    shape, num_classes, n = _SIZES[known]
+    shape, num_classes, n = _SIZES[base_name]
     if 'length' in options: shape = (options['length'],)
     remaining = round(n*(1 - options['val'] - options['meta_val']))
     return shape, num_classes, options['n_train'] or remaining

@@ -21,7 +21,7 @@ class Rows:
     def __getitem__(self, index):
         rows = self.rows[index]
         if rows.ndim == 0 or len(rows) < 2: return self.array[rows]
-        ascending, order = rows.sort()  # sequential reads
+        ascending, order = rows.sort()  # reads the file from front to back
         return self.array[ascending][order.argsort()]
     @property
     def shape(self): return torch.Size([len(self), *self.array.shape[1:]])
@@ -38,12 +38,11 @@ class Rows:
 @dataclass(frozen=True, eq=False)
 class Split:
     "Inputs and labels, with the true class probabilities if they are known."
-    x:Tensor                   # (N, ...) float32, uint8 images, token ids or tables of nodes; `Rows` if too large
-                               # for memory
+    x:Tensor                   # (N, ...) float32, uint8 images, token ids or tables of nodes; `Rows` if on disk
     y:Tensor                   # (N,) int64
     posterior:Tensor|None=None # (N, K) float64
-    scale:tuple|None=None      # (mean, std) of each channel, for pixels from 0 to 1: `ready` normalises uint8 images
-                               # by this scale; float images are already normalised
+    scale:tuple|None=None      # (mean, std) of each channel, for pixels from 0 to 1; `ready` normalises uint8 images
+                               # by this scale, and float images are already normalised by it
     rows:Tensor|None=None      # (N,) int64, row of each sample in the source data set
 
     def __len__(self): return len(self.y)
@@ -59,7 +58,7 @@ class Split:
     def ready(self,
         x:Tensor,              # a batch of inputs, on any device
     )->Tensor:
-        "Normalise uint8 images to float32; return other inputs unchanged."
+        "Normalise uint8 images to float32 by `scale`; return other inputs unchanged."
         if x.dtype != torch.uint8: return x
         if self.scale is None:
             raise ValueError('scale: None, but the inputs are uint8 images; give Split(..., scale=(mean, std)) '
@@ -105,7 +104,7 @@ _SEED_STEP = 7919  # a large prime, so that part 1 of seed 0 differs from part 0
 def hold_out(
     y,             # (N,) class ids
     sizes,         # number of samples to hold out for each part
-    seed:int,
+    seed:int,      # seed of the random choice
 )->list:           # tensors of row numbers: the remaining samples, then each part
     "Hold out random parts, stratified by class; raise ValueError if a part or a class is too small."
     from sklearn.model_selection import train_test_split
@@ -182,6 +181,7 @@ def split_arrays(
     return Splits(name, num_classes, **parts, vectors=vectors)
 
 def _check_sizes(n_train, **shares):
+    "Raise ValueError unless the shares are in [0, 1) and `n_train` is None or at least 1."
     for option, share in shares.items():
         if not 0 <= share < 1:
             raise ValueError(f'{option}: {share}, want a share of the training set, from 0 to below 1')

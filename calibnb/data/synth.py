@@ -72,6 +72,7 @@ def _class_priors(priors, K):
     return priors/priors.sum()
 
 def _draw_labels(priors, n, balanced, generator):
+    "Return (n,) class ids: drawn from the priors, or 0, 1, ..., K - 1, 0, 1, ... if balanced."
     K = len(priors)
     if not balanced: return torch.multinomial(priors, n, True, generator=generator)
     if n % K: raise ValueError(f'n: {n}, want a multiple of {K} for balanced classes')
@@ -145,11 +146,12 @@ def blend_images(
     images, labels = images[order], labels[order]
     counts = labels.bincount()
     first = torch.randint(len(labels), (n,), generator=generator, device='cpu')
-    size = counts[labels[first]]  # of the first image's class
-    start = (counts.cumsum(0) - counts)[labels[first]]
-    # the second image is from another class: its position skips the first image's class, which is one block
-    position = (torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')*(len(labels) - size)).long()
-    second = torch.where(position >= start, position + size, position)
+    # sorted by class, the images of the first image's class are one block, which the second image must skip
+    block_size = counts[labels[first]]
+    block_start = (counts.cumsum(0) - counts)[labels[first]]
+    uniform = torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')
+    position = (uniform*(len(labels) - block_size)).long()
+    second = torch.where(position >= block_start, position + block_size, position)
     w, u = torch.rand(2, n, generator=generator, dtype=torch.float64, device='cpu')
     g = torch.sigmoid(steepness*(w - .5))
     posterior = torch.zeros(n, len(counts), dtype=torch.float64, device='cpu')

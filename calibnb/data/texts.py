@@ -46,6 +46,7 @@ def read_vectors(
     return vectors
 
 def _as_vector(numbers, dim, place):
+    "Return a text of `dim` numbers as a vector; raise ValueError naming the file and line `place`."
     try: return np.array(numbers.split(' '), dtype=np.float32).reshape(dim)
     except ValueError:
         raise ValueError(f'{place}: {numbers[:40]!r} after a word, want {dim} numbers, as on the first line') from None
@@ -56,11 +57,11 @@ _FIVE_CLASSES, _TWO_CLASSES = [0, 1, 2, 3, 4], [0, 0, -1, 1, 1]  # class of each
 def read_sst(
     fine:bool=False,         # True: five classes, no sentence dropped; False: negative and positive
     phrases:bool=True,       # True: label phrases and sentences; False: label only sentences
-    vocabulary:int=20_000,
+    vocabulary:int=20_000,   # number of token ids
     vectors:str|None=None,   # name of a GloVe file, e.g. 'glove.840B.300d'; if given, words of all splits get ids
     root=None,               # folder of data sets; None: `data_root()`
 )->dict:                     # train_x (N, T, 5) int16, train_y (N,), also val and test; vectors (V, D) if requested
-    "Read the Stanford Sentiment Treebank, train.txt, dev.txt and test.txt in sst/ or trees/; else raise MissingData."
+    "Read the treebank from train.txt, dev.txt and test.txt in sst/ or trees/; raise MissingData if a file is missing."
     folder = find_data('sst', ['sst', 'trees'], root)
     files = {part: folder/f'{name}.txt' for part, name in (('train', 'train'), ('val', 'dev'), ('test', 'test'))}
     for file in files.values(): find_data('sst', [file], root)
@@ -78,7 +79,7 @@ def find_vectors(
     name:str,   # e.g. 'glove.840B.300d'
     root=None,  # folder of data sets; None: `data_root()`
 )->Path:
-    "Find a file of word vectors, `<name>.txt` in the root or in its folder glove/; else raise MissingData."
+    "Return the path of `<name>.txt` in the root or in its folder glove/; raise MissingData if there is no such file."
     hint = (f'put the file {name}.txt there (GloVe is at https://nlp.stanford.edu/projects/glove), set the '
             'environment variable CALIBNB_DATA to the data folder, or leave the option vectors out')
     return find_data('word vectors', [f'{name}.txt', f'glove/{name}.txt'], root, hint)
@@ -107,7 +108,7 @@ def _read_trees(file, classes):
 # %% ../../nbs/50_data/04_texts.ipynb #ff3bb834
 def read_newsgroups(
     length:int=1000,        # tokens per message; longer messages are truncated, shorter messages padded
-    vocabulary:int=20_000,
+    vocabulary:int=20_000,  # number of token ids
     root=None,              # folder of data sets; None: `data_root()`
 )->dict:                    # train_x (11314, length) int32, train_y, test_x (7532, length), test_y
     "Read 20 Newsgroups, split by date, from scikit-learn's file; raise MissingData without this file."

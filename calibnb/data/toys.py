@@ -15,7 +15,7 @@ from .synth import GaussianMixture, blend_images, vary_images
 from .splits import Split, Splits
 
 # %% ../../nbs/50_data/07_toys.ipynb #6a16d191
-_SAMPLE_SEED = 2**31  # added to the seed of a problem to draw its samples; the seed itself draws the means or splits
+_SAMPLE_SEED = 2**31  # added to a seed, to draw samples; the seed itself draws means or splits
 
 def gaussian_problem(
     seed:int,             # seed of the means
@@ -68,11 +68,13 @@ def _three_parts(n, n_train, n_val, seed):
     if not (n_train > 0 and n_val > 0 and n_train + n_val < n):
         raise ValueError(f'n_train, n_val: {n_train} and {n_val}, '
                          f'want positive numbers that leave some of {n} images for test')
-    reserved = max(n_train, _FOR_TRAINING) if _FOR_TRAINING + n_val < n else n_train
+    enough = _FOR_TRAINING + n_val < n
+    reserved = max(n_train, _FOR_TRAINING) if enough else n_train
     rows = torch.randperm(n, generator=torch.Generator().manual_seed(seed), device='cpu')
     return rows.split([reserved, n_val, n - reserved - n_val])
 
 def _check_meta(n_meta, n_val):
+    "Raise ValueError unless at least one validation sample remains after `n_meta` are used as meta_val."
     if not 0 <= n_meta < n_val:
         raise ValueError(f'n_meta: {n_meta}, want fewer than the {n_val} validation samples, which include meta_val')
 
@@ -98,7 +100,7 @@ def noisy_digits(
     flip:float=.05,     # probability that a label is replaced by another
     noise:float=.05,    # standard deviation of the pixel noise, relative to the range of all pixels
     variants:int=1,     # variants of each base image for training
-    more_variants:int=15, # variants of each base image for validation and test
+    more_variants:int=15, # variants of each base image for val, meta_val and test
     pool:int=1,         # side of averaged blocks
     n_train:int=700,    # base images; a smaller number changes neither val nor test
     n_val:int=400,      # base images; all remaining base images are for test (697)

@@ -23,7 +23,7 @@ def parse_tree(
     for token in _token.findall(line):
         if token == '(': open_brackets.append([])
         elif token == ')':
-            content = open_brackets.pop() if open_brackets else ['']
+            content = open_brackets.pop() if open_brackets else ['']  # `_node` refuses [''], a bracket never opened
             nodes.append(_node(content, nodes, line))
             if not open_brackets: return _by_height(nodes)
             open_brackets[-1].append(len(nodes) - 1)  # a parent refers to its children by row

@@ -14,7 +14,7 @@ class Classifier(nn.Module):
     """A network with features and a linear head.
 
     A subclass sets `head`, the last linear layer, and defines `features`, the inputs of the head. If parts of a sample
-    also have labels, the subclass overrides `supervised`."""
+    have labels too, like the phrases of a sentence, the subclass overrides `supervised`."""
     head:nn.Linear  # (d, K)
 
     def features(self, x:Tensor)->Tensor: # (B, d)
@@ -25,8 +25,8 @@ class Classifier(nn.Module):
         "Return the logits."
         return self.head(self.features(x))
 
-    def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]:
-        "Return the training logits and labels of the samples and of their labelled parts."
+    def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]: # (M, K) logits and (M,) labels, M at least B
+        "Return logits and labels for the training loss: of the samples, and of their labelled parts."
         return self(x), y
 
 # %% ../../nbs/55_models/01_classifier.ipynb #87b3c116

@@ -32,19 +32,21 @@ def clip_threshold(
     features,        # (N, d) inputs of the head for validation samples
     target,          # (N,) class ids
 )->float:            # inf if clipping does not help
-    "Fit the threshold c >= 0 of min(x, c) that minimises the NLL on validation samples [Tao 2025]."
+    "Return the threshold c >= 0 of min(x, c) that minimises the NLL on validation samples [Tao 2025]."
     from scipy.optimize import minimize_scalar
     features, target = _check_features(head, features, target)
     every, step = max(1, len(target)//_SEARCH_ROWS), max(features.max().item(), 0.)/_STEPS
-    tried = [i*step for i in range(_STEPS)] + [math.inf]
-    start = min(reversed(tried), key=partial(_clipped_nll, head, features[::every], target[::every]))
+    thresholds = [i*step for i in range(_STEPS)] + [math.inf]
+    subset_nll = partial(_clipped_nll, head, features[::every], target[::every])
+    start = min(reversed(thresholds), key=subset_nll)  # on ties the largest threshold, which clips least
     if start == math.inf: return start
     nll = partial(_clipped_nll, head, features, target)
     between = max(start - step, 0.), start + step
     found = minimize_scalar(nll, bounds=between, method='bounded', options=dict(xatol=step/_STEPS))
-    return min(math.inf, start, found.x.item(), key=nll)
+    return min(math.inf, start, found.x.item(), key=nll)  # the subset may have misled the first step
 
 def _check_features(head, features, target):
+    "Return the features and the target as tensors; raise ValueError unless they fit the head and each other."
     features, target = as_tensor(features, 'features').detach(), as_tensor(target, 'target')
     good = features.ndim == 2 and features.is_floating_point() and len(features) > 0
     if not good: raise ValueError(f'features: {str(features.dtype)[6:]}, shape {tuple(features.shape)}, want (N, d)')

@@ -16,7 +16,7 @@ from .classifier import Classifier, _check_image, _conv, _conv_bn
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
 class _PadShortcut(nn.Module):
     "A shortcut without parameters, which selects every second pixel and adds channels of zeros."
-    def __init__(self, added):
+    def __init__(self, added):  # number of added channels
         super().__init__()
         self.pad = (0, 0, 0, 0, added//2, added - added//2)
     def forward(self, x): return F.pad(x[:, :, ::2, ::2], self.pad)
@@ -100,11 +100,11 @@ class _PreActivation(nn.Module):
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
 
 class WideResNet(Classifier):
-    "A wide residual network [Zagoruyko 2016]; depth as in [Mukhoti 2020], so WRN-26-10 has four blocks per stage."
+    "A wide residual network [Zagoruyko 2016], with (depth - 2)/6 blocks per stage [Mukhoti 2020]: four in WRN-26-10."
     def __init__(self,
         num_classes:int,   # K
         in_shape,          # (channels, height, width)
-        depth:int=26,      # 6n + 2
+        depth:int=26,      # 6n + 2, for n blocks per stage
         width:int=10,      # factor that multiplies 16, 32 and 64 channels
         dropout:float=0.,  # dropout rate between the convolutions of a block
     ):

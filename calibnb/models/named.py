@@ -49,7 +49,7 @@ class _Resizing(Classifier):
         if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
         _check_image(name, in_shape, min_side)
         self.image_shape = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)  # after resizing
-        self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()
+        self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()  # values of a resized image
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))
 
 class Torchvision(_Resizing):
@@ -70,11 +70,13 @@ class Torchvision(_Resizing):
                              'resize=224 enlarges the images')
         self.body = models.get_model(net, weights=None)
         if weights is not None: self._load(net, weights)
+        # `head` replaces the last layer, which becomes the identity
         owner, name = (self.body.heads, 'head') if net == 'vit_b_16' else (self.body, 'fc')
         self.head = nn.Linear(getattr(owner, name).in_features, num_classes)
         setattr(owner, name, nn.Identity())
 
     def _load(self, net, weights):
+        "Load the weights that torchvision has under a name, or a file of weights, into `body`."
         if not Path(weights).exists():
             self.body.load_state_dict(_pretrained_weights(net, weights))
             return
@@ -179,7 +181,7 @@ def head_gradient_norm(
     features,       # (N, D) inputs of the last linear layer
     *, bias:bool=False, # include the gradient of the bias
 )->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
-    "Return each sample's gradient norm with respect to the last layer; invalid if the loss couples samples."
+    "Return the norm of each sample's gradient of the last layer; wrong if a sample's loss depends on other samples."
     check_bool(bias=bias)
     logits, target = check_logits(logits, target)
     features = at_least_float32(as_tensor(features).detach())
@@ -187,5 +189,5 @@ def head_gradient_norm(
         raise ValueError(f'features: shape {tuple(features.shape)}, want ({len(logits)}, D)')
     with torch.enable_grad():
         z = at_least_float32(logits.detach()).requires_grad_()
-        grad, = torch.autograd.grad(loss(z, target), z)
-    return grad.norm(dim=1)*(features.square().sum(1) + bias).sqrt()
+        g, = torch.autograd.grad(loss(z, target), z)
+    return g.norm(dim=1)*(features.square().sum(1) + bias).sqrt()

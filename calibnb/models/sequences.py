@@ -17,6 +17,7 @@ from .classifier import Classifier
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a333bb41
 def _conv_relu(c_in, c_out):
+    "Make a convolution of width 5 that keeps the length of the text, and a ReLU."
     return [nn.Conv1d(c_in, c_out, 5, padding=2), nn.ReLU()]
 
 class TextCNN(Classifier):
@@ -63,16 +64,18 @@ def _levels(x):
     B, T = x.shape[:2]                                         # every height is less than T
     nodes = x.long().flatten(0, 1)
     offset = torch.arange(B, device=x.device).repeat_interleave(T)*T
-    height, inner = nodes[:, HEIGHT], (nodes[:, LEFT] >= 0).nonzero()[:, 0]
-    left, right = ((offset + nodes[:, side])[inner] for side in (LEFT, RIGHT))
-    above = torch.zeros_like(height)                           # height of the parent, 0 for a root
-    above[left] = above[right] = height[inner]
-    padded = height < 0
-    order = (height*T + above).masked_fill(padded, -1).argsort(stable=True)
-    by_parent = (above*T + height).masked_fill(padded, -1).argsort(stable=True)
-    padding, *count = torch.bincount((height*T + above + 1).clamp_min(0), minlength=1 + T*T).tolist()
+    height = nodes[:, HEIGHT]
+    parents = (nodes[:, LEFT] >= 0).nonzero()[:, 0]            # rows of the phrases
+    left, right = ((offset + nodes[:, side])[parents] for side in (LEFT, RIGHT))
+    parent_height = torch.zeros_like(height)                   # 0 for a root
+    parent_height[left] = parent_height[right] = height[parents]
+    is_padding = height < 0                                    # padding is sorted to the front, and then dropped
+    order = (height*T + parent_height).masked_fill(is_padding, -1).argsort(stable=True)
+    by_parent = (parent_height*T + height).masked_fill(is_padding, -1).argsort(stable=True)
+    bins = (height*T + parent_height + 1).clamp_min(0)         # bin 0 counts padding
+    n_padding, *count = torch.bincount(bins, minlength=1 + T*T).tolist()
     count = torch.tensor(count, dtype=torch.int64, device='cpu').view(T, T)
-    return _Levels(nodes, offset, order[padding:], _inverse(by_parent, B*T) - padding, count)
+    return _Levels(nodes, offset, order[n_padding:], _inverse(by_parent, B*T) - n_padding, count)
 
 def _roots(x):
     "Return the rows of the roots; a root is the last node of its tree."
@@ -80,22 +83,23 @@ def _roots(x):
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a37ab8b7
 def _node_states(net, x):
-    "Return h of every node, (M, d), and the row of every node in the flattened batch (B, T, 5)."
+    "Return h of the M nodes of a batch (B, T, 5), (M, d), and the row of each node in the flattened batch."
     nodes, offset, order, rank, count = _levels(x)
     states, for_parents = [], defaultdict(list)                # for_parents: parents' height -> states
-    start, used = 0, count[:, 0].sum().item()                  # roots have no parents and come first in rank
+    # used: number of states in rank order before `pool`; the roots come first, and no parent needs their states
+    start, used = 0, count[:, 0].sum().item()
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]
         start += len(level)
         if height == 0: state = net._leaves(nodes[level, WORD])
         else:
-            pool = torch.cat(for_parents.pop(height))
+            pool = torch.cat(for_parents.pop(height))          # the states of all children, sorted by rank
             children = (nodes[level, side] + offset[level] for side in (LEFT, RIGHT))
             state = net._compose([pool[rank[child] - used] for child in children])
             used += len(pool)
         states.append(state[:, :state.shape[1]//2])
-        for parent, part in enumerate(state.split(count[height].tolist())):
-            if parent > 0 and len(part): for_parents[parent].append(part)
+        for parent_height, part in enumerate(state.split(count[height].tolist())):
+            if parent_height > 0 and len(part): for_parents[parent_height].append(part)
     return torch.cat(states), order
 
 # %% ../../nbs/55_models/03_sequences.ipynb #338f61d3
@@ -108,7 +112,7 @@ class TreeLSTM(Classifier):
         dim:int=150,           # dimension of the state
         dropout:float=.5,      # dropout of embeddings and features
         embedding:int|None=None, # dimension of word vectors; None: `dim`; 300 for glove.840B.300d
-        embedding_lr:float|None=None, # learning rate of plain SGD for the embedding; None: trained like other weights
+        embedding_lr:float|None=None, # learning rate of the embedding, for plain SGD; None: train it like other weights
     ):
         if len(in_shape) != 2 or in_shape[1] != 5:
             raise ValueError(f'in_shape: {tuple(in_shape)}, want (nodes, 5); a tree_lstm reads tables of nodes, '
@@ -136,13 +140,13 @@ class TreeLSTM(Classifier):
 
     def features(self, x):                                               # (B, T, 5) -> (B, d)
         h, order = _node_states(self, x)
-        row = _inverse(order, len(x)*x.shape[1])
-        return self.dropout(h[row[_roots(x)]])
+        position = _inverse(order, len(x)*x.shape[1])                    # row of each node in h
+        return self.dropout(h[position[_roots(x)]])
 
     def supervised(self, x, y):
         "Return logits and labels of every labelled node; y are the labels of the roots."
         h, order = _node_states(self, x)
-        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]
+        label = x[:, :, LABEL].flatten().long().scatter_(0, _roots(x), y)[order]  # sorted like h
         known = (label >= 0).nonzero()[:, 0]
         return self.head(self.dropout(h[known])), label[known]
 

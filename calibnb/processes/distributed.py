@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # same shape on every process; overwritten by the sum
 )->Tensor:          # sum over processes
-    "Return the sum of a tensor over all processes on each of them; no rounding if one process has a nonzero value."
+    "Return the sum over all processes to every process; exact for a number that is nonzero on only one process."
     if world_size() > 1: dist.all_reduce(values)
     return values
 
@@ -73,7 +73,7 @@ def gathered(value)->list:
 # %% ../../nbs/05_processes/02_distributed.ipynb #42aef718
 def torchrun(
     module:str,     # module to run, as with `python -m`
-    arguments,      # command-line arguments, strings
+    arguments,      # command-line arguments of the module, a list of strings
     processes:int,
     output,         # file for the output of the processes
     *, env:dict={},             # additional environment variables
@@ -94,6 +94,7 @@ def _follow(command, output, env, stop)->int:
     return process.returncode
 
 def _terminate(process):
+    "Send SIGTERM to torchrun, and kill torchrun if it does not end."
     if process.poll() is not None: return
     process.terminate()
     try: process.wait(timeout=PATIENCE + 30)  # torchrun first waits for its own processes
@@ -109,15 +110,15 @@ def waiting_ranks(
     output:str,     # output of all processes
     processes:int,
 )->str|None:        # None if NCCL did not time out
-    "Return a text on which ranks waited for which other ranks, with advice."
-    done, match = {}, None  # rank -> sequence number of the first collective operation that timed out
+    "Return a text that names the ranks that waited and the late ranks, with advice."
+    timed_out, match = {}, None  # rank -> sequence number of the first collective operation that timed out
     for match in _NCCL_TIMEOUT.finditer(output):
         rank, number = int(match[1]), int(match[2])
-        done[rank] = min(number, done.get(rank, math.inf))
+        timed_out[rank] = min(number, timed_out.get(rank, math.inf))
     if match is None: return None
-    late = sorted(set(range(processes)) - done.keys())
-    late = late or [r for r, n in done.items() if n < max(done.values())]
-    waited = [r for r in sorted(done) if r not in late]
+    late = sorted(set(range(processes)) - timed_out.keys())  # the ranks without a timeout line
+    late = late or [r for r, n in timed_out.items() if n < max(timed_out.values())]
+    waited = [r for r in sorted(timed_out) if r not in late]
     target = f'for {_ranks_text(late)}' if late else 'for one another'
     wait = f'{int(match[4])//1000} s {target} ({match[3].lower()})'
     return (f'{_ranks_text(waited)} waited {wait}; read the last output of each late process, and look for other '

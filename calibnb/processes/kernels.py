@@ -41,7 +41,7 @@ def _kernel_main(pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _apply_environment(env, cwd)
     sys.argv = ['ipykernel_launcher', *argv]
-    # nobody debugs this kernel, and the import of the debugger takes half of the start
+    # None lets `import debugpy` fail: the debugger is not needed, and its import takes half of the start
     absent = sys.modules.setdefault('debugpy', None) is None
     import ipykernel.debugger  # noqa: F401
     if absent: del sys.modules['debugpy']
@@ -52,6 +52,7 @@ def _kernel_main(pipe):
 _prestarted = []   # (process, pipe) of forked processes that wait for the arguments of a kernel
 
 def _kill_if_alive(process):
+    "Kill a process; do nothing if it has ended."
     if process.is_alive(): process.kill()
 
 def _start_process(start):
@@ -66,7 +67,8 @@ def _start_process(start):
 @contextmanager
 def prestarted_kernel():
     "If the fork server created this process, fork a process for the next kernel; after the block, kill an unused copy."
-    made_by_server = isinstance(multiprocessing.current_process(), getattr(context, 'ForkServerProcess', ()))
+    fork_server_process = getattr(context, 'ForkServerProcess', ())  # Windows has no such class
+    made_by_server = isinstance(multiprocessing.current_process(), fork_server_process)
     if made_by_server: _prestarted.append(_start_process(multiprocessing.get_context('fork')))
     try: yield
     finally:

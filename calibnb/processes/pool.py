@@ -63,7 +63,7 @@ def fork_server(modules=()):
 
 @contextmanager
 def _ctrl_c_ignored():
-    "Inside the block, new processes ignore Ctrl-C, also while they import modules; only the main thread can do this."
+    "Inside the block, new processes ignore Ctrl-C, also while they import modules; no effect outside the main thread."
     before = signal.getsignal(signal.SIGINT)
     if before is None or threading.current_thread() is not threading.main_thread():
         yield
@@ -91,7 +91,7 @@ def _signal_name(number):
 
 def exit_reason(
     exitcode:int,     # exit code of the process; -n: ended by signal n
-    began:float|None, # time when the job began; None if it did not begin
+    began:float|None, # time when the job began; None if the process ended before
 )->JobDied:
     "Return an error that explains why a process ended without a result."
     if exitcode < 0: return JobDied(f'the process was ended by {_signal_name(-exitcode)}')
@@ -109,7 +109,7 @@ def _run_job(function, args, send)->bytes:
     "Run a job and return its pickled value or error. SystemExit propagates, because a stopped job sends no result."
     try:
         answer = pickle.dumps(('value', function(*args, send=send), ''))
-        pickle.loads(answer)
+        pickle.loads(answer)  # raises here, not in the parent, if pickle cannot restore the value
         return answer
     except SystemExit: raise
     except BaseException as e:
@@ -130,7 +130,7 @@ def end_with_parent(sign=signal.SIGTERM):
     threading.Thread(target=watch, daemon=True).start()
 
 def _apply_environment(env, threads):
-    "Replace the environment variables, and limit the threads to `threads` and the workers of the job to one."
+    "Replace the environment variables; allow the job at most `threads` threads, and one worker."
     os.environ.clear()
     threads = min(threads, omp_threads(env) or threads)
     os.environ.update(env | dict(OMP_NUM_THREADS=str(threads), CALIBNB_WORKERS='1'))
@@ -179,14 +179,17 @@ class _Job:
         elif kind == 'message':
             if on_message: on_message(*content)
         elif kind == 'unreadable': self._stop(message)
+        # a value replaces the error of the timeout
         elif not self.answer or (kind, self.answer[0]) == ('value', 'error'): self._expect_end(message, _LINGER)
         return True
 
     def _stop(self, answer):
+        "Send SIGTERM, and store `answer` as the message with the outcome."
         self.process.terminate()
         self._expect_end(answer, PATIENCE)
 
     def _expect_end(self, answer, seconds):
+        "Store the message with the outcome; the process is killed if it has not ended after `seconds`."
         self.answer, self.deadline = answer, time.monotonic() + seconds
 
     def enforce_limits(self, timeout):
@@ -211,7 +214,7 @@ class _Job:
 
 # %% ../../nbs/05_processes/01_pool.ipynb #d4aeb6d3
 def in_processes(
-    function,     # in a module; called as function(*job, send=...), where `send(x)` calls `on_message(x)` in the parent
+    function,     # of a module; called as function(*job, send=send), and `send(x)` calls `on_message(x)` in the parent
     jobs,         # a tuple of arguments for each job
     workers:int,  # number of parallel processes, which share the cores equally
     *, on_message=None,      # function that is called in the parent with each message of a job
@@ -220,7 +223,7 @@ def in_processes(
     slots=None,   # environment variables of each worker, e.g. dict(CUDA_VISIBLE_DEVICES='1')
 ):                # yields an Outcome as each job ends
     "Run each job in its own process."
-    context, free = fork_server(preload), deque(slots or [{}]*workers)
+    context, free_slots = fork_server(preload), deque(slots or [{}]*workers)
     waiting, running, threads = deque(enumerate(jobs)), {}, max(1, core_count()//workers)
     def start(index, args, slot):
         parent_end, child_end = context.Pipe(duplex=False)
@@ -231,11 +234,11 @@ def in_processes(
         running[parent_end] = _Job(index, slot, process, parent_end)
     def finish(pipe):
         job = running.pop(pipe)
-        free.append(job.slot)
+        free_slots.append(job.slot)
         return job.outcome()
     try:
         while waiting or running:
-            while waiting and free: start(*waiting.popleft(), free.popleft())
+            while waiting and free_slots: start(*waiting.popleft(), free_slots.popleft())
             for pipe in poll_messages(running):
                 if not running[pipe].handle_message(on_message): yield finish(pipe)
             for pipe, job in list(running.items()):

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #b5f401a4
 def brief_spins(env)->dict:
-    "Return a spin count of 1,000 as a dict; {} if `env` already sets the spin count or the wait policy."
-    decided = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
-    return {} if decided else dict(GOMP_SPINCOUNT='1000')
+    "Return the variable for a spin count of 1,000; {} if `env` already sets the spin count or the wait policy."
+    already_set = env.keys() & {'GOMP_SPINCOUNT', 'OMP_WAIT_POLICY'}
+    return {} if already_set else dict(GOMP_SPINCOUNT='1000')
 
 @contextmanager
 def environment_variables(variables:dict):
@@ -32,7 +32,8 @@ def environment_variables(variables:dict):
 def omp_threads(env)->int|None:
     "Return the first number in OMP_NUM_THREADS; None if this number is not a positive integer."
     first = env.get('OMP_NUM_THREADS', '').split(',')[0].strip()
-    return int(first) or None if first.isascii() and first.isdigit() else None
+    if not (first.isascii() and first.isdigit()): return None  # '²' is a digit too
+    return int(first) or None
 
 # %% ../../nbs/05_processes/00a_threads.ipynb #7bf00002
 def share_arena():
