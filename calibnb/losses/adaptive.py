@@ -37,6 +37,7 @@ def adafocal_loss(
                                   reduction=reduction)
 
 def _numbers(name, values):
+    "Return `values` as a 1-d tensor; raise ValueError unless all are finite numbers."
     if isinstance(values, Tensor): return values  # buffers of a module, already checked
     if isinstance(values, (list, tuple)): values = torch.tensor(values, dtype=torch.float64, device='cpu')
     else: values = as_tensor(values, name)
@@ -71,7 +72,7 @@ def next_gammas(
     gap:Tensor,     # (M,) mean confidence minus accuracy
     rate:float=1.,  # lambda: the rate of the updates
     switch:float=.2,# magnitude below which an exponent changes its sign
-    gamma_min:float=-2.,
+    gamma_min:float=-2., # bounds of the exponents
     gamma_max:float=20.,
 )->Tensor:          # (M,)
     "Update the exponents: gamma exp(rate gap) if gamma > 0, else gamma exp(-rate gap) [Ghosh 2022]."

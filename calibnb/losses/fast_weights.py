@@ -63,7 +63,7 @@ def _parts_by_kernels(logits, label):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #1d0d74dd
 class _BaseSlope(NamedTuple):
-    "The derivative of a base with respect to the logits, times·(a g + b g² + sum_i c_i e_(k_i))."
+    "The derivative of a base with respect to the logits, `times` (a g + b g² + sum_i c_i e_(k_i))."
     a: Tensor             # (N, 1)
     b: float = 0.
     k: Tensor|None = None # (N, 1..2) class ids
@@ -71,7 +71,7 @@ class _BaseSlope(NamedTuple):
     times: float = 1.     # factor of the whole derivative
 
 class _Base(NamedTuple):
-    "A weight u = w**(power*gamma)."
+    "A weight u = w**q with q = power*gamma."
     w: Tensor          # (N, 1)
     gamma: object      # number, or tensor that broadcasts with w
     slope: object      # function () -> _BaseSlope; called only if a derivative is needed
@@ -88,12 +88,14 @@ def _inverse_focal(parts, gamma=1.0):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #6fc9109f
 def _adafocal(parts, gammas, edges):
+    "Return 1 - p_y as the base where gamma > 0, else 1 + p_y."
     gamma = gamma_of_bin(parts.p_y, gammas, edges)
     is_focal = gamma > 0
     base = torch.where(is_focal, parts.d, 1 + parts.p_y)
     return _Base(base, gamma.abs(), lambda: _BaseSlope(torch.where(is_focal, parts.p_y, -parts.p_y)))
 
 def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
+    "Return the base 1 - p_y + p_j."
     p_j, nearest = _runner_up(parts, second)
     def slope():
         if detach_second: return _BaseSlope(parts.p_y)
@@ -111,11 +113,13 @@ def _runner_up(parts, second):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #4a1ea295
 def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
+    "Return the base for the norm of order `beta`, which is 1, 2 or infinity."
     if beta == 2: return _brier(parts, gamma)
     factor = 2 if beta == 1 else 1  # d is the largest |gap| (beta = inf) and half the sum of |gap| (beta = 1)
     return _Base(parts.d*factor, gamma, lambda: _BaseSlope(parts.p_y*factor))
 
 def _brier(parts, gamma):
+    "Return the Brier score as a base, with q = gamma/2."
     norm = _divide_by_total(torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True), parts.total)
     brier = _above_zero(norm.square_())
     return _Base(brier, gamma, lambda: _BaseSlope(parts.d - brier, 1., parts.label, -brier, times=2.), power=.5)
@@ -160,7 +164,7 @@ def _plain(logits, target, weight, detach):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "Derivatives of -s u: `by_gamma`, and for the logits along G + square G² + sum_i extra_i e_(k_i), with G = total g."
+    "Derivatives of -s u: `by_gamma`; by the logits, `along` G + `square` G² + sum_i `extra`_i e_(k_i), G = total g."
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids
@@ -168,6 +172,7 @@ class _LossSlope(NamedTuple):
     by_gamma: Tensor|None = None # (N, 1)
 
 def _loss_slope(parts, base, u, values, exponent, wants_gamma):
+    "Return the `_LossSlope` of `values`, the (N, 1) -s u with u = w**exponent."
     steep, scale = values/base.w, exponent  # steep*scale is the derivative of -s u with respect to w
     if isinstance(scale, Tensor): steep, scale = steep*scale, 1.
     a, b, k, c, times = base.slope()

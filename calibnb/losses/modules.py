@@ -50,7 +50,7 @@ def _bind(cls, args, options):
     return bound.arguments
 
 def _try_options(loss):
-    "Compute the loss of two samples without changing torch's random state."
+    "Compute the loss of two samples to check the options, without changing torch's random state."
     K = len(loss.weight) if 'weight' in loss.tensors else 2
     with torch.random.fork_rng(devices=[]):
         logits = torch.zeros(2, K, dtype=torch.float32, device='cpu')
@@ -60,6 +60,7 @@ def _plain_options(options):
     "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
     unset = [k for k in _SAMPLE_OPTIONS if options.get(k, 0) is None]
     options = {k: v for k, v in options.items() if k not in unset}
+    # a user's loss may have an option `weight` that is no class weight; a loss with both options has class weights
     if 'weight' in options and 'ignore_index' in options | dict.fromkeys(unset):
         options['weight'] = as_tensor(options['weight'], 'weight')
         if options['weight'].ndim != 1 or len(options['weight']) < 2:
@@ -289,7 +290,7 @@ def make_loss(
     name:str,   # one of `list_losses()`
     **options,  # options of the loss, as `loss_options` lists them
 )->LossModule:
-    "Make a loss by name: `make_loss('bsce_gra', gamma=4)`."
+    "Make a loss by name: `make_loss('bsce_gra', gamma=4)`; raise ValueError for an unknown name or option."
     return losses.make(name, **options)
 
 # %% ../../nbs/20_losses/06_modules.ipynb #05ca7d6d

@@ -21,6 +21,7 @@ from .regularised import _check_weight, _valid_rows, _with_penalty, _with_surrog
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #6e15b154
 def _check_margin(margin):
+    "Raise ValueError unless `margin` is finite and at least 0."
     if 0 <= margin < math.inf: return
     raise ValueError(f'margin: {margin}, want a finite number >= 0 (the unit is a logit)')
 

@@ -20,6 +20,7 @@ from .weighted import cross_entropy_loss
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #c055efab
 def _check_weight(name, value):
+    "Raise ValueError unless the weight of a penalty is finite and at least 0."
     if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
 
 def _with_penalty(batch, penalty, reduction, each=None):

@@ -20,6 +20,7 @@ from ..metrics.smoothing import gaussian_log_kernel
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #a387ded5
 def _batch(logits, target):
+    "Return checked (N, K) logits, in float32 or better, and (N,) labels."
     logits, target = check_logits(logits, target)
     return at_least_float32(logits), target
 
@@ -49,6 +50,7 @@ def soft_accuracy(
     return _soft_accuracy(logits.softmax(1), target, t_a)
 
 def _soft_accuracy(probs, target, t_a):
+    "Return the (N,) soft accuracy of checked probabilities."
     difference = probs - probs.gather(1, target[:, None])
     comparisons = torch.sigmoid(t_a*difference).sum(1)  # rank - 1/2
     return (1.5 - comparisons).relu()
@@ -70,57 +72,59 @@ def _kernel_sums(c, e, width):
 # %% ../../nbs/20_losses/03_surrogates.ipynb #1bdc4b56
 _ROWS = 1024  # rows per chunk of the matrix of all pairs
 
-def _by_order(conf, hit, share, width):
+def _by_order(conf, hit, weight, width):
     "Return the sum over pairs and its (N,) derivative with respect to `conf`, in one pass over sorted confidences."
     c, order = conf.sort()
-    s = share.index_select(0, order)
+    s = weight.index_select(0, order)
     e = s*(hit.index_select(0, order) - c)
     total, smaller, larger = _kernel_sums(c, e, width)
     slope = (2/width)*e*(larger - smaller) - 2*s*total
     return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
 
-def _by_matrix(conf, hit, share, width):
-    "Return the same as `_by_order`, from the matrix of all pairs; 15 GPU kernels, not 37: faster for small batches."
-    e = share*(hit - conf)
+def _by_matrix(conf, hit, weight, width):
+    "Return what `_by_order` returns, from the matrix of all pairs: 15 instead of 37 GPU kernels for small batches."
+    e = weight*(hit - conf)
     difference = conf[:, None] - conf
     kernel = difference.abs().mul_(-1/width).exp_()
     total = kernel @ e
     pull = kernel.mul_(difference.sign_()) @ e
-    return e @ total, (pull*e).mul_(-2/width).sub_(share*total, alpha=2)
+    return e @ total, (pull*e).mul_(-2/width).sub_(weight*total, alpha=2)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #e06613a6
 class _PairSum(torch.autograd.Function):
-    "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = share*(hit - c), in float64, and its derivative."
+    "sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = weight*(hit - c), in float64, and its derivative."
     @staticmethod
-    def forward(ctx, conf, hit, share, width):
+    def forward(ctx, conf, hit, weight, width):
         small = not conf.is_cpu and len(conf) <= _ROWS
-        value, slope = (_by_matrix if small else _by_order)(conf.double(), hit, share, width)
-        ctx.save_for_backward(conf, hit, share, slope)
+        value, slope = (_by_matrix if small else _by_order)(conf.double(), hit, weight, width)
+        ctx.save_for_backward(conf, hit, weight, slope)
         ctx.width = width
         return value
 
     @staticmethod
     def backward(ctx, grad):
-        conf, hit, share, slope = ctx.saved_tensors
+        conf, hit, weight, slope = ctx.saved_tensors
         if not torch.is_grad_enabled(): return (grad*slope).to(conf.dtype), None, None, None
-        plain = _pair_sum_plain(conf, hit, share, ctx.width)  # for a second derivative
+        plain = _pair_sum_plain(conf, hit, weight, ctx.width)  # for a second derivative
         return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
 
-def _pair_sum_plain(conf, hit, share, width):
+def _pair_sum_plain(conf, hit, weight, width):
     "Return the sum over pairs by autograd, chunk by chunk of the matrix of all pairs."
     conf = conf.double()
-    e = share*(hit - conf)
+    e = weight*(hit - conf)
     rows = zip(e.split(_ROWS), conf.split(_ROWS))
     return sum(e_i @ torch.exp(-(c_i[:, None] - conf).abs()/width) @ e for e_i, c_i in rows)
 
-def _pair_sum(conf, hit, share, width):
+def _pair_sum(conf, hit, weight, width):
+    "Return sum_ij e_i e_j exp(-|c_i - c_j|/width) with e = weight*(hit - c)."
     plain = torch._C._are_functorch_transforms_active()
-    return _pair_sum_plain(conf, hit, share, width) if plain else _PairSum.apply(conf, hit, share, width)
+    return _pair_sum_plain(conf, hit, weight, width) if plain else _PairSum.apply(conf, hit, weight, width)
 
 # %% ../../nbs/20_losses/03_surrogates.ipynb #a38d6726
 _ROOT_SHIFT = 1e-10  # added under a square root, which has no derivative at 0
 
 def _check_width(width):
+    "Raise ValueError unless the kernel width is in [0.001, 1e6]."
     good = 1e-3 <= width <= 1e6
     if not good: raise ValueError(f'width: {width}, want between 0.001 and 1e6 (the unit is confidence)')
 

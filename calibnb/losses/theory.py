@@ -41,10 +41,10 @@ def gamma_from_p0(
     return brentq(excess, 1e-12, high, xtol=1e-15, rtol=1e-14)
 
 # %% ../../nbs/20_losses/07_theory.ipynb #895157e3
-def _negative_slope(t, share, gamma):
-    "Return share (1-x) g(x, gamma) at x = sigmoid(t): the negative t-derivative of one class's expected loss."
+def _negative_slope(t, q, gamma):
+    "Return q (1-x) g(x, gamma) at x = sigmoid(t): minus the first term of dL/dt."
     log_x, log_1m = -np.logaddexp(0, -t), -np.logaddexp(0, t)
-    return share*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
+    return q*np.exp(gamma*log_1m)*(np.exp(log_1m) - gamma*np.exp(log_x)*log_x)
 
 def binary_focal_argmin(
     q:float,      # true probability of class 1, in [0, 1]
@@ -55,6 +55,6 @@ def binary_focal_argmin(
     if not 0 <= q <= 1: raise ValueError(f'q: {q}, want a probability')
     gamma = _check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
-    def balance(t): return _negative_slope(-t, 1 - q, gamma) - _negative_slope(t, q, gamma)
-    t = brentq(balance, -700, 700, xtol=1e-14)  # exp(710) overflows in float64
+    def derivative(t): return _negative_slope(-t, 1 - q, gamma) - _negative_slope(t, q, gamma)  # dL/dt
+    t = brentq(derivative, -700, 700, xtol=1e-14)  # exp(710) overflows in float64
     return float(np.exp(-np.logaddexp(0, -t)))

@@ -40,9 +40,9 @@ def weighted_cross_entropy(
     check_reduction(reduction)
     check_bool(detach_weight=detach_weight)
     sample_weights = batch.sample_weights()
-    at_once = reduction if sample_weights is None else 'none'
-    if weight is None: out = F.cross_entropy(batch.logits, batch.labels, reduction=at_once)
-    else: out = weighted_ce(batch.logits, batch.labels, weight, detach_weight, at_once)
+    fused = reduction if sample_weights is None else 'none'  # class weights need the values per sample
+    if weight is None: out = F.cross_entropy(batch.logits, batch.labels, reduction=fused)
+    else: out = weighted_ce(batch.logits, batch.labels, weight, detach_weight, fused)
     if sample_weights is not None: return reduce(out, reduction, batch.shape, sample_weights)
     return out.reshape(batch.shape) if reduction == 'none' else out
 
@@ -70,6 +70,7 @@ def _check_gamma(gamma, target=None, name='gamma'):
     return gamma.reshape(-1) if gamma.ndim else gamma
 
 def _check_exponent(value, name):
+    "Raise ValueError unless `value` is a finite number of at least 0."
     number = isinstance(value, Real)
     if number and math.isfinite(value) and value >= 0: return
     advice = '; for a weight that grows with p use inverse_focal_loss' if number and value < 0 else ''
@@ -135,6 +136,7 @@ def inverse_focal_loss(
                                   ignore_index=ignore_index, reduction=reduction)
 
 def _warn_reversed(gamma):
+    "Warn that the loss lowers some label probabilities; compiled code does not warn."
     if torch.compiler.is_compiling(): return
     bound = f'gamma {gamma} > {_REVERSING_GAMMA}'
     warnings.warn(f'inverse_focal_loss: {bound} reverses the gradient of samples near p = 0.28', stacklevel=3)

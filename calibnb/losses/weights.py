@@ -156,10 +156,11 @@ def dual_focal_weight(
 def _second_class(logits, label, second):
     "Return the class j of p_j, and z_y - z_j, which is inf if no such class exists; both are (N, 1)."
     behind = logits.gather(1, label) - logits
-    if second == 'below': behind = F.threshold_(behind, 0., math.inf)
+    if second == 'below': behind = F.threshold_(behind, 0., math.inf)  # leave out every z_k >= z_y
     else: behind = _with_label(behind, label, math.inf)
-    nearest = first_argmax(behind.neg_())
-    return nearest[:, None], -_at_label(behind, nearest)[:, None]
+    ahead = behind.neg_()  # z_k - z_y, in place
+    nearest = first_argmax(ahead)
+    return nearest[:, None], -_at_label(ahead, nearest)[:, None]
 
 # %% ../../nbs/20_losses/01_weights.ipynb #80f2a39a
 def bsce_weight(
@@ -182,6 +183,7 @@ def bsce_weight(
 
 # %% ../../nbs/20_losses/01_weights.ipynb #508031e6
 def _check_ignored(ignore_index):
+    "Return `ignore_index`; raise ValueError unless it is None or a whole number."
     whole = isinstance(ignore_index, int) and not isinstance(ignore_index, bool)
     if ignore_index is None or whole: return ignore_index
     raise ValueError(f'ignore_index: {ignore_index!r}, want a label, a whole number, or None')
@@ -238,7 +240,7 @@ def reduce(
     shape=None,         # shape of the target, for reduction 'none'
     sample_weights:Tensor|None=None, # (N,); None: all 1
 )->Tensor:
-    "Reduce per-sample values as torch's losses do."
+    "Reduce per-sample values as torch's losses do: a weighted mean divides by the sum of the weights."
     if sample_weights is not None:
         weighted = torch.where(sample_weights > 0, values*sample_weights, 0.)
         return weighted_reduce(weighted, sample_weights, reduction, shape)

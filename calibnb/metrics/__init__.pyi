@@ -102,7 +102,8 @@ def sece(
     ...
 def kde_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
-    bandwidth=None,         # None: .02 for 'beta', rule of thumb for 'triweight'; 'loo': likelihood ('beta' only)
+    bandwidth=None,         # None: .02 for 'beta', rule of thumb for 'triweight'; 'loo' ('beta' only): the bandwidth
+                            # with the largest leave-one-out likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1

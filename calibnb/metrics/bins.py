@@ -76,7 +76,7 @@ class ReliabilityBins:
         return mass/mass.sum()
     @property
     def noise(self):
-        "(M,) unbiased variance of a hit; 0 in a bin of one sample."
+        "(M,) unbiased variance of a hit in each bin, 0 in a bin of one sample; raise ValueError with sample weights."
         if self.mass is not None:
             raise ValueError('sample_weight: a bin of weighted samples has no noise estimate; leave sample_weight out')
         return hit_variance(self.acc, self.count)
@@ -101,7 +101,7 @@ def bin_sums(
     n_bins:int,   # M
     weight:Tensor|None=None, # (N,) sample weights; None: every weight is 1
 )->Tensor:        # (3, M) float64 on the device of the samples; with weights (4, M)
-    "Return each bin's number of samples, number of hits, sum of confidences and, with weights, sum of weights."
+    "Sum samples, hits and confidences in each bin; with weights, sum weighted hits and confidences, and the weights."
     if not ids.is_cpu:
         each = [hit, conf] if weight is None else [weight*hit, weight*conf, weight]
         return scatter_sums(ids, n_bins, [torch.ones_like(ids), *each])
@@ -116,7 +116,7 @@ def bin_sums(
 _MIN_ADDRESSES = 2**12  # additions to one address run one after another, so each bin has several copies
 
 def scatter_sums(ids, n_bins, values):
-    "Sum V arrays of (N,) values in each bin, without synchronising: (V, M) float64 on the device of the values."
+    "Return the (V, M) float64 sums in each bin of V arrays of (N,) values, without synchronising."
     copies = max(1, _MIN_ADDRESSES//n_bins)
     address = ids + n_bins*(torch.arange(len(ids), device=ids.device) % copies)
     values = torch.stack([v.double() for v in values], 1)
@@ -125,8 +125,9 @@ def scatter_sums(ids, n_bins, values):
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #248244c6
 def _table(sums, lo, hi):
-    samples, hits, confs, *weights = sums
-    mass, = weights or [None]
+    "Return the table of the (3, M) or (4, M) `sums` of `bin_sums`; `lo` and `hi` are the (M,) edges."
+    samples, hits, confs = sums[:3]
+    mass = sums[3] if len(sums) == 4 else None
     total = samples if mass is None else mass
     return ReliabilityBins(lo.to(sums.device), hi.to(sums.device), samples.long(), hits/total, confs/total, mass)
 
@@ -195,7 +196,7 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # rounded as [Mukhoti 2020]
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # N/M first, as in the code
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)
@@ -257,7 +258,7 @@ def class_sums(
         squares += counts(cell, values.square())
         hits += counts(cells(*_hit_probs(p, y)))
         total += torch.stack([p.sum(0), p.square().sum(0)])
-    number[:, 0] += N - number.sum(1)  # the first bin holds the rest
+    number[:, 0] += N - number.sum(1)  # the first bin is the total minus the other bins
     confs[:, 0] += total[0] - confs.sum(1)
     squares[:, 0] += total[1] - squares.sum(1)
     return sums

@@ -39,6 +39,7 @@ _INTERVAL_OF = {  # metric with an invalid bootstrap interval -> function with a
 }
 
 def _advice(metric, task):
+    "Return what the warning recommends instead of the bootstrap interval."
     if task: return f'take each column alone, without task={task!r}'
     if _INTERVAL_OF[metric]: return f'use {_INTERVAL_OF[metric]}'
     return 'use consistency_test to test the error against noise'

@@ -141,7 +141,8 @@ def cheapest_threshold(
     y, weight = y.cpu()[order], weight.cpu()[order]
     missed = (cost_fn*weight*y).cumsum(0)       # if this and all earlier samples are untreated
     alarms = (cost_fp*weight*~y).sum() - (cost_fp*weight*~y).cumsum(0)
-    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
-    first = torch.cat([p.new_ones(1, dtype=torch.bool), p[1:] != p[:-1], p.new_ones(1, dtype=torch.bool)])
-    best = torch.where(first, cost, math.inf).argmin().item()
+    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])  # (N + 1,) if the first i are untreated
+    # a threshold cannot separate equal probabilities: it lies at the first of ties, or above all samples
+    possible = torch.cat([p.new_ones(1, dtype=torch.bool), p[1:] != p[:-1], p.new_ones(1, dtype=torch.bool)])
+    best = torch.where(possible, cost, math.inf).argmin().item()
     return (p[best].item() if best < len(p) else math.inf), (cost[best]/weight.sum()).item()

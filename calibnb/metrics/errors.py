@@ -76,12 +76,13 @@ def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
                      "or take scheme='width'")
 
 def _sums(samples, numbers, closed, **confidence):
+    "Return the `top_label_sums` of samples on the CPU; `confidence` is an option of `top_label_sums`."
     found = top_label_sums(samples.probs, samples.target, numbers, closed, weight=samples.weight, **confidence)
     return [sums.cpu() for sums in found]
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #c170d8c0
 def from_tables(samples, error, n_bins, closed, **confidence):
-    "Return `error` of the table with `n_bins` bins; for a list of numbers, a tensor of errors."
+    "Return `error(table)` for the table with `n_bins` equal-width bins; for a list of numbers, return a tensor."
     numbers = list(n_bins) if np.ndim(n_bins) else [n_bins]
     for M in numbers: check_bins(M)
     if not numbers: raise ValueError('n_bins: an empty list, want at least one number of bins')
@@ -231,7 +232,8 @@ def sece(
 @sample_metric('task')
 def kde_ece(
     samples,
-    bandwidth=None,         # None: .02 for 'beta', rule of thumb for 'triweight'; 'loo': likelihood ('beta' only)
+    bandwidth=None,         # None: .02 for 'beta', rule of thumb for 'triweight'; 'loo' ('beta' only): the bandwidth
+                            # with the largest leave-one-out likelihood
     *, kernel:str='beta',   # 'beta': [Popordanoska 2022], O(N²); 'triweight': [Zhang 2020], O(N)
     p:float=1.,             # power of the gap
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'
@@ -240,13 +242,13 @@ def kde_ece(
     The kernel 'beta' costs O(N²) and warns above 50,000 samples; 'triweight' and `smooth_ece` cost O(N)."""
     pick('kernel', kernel, ('beta', 'triweight'))
     check_positive(p=p)
-    likeliest = kernel == 'beta' and bandwidth == 'loo'
-    if bandwidth is not None and not likeliest: check_positive(bandwidth=bandwidth)
+    by_likelihood = kernel == 'beta' and bandwidth == 'loo'
+    if bandwidth is not None and not by_likelihood: check_positive(bandwidth=bandwidth)
     conf, hit = samples.pairs
     if kernel == 'triweight': return _scalar(triweight_error(conf, hit, bandwidth, p))
     _warn_of_pairs('kde_ece', len(samples))
     both = torch.stack([conf, 1 - conf], 1)  # a Dirichlet kernel of two columns is a beta kernel
-    width = dirichlet_bandwidth(both) if likeliest else bandwidth or .02
+    width = dirichlet_bandwidth(both) if by_likelihood else bandwidth or .02
     return (dirichlet_regression(both, hit[:, None], width)[:, 0] - conf).abs().pow(p).mean().cpu()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #383e47e0
@@ -264,7 +266,9 @@ def ada_ece(
     return table_norm(mass_table(*samples.pairs, n_bins, ties), 'l1')
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #41359c48
-def _joined_classes(values): return torch.cat(values) if values[0].ndim else torch.stack(values).mean(0)
+def _joined_classes(values):
+    "Concatenate (K,) errors of multilabel columns, or average their 0-d errors."
+    return torch.cat(values) if values[0].ndim else torch.stack(values).mean(0)
 
 @sample_metric('task', 'sample_weight', join=_joined_classes)
 def classwise_ece(

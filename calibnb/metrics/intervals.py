@@ -56,7 +56,7 @@ def percentiles(
     values:Tensor,  # (n_boot,)
     level:float,    # confidence level
 )->tuple[float, float]:
-    "Return the ends of the interval that holds the central share `level` of the values."
+    "Return the ends of the interval that holds the central share `level` of the values; ignore nan."
     values, tail = values.double(), (1 - level)/2
     lower = values.nanquantile(tail, interpolation='lower')
     upper = values.nanquantile(1 - tail, interpolation='higher')
@@ -68,8 +68,9 @@ _N_DRAWS = 2**13  # largest number of drawn units; a standard error then has a r
 class Resamples:
     """Bootstrap resamples of a set, shared by all metrics; row 0 of each result belongs to the set itself [Efron 1993].
 
-    Attributes: `n`, the number of samples; `group`, the (n,) group of each sample, or None: each is its own group;
-    `weight`, the (1 + n_boot, groups) counts; and `size`, the (1 + n_boot, 1) numbers of samples."""
+    A group is drawn as a whole: a cluster, a block or a sample. Attributes: `n`, the number of samples; `group`, the
+    (n,) group of each sample, or None if each sample is a group; `weight`, the (1 + n_boot, groups) counts; and `size`,
+    the (1 + n_boot, 1) numbers of samples."""
     def __init__(self,
         clusters,        # (N,) int64 cluster of each sample, e.g. `run.rows['test']`; or the number N, without clusters
         n_boot:int=400,  # number of resamples
@@ -124,7 +125,7 @@ class Resamples:
         return (gaps.abs().sum(1)/self.size[:, 0]).numpy()
 
 def _multinomial_counts(n, n_boot, seed):
-    "Draw n units with replacement; beyond `_N_DRAWS` samples the units are random blocks of samples."
+    "Return the (n,) block of each sample, or None if each sample is a block, and (n_boot, blocks) counts of draws."
     units, draw = min(n, _N_DRAWS), torch.Generator().manual_seed(seed)
     block = torch.randperm(n, generator=draw, device='cpu') % units if n > units else None
     rows = torch.randint(units, (n_boot, units), generator=draw, dtype=torch.int32, device='cpu')
@@ -133,17 +134,18 @@ def _multinomial_counts(n, n_boot, seed):
     return block, counts
 
 def _poisson_counts(clusters, n_boot, seed):
-    "Draw each cluster a Poisson number of times; clusters beyond `_N_DRAWS` reuse the counts of others."
+    "Return the (N,) group of each sample and (n_boot, groups) Poisson counts; clusters beyond `_N_DRAWS` reuse counts."
     if isinstance(clusters, int): clusters = range(clusters)
     clusters = torch.as_tensor(clusters, dtype=torch.int64, device='cpu')
-    shared = np.random.default_rng(0).integers(_N_DRAWS, size=max(_N_DRAWS, int(clusters.max()) + 1))
-    shared[:_N_DRAWS] = np.arange(_N_DRAWS)
-    drawn, group = torch.from_numpy(shared)[clusters].unique(return_inverse=True)
-    return group, torch.from_numpy(_all_poisson_counts(n_boot, seed)[drawn.numpy()]).T.double()
+    # the row of the table of counts that each cluster uses
+    row_of = np.random.default_rng(0).integers(_N_DRAWS, size=max(_N_DRAWS, int(clusters.max()) + 1))
+    row_of[:_N_DRAWS] = np.arange(_N_DRAWS)
+    rows, group = torch.from_numpy(row_of)[clusters].unique(return_inverse=True)
+    return group, torch.from_numpy(_all_poisson_counts(n_boot, seed)[rows.numpy()]).T.double()
 
 @lru_cache(maxsize=1)
 def _all_poisson_counts(n_boot, seed):
-    "Return (_N_DRAWS, n_boot) Poisson counts, the same for every repetition of a study."
+    "Return the table of (_N_DRAWS, n_boot) Poisson counts, the same for every repetition of a study."
     return np.random.default_rng(seed).poisson(1., (_N_DRAWS, n_boot)).astype(np.uint8)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #c21080e6
@@ -166,7 +168,7 @@ def norm_interval(
     noise,           # (draws, M) simulated errors of the gaps, or an iterable of chunks of draws
     error:Tensor,    # (M,) standard deviations of the errors
     weight:Tensor,   # (M,) weights of |gap| in the sum
-    many:float,      # number of independent gaps
+    many:float,      # M, the number of independent gaps
     level:float=.95,
     null_noise=None, # simulated errors where the true gap is 0; None: as `noise`
     sign:int=0,      # 1: only positive gaps count; -1: only negative gaps; 0: both
@@ -178,9 +180,9 @@ def norm_interval(
     threshold = math.sqrt(2*math.log(2*many))*error
     real = torch.where(gap.abs() > threshold, gap, 0.)
     chunks = [noise] if isinstance(noise, Tensor) else noise
-    def mixed(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
+    def sparse_noise(draws, null): return draws if null is None else torch.where(real == 0, null, draws)
     pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
-    norms = [(norm(real + mixed(draws, null)), norm(gap + draws)) for draws, null in pairs]
+    norms = [(norm(real + sparse_noise(draws, null)), norm(gap + draws)) for draws, null in pairs]
     sparse, dense = (torch.cat(values) for values in zip(*norms))  # if small gaps are noise; if all gaps are real
     lower = norm(gap) - (sparse - norm(real)).quantile(1 - tail)
     upper = norm(gap) + dense.mean() - dense.quantile(tail)
@@ -193,6 +195,7 @@ def _chunk_sizes(draws, width):
     return [min(rows, draws - start) for start in range(0, draws, rows)]
 
 def _normal_noise(error, draws, seed):
+    "Yield chunks of (n, M) normal draws with mean 0 and the (M,) standard deviations `error`."
     # float32 draws are several times as fast as float64 draws
     options = dict(generator=torch.Generator().manual_seed(seed), dtype=torch.float32, device='cpu')
     return (torch.randn(n, len(error), **options)*error for n in _chunk_sizes(draws, len(error)))
@@ -220,6 +223,7 @@ def gap_interval(
 _NORMAL_VARIANCE = 9  # at this variance and above, normal numbers replace binomial numbers for speed
 
 def _binomial_noise(number, expected, std_ratio, draws, seed):
+    "Yield chunks of (n, M) simulated gaps of calibrated bins, with `number` samples and the hit rate `expected`."
     draw, mean, variance = np.random.default_rng(seed), number*expected, number*expected*(1 - expected)
     binomial = variance < _NORMAL_VARIANCE
     n, p = number[binomial].long().numpy()[:, None], expected[binomial].numpy()[:, None]
@@ -240,6 +244,7 @@ def class_interval(
     number, hits, confs, squares = classes.flatten(1)
     number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
     share, expected = (hits + .5)/(number + 1), (confs/number).clamp(0, 1)
+    # variance of the hits of a calibrated bin: for equal probabilities, and the exact sum of p(1 - p)
     binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
     std_ratio = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
     error = (share*(1 - share)/number).sqrt()

@@ -24,7 +24,9 @@ class Measure(BaseModel):
     undefined: bool = False                    # True: the value is nan, i.e. not defined for these samples
 
     @model_serializer(mode='wrap')
-    def _without_default(self, dump): return {k: v for k, v in dump(self).items() if k != 'undefined' or v}
+    def _without_default(self, dump):
+        "Leave out `undefined` if it is False."
+        return {k: v for k, v in dump(self).items() if k != 'undefined' or v}
 
     @property
     def within_floor(self)->bool:

@@ -71,7 +71,9 @@ def _auroc(inside, outside):
     return below.double().mean()/(2*len(outside))
 
 def _fpr(inside, outside, tpr):
-    passing = max(1, math.ceil(tpr*len(inside) - 1e-9))  # number of inside samples that reach the threshold
+    "Return the share of outside scores that reach the threshold for the true positive rate `tpr`."
+    # number of inside samples that reach the threshold; 1e-9: the product may exceed a whole number by rounding
+    passing = max(1, math.ceil(tpr*len(inside) - 1e-9))
     threshold = inside.sort(descending=True).values[passing - 1]
     return (outside >= threshold).double().mean()
 
@@ -108,8 +110,8 @@ class _Sorted:
         n, m, below = in_counts.sum(), before[-1], before[self.below]
         auroc = (in_counts*(below + before[self.up_to])).sum().double()/(2*n*m)
         passing = max(1, math.ceil(.95*n.item() - 1e-9))
-        threshold = torch.searchsorted(in_counts.cumsum(0), n - passing, right=True)
-        return torch.stack([auroc, (m - below[threshold]).double()/m])
+        at_threshold = torch.searchsorted(in_counts.cumsum(0), n - passing, right=True)  # position in `inside`
+        return torch.stack([auroc, (m - below[at_threshold]).double()/m])
 
 def ood_measures(
     inside, outside,   # as in `ood_auroc`

@@ -34,7 +34,7 @@ class PairedDifference:
     def verdict(self,
         margin:float, # the largest difference that does not matter, >= 0
     )->str:
-        "Return one of the verdicts of the table above."
+        "Return 'worse', 'equivalent', 'better', 'better or equivalent' or 'undecided' for a margin."
         if self.low > margin: return WORSE
         if -margin <= self.low and self.high <= margin: return EQUIVALENT
         if self.high < 0: return BETTER
@@ -43,7 +43,7 @@ class PairedDifference:
     def needed(self,
         margin:float, # as in `verdict`
     )->int|None:      # None if more than 100 n samples are needed
-        """Return the number of samples that decide with probability .8.
+        """Return the number of samples for which the interval excludes the margin with probability .8.
 
         The true difference is assumed to equal the estimated difference."""
         half_width = self.high - self.value if self.value < margin else self.value - self.low
@@ -51,7 +51,7 @@ class PairedDifference:
         if not math.isfinite(half_width) or half_width > 10*distance*z/(z + _z80): return None
         return math.ceil(self.n*((z + _z80)/z*half_width/distance)**2)
 
-_z80 = NormalDist().inv_cdf(.8)
+_z80 = NormalDist().inv_cdf(.8)  # normal quantile of the probability .8
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #9cb43782
 def mean_difference(
@@ -62,7 +62,9 @@ def mean_difference(
     "Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are."
     z, each = z_quantile(level), new.double() - old.double()
     means, n = [values.double().mean().item() for values in (old, new)], len(each)
-    if not math.isfinite(sum(means)): return PairedDifference(*means, *[means[1] - means[0]]*3, n)
+    if not math.isfinite(sum(means)):
+        infinite = means[1] - means[0]  # inf, -inf or nan
+        return PairedDifference(*means, infinite, infinite, infinite, n)
     value, error = each.mean().item(), each.std().item()/math.sqrt(n) if n > 1 else math.inf
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
@@ -92,19 +94,20 @@ def _gaps(old, new, n_bins):
     hit = torch.stack([hit.double() for _, hit in (old, new)])
     residual = hit - torch.stack([conf.double() for conf, _ in (old, new)])
     gap = torch.bincount(ids.view(-1), residual.view(-1), M)/n
+    # for each pair of bins, the sum over the samples in both bins of the product of residuals
     products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
     covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
     count = torch.bincount(ids.view(-1), minlength=M)
     share = (torch.bincount(ids.view(-1), hit.view(-1), M) + .5)/(count + 1)
     variance = covariance.diagonal()
     # a bin without a miss has noise, too; as in `gap_interval`, its variance is computed with half a miss added
-    wanted = torch.maximum(variance, count*share*(1 - share)/n**2)
-    scale = torch.where(variance > 0, wanted/variance, 0.).sqrt()
+    raised = torch.maximum(variance, count*share*(1 - share)/n**2)
+    scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
-    return gap, covariance + torch.diag(wanted - covariance.diagonal())
+    return gap, covariance + torch.diag(raised - covariance.diagonal())
 
 def _largest_bias(gap, sd, covariance):
-    "Return the largest absolute bias of the estimated difference."
+    "Return B, the largest absolute bias of the estimated difference."
     M = len(sd)//2
     z = gap/sd.clamp_min(1e-300)
     correlation = covariance[:M, M:].diagonal()/(sd[:M]*sd[M:]).clamp_min(1e-300)
@@ -114,7 +117,7 @@ def _largest_bias(gap, sd, covariance):
     return torch.minimum(separate, cancelled).sum().item()
 
 def _biased_quantile(ratio, level):
-    "Return the quantile of |N(ratio, 1)|."
+    "Return q(ratio), the `level` quantile of |N(ratio, 1)|."
     from scipy.special import chndtrix
     if ratio > 30: return ratio + NormalDist().inv_cdf(level)
     return math.sqrt(chndtrix(level, 1, ratio**2))
@@ -138,9 +141,9 @@ def ece_difference(
     root = vectors*values.clamp_min(0).sqrt()
     draw = torch.Generator().manual_seed(seed)
     noise = torch.randn(draws, 2*M, generator=draw, dtype=torch.float64, device='cpu') @ root.T
-    z = (gap + torch.cat([torch.zeros_like(gap)[None], noise]))/sd.clamp_min(1e-300)
-    value, *simulated = _corrected(z).mul(weight.double()).sum(1).split([1, draws])
-    error, bias = simulated[0].std().item(), _largest_bias(gap, sd, covariance)
+    z = (gap + torch.cat([torch.zeros_like(gap)[None], noise]))/sd.clamp_min(1e-300)  # row 0 is the estimate
+    value, simulated = _corrected(z).mul(weight.double()).sum(1).split([1, draws])
+    error, bias = simulated.std().item(), _largest_bias(gap, sd, covariance)  # e and B
     half_width = error*_biased_quantile(bias/error, level) if error > 1e-12 else bias
     value = value.item()
     return PairedDifference(*ece, value, max(value - half_width, -1.), min(value + half_width, 1.), len(old[0]))

@@ -82,7 +82,7 @@ def registered_measures(
     target:Tensor,  # (N,) int64
     *, n_boot:int=100, # number of resamples
     seed:int=0,
-    stated:bool=False, # True: probs are (N,) confidences in answers that are correct or not, without classes
+    stated:bool=False, # True: probs are (N,) confidences in answers, and target is 1 for a correct answer, else 0
 )->dict[str, Measure]:
     "Compute metrics by name, each with its 95 % interval; a value that is not finite is stored as None."
     found = {}

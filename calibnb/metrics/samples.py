@@ -95,6 +95,7 @@ def _checked_weight(sample_weight, scores, shape, validate, name='sample_weight'
     return weight
 
 def _check_ignored(ignore_index, target):
+    "Raise ValueError unless `ignore_index` is None, or a whole number that comes with labels."
     if ignore_index is None: return
     if not isinstance(ignore_index, (int, np.integer)) or isinstance(ignore_index, bool):
         raise ValueError(f'ignore_index: {ignore_index!r}, want a whole number, e.g. -100')

@@ -57,14 +57,14 @@ def nll(
     "Return the mean negative log-likelihood; if a label has probability 0 and `eps` is 0, warn and return infinity."
     if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
     zeros = 0
-    def error(samples):
+    def mean_nll(samples):
         nonlocal zeros
         p_y = samples.p_y.clamp_min(eps)
         value = _mean_on(samples, -p_y.log(), on)
         may_sync = validate or p_y.is_cpu  # reading values synchronises with a GPU
         if on == 'all' and may_sync and value.isinf(): zeros += (p_y == 0).sum().item()
         return value
-    out = over_samples(error, probs, target, task, sample_weight, ignore_index, validate)
+    out = over_samples(mean_nll, probs, target, task, sample_weight, ignore_index, validate)
     if zeros:
         warnings.warn(f'nll: {zeros} labels have probability 0, so the NLL is infinite; '
                       'compute the NLL from logits, or pass eps', stacklevel=3)

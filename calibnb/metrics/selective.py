@@ -23,6 +23,7 @@ def _two_columns(probs):
     return torch.cat([1 - probs, probs], 1).clamp_min(0) if probs.shape[1] == 1 else probs
 
 def _margin(probs):
+    "Return the largest minus the second largest probability of each row."
     first, second = _two_columns(probs).topk(2, dim=1).values.unbind(1)
     return first - second
 
@@ -43,7 +44,7 @@ def _trapezoids(x, y):
     return ((y[1:] + y[:-1])/2*x.diff()).sum()
 
 def _checked_scores(score, wrong, weight):
-    "Check scores, losses and weights, and drop samples of weight 0."
+    "Return checked scores, losses and weights without the samples of weight 0; raise ValueError for wrong inputs."
     score, wrong = as_tensor(score, 'score').detach(), as_tensor(wrong, 'wrong').detach()
     if score.ndim != 1 or len(score) == 0:
         raise ValueError(f'score: shape {tuple(score.shape)}, want (N,) of at least one sample')
@@ -164,6 +165,7 @@ def augrc(
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #3c95818c
 def _excess(curve):
+    "Return the AURC of a curve minus the AURC of the best ranking."
     errors = round(curve.risk[-1].item()*curve.n)
     i = torch.arange(1, errors + 1, dtype=torch.float64, device='cpu')
     return curve.aurc - (i/(curve.n - errors + i)).sum()/curve.n
@@ -183,6 +185,7 @@ def e_aurc(
     return _over_curves(_excess, probs, target, score, task, None, ignore_index, validate)
 
 def _auroc(curve):
+    "Return the AUROC of failures, from the accepted shares of wrong and of correct predictions."
     failed = curve.generalized
     false_rate, true_rate = failed/failed[-1], (curve.coverage - failed)/(1 - failed[-1])
     return _trapezoids(false_rate, true_rate)  # nan if no prediction is wrong, or none is correct

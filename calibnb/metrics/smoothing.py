@@ -27,17 +27,16 @@ def cosine_means(
     pieces,          # pairs of tensors: confidences in [0, 1], and errors hit - conf
     cells:int=2**12, # grid cells; the default suits sigma >= 1e-3, see `grid_size`
 )->Tensor:           # (cells + 1,) float64 a_k, on the device of the confidences
-    "Return mean(error cos(pi k conf)) over the samples of all pairs, by linear binning on a grid."
-    left, right, n = 0., 0., 0
+    "Return the cosine coefficients a_k of the errors of all pairs, by linear binning on a grid."
+    at_lower, at_upper, n = 0., 0., 0  # sums of errors at the lower and the upper grid point of each cell
     for conf, error in pieces:
         x, error = conf.double()*cells, error.double()
         floor = x.floor().clamp_(max=cells - 1)
         cell = floor.int()
-        # per cell: the part of the errors for the upper grid point, and the total for both grid points
-        upper, both = _cell_sums(cell, cells, x.sub_(floor).mul_(error), error)
-        left, right = left + both - upper, right + upper
+        upper, total = _cell_sums(cell, cells, x.sub_(floor).mul_(error), error)
+        at_lower, at_upper = at_lower + total - upper, at_upper + upper
         n += len(conf)
-    return _cosine_means_on_grid(F.pad(left, (0, 1)) + F.pad(right, (1, 0)), n)
+    return _cosine_means_on_grid(F.pad(at_lower, (0, 1)) + F.pad(at_upper, (1, 0)), n)
 
 def _cell_sums(cell, cells, *values):
     "Sum values in each cell; on a GPU avoid `bincount`, because `bincount` synchronises."
@@ -88,17 +87,17 @@ def smooth_error_norm(
     return _fixed_point(error, at_least=abs(means[0].item()))  # the smECE is at least |mean error|
 
 def _fixed_point(f, at_least):
-    "Solve f(x) = x for a decreasing f by Brent's method, between a lower bound and f(lower bound)."
+    "Return x >= `at_least` with f(x) = x, for a decreasing f; return f(`at_least`) if f does not cross x."
     from scipy.optimize import brentq
     low = max(at_least, 1e-6)
-    high = f(low)
+    high = f(low)  # an upper bound of x, because f decreases
     crosses = f(low) > low and f(high) < high
     return brentq(lambda x: f(x) - x, low, high, xtol=1e-7) if crosses else high
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #b5d218de
 def smooth_error_norms(
     means:Tensor,  # (D, cells + 1), from `cosine_means`; D sets of errors
-    steps:int=6,
+    steps:int=6,   # iterations
 )->Tensor:         # (D,) smECE of each set; for errors that are noise, accurate to three digits
     "Return the fixed point of `smooth_error_norm` for each of many sets of errors."
     width = means[:, 0].abs().clamp_min(.01)
@@ -137,15 +136,16 @@ def smooth_noise_of_sums(
     "Return the result of `smooth_noise` from sums over the samples."
     sigma = max(value, 1e-4)  # the smallest width that `grid_size` accepts
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # smoothing removes finer noise
-    size = squares(points).sqrt().float()
+    sd = squares(points).sqrt().float()  # standard deviation of the summed error at each grid point
     draw = torch.Generator().manual_seed(seed)
-    mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(size)
+    mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(sd)
     gap = _smoothed(means, sigma, points)
     noise = _smoothed(_cosine_means_on_grid(mass, n), sigma, points)
     error = noise.square().mean(0).sqrt()  # the mean is 0
     weight = torch.ones_like(gap)/(len(gap) - 1)
     weight[[0, -1]] /= 2  # the trapezoid rule
-    return dict(gap=gap, noise=noise, error=error, weight=weight, many=max(1., 1/(2*sigma)))
+    many = max(1., 1/(2*sigma))  # f_sigma has about one independent value per two widths
+    return dict(gap=gap, noise=noise, error=error, weight=weight, many=many)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #fee68334
 def smooth_curve(
@@ -172,7 +172,9 @@ def _row_chunks(conf, chunk=2000):
     rows = max(1, min(chunk, 2**24//len(conf)))
     return torch.arange(len(conf), device=conf.device).split(rows)
 
-def _leave_one_out(log_kernel, rows): return log_kernel.scatter(1, rows[:, None], -math.inf)
+def _leave_one_out(log_kernel, rows):
+    "Set the log-weight of each sample for itself to minus infinity."
+    return log_kernel.scatter(1, rows[:, None], -math.inf)
 
 def gaussian_log_kernel(
     conf:Tensor,          # (N,)
@@ -201,8 +203,8 @@ def _dirichlet_factors(probs, bandwidth):
     "Return two factors of the (N, N) log-densities: (N, K + 1) for the points, and (K + 1, N) for the kernels."
     p = probs.double().clamp(1e-7, 1 - 1e-7)  # all logarithms are finite
     a = p/bandwidth
-    scale = torch.lgamma(a.sum(1) + p.shape[1]) - torch.lgamma(a + 1).sum(1)
-    return torch.cat([p.log(), torch.ones_like(p[:, :1])], 1), torch.cat([a, scale[:, None]], 1).T
+    constant = torch.lgamma(a.sum(1) + p.shape[1]) - torch.lgamma(a + 1).sum(1)
+    return torch.cat([p.log(), torch.ones_like(p[:, :1])], 1), torch.cat([a, constant[:, None]], 1).T
 
 def _dirichlet_log_kernels(probs, bandwidth):
     "Yield leave-one-out log-kernels in chunks of rows of at most 32 MB."
@@ -218,7 +220,8 @@ def dirichlet_regression(
     return torch.cat([kernel.softmax(1) @ values.double() for kernel in _dirichlet_log_kernels(probs, bandwidth)])
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #96b61358
-def _candidates():
+def _bandwidths():
+    "Return the 20 bandwidths that `dirichlet_bandwidth` compares."
     options = dict(dtype=torch.float32, device='cpu')
     return torch.cat([torch.logspace(-5, -1, 15, **options), torch.linspace(.2, 1, 5, **options)]).tolist()
 
@@ -226,9 +229,9 @@ def dirichlet_bandwidth(
     probs:Tensor,  # (N, K)
 )->float:          # one of 20 candidates from 1e-5 to 1
     "Return the bandwidth of the Dirichlet kernel with the largest leave-one-out likelihood of `probs`."
-    def likelihood(bandwidth):
+    def log_likelihood(bandwidth):
         return sum(kernel.logsumexp(1).sum() for kernel in _dirichlet_log_kernels(probs, bandwidth)).item()
-    return max(_candidates(), key=likelihood)
+    return max(_bandwidths(), key=log_likelihood)
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #13299afb
 def _triweight_spectrum(x, half_width):

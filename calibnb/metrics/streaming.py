@@ -18,8 +18,8 @@ from .samples import check_samples
 class SumMetric(Metric):
     """A metric of float64 sums over batches and processes; an invalid batch does not change the state.
 
-    A subclass calls `super().__init__(shape)` with the shape of the sums, and defines
-    `batch(probs, target)`, the sums of a checked batch, and `result()`, the metric from `self.sums` and `self.n`."""
+    A subclass passes the shape of the sums to `super().__init__(shape)` and defines two methods: `batch(probs, target)`
+    returns the sums of a checked batch, and `result()` returns the metric, from `self.sums` and `self.n`."""
     full_state_update, is_differentiable, higher_is_better = False, False, False
 
     def __init__(self, shape, *, ignore_index=None, validate=True, **kwargs):
@@ -35,7 +35,7 @@ class SumMetric(Metric):
         raise NotImplementedError(f'{type(self).__name__} has no method result() -> metric')
 
     def update(self, probs, target):
-        "Add a batch of probabilities and class ids."
+        "Add a batch; raise ValueError if the batch is invalid, or binary and earlier batches were not, or vice versa."
         samples = check_samples(probs, target, None, self.ignore_index, self.validate)
         if self.binary not in (None, samples.binary):
             seen, now = ('one column' if binary else 'several columns' for binary in (self.binary, samples.binary))

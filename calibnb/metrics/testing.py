@@ -31,7 +31,8 @@ _TOP_LABEL_ERRORS = (ece, mce, average_ce, ada_ece, debiased_ece, smooth_ece, ks
 
 def _is_top_label_error(metric, options):
     "Return True if the metric depends on confidences and hits only."
-    return metric in _TOP_LABEL_ERRORS and not {'k', 'kind', 'task'} & options.keys()
+    other_event = {'k', 'task', 'kind'} & options.keys()  # 'kind' is the old name of 'task'
+    return metric in _TOP_LABEL_ERRORS and not other_event
 
 def _label_cdf(probs):
     "Return (N, K) cumulative probabilities of the classes; for binary probabilities (N, 1), return P(y = 1)."
@@ -196,6 +197,7 @@ def skce(
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #6d488021
 def _normal_interval(value, variance, level):
+    "Return both ends of a normal interval, raised to 0 where they are negative."
     half_width = z_quantile(level)*math.sqrt(max(variance, 0.))
     return max(value - half_width, 0.), max(value + half_width, 0.)
 

@@ -74,6 +74,7 @@ def _largest(probs, target, k):
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #3c4d8e84
 def _ranked_table(samples, k, n_bins, ranks, closed):
+    "Return the table of equal-width bins of the confidences and hits of `_ranked`."
     check_bins(n_bins)
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = _ranked(samples, k, ranks)
@@ -215,7 +216,7 @@ def marginal_ce(
     return over_samples(powers, probs, target, task, None, ignore_index, validate).clamp_min(0).pow(1/p)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
-def _influence(samples, gap, n_bins, closed):
+def _contribution_variance(samples, gap, n_bins, closed):
     "Return the variance over samples of the mean over classes of 2 gap (hit - p) - gap²."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
@@ -228,23 +229,23 @@ def _influence(samples, gap, n_bins, closed):
     return max((squares/N - (total/N)**2).item(), 0.)
 
 def _standard_error(samples, gap, rate, number, n_bins, closed):
-    "Return the standard error of the debiased `_mean_power`."
+    "Return the standard error of the debiased `_mean_power` with p = 2."
     noise, weight, K = hit_variance(rate, number).nan_to_num(0.), number/number.sum(), len(gap)
     pairs = 2*weight.square()*noise.square()/(number*(number - 1)).clamp_min(1)
-    correlation = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
-    return (_influence(samples, gap, n_bins, closed)/len(samples) + correlation*pairs.sum()).sqrt()
+    factor = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
+    return (_contribution_variance(samples, gap, n_bins, closed)/len(samples) + factor*pairs.sum()).sqrt()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #831ce303
 def _calibrated_hits(samples, n_bins, closed, draws, seed):
     "Draw labels from the probabilities; return the (draws, K, M) number of hits in each bin of each class."
     draw, K = torch.Generator().manual_seed(seed), samples.probs.shape[1]
-    first, nowhere = n_bins*torch.arange(K, device='cpu'), K*n_bins
-    hits = torch.zeros(draws, nowhere + 1, dtype=torch.float32, device='cpu')
+    first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
+    hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
     for p in samples.probs.split(max(1, 2**20//max(draws, K))):
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)
-        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=nowhere)  # a binary label of 0 is no hit
+        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=no_hit)  # a binary label of 0 is no hit
         cells = cells.gather(1, label).T
         hits.scatter_add_(1, cells, torch.ones_like(cells, dtype=hits.dtype))
     return hits[:, :-1].reshape(draws, K, n_bins)
