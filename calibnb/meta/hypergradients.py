@@ -78,7 +78,7 @@ class Direction:
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #9e2247d6
 def head_direction(
-    head:nn.Linear,
+    head:nn.Linear,      # last layer of the network
     features:Tensor,     # (N, d) features of the training batch
     head_gradient:tuple, # gradient of the inner loss: (weight, bias)
     features_other:Tensor, # (M, d) features of the other batch
@@ -97,7 +97,7 @@ def head_direction(
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #e0e9d01b
 def full_direction(
-    model:nn.Module,
+    model:nn.Module,     # with a linear `head`
     x:Tensor,            # (N, ...) training batch
     gradients:dict,      # name -> gradient of the inner loss, for every parameter
     x_other:Tensor,        # (M, ...)
@@ -152,7 +152,7 @@ def _finite_difference(f, theta, v, f_theta):
 
 # %% ../../nbs/65_meta/02_hypergradients.ipynb #6361e8c7
 def meta_gradient(
-    direction:Direction,
+    direction:Direction,     # of `head_direction` or `full_direction`
     logit_gradient:Tensor,   # (N, K), of the inner loss of each sample, differentiable in the meta-parameters
     parameters,              # the meta-parameters
     lr:float,                # alpha

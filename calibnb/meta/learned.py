@@ -19,16 +19,18 @@ from ..core.checks import check_positive
 # %% ../../nbs/65_meta/01_learned.ipynb #796603bd
 def _label_terms(logits, target):
     "Return log p, one-hot labels, and per sample log p_y, log(1 - p_y) and 1 - p_y, exact even for p_y near 1."
-    logp, label = F.log_softmax(logits, 1), F.one_hot(target, logits.shape[1])
-    log_rest = logp.masked_fill(label.bool(), -math.inf).logsumexp(1)
+    log_p, label = F.log_softmax(logits, 1), F.one_hot(target, logits.shape[1])
+    log_rest = log_p.masked_fill(label.bool(), -math.inf).logsumexp(1)
     rest = log_rest.exp()
-    from_logits = logp.gather(1, target[:, None])[:, 0]
-    log_p = torch.where(rest < .5, torch.log1p(-rest.clamp_max(.5)), from_logits)
-    return logp, label, log_p, log_rest, rest
+    from_logits = log_p.gather(1, target[:, None])[:, 0]
+    log_p_y = torch.where(rest < .5, torch.log1p(-rest.clamp_max(.5)), from_logits)
+    return log_p, label, log_p_y, log_rest, rest
 
-def _focal_losses(gamma, logp, label, log_p, log_rest, rest): return -(gamma*log_rest).exp()*log_p
+def _focal_losses(gamma, log_p, label, log_p_y, log_rest, rest):
+    "Return -(1 - p_y)^gamma log p_y of each sample, from `_label_terms`."
+    return -(gamma*log_rest).exp()*log_p_y
 
-_SERIES_BELOW = 1e-4  # for 1 - p below this, three terms of the series have an error below 1e-12; at 0 the ratio is 0/0
+_SERIES_BELOW = 1e-4  # for a smaller 1 - p_y, three terms of the series of `ratio` have an error below 1e-12
 
 def focal_logit_gradient(
     logits:Tensor,  # (N, K)
@@ -38,13 +40,14 @@ def focal_logit_gradient(
     "Return the gradient of each focal loss with respect to its logits [Lin 2025, section 4.1]; finite for gamma >= 0."
     return _focal_gradient(gamma, *_label_terms(logits, target))
 
-def _focal_gradient(gamma, logp, label, log_p, log_rest, rest):
+def _focal_gradient(gamma, log_p, label, log_p_y, log_rest, rest):
+    "Return g(p_y, gamma) (p - e_y), with g = (1 - p_y)^gamma (1 + gamma p_y ratio)."
     small = rest < _SERIES_BELOW
     series = 1 + rest/2 + rest.square()/3
-    ratio = torch.where(small, series, -log_p/torch.where(small, 1., rest))  # -log(p)/(1 - p)
-    factor = (gamma*log_rest).exp()*(1 + gamma*log_p.exp()*ratio)
-    gap = logp.exp().masked_fill(label.bool(), 0) - label*rest[:, None]      # p - e_y
-    return factor[:, None]*gap
+    ratio = torch.where(small, series, -log_p_y/torch.where(small, 1., rest))  # -log(p_y)/(1 - p_y), 0/0 at p_y = 1
+    factor = (gamma*log_rest).exp()*(1 + gamma*log_p_y.exp()*ratio)
+    p_minus_label = log_p.exp().masked_fill(label.bool(), 0) - label*rest[:, None]  # p - e_y
+    return factor[:, None]*p_minus_label
 
 # %% ../../nbs/65_meta/01_learned.ipynb #4a476803
 class LearnedLoss(nn.Module):
@@ -131,9 +134,9 @@ class GammaNet(LearnedLoss):
     def exact(self): return self.init == 'exact' and self.A.shape[1] <= self.A.shape[0]
     def forward(self, features:Tensor)->Tensor:  # (N, d) -> (N,)
         "Return gamma of each sample; the features receive no gradient."
-        mix = (features.detach() @ self.A).softmax(1)                     # (N, k)
-        r = (self.A.double().T @ self.W.double()/self.tau).to(mix.dtype)  # (k,) in float64, so that r starts at gamma0
-        gamma = self.positive(mix @ r)
+        p = (features.detach() @ self.A).softmax(1)     # (N, k)
+        r = self.A.double().T @ self.W.double()/self.tau  # (k,) in float64, so that r starts at gamma0
+        gamma = self.positive(p @ r.to(p.dtype))
         return gamma if self.gamma_max is None else gamma.clamp_max(self.gamma_max)
 
     def logit_gradient(self, logits, target, features): return focal_logit_gradient(logits, target, self(features))
@@ -188,7 +191,7 @@ class LearnedSmoothing(LearnedLoss):
 class LearnedL2(LearnedLoss):
     "A penalty on the head: the sum of omega*theta² over its weights theta, each with a learned omega [Bohdal 2021]."
     def __init__(self,
-        head:nn.Linear,
+        head:nn.Linear,         # the penalty has an omega for each of its weights and biases
         nonnegative:bool=True,  # clamp omega to 0 or more; the authors' code does not
     ):
         super().__init__()

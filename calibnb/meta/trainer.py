@@ -83,7 +83,8 @@ class MetaRecipe(Settings):
         "Fill in all options of both losses, make the inner loss and compute the outer loss once."
         _check_finite_options('outer_args', self.outer_args)
         _check_finite_options('learn_args', self.learn_args)
-        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}  # in training, K
+        # by default, there is a head per class; the number of classes is known only in training, so 2 stands in here
+        heads = dict(heads=2) if self.learn == 'gamma' and 'heads' not in self.learn_args else {}
         model_args = dict(skip=('dim', 'num_classes', 'head'))
         learn = bind_options(f'learn {self.learn}', LEARN[self.learn], heads | self.learn_args, **model_args)
         outer = bind_options(f'outer {self.outer}', OUTER[self.outer], self.outer_args, skip=('logits', 'target'))
@@ -206,6 +207,7 @@ class MetaStepper(Stepper):
         "Return the sum of the samples' losses and the penalty, for the history."
         total = step.losses.sum()
         if self.meta.learn != 'l2': return total
+        # the history divides by the number of samples, but a mean loss adds the whole penalty
         return total + self.inner(self.head)*(1 if self.inner_reduction == 'sum' else len(step.y))
 
     def _direction(self, step, meta_batch, lr, state):
@@ -278,6 +280,7 @@ def _check_forward(model, x):
     if not same: raise ValueError(f'model: {name}(x) is not head(features(x)), which bilevel training needs')
 
 def _check_meta_val(splits):
+    "Raise ValueError unless there are at least two samples in `meta_val`, and a single process."
     if splits.meta_val is None:
         raise ValueError(f'splits: {splits.name} has no meta_val, on which the loss is learned; '
                          'load the data with n_meta=100 (digits) or meta_val=.1')

@@ -72,6 +72,7 @@ def _check_user_calibrator(calibrator, z):
         row += len(rows)
 
 def _check_user_probs(name, probs, shape, row):
+    "Raise ValueError unless `probs` are probabilities of this shape; `row` is the sample of the first row."
     if probs.shape != shape:
         raise ValueError(f'calibrator: {name} gives shape {tuple(probs.shape)}, want {tuple(shape)}')
     good = (probs.isfinite() & (probs >= 0) & (probs <= 1 + _SUM_TOLERANCE)).all(1)
@@ -146,11 +147,11 @@ class Calibrator(BaseEstimator):
     - `n_classes_`, 1 for a binary problem, and the attributes named in `fitted`;
     - `input_`, 'logits' or 'probs', the kind of input that `fit` got and `transform` takes. After loading a file of
       an older version `input_` is None; `transform` then takes logits, and `transform_probs` takes probabilities;
-    - `eps_`, the weight of the uniform distribution that replaces probabilities of 0, see `log_probs`;
+    - `eps_`: a probability of 0 becomes at most `eps_/K`, see `log_probs`;
     - `class_names_`, the names of the columns in their order, if the fit had names;
     - `prior_`, the (weighted) frequencies of the classes in the fit, as in `adjust_prior`; () for a multilabel fit or a
       file of an older version;
-    - `fitted_on_`, the samples, fingerprint, date and versions of the fit, see `fit_record`;
+    - `fitted_on_`, the number of samples, fingerprint, date and versions of the fit, see `fit_record`;
     - `columns_`, the binary calibrators of a multilabel fit.
 
     To define a calibrator, write
@@ -230,7 +231,7 @@ class Calibrator(BaseEstimator):
     def fit_probs(self,
         probs,   # (N, K) or (N, K, d1, ...), rows that sum to 1; P(y = 1) of a binary problem (N,) or (N, 1)
         target, sample_weight=None, # as for `fit`
-        *, eps:float|None=None,     # weight that replaces zeros, see `log_probs`; None: fit it to the labels
+        *, eps:float|None=None,     # a 0 becomes at most eps/K, see `log_probs`; None: fit eps to the labels
         kind:str|None=None, classes=(), # as for `fit`
     ):
         "Fit to probabilities and return the calibrator; raises ValueError for bad input or options."
@@ -259,11 +260,12 @@ class Calibrator(BaseEstimator):
         return self
 
     def _set_columns(self, columns, fitted_on):
+        "Set the attributes of a multilabel fit; return the calibrator."
         self.columns_, self.n_classes_, self.prior_, self.fitted_on_ = columns, len(columns), (), fitted_on
         return self
 
     def _record(self, kind, eps=0., names=()):
-        "Set the kind of input, the weight that replaces zeros, and the class names; return the calibrator."
+        "Set `input_`, `eps_` and the class names; return the calibrator."
         self.input_ = 'logits' if kind == 'logits' else 'probs'  # confidences without classes are probabilities
         self.eps_, self.class_names_ = float(eps), tuple(names)
         return self
@@ -426,6 +428,7 @@ class Calibrator(BaseEstimator):
         raise ValueError(f'{kind}: {type(self).__name__} was fitted on {_EXPECTED_INPUT[kind]}')
 
     def _check_width(self, flat, name='logits'):
+        "Raise ValueError unless (N, K) input has the number of columns of the fit."
         K, n_classes = flat.shape[1], self.n_classes_
         if K == n_classes: return
         noun = 'columns' if self.columns_ or 1 in (K, n_classes) else 'classes'
@@ -486,9 +489,11 @@ class Calibrator(BaseEstimator):
         return values if isinstance(x, Tensor) else values.numpy()
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #f07e381d
-_ZEROS = 'bounded'  # key 'mixed' of a file: the rule that replaces zeros; older files have 'zeros' or no such key
+# A file names, under 'mixed', the rule that replaces probabilities of 0; older files have 'zeros' or no such key.
+_ZEROS = 'bounded'
 
 def _write(calibrator, path):
+    "Write a file, after a check that the calibrator can be rebuilt from its content."
     tensors, numbers = fitted_state(calibrator)
     head = dict(calibrator=name_of(calibrator), options=calibrator.get_params(), numbers=numbers,
                 classes=calibrator.class_names_, prior=calibrator.prior_, fitted_on=calibrator.fitted_on_,
@@ -513,6 +518,7 @@ def _plain(value):
     return value.item() if isinstance(value, np.generic) else list(value)
 
 def _read(path):
+    "Return the calibrator of a file; raises ValueError for an unknown name or a damaged file."
     head, tensors = read_state(path)
     try:
         calibrator = _rebuild(json.loads(head), tensors)

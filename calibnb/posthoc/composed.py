@@ -36,7 +36,7 @@ def held_out_logits(
     calibrator:Calibrator, # a calibrator with `_logits`; not modified
     logits:Tensor,         # (N, K); binary log-odds (N, 1)
     target:Tensor,         # (N,) class ids
-    folds:int=5,
+    folds:int=5,           # number of folds, or fewer so that each fold has two samples
 )->Tensor:                 # like the logits, float64
     "Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds."
     folds, draw = min(folds, len(logits)//2), torch.Generator().manual_seed(0)
@@ -66,6 +66,7 @@ class Composed(Calibrator, name='+'):
     def _fit_binary(self, logits, target): self._fit_parts(logits, target, _binary_odds)
 
     def _fit_parts(self, logits, target, second_input):
+        "Fit both calibrators; `second_input` converts the logits of the first to the input of the second."
         first, then = self.parts().values()
         self.then_ = then.fit(second_input(held_out_logits(first, logits, target)), target)
         self.first_ = first.fit(logits, target)

@@ -44,10 +44,12 @@ _JUST_BELOW = math.log1p(-2**-20)  # log(cap/confidence), more than a rounding e
 _LEAST_LOG = -700.  # exp of a smaller log-probability is subnormal and would lose digits in a sum
 
 def capped(log_p, log_value):
-    "Cap log-probabilities (N, K) of the other classes below the log-confidence (N,); keep the sum of each row."
+    """Cap log-probabilities (N, K) of the other classes just below the log-confidence (N,); keep the sum of each row.
+
+    A row in which no cap is possible does not change."""
     cap = log_value + _JUST_BELOW
     K, over = log_p.shape[1], log_p.amax(1) > cap
-    over = over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))
+    over = over & (log_p.logsumexp(1) < cap + math.log(max(K - 1, 1)))  # else K - 1 caps could not hold the sum
     if traced(): return torch.where(over[:, None], _capped_rows(log_p, cap[:, None]), log_p)
     rows = over.nonzero()[:, 0]  # few rows need the sort
     return log_p.index_copy(0, rows, _capped_rows(log_p[rows], cap[rows, None])) if len(rows) else log_p

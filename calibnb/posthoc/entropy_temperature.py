@@ -51,8 +51,14 @@ def _nll_and_slope(z, y, beta):
     total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0].double()
     return total.double().log() - beta*d_y, (p.mul_(d).sum(1)/total).double() - d_y
 
-def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
-    "Return the function (w, b) -> (mean NLL, gradient)."
+def entropy_nll(
+    z:Tensor,      # (N, K) logits
+    target:Tensor, # (N,)
+    h:Tensor,      # (N,) float64, log(H/log K)
+    weight:Tensor|None, # (N,) frequencies; None: every frequency is 1
+    T_min=1e-6, T_max=1e6, # bounds of the temperature
+):                 # function (w, b) -> (mean NLL, gradient)
+    "Return the weighted mean NLL, and its gradient, as a function of w and b."
     weight = torch.ones_like(h) if weight is None else weight.to(h)
     samples, total = [*zip(*(v.split(_rows_per_chunk(z)) for v in (z, target, h, weight)))], weight.sum().item()
     def value(wb):
@@ -60,9 +66,9 @@ def entropy_nll(z, target, h, weight, T_min=1e-6, T_max=1e6):
         for rows, y, h_n, w_n in samples:
             a = wb[0]*h_n + wb[1]
             T = F.softplus(a).clamp(T_min, T_max)
-            nll, slope = _nll_and_slope(at_least_float32(rows), y, 1/T)
-            slope = -w_n*slope*a.sigmoid()/T.square()
-            sums += torch.stack([w_n @ nll, slope @ h_n, slope.sum()]).cpu()
+            nll, d_beta = _nll_and_slope(at_least_float32(rows), y, 1/T)
+            d_a = -w_n*d_beta*a.sigmoid()/T.square()
+            sums += torch.stack([w_n @ nll, d_a @ h_n, d_a.sum()]).cpu()
         sums = (sums/total).numpy()
         return sums[0], sums[1:]
     return value
@@ -91,7 +97,7 @@ def entropy_temperature(
     h = (h - mean)/sd if varied else torch.zeros_like(h)
     wb = one_temperature = np.array([0., T + math.log(-math.expm1(-T))])  # the inverse of softplus
     options = dict(gtol=1e-10 if logits.dtype == torch.float64 else 1e-6)
-    for step in dict.fromkeys([max(1, len(h)//_SUBSAMPLE), 1]):
+    for step in dict.fromkeys([max(1, len(h)//_SUBSAMPLE), 1]):  # a subsample, then all samples; once if equal
         rows = (v[::step] for v in (logits, target, h))
         nll = entropy_nll(*rows, None if weight is None else weight[::step])
         wb = minimize(nll, wb, jac=True, method='BFGS', options=options).x

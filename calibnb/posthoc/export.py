@@ -90,6 +90,7 @@ class CalibratorModule(nn.Module):
 ONNX_TOLERANCE = 1e-6 # largest difference between onnxruntime and the module
 
 def _package(name):
+    "Import a package; raises ValueError with the command to install the package."
     try: return import_module(name)
     except ImportError:
         raise ValueError(f'onnx: {name} is not installed; pip install onnx onnxruntime onnxscript') from None
@@ -155,8 +156,8 @@ def _network_output(network, K):
         raise ValueError(f'output {output.name}: comes from {last}, want logits; export the network without {last}')
     return output
 
-def _joined(network, output, graph, onnx):
-    "Return an ONNX model with the calibrator after the network."
+def _joined(network, output, graph):
+    "Return an ONNX model of the network, followed by the calibrator `graph`; both are converted to the newer opset."
     compose, versions = import_module('onnx.compose'), import_module('onnx.version_converter')
     newest = max(o.version for m in (network, graph) for o in m.opset_import if not o.domain)
     network, graph = (versions.convert_version(m, newest) for m in (network, graph))
@@ -176,6 +177,7 @@ def write_onnx(
         with naming(network, 'network'):
             before = onnx.load(network)
             output = _network_output(before, K)
+            # ONNX names the dtype of the network's output; an empty NumPy array converts the name to a torch dtype
             dtype = torch.from_numpy(import_module('numpy').zeros(
                 0, onnx.helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type))).dtype
     graph = onnx_graph(module, dtype)
@@ -184,7 +186,7 @@ def write_onnx(
         raise ValueError(f'calibrator: onnxruntime gives probabilities that differ by up to {error:.2g}; '
                          'take as_module() with torch.export')
     if network is not None:
-        with naming(network, 'network'): graph = _joined(before, output, graph, onnx)
+        with naming(network, 'network'): graph = _joined(before, output, graph)
     onnx.helper.set_model_props(graph, dict(about))
     onnx.checker.check_model(graph)
     with atomic_write(path) as tmp: tmp.write_bytes(graph.SerializeToString())

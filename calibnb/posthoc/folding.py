@@ -81,7 +81,7 @@ def fold_linear(
     bias:Tensor,     # (K,) b
     layer=None,      # as in `last_layer`
 )->nn.Module:        # a copy, without wrappers
-    "Return a copy of the network with logits W z + b instead of z; raises ValueError if no weights give these logits."
+    "Return a copy of the network with logits W z + b instead of z; raises ValueError for an unsuitable last layer."
     model = unwrapped(model)
     name = last_layer(model, len(bias), layer)
     _check_layer(model, name, model.get_submodule(name), len(bias), bool(bias.any()))

@@ -46,6 +46,7 @@ class FullMap:
 
     @staticmethod
     def penalty(K, intercept, diagonal, off_diagonal):
+        "Return S (K, K + 1) from the penalty of an offset, of a diagonal and of an off-diagonal weight."
         S = torch.full((K, K + 1), off_diagonal, dtype=torch.float64, device='cpu')
         S[:, :-1].fill_diagonal_(diagonal)
         S[:, -1] = intercept
@@ -77,6 +78,7 @@ class DiagonalMap:
 
     @staticmethod
     def penalty(K, intercept, diagonal):
+        "Return S (K, 2) from the penalty of an offset and of a weight."
         return torch.tensor([[diagonal, intercept]], dtype=torch.float64, device='cpu').repeat(K, 1)
 
     @staticmethod
@@ -137,8 +139,8 @@ class LinearObjective:
             if w is not None: p, logsumexp = p*w, logsumexp*w
             value += logsumexp.sum(dtype=torch.float64).item()
             sums += self.kind.gradient(p, X).cpu()
-        penalty, labels = self.S*D, (self.Y*(D + self.identity)).sum()
-        return value/self.total + ((penalty*D).sum() - labels).item(), sums/self.total - self.Y + 2*penalty
+        SD, label_term = self.S*D, (self.Y*(D + self.identity)).sum()
+        return value/self.total + ((SD*D).sum() - label_term).item(), sums/self.total - self.Y + 2*SD
 
     def more_hessian_samples(self):
         "Use four times as many samples for the Hessian; return False if the Hessian already uses all samples."
@@ -149,11 +151,11 @@ class LinearObjective:
     def newton_step(self, D, G):
         "Return the Newton step (K, m): exact for few parameters, else by preconditioned conjugate gradients."
         if self.subsample is None:
-            step = -(-len(self.y)//self.hessian_samples)
+            step = -(-len(self.y)//self.hessian_samples)  # rounded up
             self.subsample = self.X[:, ::step].to(self.dtype).contiguous(), None if self.w is None else self.w[::step]
         X, w = self.subsample
-        at, p = self.latest
-        if at is not D or p.shape[1] != X.shape[1]: p = self.softmax(D, X)[0]
+        latest_D, p = self.latest
+        if latest_D is not D or p.shape[1] != X.shape[1]: p = self.softmax(D, X)[0]
         H = Hessian(self.kind, X, p, self.S, w)
         if G.numel() <= _DENSE:
             return newton_step(H.matrix(), G.flatten()).reshape(G.shape)
@@ -198,19 +200,20 @@ class DiagonalPreconditioner:
     def times(self, R): return (self.inverse @ R[:, :, None])[:, :, 0]
 
 class FullPreconditioner:
-    "The matrices (h_k M + D)⁻¹, which approximate the inverse blocks of a Hessian of a `FullMap`."
+    "The matrices (h_k M + Lambda)⁻¹, which approximate the inverse blocks of a Hessian of a `FullMap`."
     def __init__(self, hessian):
         p, X, penalty = hessian.p, hessian.X, 2*hessian.S.double().cpu()
         u, h = (1 - p.square().sum(0))*hessian.w, (p*(1 - p)*hessian.w).sum(1)
         M = (X*u) @ X.T/u.sum()
         ridge = 1e-12*(M.diagonal().amax()*h.amax()).item()
-        D = torch.cat([penalty[1, :1].expand(len(h)), penalty[0, -1:]]) + ridge
-        self.scale = D.rsqrt()
+        Lambda = torch.cat([penalty[1, :1].expand(len(h)), penalty[0, -1:]]) + ridge  # off-diagonal weights, offset
+        self.scale = Lambda.rsqrt()
         values, vectors = torch.linalg.eigh(self.scale[:, None]*M.double().cpu()*self.scale)
         self.scale, self.vectors = self.scale.to(p), vectors.to(p)
         self.eigenvalues = h[:, None]*values.clamp_min(0).to(p) + 1   # eigenvalues of each block
-        self.columns = self.vectors[:-1]/self.eigenvalues  # for the rank-one update of the inverses
-        excess = 1 - ((penalty[0, 0] + ridge)/D[0]).item()  # the penalty of a diagonal weight is lower by this share
+        # Sherman-Morrison, in the eigenbasis: (E - excess v vᵀ)⁻¹ = E⁻¹ + factor (E⁻¹ v)(E⁻¹ v)ᵀ
+        self.columns = self.vectors[:-1]/self.eigenvalues  # E⁻¹ v for each class
+        excess = 1 - ((penalty[0, 0] + ridge)/Lambda[0]).item()  # share by which the diagonal penalty is lower
         self.factor = excess/(1 - excess*(self.columns*self.vectors[:-1]).sum(1))
 
     def times(self, R):
@@ -249,10 +252,12 @@ def fit_linear_map(
     X, S = torch.cat([x, x.new_ones(1, len(y))]), kind.penalty(len(x), *strengths)
     dtype, tolerance, check_last = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
     if min(strengths[0], strengths[-1]) > _FIRM_PENALTY: dtype, tolerance = torch.float32, 2e-8
-    D, gain = minimise(LinearObjective(kind, X, y, S, w, dtype), torch.zeros_like(S), tolerance, check_last=check_last)
-    if x.dtype == torch.float64: D, gain = minimise(LinearObjective(kind, X, y, S, w), D, 1e-16, check_last=check_last)
+    f = LinearObjective(kind, X, y, S, w, dtype)
+    D, decrease = minimise(f, torch.zeros_like(S), tolerance, check_last=check_last)
+    if x.dtype == torch.float64:
+        D, decrease = minimise(LinearObjective(kind, X, y, S, w), D, 1e-16, check_last=check_last)
     largest_logit = kind.logits(D.abs(), X.abs().amax(1, keepdim=True).double().cpu()).amax()
-    if gain > 1e-4 or largest_logit > _UNBOUNDED:
+    if decrease > 1e-4 or largest_logit > _UNBOUNDED:
         warnings.warn(f'{name}: no minimum found; are some classes separable, or too rare for {D.numel()} parameters? '
                       'Fit on more samples, or with a penalty', stacklevel=4)
     return D
@@ -330,7 +335,10 @@ class Dirichlet(LinearScaling, name='dirichlet'):
     not_affine = 'it is linear in log-probabilities, but not in logits, as the rows of `weight_` have different sums'
     def _inputs(self, z): return z.log_softmax(1)
     def _affine(self):
-        "Return W and b. Since log p = z - c with a number c for each sample, W log p + b = W z + b - c W 1."
+        """Return W and b if all rows of W have the same sum; raises ValueError otherwise.
+
+        Since log p = z - c with a number c for each sample, W log p + b = W z + b - c W 1. The last term changes no
+        probability if all rows have the same sum."""
         sums = self.weight_.sum(1)
         same = (sums - sums.mean()).abs().max() <= _ROUNDING*self.weight_.abs().max()
         return super()._affine() if same else Calibrator._affine(self)

@@ -42,9 +42,9 @@ def newton_step(
 def conjugate_gradients(
     hessian,        # v -> H v
     preconditioner, # r -> P r, where P approximates the inverse of H
-    g:Tensor,
+    g:Tensor,       # gradient, of any shape
     tolerance:float=.05, # stop when the norm of the residual falls to this share of the initial norm
-    max_steps:int=100,
+    max_steps:int=100, # maximum number of products H d
 )->Tensor:          # s, with H s approximately g
     "Return the approximate Newton step by preconditioned conjugate gradients [Nocedal 2006, Algorithm 5.3]."
     s, r = torch.zeros_like(g), g
@@ -64,7 +64,7 @@ def conjugate_gradients(
 # %% ../../nbs/30_posthoc/01b_newton.ipynb #b6b4c5cd
 _LENGTHS = 1., .5, .25, .1, .01, .001, 0.  # step lengths t of the line search
 _ARMIJO = 1e-4
-_ROUNDING = 1e-12    # rounding error of a value of f
+_ROUNDING = 1e-12   # rounding error of a value of f
 _LINEAR_RATE = .3   # a larger ratio of two successive predicted decreases means slow convergence
 
 def minimise(
@@ -75,23 +75,23 @@ def minimise(
     check_last:bool=True, # False: take the last step unchecked, since every parameter has a penalty
 )->tuple[Tensor, float]: # the minimiser, and the predicted decrease of the last step
     "Minimise a convex function by Newton's method with a line search [Nocedal 2006, Algorithm 3.2]."
-    (value, g), last_gain = f(x), 0.
+    (value, g), last_decrease = f(x), 0.
     for _ in range(max_steps):
         step = f.newton_step(x, g)
-        gain = (g*step).sum().item()/2
-        next_gain = gain*min(1., gain/last_gain) if last_gain else gain
-        if not next_gain > tolerance:
-            lower = not check_last or f(x - step)[0] <= value + max(tolerance, _ROUNDING)
-            return (x - step if lower else x), gain
+        decrease = (g*step).sum().item()/2
+        next_decrease = decrease*min(1., decrease/last_decrease) if last_decrease else decrease
+        if not next_decrease > tolerance:
+            take_last = not check_last or f(x - step)[0] <= value + max(tolerance, _ROUNDING)
+            return (x - step if take_last else x), decrease
         for t in _LENGTHS:
             new_x = x - t*step
             new_value, new_g = f(new_x)
-            if new_value <= value - _ARMIJO*t*gain: break
-        slow = t < 1 or gain > _LINEAR_RATE*last_gain > 0
-        more = slow and gain > 50*tolerance and f.more_hessian_samples()
+            if new_value <= value - _ARMIJO*t*decrease: break
+        slow = t < 1 or decrease > _LINEAR_RATE*last_decrease > 0
+        more = slow and decrease > 50*tolerance and f.more_hessian_samples()
         if t == 0 and not more: break
-        x, value, g, last_gain = new_x, new_value, new_g, gain
-    return x, gain
+        x, value, g, last_decrease = new_x, new_value, new_g, decrease
+    return x, decrease
 
 # %% ../../nbs/30_posthoc/01b_newton.ipynb #dff2f6ad
 def logistic_nll(
@@ -120,8 +120,8 @@ class LogisticObjective:
         return value.item(), (self.w*(p - self.t)) @ self.XT.T + Rb
 
     def newton_step(self, beta, g):
-        at, p = self.latest
-        if at is not beta: p = (beta @ self.XT).sigmoid()
+        latest_beta, p = self.latest
+        if latest_beta is not beta: p = (beta @ self.XT).sigmoid()
         v = self.w*(p - p*p)
         return newton_step((self.XT*v[..., None, :]) @ self.XT.T + self.R, g)
 

@@ -22,6 +22,7 @@ from .linear import DiagonalMap, LinearObjective
 
 # %% ../../nbs/30_posthoc/06b_passes.ipynb #ba06ad4c
 def _temperature_sums(z, y, b):
+    "Return the first and the second derivative of the NLL with respect to b."
     first, second = TemperatureNLL(wide_enough(class_logits(z)), y).derivatives(b)
     return len(y)*first, len(y)*second
 
@@ -31,6 +32,7 @@ def _vector_sums(z, y, D, T):
     return len(y)*value, len(y)*gradient
 
 def _linear_objective(z, y, T, penalty):
+    "Return the objective of vector scaling, as a function of D."
     x = class_logits(z).double().T/T
     return LinearObjective(DiagonalMap, torch.cat([x, x.new_ones(1, len(y))]), y, penalty)
 
@@ -71,13 +73,13 @@ class _PassObjective:
 
 def _fit_vector(calibrator, total, n, part):
     T, penalty = 1/calibrator.weight_.mean().item(), DiagonalMap.penalty(len(calibrator.weight_), 0., 1e-10)
-    hessian = _linear_objective(*part, T, penalty)
-    hessian.hessian_samples = max(2**11, 2**20//len(penalty))
+    on_part = _linear_objective(*part, T, penalty)  # for the Hessian
+    on_part.hessian_samples = max(2**11, 2**20//len(penalty))
     def sums(D):
         value, gradient = total(partial(_vector_sums, D=D, T=T))
         return value/n + (penalty*D*D).sum().item(), gradient/n + 2*penalty*D
     start = torch.stack([calibrator.weight_*T - 1, calibrator.bias_], 1)
-    D, _ = minimise(_PassObjective(sums, hessian.newton_step, hessian.more_hessian_samples), start, 1e-16)
+    D, _ = minimise(_PassObjective(sums, on_part.newton_step, on_part.more_hessian_samples), start, 1e-16)
     weight, bias = DiagonalMap.weight_and_bias(D)
     calibrator.weight_, calibrator.bias_ = weight/T, bias - bias.mean()
 
@@ -85,7 +87,7 @@ def _fit_platt(calibrator, total, n, part):
     hits, labels = total(partial(_hit_sums, calibrator=calibrator))[0], (0., 1.)
     if calibrator.targets == 'platt': labels = 1/(n - hits + 2), (hits + 1)/(hits + 2)
     scale = _scores_and_hits(calibrator, *part)[0].abs().mean().clamp_min(1e-12).item()
-    labels, H = torch.tensor(labels, dtype=torch.float64, device='cpu'), {}
+    labels, H = torch.tensor(labels, dtype=torch.float64, device='cpu'), {}  # H: beta -> Hessian
     def sums(beta):
         value, gradient, H[beta] = total(partial(
             _logistic_sums, calibrator=calibrator, beta=beta, scale=scale, labels=labels))
@@ -101,7 +103,8 @@ def _fit_histogram(calibrator, total, n, part):
 
 _FITS = dict(  # by registered name, which a redefined class keeps
     temperature=_fit_temperature, vector=_fit_vector, platt=_fit_platt, histogram=_fit_histogram)
-_SUMMED_OPTIONS = dict(criterion=('nll',), search=(None, 'continuous'), scheme=('width',), mode=('top',))
+_SUMMED_OPTIONS = dict(  # options whose objective is a sum over samples
+    criterion=('nll',), search=(None, 'continuous'), scheme=('width',), mode=('top',))
 
 def is_sum(calibrator:Calibrator)->bool:
     "Return True if the objective of a calibrator is a sum over samples, so that `fit_in_passes` accepts it."

@@ -20,7 +20,9 @@ from ..metrics.intervals import check_level, z_quantile
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #89da3b8e
 def _check_prior(name, prior, K, zeros=False):
-    "Return a prior as (K,) float64 numbers that sum to 1; raises ValueError for any other prior."
+    """Return a prior as (K,) float64 numbers that sum to 1; raises ValueError for an invalid prior.
+
+    A class may have the prior 0 only if `zeros` is True."""
     prior = as_tensor(prior, name).double().cpu()
     wanted = f'{K} class probabilities' + ', or the number P(y = 1)'*(K == 2)
     if prior.shape != (K,) and not (prior.ndim == 0 and K == 2):
@@ -84,17 +86,18 @@ _PRESENT = .01  # a class with fewer expected samples is on the boundary
 def _identity(n, like): return torch.eye(n, dtype=like.dtype, device=like.device)
 
 def _profile_directions(J, present, g):
-    "Return (K, K) directions in the columns: column k adds 1 to class k and subtracts it from the present classes."
-    F, delta = present.nonzero()[:, 0], _identity(len(J), J)
+    "Return directions as columns (K, K): column k adds 1 to class k and subtracts 1 in all from the present classes."
+    free, delta = present.nonzero()[:, 0], _identity(len(J), J)
     J = J + 1e-12*J.trace()*delta  # J is singular if no sample distinguishes two classes
-    M = pad(J[F][:, F], (0, 1, 0, 1), value=1.)
+    M = pad(J[free][:, free], (0, 1, 0, 1), value=1.)
     M[-1, -1] = 0
     inverse = torch.linalg.inv(M)
     C = inverse[:-1, :-1]
-    delta[F] = -(inverse @ pad(J[F], (0, 0, 0, 1), value=1.))[:-1]
-    delta[:, F] = 0
-    if len(F) > 1: delta[F[:, None], F] = C/C.diagonal()
-    else: delta[g.topk(2).indices, F] = C.new_tensor([1., -1.])  # exchange with the absent class of largest gradient
+    delta[free] = -(inverse @ pad(J[free], (0, 0, 0, 1), value=1.))[:-1]
+    delta[:, free] = 0
+    if len(free) > 1: delta[free[:, None], free] = C/C.diagonal()
+    else:  # exchange with the absent class of largest gradient
+        delta[g.topk(2).indices, free] = C.new_tensor([1., -1.])
     return delta
 
 def _likelihood_interval(r, prior, level):
@@ -132,10 +135,10 @@ def _bbse(f, f_val, target_val, level):
         raise ValueError(f'probs_val: singular confusion matrix (condition number {condition:.2g}), want '
                          "predictions that tell the classes apart; use confusion='soft', or merge classes")
     prior = _simplex_least_squares(A, f.mean(0))
-    of_target = f.T.cov()/len(f)
+    target_cov = f.T.cov()/len(f)
     residual = (f_val - A.T[target_val])*(prior/(n*(n - 1)).sqrt())[target_val, None]
-    half_width = torch.linalg.solve(A, torch.linalg.solve(A, of_target + residual.T @ residual).T)
-    half_width = z_quantile(level)*half_width.diagonal().clamp_min(0).sqrt()
+    covariance = torch.linalg.solve(A, torch.linalg.solve(A, target_cov + residual.T @ residual).T)
+    half_width = z_quantile(level)*covariance.diagonal().clamp_min(0).sqrt()
     return prior, (prior - half_width).clamp_min(0), (prior + half_width).clamp_max(1)
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #7d9a5dbb

@@ -30,7 +30,7 @@ def held_out_scores(
     target,                  # (N,) or (N, d1, ...) class ids
     calibrator='temperature',# name of a calibrator, or a calibrator, which is not modified
     *, score:str='nll',      # 'nll' or 'brier'
-    folds:int=5,
+    folds:int=5,             # number of folds
     seed:int=0,              # seed of the folds
 )->Tensor:                   # (N,) float64, in the order of the samples
     "Return the score of each sample after calibration, by a calibrator that is fitted on the other folds."
@@ -55,7 +55,7 @@ def score_decomposition(
     logits, target,          # as in `held_out_scores`
     calibrator='temperature',# 'temperature' for the TS-refinement
     *, score:str='nll',      # 'nll' or 'brier'
-    folds:int=5,
+    folds:int=5,             # number of folds
     n_boot:int=400,          # number of bootstrap resamples
     level:float=.95,         # level of the intervals, in (0, 1)
     seed:int=0,              # seed of folds and resamples

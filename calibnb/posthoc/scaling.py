@@ -49,6 +49,7 @@ class TemperatureScaling(Calibrator, name='temperature'):
         else: self.temperature_ = nll_temperature_in(logits, target, search)
 
     def _search(self):
+        "Return 'continuous', 'pool' or 'grid'; raises ValueError for a continuous search with the ECE."
         if self.criterion == 'nll': return self.search or 'continuous'
         if self.search == 'continuous':
             raise ValueError('search: "continuous", want "pool" or "grid", because the ECE is discontinuous')
@@ -69,8 +70,8 @@ class OracleECE(NamedTuple):
 def oracle_ece(
     logits,             # (N, K) logits of the evaluation set
     target,             # (N,) class ids
-    n_bins:int=15,
-    search:str='pool',  # 'pool' or 'grid'
+    n_bins:int=15,      # number of bins of the ECE
+    search:str='pool',  # list of temperatures: 'pool' (.01 to 10) or 'grid' (.1 to 10)
 )->OracleECE:
     "Return the least ECE that any temperature of the list reaches on the evaluation set [Wang 2021, section 5.1]."
     check_bins(n_bins)

@@ -23,9 +23,9 @@ from ..metrics.bins import bin_ids, bin_sums, check_bins
 def bucket(
     edges:Tensor,  # (M,) rising
     score:Tensor,  # (N,)
-    right:bool=False,
+    right:bool=False, # True: an edge equal to the score counts too
 )->Tensor:         # (N,) int64 in 0..M; M for nan
-    "Return the number of edges below each score; with `right`, the number of edges below or equal to the score."
+    "Return the number of edges below each score."
     if not traced(): return torch.bucketize(score.contiguous(), edges, right=right)
     found = torch.zeros_like(score, dtype=torch.int64)
     for bit in reversed(range(len(edges).bit_length())):  # bisection, since ONNX has no bucketize
@@ -82,7 +82,7 @@ def histogram_map(
     return histogram_of_sums(bin_sums(ids, score, hit, len(edges) - 1, weight).cpu(), empty, smooth, edges)
 
 def histogram_of_sums(
-    sums:Tensor,   # (3, M), or (4, M) with weights, from `bin_sums`
+    sums:Tensor,   # (3, M) from `bin_sums`: samples, hits, scores; with weights (4, M), the last row sums the weights
     empty:str,     # as in `histogram_map`
     smooth:bool,   # as in `histogram_map`
     edges:Tensor|None=None, # (M + 1,); None: equal-width bins
@@ -136,7 +136,10 @@ def merged_scores(score, hit, weight=None):
     first = np.flatnonzero(np.concatenate([[True], s[1:] != s[:-1]]))
     return s[first], np.add.reduceat(weight, first), np.add.reduceat(weight*hit, first)
 
-def affine_map(m:dict, score:Tensor)->Tensor:
+def affine_map(
+    m:dict,        # knots `x` (M,), rising, and values `y` (M,)
+    score:Tensor,  # (N,) float64
+)->Tensor:         # (N,)
     "Interpolate linearly between the knots; the function is constant beyond the outer knots."
     x, y = m['x'].to(score), m['y'].to(score)
     i = (bucket(x, score, right=True) - 1).clamp_min(0)
@@ -158,24 +161,24 @@ def _bbq_numbers(N):
     return range(max(1, round(root/10)), max(1, min(N, round(10*root))) + 1)
 
 def _bbq_edges(s, numbers):
-    "Return the concatenated lower edges of all histograms, as in `mass_edges`, and a mask of first bins."
+    "Return the lower edges of the bins of all histograms, concatenated, and a mask of each histogram's first bin."
     bins = numbers.clamp_max(len(s))
-    begin = bins.cumsum(0) - bins
-    bins, begin = (v.repeat_interleave(bins) for v in (bins, begin))
-    i = torch.arange(len(bins), device='cpu') - begin
+    start = bins.cumsum(0) - bins  # index of the first bin of each histogram
+    bins, start = (v.repeat_interleave(bins) for v in (bins, start))
+    i = torch.arange(len(bins), device='cpu') - start  # index of each bin in its histogram
     first = i*(len(s)//bins) + torch.minimum(i, len(s) % bins)  # first sample of each bin
-    begins = i == 0
-    lower = ((s[first - 1] + s[first])/2).masked_fill(begins, 0)
-    wide = begins | (lower > lower.roll(1)) & (lower < 1)  # bins of positive width
-    return lower[wide], begins[wide]
+    is_first = i == 0
+    lower = ((s[first - 1] + s[first])/2).masked_fill(is_first, 0)
+    wide = is_first | (lower > lower.roll(1)) & (lower < 1)  # bins of positive width
+    return lower[wide], is_first[wide]
 
-def _bbq_bins(s, hits, lower, begins, strength):
-    "Return the log evidence and the value of each bin of all histograms, for the prior strength of each bin."
-    ends = begins.roll(-1)
-    upper = lower.roll(-1).masked_fill(ends, 1)
-    first = torch.searchsorted(s, lower, right=True).masked_fill(begins, 0)
-    last = first.roll(-1).masked_fill(ends, len(s))
-    n, h = (last - first).double(), hits[last] - hits[first]
+def _bbq_bins(s, hits, lower, is_first, strength):
+    "Return the log evidence and the value of each bin; `hits` is cumulative, `strength` has each bin's N'."
+    is_last = is_first.roll(-1)
+    upper = lower.roll(-1).masked_fill(is_last, 1)
+    start = torch.searchsorted(s, lower, right=True).masked_fill(is_first, 0)  # first sample of each bin
+    end = start.roll(-1).masked_fill(is_last, len(s))
+    n, h = (end - start).double(), hits[end] - hits[start]
     a = strength*(upper + lower)/2
     b = strength*((1 - upper) + (1 - lower))/2  # above 0 even if the midpoint rounds to 1
     evidence = torch.lgamma(strength) - torch.lgamma(n + strength)
@@ -197,10 +200,10 @@ def bbq_map(
     bin_numbers = torch.tensor(list(numbers), dtype=torch.int64, device='cpu')
     s, order = score.cpu().sort(stable=True)
     hits = F.pad(hit.cpu()[order].double().cumsum(0), (1, 0))
-    lower, begins = _bbq_edges(s, bin_numbers)
-    model = begins.cumsum(0) - 1
-    evidence, values = _bbq_bins(s, hits, lower, begins, 2/bin_numbers[model].double())
+    lower, is_first = _bbq_edges(s, bin_numbers)
+    model = is_first.cumsum(0) - 1
+    evidence, values = _bbq_bins(s, hits, lower, is_first, 2/bin_numbers[model].double())
     log_scores = evidence.new_zeros(len(numbers)).index_add_(0, model, evidence)
-    previous = values.roll(1).masked_fill(begins, 0)
+    previous = values.roll(1).masked_fill(is_first, 0)
     edges, values = _sum_of_steps(lower, log_scores.softmax(0)[model]*(values - previous))
     return dict(edges=edges, values=values, bin_numbers=bin_numbers, log_scores=log_scores)

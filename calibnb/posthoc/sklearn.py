@@ -112,6 +112,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         return tags
 
     def _new_calibrator(self):
+        "Return an unfitted calibrator; raises ValueError unless `calibrator` is a name or a calibrator."
         if isinstance(self.calibrator, str): return make_calibrator(self.calibrator)
         if isinstance(self.calibrator, Calibrator): return clone(self.calibrator)
         raise ValueError(f'calibrator: {self.calibrator!r:.80}, want a name or a calibrator of calibnb.posthoc')

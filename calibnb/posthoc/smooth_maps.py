@@ -66,8 +66,8 @@ def _beta_features(odds):
     "Return log c and -log(1 - c), where c is the sigmoid of `odds`."
     return torch.stack([F.logsigmoid(odds), -F.logsigmoid(-odds)], 1)
 
-# Matrices from free parameters to (farther, nearer - farther, intercept), for four cases: all parameters are free,
-# nearer = 0, farther = 0, both are 0. `nearer` is the coefficient of the feature with the smaller mean |feature|.
+# Let u and v be the coefficients of the features with the larger and the smaller mean absolute value. The matrices map
+# free parameters to (u, v - u, intercept), for four cases: all parameters are free, v = 0, u = 0, u = v = 0.
 _FACES = [torch.tensor(rows, dtype=torch.float64, device='cpu') for rows in (
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]], [[1, 0], [-1, 0], [0, 1]], [[0, 0], [1, 0], [0, 1]], [[0], [0], [1]])]
 
@@ -82,20 +82,20 @@ def beta_map(
     t, weight = soft_labels(hit, targets, weight)
     odds = odds.double().cpu()
     features, size = _beta_features(odds), max(1., odds.abs().amax().item())
-    nearer = int((features/size).abs().mean(0).argmin())  # the two features add up to the log-odds
-    X, R, found = torch.stack([odds/size, features[:, nearer]/size, torch.ones_like(odds)], 1), odds.new_zeros(3, 3), []
+    small = int((features/size).abs().mean(0).argmin())  # index of the feature of v
+    X, R, found = torch.stack([odds/size, features[:, small]/size, torch.ones_like(odds)], 1), odds.new_zeros(3, 3), []
     R[1, 1] = 1/weight.sum().item()/size/size
     for face in _FACES:
         start = _start(X) if face is _FACES[0] else None
         beta = face @ logistic_regression(X @ face, t, weight, face.T @ R @ face, start)
         value = logistic_nll(X @ beta, t, weight) + (beta @ R @ beta/2).item()
-        farther, difference, intercept = beta.tolist()
-        first, second = farther/size, (farther + difference)/size
-        rises = first >= 0 and second >= 0 and math.isfinite(first + second + intercept)
-        if rises: found.append((value, second, first, intercept))
+        scaled_u, difference, intercept = beta.tolist()
+        u, v = scaled_u/size, (scaled_u + difference)/size
+        rises = u >= 0 and v >= 0 and math.isfinite(u + v + intercept)
+        if rises: found.append((value, v, u, intercept))
         if rises and face is _FACES[0]: break
-    best = [torch.tensor(v, dtype=torch.float64, device='cpu') for v in min(found)[1:]]
-    return dict(zip(('ab'[nearer], 'ab'[1 - nearer], 'intercept'), best))
+    best = [torch.tensor(value, dtype=torch.float64, device='cpu') for value in min(found)[1:]]
+    return dict(zip(('ab'[small], 'ab'[1 - small], 'intercept'), best))
 
 def beta(m:dict, odds:Tensor)->Tensor:
     "Return the calibrated log-odds, a log c - b log(1 - c) + intercept."
@@ -168,7 +168,10 @@ def natural_spline(knots):
     return np.hstack([straight, curved]), np.repeat([0., 1.], [2, len(knots) - 2])
 
 def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
-    "Return the smoothing in `_SMOOTHINGS` with the least held-out NLL."
+    """Return the smoothing in `_SMOOTHINGS` with the least held-out NLL.
+
+    The (N,) arrays are log-odds, soft labels, hits and frequencies; `curves` and `roughness` are from `natural_spline`.
+    The fit uses soft labels, and the held-out NLL uses hits."""
     if len(s) < 2*_FOLDS: return _SMOOTHINGS[0]
     fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
@@ -187,8 +190,8 @@ def spline_map(
     odds:Tensor,         # (N,) log-odds, any finite numbers
     hit:Tensor,          # (N,) bool
     n_knots:int=20,      # maximum number of knots, which are weighted quantiles of the log-odds
-    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation,
-                         # in which a row of weight 2 is in one fold, and two equal rows may be in two folds
+    smoothing:float|None=None, # weight of the integral of the squared second derivative; None: by cross-validation
+                         # (a row of weight 2 stays in one fold, but two equal rows may be in different folds)
     targets:str='platt', # as in `soft_labels`
     weight:Tensor|None=None, # (N,) float64 > 0, frequencies
 )->dict:                 # knots x, values y, scale, and the smoothing: for `spline`

@@ -30,10 +30,12 @@ def fitted_state(
             tensors |= {f'{name}/{k}': v for k, v in inner_tensors.items()}
             numbers |= {f'{name}/{k}': v for k, v in inner_numbers.items()}
         elif isinstance(value, (int, float, str)): numbers[name] = value
+        # `input_` of a file of an older version is None, and is left out
         elif value is not None or name in fitted: tensors |= _named_tensors(name, value)
     return tensors, numbers
 
 def _attribute(calibrator, name):
+    "Return a fitted attribute; raises ValueError if `_fit` did not set the attribute."
     if hasattr(calibrator, name): return getattr(calibrator, name)
     raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute after fit; '
                      'set the attribute in _fit, or remove {name} from `fitted`')
@@ -48,18 +50,20 @@ def _named_tensors(name, value):
     if isinstance(value, Tensor): named = {name: value}
     elif isinstance(value, list) and all(isinstance(table, dict) and _is_table(table) for table in value):
         named = {f'{name}.{i}.{k}': t for i, table in enumerate(value) for k, t in table.items()}
-    wrong = [t for t in named.values() if not isinstance(t, Tensor)] or [value]*(not named)
+    wrong = [t for t in named.values() if not isinstance(t, Tensor)] if named else [value]
     if not wrong: return {k: t.detach().cpu().contiguous() for k, t in named.items()}
     raise ValueError(f'{name}: {type(wrong[0]).__name__}, want a tensor, a number or a list of dictionaries '
                      'of tensors; convert the attribute with torch.as_tensor in _fit')
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #c3ce0b30
 def set_state(calibrator, tensors, numbers):
-    "Set the attributes that `fitted_state` returned; set `input_` to None if the file has no kind of input."
+    """Set the attributes that `fitted_state` returned; set `input_` to None if the file has no kind of input.
+
+    Raises ValueError for an attribute that a fit of this calibrator does not set."""
     columns = {name.partition('/')[0] for name in numbers if name.startswith('column_')}
     calibrator.columns_ = [clone(calibrator) for _ in columns]
     inner = {f'column_{k}': column for k, column in enumerate(calibrator.columns_)}
-    if hasattr(calibrator, 'parts') and not columns:
+    if hasattr(calibrator, 'parts') and not columns:  # a pipeline
         inner = calibrator.parts()
         for name, part in inner.items(): setattr(calibrator, name, part)
     for name, part in inner.items(): set_state(part, _without_prefix(name, tensors), _without_prefix(name, numbers))
@@ -94,7 +98,7 @@ def _sort_key(name):
 
 # %% ../../nbs/30_posthoc/02c_state.ipynb #00428b5d
 MOST_CLASSES = 2**22  # a row of this many float64 logits takes 32 MiB
-LARGEST = 1e300       # larger numbers could overflow in the first product
+LARGEST = 1e300       # the product of a larger number and a logit could overflow
 INPUTS = 'logits', 'probs'
 
 def check_record(
@@ -126,11 +130,11 @@ def check_numbers(
 # %% ../../nbs/30_posthoc/02c_state.ipynb #abb57a23
 def check_table(
     table:dict,  # name -> tensor
-    sizes:dict,  # name -> (a, b), for size a*n + b, where n is the size of the first tensor; or None for a scalar
+    sizes:dict,  # name -> (a, b) for the size a*n + b, where n is the size of the first tensor; None for a scalar
     shares=(),   # names of the tensors in [0, 1]
     nan=(),      # names of the tensors that may contain nan
 ):
-    "Raise ValueError unless a fitted table has these finite tensors, and the first tensor strictly increases."
+    "Raise ValueError unless a table has finite tensors of these sizes, and the first tensor strictly increases."
     for name in sizes:
         if name not in table: raise ValueError(f'{name}: missing, want {", ".join(sizes)}')
     first = next(iter(sizes), None)

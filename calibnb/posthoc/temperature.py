@@ -89,8 +89,8 @@ _LONGEST_STEP = 20.  # in log b
 def bracketed_newton(
     f,          # b -> value and derivative; the value increases with b
     b:float,    # start
-    lo:float,   # search in [lo, hi]
-    hi:float,
+    lo:float,   # least b that may be returned
+    hi:float,   # largest b that may be returned
     tol:float,  # stop when log b changes by less than this
 )->float:       # the root, or the nearer of lo and hi if the root is outside [lo, hi]
     "Find the root of an increasing function by Newton's method in log b; bisect if a step leaves the bracket."
@@ -120,7 +120,7 @@ _SUBSAMPLE = 4096  # minimum number of samples in the first search
 def find_temperature(
     logits:Tensor, # (N, K)
     target:Tensor, # (N,)
-    bounds:tuple,  # of T
+    bounds:tuple,  # lowest and highest T
     weight=None,   # (N,) frequencies
 )->float:
     "Return the temperature with the least NLL within the bounds."
@@ -137,6 +137,7 @@ def wide_enough(logits):
     return logits.double() if high - low > 1e37 else logits
 
 def _check_varied(logits):
+    "Raise ValueError for nan or inf, and if each row has equal logits for all classes."
     check_unlabelled(logits)
     if not any((rows != rows[:, :1]).any() for rows in (logits[:1], logits)):  # the first row usually decides
         raise ValueError('logits: equal for all classes in every row, so the temperature has no effect; '
@@ -162,7 +163,9 @@ def cached_temperature(logits, target, bounds, weight=None):
     return found[key][0]
 
 def start_temperature(logits, target, scale=1., weight=None):
-    "Return the temperature with the least NLL in [scale/100, 100 scale], without a warning at a bound."
+    """Return the temperature with the least NLL in [scale/100, 100 scale], without a warning at a bound.
+
+    `scale` is the typical size of the logits; `weight` has (N,) frequencies."""
     lo, hi = .01, 100.
     T = cached_temperature(logits, target, (lo, hi), weight)
     if scale != 1 and not lo < T < hi: return scale*find_temperature(logits/scale, target, (lo, hi), weight)
@@ -172,7 +175,7 @@ def start_temperature(logits, target, scale=1., weight=None):
 def nll_temperature(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,) int64
-    bounds:tuple[float, float]=(.01, 100.), # of T; must contain 1
+    bounds:tuple[float, float]=(.01, 100.), # lowest and highest T; must contain 1
     weight:Tensor|None=None, # (N,) float64 > 0
 )->float:           # > 0
     """Return the temperature with the least NLL; warns if the temperature is one of the bounds [Guo 2017].
@@ -207,7 +210,7 @@ def _nll_at(logits, target, T):
 def nll_temperature_in(
     logits:Tensor,        # (N, K)
     target:Tensor,        # (N,) int64
-    search:str='pool',    # 'pool' or 'grid'
+    search:str='pool',    # list of temperatures: 'pool' or 'grid'
 )->float:
     "Return the temperature with the least NLL in a list, without evaluating every temperature of the list."
     temperatures = pick('search', search, temperature_lists)
@@ -241,6 +244,7 @@ def ece_by_temperature(
     return sums.abs_().sum(1)/len(target)
 
 def _check_temperatures(temperatures):
+    "Raise ValueError for the first temperature that is not positive and finite."
     bad = ~((temperatures > 0) & (temperatures < math.inf))
     if not bad.any(): return
     i = bad.nonzero()[0, 0].item()
@@ -259,8 +263,10 @@ def candidate_temperatures(logits, target, temperatures, n_bins):
     "Return a slice of an ascending list of temperatures that contains the temperature with the least ECE."
     accuracy = (first_argmax(logits) == target).double().mean().item()
     confidence = cache(lambda i: mean_confidence(logits, target, temperatures[i].item()))
-    def first_below(level): return bisect_left(range(len(temperatures)), -level, key=lambda i: -confidence(i))
-    middle = min(first_below(accuracy), len(temperatures) - 1)
+    def first_below(level):
+        "Return the first index with a mean confidence of at most `level`; the minus gives rising keys for bisection."
+        return bisect_left(range(len(temperatures)), -level, key=lambda i: -confidence(i))
+    middle = min(first_below(accuracy), len(temperatures) - 1)  # mean confidence near the accuracy
     largest_gap = ece_by_temperature(logits, target, temperatures[middle:middle + 1], n_bins).item() + _ROUNDING
     return temperatures[first_below(accuracy + largest_gap):first_below(accuracy - largest_gap)]
 
@@ -268,8 +274,8 @@ def candidate_temperatures(logits, target, temperatures, n_bins):
 def ece_temperature_in(
     logits:Tensor,        # (N, K)
     target:Tensor,        # (N,) int64
-    search:str='pool',    # 'pool' or 'grid'
-    n_bins:int=15,
+    search:str='pool',    # list of temperatures: 'pool' or 'grid'
+    n_bins:int=15,        # number of bins of the ECE
 )->tuple[float, float]:   # temperature, ECE
     "Return the lowest temperature with the least ECE in a list, and this ECE, without evaluating the whole list."
     _check_varied(logits)

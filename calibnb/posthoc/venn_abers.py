@@ -17,16 +17,26 @@ def _above(W, S, i, j, k):
     "Return True if point j is on or above the line from i to k."
     return (S[j] - S[i])*(W[k] - W[i]) >= (S[k] - S[i])*(W[j] - W[i])
 
-def _slope(W, S, a, b): return (S[b] + 1 - S[a])/(W[b] + 1 - W[a])
+def _slope(W, S, a, b):
+    "Return the slope of the line from point a to point b shifted by (1, 1)."
+    return (S[b] + 1 - S[a])/(W[b] + 1 - W[a])
 
-def tangent_point(W, S, hull, following, place, b):
-    "Return where the common tangent touches the left and the right hull; search from hull index `place` and point b."
+def tangent_point(
+    W, S,       # coordinates of the points of the path
+    hull,       # left hull: a list of points
+    following,  # for each point, the next point on the right hull
+    left,       # start of the search on the left hull, an index in `hull`
+    right,      # start of the search on the right hull, a point
+):              # left and right at the tangent points
+    "Find where the common tangent touches the left hull and the shifted right hull."
     last, top = len(W) - 1, len(hull) - 1
-    slope = _slope(W, S, hull[place], b)
+    slope = _slope(W, S, hull[left], right)
     while True:
-        if b < last and (new := _slope(W, S, hull[place], following[b])) <= slope: b, slope = following[b], new
-        elif place < top and (new := _slope(W, S, hull[place + 1], b)) >= slope: place, slope = place + 1, new
-        else: return place, b
+        if right < last and (new := _slope(W, S, hull[left], following[right])) <= slope:
+            right, slope = following[right], new
+        elif left < top and (new := _slope(W, S, hull[left + 1], right)) >= slope:
+            left, slope = left + 1, new
+        else: return left, right
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #06f97ab6
 def _hull_from_right(W, S):
@@ -46,27 +56,28 @@ def values_with_hit(count, hits):
     "Return the isotonic value of an added hit, at each of n scores and above all scores, as an array (n + 1,)."
     W, S = ([0., *np.cumsum(v).tolist()] for v in (count, hits))
     n, found, following = len(W) - 1, [], _hull_from_right(W, S)
-    hull, place, b = [], 0, 1   # left lower hull, the index of its tangent point, the tangent point on the right
+    hull, left, right = [], 0, 1   # left hull, index of its tangent point, tangent point on the right hull
     for i in range(1, n + 1):
         j = i - 1
         while len(hull) > 1 and _above(W, S, hull[-2], hull[-1], j): hull.pop()
         hull.append(j)
-        place, b = min(place, len(hull) - 1), max(b, i)
-        place, b = tangent_point(W, S, hull, following, place, b)
-        found.append(_slope(W, S, hull[place], b))
+        left, right = min(left, len(hull) - 1), max(right, i)
+        left, right = tangent_point(W, S, hull, following, left, right)
+        found.append(_slope(W, S, hull[left], right))
     return np.array([*found, 1.])
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2
 def _folds(N, folds):
+    "Return the rows of each fold, drawn with a fixed seed."
     if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: {folds!r}, want 2 or more, or None')
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0), device='cpu').numpy()
     return np.array_split(order, min(folds, N))
 
 def _gaps_around(scores, at, side):
-    """Return the index of a gap between `scores`, for each of the n scores `at` and each gap around them.
+    """Map the n scores `at`, and the n + 1 gaps around them, to indices of gaps around `scores`.
 
-    The (2n + 1,) indices alternate: a gap of `at`, a score of `at`, and so on. If a score of `at` is also in `scores`,
-    the index belongs to the gap on the given side of this score, 'left' or 'right'."""
+    The (2n + 1,) indices belong to the gap below at[0], at[0], the gap below at[1], at[1], and so on. A score of `at`
+    that is also in `scores` is mapped to the gap on the given side, 'left' or 'right'."""
     at_score = np.searchsorted(scores, at, side)
     in_gap = np.searchsorted(scores, at, 'right')
     return np.concatenate([[0], np.stack([at_score, in_gap], 1).reshape(-1)])
@@ -88,12 +99,12 @@ def venn_abers_map(
     "Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015]."
     check_finite('score', score)
     u = np.unique(score.double().cpu().numpy())
-    miss, hits = [], []
+    log_1_minus_p0, log_p1 = [], []  # one array per fold
     for rows in [slice(None)] if folds is None else _folds(len(score), folds):
         scores, low, high = _bounds(score[rows], hit[rows], None if weight is None else weight[rows])
-        miss.append(np.log1p(-low[_gaps_around(scores, u, 'right')]))
-        hits.append(np.log(high[_gaps_around(scores, u, 'left')]))
-    log_miss, log_hit = (np.mean(v, axis=0) for v in (miss, hits))
+        log_1_minus_p0.append(np.log1p(-low[_gaps_around(scores, u, 'right')]))
+        log_p1.append(np.log(high[_gaps_around(scores, u, 'left')]))
+    log_miss, log_hit = (np.mean(v, axis=0) for v in (log_1_minus_p0, log_p1))
     m = dict(scores=u, odds=log_hit - log_miss, low=-np.expm1(log_miss), high=np.exp(log_hit))
     return {name: torch.from_numpy(v) for name, v in m.items()}
 

@@ -28,7 +28,10 @@ def _spans(n, batch_size):
 
 # %% ../../nbs/60_train/02_batches.ipynb #3a113f28
 class EpochPlan:
-    "The plan of one epoch: `rows` in random order, `spans` (start and end of each batch), and random augmentation."
+    """The plan of one epoch: `rows` in random order, and `spans`, the start and end of each batch.
+
+    `shift` and `flip` hold the random augmentation of each sample, or None. With mixup, `mix` holds the weight of each
+    batch, and `partner` the position of each sample's partner. `parts` holds the tensors by name."""
     def __init__(self,
         n:int,                      # number of samples
         batch_size:int,
@@ -67,7 +70,7 @@ def crop_and_flip(
     x:Tensor,           # (B, C, H, W)
     shift=None,         # (B, 2) first row and column in the padded image, 0 to 2*padding; None: no crop
     flip=None,          # (B,) bool; None: no flip
-    padding:int=4,
+    padding:int=4,      # black pixels on each side
 )->Tensor:              # (B, C, H, W)
     "Pad each image with black, crop it to its original size, and mirror it horizontally."
     if shift is None and flip is None: return x
@@ -82,10 +85,10 @@ def crop_and_flip(
 
 # %% ../../nbs/60_train/02_batches.ipynb #8288c142
 def prefetch(
-    fetch,      # item -> result
-    items,
-    ahead:int=3,
-):
+    fetch,       # item -> result
+    items,       # any iterable
+    ahead:int=3, # number of items that are computed in advance
+):               # an iterator of results
     "Yield fetch(item) for each item in order; a thread computes a few items ahead."
     waiting = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -145,8 +148,8 @@ class _Loader:
 # %% ../../nbs/60_train/02_batches.ipynb #c75f28b9
 def batches(
     split,                 # a `data.Split`
-    plan:EpochPlan,
-    device,
+    plan:EpochPlan,        # on the CPU, or on the device
+    device,                # where the batches are needed
     start:int=0,           # first batch
     rank:int=0,            # rank of this process
     size:int=1,            # number of processes
@@ -188,7 +191,7 @@ def flip_labels(
     share:float,       # probability that a label is replaced
     seed:int,
 )->Tensor:             # (N,)
-    "Replace random labels; all other classes are equally likely."
+    "Replace each label with probability `share` by another class; all other classes are equally likely."
     draw = torch.Generator().manual_seed(seed)
     flip = torch.rand(len(y), generator=draw, dtype=torch.float32, device='cpu') < share
     other = (y.cpu() + torch.randint(1, num_classes, y.shape, generator=draw, device='cpu')) % num_classes

@@ -39,8 +39,8 @@ def hf_measures(
     if isinstance(logits, (tuple, list)): logits = logits[0]
     logits, target = as_tensor(logits, 'predictions').float(), as_tensor(evaluated.label_ids, 'label_ids')
     if logits.ndim > 2: logits, target = logits.flatten(0, -2), target.flatten()  # one row per token
-    counts = target != -100
-    if target.shape == logits.shape[:1]: logits, target = logits[counts], target[counts]
+    valid = target != -100
+    if target.shape == logits.shape[:1]: logits, target = logits[valid], target[valid]
     return calibration_measures(logits, target)
 
 # %% ../../nbs/60_train/09_callbacks.ipynb #35237329

@@ -109,7 +109,7 @@ def _read(path, device):
     raise ValueError(f'checkpoint: {path} was not written by a Trainer; give another path')
 
 def _for_this_process(saved):
-    "Return the generator states for this process, and the saved process states whose losses it continues."
+    "Return the generator states for this process, and the saved process states whose losses this process continues."
     if len(saved) == world_size(): return saved[rank()], [saved[rank()]]
     generators = saved[min(rank(), len(saved) - 1)]  # with another number of processes, dropout masks differ anyway
     return generators, saved if rank() == 0 else []  # the first process reports all losses
@@ -155,7 +155,9 @@ _AGREE_EVERY = 20   # batches between two joint decisions of several processes
 _SAVING_SHARE = 20  # saving takes at most 1/_SAVING_SHARE of the time
 
 class Saver:
-    "Writes checkpoints every `every_s` seconds, at the end of training, and after SIGTERM."
+    """Writes checkpoints every `every_s` seconds, at the end of training, and after SIGTERM.
+
+    `signals` is the list of `catch_sigterm`. The last checkpoint was finished at `saved_at`, after `took_s` seconds."""
     def __init__(self, trainer, path, every_s:float, signals:list):
         self.trainer, self.path, self.every_s, self.signals = trainer, path, every_s, signals
         self.saved_at, self.took_s = time.monotonic(), 0.
@@ -172,6 +174,7 @@ class Saver:
         if stop: raise Stopped
 
     def _pause_is_over(self):
+        "Return True if enough time has passed since the last checkpoint."
         pause_s = max(self.every_s, _SAVING_SHARE*self.took_s) if self.every_s else 0.
         return time.monotonic() - self.saved_at >= pause_s
 

@@ -178,6 +178,7 @@ class Evaluator:
     def _evaluate(self, split, fn, batch_size):
         "Return fn(x) for all samples, (N, width); each of k processes computes every k-th batch."
         self.model.eval()
+        # number of input values of a sample
         values_each = max(1, split.x.shape[1:].numel(), getattr(self.model, 'values_each', 0))
         batch_size = batch_size or max(1, min(_MAX_BATCH, _MAX_INPUT//values_each))
         starts, out, recipe = range(0, len(split), batch_size), None, self.recipe

@@ -69,6 +69,7 @@ class NLLBreakdown(Recorder):
         return {f'{s}_{k}': v for s in self.splits for k, v in self._columns(view.predictions(s)).items()}
 
     def _columns(self, preds):
+        "Return the columns of one split, without the prefix of the split."
         hit = preds.hit
         ece = metrics.ece(preds.probs, preds.target, self.n_bins, validate=False)
         row = dict(error=1 - hit.double().mean(), ece=ece)
@@ -113,7 +114,7 @@ class OptimalECE(Recorder):
     def __init__(self,
         every:int=1,         # epochs between two fits
         n_bins:int=15,
-        search:str='pool',   # candidate temperatures of both fits
+        search:str='pool',   # candidate temperatures of both fits: 'pool' (.01 to 10) or 'grid' (.1 to 10)
     ): self.every, self.n_bins, self.search = every, n_bins, search
 
     def __call__(self, view:EpochView)->dict:
@@ -317,7 +318,7 @@ def make_recorder(name:str):
     return recorders.make(name)
 
 def register_recorder(
-    name:str,
+    name:str,  # for `make_recorder`
 ):             # a decorator
     "Register a recorder class or a function (view) -> columns by name; raise ValueError if calibnb has this name."
     return registers(recorders, name)

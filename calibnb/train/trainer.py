@@ -105,13 +105,14 @@ class Stepper:
     def __call__(self, batch, lr:float)->tuple:  # sum of the losses, number of labels
         "Take one step; return the sum of losses and the number of labels of this process."
         self._start(lr)
-        parts = _micro_batches(batch, self.recipe.accumulate)
-        is_whole = world_size() == 1 and len(parts) == 1
+        micro_batches = _micro_batches(batch, self.recipe.accumulate)
+        is_whole = world_size() == 1 and len(micro_batches) == 1
         scale = GradientScale(batch.n, world_size(), batch.copies, self.reduction, self.recipe.scale_by_batch, is_whole)
         losses, labels = [], 0
-        for i, (x, y, y_partner) in enumerate(parts):
-            is_last = world_size() == 1 or i + 1 == len(parts)
-            with nullcontext() if is_last else self.net.no_sync():  # average over processes only after the last one
+        for i, (x, y, y_partner) in enumerate(micro_batches):
+            # DistributedDataParallel averages the gradients over processes only after the last micro-batch
+            is_last = world_size() == 1 or i + 1 == len(micro_batches)
+            with nullcontext() if is_last else self.net.no_sync():
                 loss, loss_of_partners, m = self.net(to_memory_format(x, self.recipe), y, y_partner)
                 if y_partner is not None: loss = batch.lam*loss + (1 - batch.lam)*loss_of_partners
                 factor = scale(m)
@@ -161,8 +162,8 @@ class Progress:
     history:History                          # finished epochs
     epoch_start:Tensor = field(init=False)   # state of `generator` when this epoch began
     step:int = field(init=False)             # finished batches of this epoch
-    losses:Tensor|None = field(init=False)   # (batches,) sum of losses of each batch in this process, / `copies`
-    counts:list = field(init=False)          # labels of each finished batch in this process, / `copies`
+    losses:Tensor|None = field(init=False)   # (batches,), as in `mean_loss`; None before the first batch
+    counts:list = field(init=False)          # one number per finished batch, as in `mean_loss`
 
     def __post_init__(self): self.begin_epoch()
 
@@ -195,10 +196,10 @@ class Progress:
         self.losses = sum((process['losses'] for process in processes), torch.zeros_like(template)).to(device)
 
 def mean_loss(
-    losses:Tensor,  # (batches,) sum of losses of each batch in this process, divided by `copies`
-    counts:list,    # labels of each finished batch in this process, divided by `copies`
-    recipe:Recipe,
-    epoch:int,
+    losses:Tensor,  # (batches,) sum of losses of each batch in this process, divided by `Batch.copies`
+    counts:list,    # number of labels of each finished batch in this process, divided by `Batch.copies`
+    recipe:Recipe,  # for the advice in an error
+    epoch:int,      # index of the epoch, from 0, for an error
     largest:Tensor|None=None, # 0-d, largest magnitude of the weights, on the device; None: no check of weights
 )->float:
     """Return an epoch's mean loss over all processes.
@@ -210,7 +211,8 @@ def mean_loss(
 def _finite_sums(losses, counts, recipe, epoch, largest, done):
     """Return the losses of the batches and the number of labels, both summed over all processes.
 
-    If a loss or a weight is not finite, raise a FloatingPointError."""
+    If a loss or a weight is not finite, raise a FloatingPointError. `done`, the number of finished batches, is for the
+    message."""
     scalars = [losses.new_tensor([sum(counts)]), *([] if largest is None else [largest[None]])]
     values = all_reduce(torch.cat([v.double() for v in (losses, *scalars)])).tolist()  # the only synchronisation
     sums, (n, *weights) = values[:len(losses)], values[len(losses):]
@@ -232,13 +234,16 @@ class Reporter:
 
     The state is a dictionary: `epoch` (the current one, from 1), `epochs`, `epochs_done` (finished epochs, with the
     fraction of the current one), `train_loss` (mean over the finished batches of the epoch), `val_nll` and `val_error`
-    (None if unknown), `left_s` (estimated seconds to the end)."""
+    (None if unknown), `left_s` (estimated seconds to the end).
+
+    `first` is the position of the training at the time `start`, and `due` is the time of the next state. The last epoch
+    ended at `epoch_at`. The last evaluation ended at `val_at` and took `val_s` seconds."""
     pause_s, val_share = 1., .01  # seconds between two states; share of the time for the validation set
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()
         self.first = self._position()
         self.due, self.epoch_at, self.val_at = self.start + self.pause_s, self.start, self.start
-        self.val, self.val_s = dict(val_nll=None, val_error=None), None  # seconds that an evaluation takes
+        self.val, self.val_s = dict(val_nll=None, val_error=None), None
 
     def _position(self):
         "Return the number of finished epochs, with the fraction of the current epoch."
@@ -246,11 +251,13 @@ class Reporter:
         return len(progress.history) + (0 if progress.losses is None else progress.step/len(progress.losses))
 
     def after_batch(self):
+        "Send the state if the next state is due."
         if self.send is None or time.monotonic() < self.due: return
         progress = self.trainer.progress
         self._send(len(progress.history) + 1, progress.losses.sum().item()/sum(progress.counts))
 
     def after_epoch(self, view, row):
+        "Evaluate `val` if an evaluation is due, and send the state; `row` is the new row of the history."
         if self.send is None: return
         if view.has_predictions('val') or world_size() == 1 and self._val_is_due(view.splits): self._evaluate(view)
         self.val |= {name: row[name] for name in self.val if name in row}
@@ -265,6 +272,7 @@ class Reporter:
         return now - self.val_at >= max(self.pause_s, took_s/self.val_share)
 
     def _evaluate(self, view):
+        "Compute the NLL and the error of `val`; `seeded` restores the global generators."
         start = time.monotonic()
         with seeded(0): preds = view.predictions('val')
         self.val = dict(val_nll=F.cross_entropy(preds.logits.double(), preds.target).item(),
@@ -273,6 +281,7 @@ class Reporter:
         self.val_s = max(self.val_s or 0., self.val_at - start)  # 0 if a recorder has computed the predictions
 
     def _send(self, epoch, train_loss):
+        "Send the state, with the time to the end estimated from the time so far."
         now, done, epochs = time.monotonic(), self._position(), self.trainer.recipe.epochs
         self.due = now + self.pause_s
         left_s = (now - self.start)*(epochs - done)/(done - self.first) if done > self.first else None
