@@ -102,10 +102,10 @@ def curves(
 
 # %% ../nbs/35_plots.ipynb #5ebb8502
 def reliability_axes(
-    ax,                  # Axes
+    ax,                  # Axes of the diagram
     leftmost:bool=True,  # False: no labels on the vertical axes, for a row of diagrams
     axis_labels:tuple=('confidence', 'accuracy'), # horizontal, vertical
-):                       # Axes of the strip
+):                       # Axes of the strip underneath
     "Label the axes of an empty reliability diagram, and add a strip underneath for the shares of samples."
     ax.set(xlim=(0, 1), ylim=(0, 1), ylabel=axis_labels[1] if leftmost else '')
     ax.tick_params(labelbottom=False)
@@ -123,14 +123,14 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
 def _fills(color, share, strength):
-    "Return (mask of bars, fill style) pairs; a colour fades with `strength`, a ScalarMappable colours by share (%)."
+    "Return [(mask of bars, style)]: `color` that fades with `strength`, or, from a ScalarMappable, by `share` (%)."
     if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
     shades = color.to_rgba(share)
     return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
 
 def _bars(ax, lo, hi, acc, conf, count, share, color):
     "Draw bars of accuracy and the gaps to the mean confidence, vermillion for overconfident bins and green otherwise."
-    strength = np.clip(count//2.5/4, .25, 1)  # bins with fewer than ten samples are pale, in four steps
+    strength = np.clip(count//2.5/4, .25, 1)  # below ten samples: 1/4, 1/2 or 3/4
     for some, fill_style in _fills(color, share, strength):
         _boxes(ax, lo[some], hi[some], 0*acc[some], acc[some], edgecolor='white', lw=.5, **fill_style)
     for s in np.unique(strength):
@@ -166,7 +166,7 @@ def fill_reliability_axes(
     _boxes(strip, lo, hi, 0*share, share, facecolor=grey, edgecolor='white', lw=.5)
     if curve is not None:
         x, smooth, density = curve
-        ax.plot(x, smooth, color='white', lw=3.6)  # a halo
+        ax.plot(x, smooth, color='white', lw=3.6)  # a halo, to see the curve on dark bars
         ax.plot(x, smooth, color='k', lw=1.6)
         strip.plot(x, density*share.max()/density.max(), color='k', lw=1)  # scaled to the height of the highest share
     ax.set_title(title, pad=6 + 12*len(note.splitlines()))
@@ -205,7 +205,7 @@ def correctness_histogram(
     hit,              # (N,) bool, True for correct samples
     title:str='',
     n_bins:int=20,
-    leftmost:bool=True,
+    leftmost:bool=True, # False: no label on the vertical axis
 ):                    # pandas DataFrame with the counts of each bin: `right` if correct, `wrong` if misclassified
     "Draw the histograms of confidence of correct and of misclassified samples."
     import pandas as pd
@@ -228,8 +228,8 @@ def risk_coverage(
     "Draw selective risk against coverage in percent, and return the curves as a DataFrame."
     import pandas as pd
     for label, curve in curves.items():
-        x, y = (100*np.concatenate([values[:1]*scale, values.numpy()]) for values, scale in
-                ((curve.coverage, 0), (curve.risk, 1)))
+        coverage, risk = curve.coverage.numpy(), curve.risk.numpy()
+        x, y = 100*np.append(0, coverage), 100*np.append(risk[0], risk)  # the first step begins at coverage 0
         ax.step(x, y, where='pre', label=f'{label}: AURC {100*curve.aurc:.2f} %', **styles.get(label, {}))
     ax.set(xlabel='coverage (%)', ylabel='selective risk (%)', xlim=(0, 100), title='Errors among accepted samples')
     ax.set_ylim(bottom=0)
@@ -284,7 +284,7 @@ _verdicts = {'holds': green, 'holds, smaller than matters': green, 'contradicted
 _DATA_MARKERS = 'o', 's', '^', 'v', 'P', 'X'
 
 def _rows_of_claims(findings):
-    "Return the findings as lists, one for each row; a list has one claim, tested on different data sets."
+    "Return a list of findings for each row of the plot: one claim, tested on one or several data sets."
     rows = []
     for finding in findings:
         def shares(row): return row[0].claim == finding.claim and all(f.data != finding.data for f in row)
@@ -305,6 +305,7 @@ def forest_plot(
     labels = [fill(f.claim if len(kinds) == 1 else f'{f.claim} [{f.kind}]', 70) for f, *_ in rows]
     height = np.array([max(1.5 + label.count('\n'), .7 + .8*len(row)) for label, row in zip(labels, rows)])  # in lines
     center = height.cumsum() - height/2
+    # findings of one row are .8 lines apart
     drawn = [(y + .8*(i - (len(row) - 1)/2), finding) for y, row in zip(center, rows) for i, finding in enumerate(row)]
     ax.axvspan(-1, 1, color='#ececec', lw=0, zorder=0)
     ax.axvline(0, color='k', lw=.8)
@@ -347,11 +348,11 @@ _GAPS = 3, 6, 10, 16, 24, 34                              # between a point and 
 _ANGLES = np.deg2rad((30, 0, 150, 180, 90, 270, 330, 210)) # above and right first
 
 def _along(a, b):
-    "Return (30, 2) places on the line from a to b."
+    "Return (30, 2) places on the line from point a to point b."
     return a + np.linspace(0, 1, 30)[:, None]*(b - a)
 
 def _drawn_points(ax):
-    "Return (N, 2) places of markers and (M, 2) places along the lines of an axes, in pixels."
+    "Return the (N, 2) places of all markers and (M, 2) places along all lines of an Axes, in pixels."
     lines = [ax.transData.transform(np.column_stack(line.get_data())) for line in ax.lines]
     dots = [c.get_offset_transform().transform(c.get_offsets()) for c in ax.collections]
     along = [_along(a, b) for line in lines for a, b in zip(line, line[1:])]
@@ -364,7 +365,7 @@ def _overlap(box, boxes):
     return sides.clip(0).prod(1).sum()/(box[2:] - box[:2]).prod()
 
 def _places(center, half_size, pixels):
-    "Yield (penalty, gap in points, center) of places for a label of size 2 `half_size` beside a point."
+    "Yield (penalty, gap in points, center of the label in pixels); a label is 2 `half_size` wide and high."
     for penalty, gap in enumerate(_GAPS):
         for angle in _ANGLES:
             way = np.array([np.cos(angle), np.sin(angle)])
@@ -385,7 +386,7 @@ def _cost(place, half_size, center, other_centers, placed, whole, markers, along
 
 def label_points(
     ax,            # with its final limits, markers and lines
-    points,        # (N, 2) coordinates in the data
+    points,        # (N, 2) in data coordinates
     labels,        # N texts
     size=7.5,      # font size in points
     styles=(),     # further properties of each text, e.g. dict(fontweight='bold'); (): none

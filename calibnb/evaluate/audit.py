@@ -55,7 +55,7 @@ class CrossFits:
         self.bar.total = (self.bar.total or 0) + n_calibrators*len(self.sources)
 
     def fit(self, name, calibrator, on=None):
-        "Fit a calibrator, or a pipeline `on` the fits of another row; return the calibrator to use and the scored set."
+        "Fit a calibrator, or a pipeline on the fits of the row `on`; return the calibrator to use and the scored set."
         each = in_threads if _is_builtin(calibrator) else map  # a user's class may not be made for threads
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
         else: fits = each(lambda source: clone(calibrator).fit(source.logits, source.target), self.sources)
@@ -135,16 +135,16 @@ def warning_texts(caught, name):
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #7bbd32ae
 def _on_top(found, tie):
-    """Return pipelines of the best calibrators in NLL, followed by Platt scaling or isotonic regression.
+    """Return {name: pipeline}: each of the best calibrators in NLL, followed by Platt scaling or isotonic regression.
 
-    Calibrators whose ECE a calibrated model could show are left out."""
+    A calibrator that passes the test of the ECE (`shows_no_error`) gets no pipeline."""
     nll = {row: found.rows[row]['nll'].value for row in COMPOSABLE if row in found.rows and row not in found.doubtful}
     nll = {row: round(value, 6) for row, value in nll.items() if value is not None}
     best = [row for row, value in nll.items() if value <= min(nll.values()) + tie]
     # one row for each NLL: matrix scaling and Dirichlet calibration are equal if the logits are log-probabilities
     distinct = {nll[row]: row for row in reversed(best)}.values()
-    wanting = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
-    return {name: make_calibrator(name) for row in wanting for name in (f'{row}+platt', f'{row}+isotonic')}
+    failing = [row for row in distinct if not shows_no_error(row, found.rows[row]['ece'])]
+    return {name: make_calibrator(name) for row in failing for name in (f'{row}+platt', f'{row}+isotonic')}
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #9db9baa4
 def check_sets(preds, val=None, folds=2, n_bins=(15,)):
@@ -214,7 +214,7 @@ def _registered_measures(names, preds, probs, seed):
 def evaluate(
     preds:Predictions,          # predictions to judge
     val:Predictions|None=None,  # predictions to fit the calibrators on; None: cross-fitting on `preds`
-    calibrators=None,           # names, or {row: calibrator}; None: the default, see below; (): no calibrator
+    calibrators=None,           # names, or {row: calibrator}; None: the default, see the docstring; (): no calibrator
     *, folds:int|None=None,     # number of folds of cross-fitting; None: 5, or 2 for fewer than ten samples
     n_bins:int=15,              # number of bins of all calibration errors
     more_bins=(10, 50),         # further numbers of bins for the ECE

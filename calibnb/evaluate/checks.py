@@ -28,9 +28,9 @@ class Check:
     "A check of predictions: code, title, meaning, decision rule, advice, and the function that decides."
     code:str          # e.g. CNB001
     title:str
-    meaning:str
-    decided:str
-    advice:str
+    meaning:str       # the fault that the check looks for
+    decided:str       # the decision rule in words
+    advice:str        # what to do
     find:Callable     # function of an evaluation, predictions, and validation predictions or None
 
     def outcome(self, found, preds, val=None)->Outcome:
@@ -43,6 +43,7 @@ CHECKS = {}  # code -> Check
 _PASSED, _NOT_APPLICABLE = ('passed', ''), ('not applicable', '')
 
 def _check(code, title, meaning, decided, advice):
+    "Register the decorated function as the `find` of a Check."
     def register(find):
         CHECKS[code] = Check(code, title, meaning, decided, advice, find)
         return find
@@ -50,7 +51,7 @@ def _check(code, title, meaning, decided, advice):
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #e5fc0fee
 def _biased(found, *starts):
-    "Return the outcome of a check for bias; `starts` are the first words of the sentences that mean an issue."
+    "Return an issue if a sentence of `_bias_direction` begins with one of `starts`; else passed."
     given = found.scored[UNCALIBRATED]
     if found.miscalibration_p >= .05: return _PASSED
     said = [sentence for sentence in _bias_direction(given) if sentence.startswith(starts)]
@@ -214,7 +215,7 @@ def _shared(found, preds, val):
     shared = torch.isin(val_rows, rows).sum().item()
     return ('tip', f'{shared:,} of {len(val):,} validation samples are test samples, too.') if shared else _PASSED
 
-_TELLABLE = .05  # an ECE of this size should be detectable
+_DETECTABLE = .05  # an ECE of this size should be detectable
 
 @_check('CNB020', 'too few samples to tell',
         'No miscalibration is detected, but with so few samples a large true error could give the same result.',
@@ -225,8 +226,8 @@ def _too_few_samples(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     if found.miscalibration_p < .05: return _NOT_APPLICABLE
     high = ece.interval[1]
-    if high <= _TELLABLE: return _PASSED
-    enough = round_up(ece.n*(high/_TELLABLE)**2)
+    if high <= _DETECTABLE: return _PASSED
+    enough = round_up(ece.n*(high/_DETECTABLE)**2)
     return 'issue', (f'On {ece.n:,} samples, a true ECE of {100*high:.1f} % could look like this; '
                      f'about {enough:,} samples would show an ECE of 5 %.')
 

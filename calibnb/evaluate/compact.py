@@ -71,7 +71,7 @@ class Compact(BinnedConfidences):
 
 # %% ../../nbs/40_evaluate/10_compact.ipynb #74232320
 def _planes(codes):
-    "Split int16 codes into uint8 (2, ...): lower bytes and upper bytes."
+    "Split int16 codes (...) into uint8 (2, ...): lower bytes and upper bytes."
     return np.moveaxis(np.ascontiguousarray(codes, dtype='<i2')[..., None].view(np.uint8), -1, 0)
 
 def _joined(planes):
@@ -79,7 +79,7 @@ def _joined(planes):
     return torch.from_numpy(np.ascontiguousarray(np.moveaxis(planes, 0, -1)).view('<i2')[..., 0].astype(np.int16))
 
 def _changes(codes, order):
-    "Return the differences of successive int16 codes in an order, modulo 2^16, with the sign in the last bit."
+    "Return zigzag-encoded differences of successive int16 codes in an order, modulo 2^16: the sign is the last bit."
     change = np.diff(codes[order], prepend=np.int16(0))
     return change << 1 ^ change >> 15
 
@@ -89,13 +89,16 @@ def _from_changes(changes, order):
     codes[order] = np.cumsum((changes >> 1 & 0x7fff) ^ -(changes & 1), dtype=np.int16)
     return codes
 
-def _order(codes): return np.argsort(codes, kind='stable')
+def _order(codes): return np.argsort(codes, kind='stable')  # stable: writer and reader need the same order
 
 def pack_sets(
     sets:list[Compact],   # at least one; all of the same samples
     like:list|None=None,  # for each set, the index of a similar set or its own index; None: its own
 )->dict[str, np.ndarray]:
-    "Return arrays for `write_rows` that compress well; the arrays do not contain the labels."
+    """Return arrays for `write_rows` that compress well; the arrays do not contain the labels.
+
+    off: prediction minus label, modulo K; odds: bytes of the codes of the confidences, or of their changes; missed:
+    bytes of the codes of the labels, for misses; like: as above. Raises ValueError if the labels of the sets differ."""
     target, K = sets[0].target, sets[0].num_classes
     if not all(one.num_classes == K and torch.equal(one.target, target) for one in sets):
         raise ValueError('sets: samples differ, want the same labels in the same order')
@@ -103,8 +106,8 @@ def pack_sets(
     missed = torch.cat([one.label[~one.hit] for one in sets])
     codes = torch.stack([one.codes for one in sets]).numpy()
     like = list(range(len(sets))) if like is None else like
-    odds = [code if i == j else _changes(code, _order(codes[j])) for i, (code, j) in enumerate(zip(codes, like))]
-    return dict(off=off, odds=_planes(np.stack(odds)), missed=_planes(missed), like=np.array(like, dtype=np.uint16))
+    stored = [code if i == j else _changes(code, _order(codes[j])) for i, (code, j) in enumerate(zip(codes, like))]
+    return dict(off=off, odds=_planes(np.stack(stored)), missed=_planes(missed), like=np.array(like, dtype=np.uint16))
 
 def unpack_sets(
     arrays:dict,     # result of `pack_sets`
@@ -115,9 +118,9 @@ def unpack_sets(
     if arrays.keys() != {'off', 'odds', 'missed', 'like'}:
         raise ValueError(f'arrays: {", ".join(arrays)}, want off, odds, missed and like, as pack_sets returns them')
     off = torch.from_numpy(arrays['off'].astype(np.int64))
-    odds, missed = _joined(arrays['odds']).numpy(), _joined(arrays['missed'])
-    codes = np.stack([values if i == j else _from_changes(values, _order(odds[j]))
-                      for i, (values, j) in enumerate(zip(odds, arrays['like']))])
+    stored, missed = _joined(arrays['odds']).numpy(), _joined(arrays['missed'])
+    codes = np.stack([values if i == j else _from_changes(values, _order(stored[j]))
+                      for i, (values, j) in enumerate(zip(stored, arrays['like']))])
     codes = torch.from_numpy(codes)
     if off.shape[1] != len(target): raise ValueError(f'target: {len(target)} labels, want {off.shape[1]}')
     label = codes.clone()

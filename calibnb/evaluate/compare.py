@@ -27,9 +27,9 @@ _SHOWN = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), brier=('Brier', 1, 4
 
 def _differences(old, new, rows, level):
     "Return {measure: PairedDifference} on the samples in `rows`."
-    both = old, new
-    wrong, nll, probs, target = ([values(p).cpu()[rows] for p in both] for values in (
-        lambda p: ~p.hit, lambda p: p.nll, lambda p: p.probs, lambda p: p.target))
+    def pair(values): return [values(preds).cpu()[rows] for preds in (old, new)]
+    wrong, nll = pair(lambda preds: ~preds.hit), pair(lambda preds: preds.nll)
+    probs, target = pair(lambda preds: preds.probs), pair(lambda preds: preds.target)
     if old.binary: binned = [(p[:, 0].clamp(0, 1), y == 1) for p, y in zip(probs, target)]
     else: binned = [(p.amax(1).clamp(0, 1), ~w) for p, w in zip(probs, wrong)]
     brier = [brier_of_samples(p, y) for p, y in zip(probs, target)]
@@ -65,7 +65,7 @@ class ModelComparison:
         return self.differences[measure].verdict(self.margins[measure])
 
     def worse(self,
-        differences:dict, # differences of all samples or of a slice
+        differences:dict, # measure -> PairedDifference, of all samples or of a slice
     )->list[str]:
         "Return the measures that are worse by more than their margin."
         return [name for name, d in differences.items() if d.verdict(self.margins[name]) == WORSE]
@@ -99,6 +99,7 @@ class ModelComparison:
     def _is_open(self, name): return self.verdict(name) == UNDECIDED
 
     def _by(self, name, d):
+        "Say by how much a measure is worse."
         if math.isinf(d.low): return f'{_name(name)}, which becomes infinite'
         return f'{_name(name)} by {_amount(name, d.value)} (at least {_amount(name, d.low)})'
 
@@ -167,6 +168,7 @@ class ModelComparison:
         return pd.DataFrame(rows).set_index(['slice', 'measure'])
 
     def _lines(self, differences):
+        "Return {measure: fields of the difference, margin and verdict}."
         return {name: vars(d) | dict(margin=self.margins[name], verdict=d.verdict(self.margins[name]))
                 for name, d in differences.items()}
 
@@ -201,7 +203,7 @@ def check_margins(margins):
     return MARGINS | (margins or {})
 
 def _check_same_samples(old, new):
-    "Raise ValueError unless both predictions have one form and, but for stated confidences, the same labels."
+    "Raise ValueError unless both models have the same form and, except for stated confidences, the same labels."
     if new.form != old.form: raise ValueError(f'new: {new.form}, but old: {old.form}; want the same for both')
     same = 'want the same samples in the same order (--id COLUMN matches rows by id)'
     if len(new) != len(old): raise ValueError(f'new: {len(new):,} samples, but old: {len(old):,}; {same}')
@@ -215,16 +217,16 @@ def _check_same_samples(old, new):
 
 def compare_models(
     old:Predictions,
-    new:Predictions,  # predictions on the same samples in the same order; logits or probabilities, as `old` or not
+    new:Predictions,  # on the same samples in the same order; one model may have logits, the other probabilities
     margins:dict[str, float]|None=None, # measure -> margin, instead of `MARGINS`; error and ECE as fractions
-    by=(),            # names of columns of `old.groups`, 'predicted_class' or 'confidence_band': also compare slices
+    by=(),            # also compare slices: names of columns of `old.groups`, 'predicted_class' or 'confidence_band'
     *, least:int=50,  # the smallest number of samples of a slice
 )->ModelComparison:
     """Compare error, NLL, Brier score and ECE of two models by paired 95 % intervals.
 
     For binary predictions, the ECE judges P(y = 1). For stated confidences, each model has its own correct answers to
-    the same questions. The intervals of slices are corrected by Bonferroni's method. Raises ValueError if the labels
-    of other predictions differ, or for an unknown measure or column."""
+    the same questions. The intervals of slices are corrected by Bonferroni's method. Raises ValueError for an unknown
+    measure or column and, except for stated confidences, if the labels of the two models differ."""
     margins = check_margins(margins)
     new = new.ordered(old.classes)
     _check_same_samples(old, new)

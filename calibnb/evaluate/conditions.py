@@ -59,9 +59,10 @@ def _limit(name, limit, m, row, by_estimate):
 
 def _enough(m, limit):
     "Return a text with the number of samples that would decide."
-    distance, beyond = abs(m.value - limit), m.interval[1] if m.value <= limit else m.interval[0]
-    if not distance: return 'the estimate equals the limit'
-    return f'about {max(m.n, round_up(m.n*((m.value - beyond)/distance)**2)):,} samples would decide'
+    beyond = m.interval[1] if m.value <= limit else m.interval[0]
+    d, r = abs(m.value - limit), abs(m.value - beyond)
+    if not d: return 'the estimate equals the limit'
+    return f'about {max(m.n, round_up(m.n*(r/d)**2)):,} samples would decide'
 
 def _no_finding(found, code):
     "Return the Condition that a check finds no fault; raise ValueError if the check was ignored."

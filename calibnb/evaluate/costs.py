@@ -41,13 +41,17 @@ def _p_of_one(scored):
 
 @dataclass(frozen=True)
 class Decisions:
-    "The costs and net benefits of an evaluation: of the uncalibrated row and the recommended row, if they differ."
+    """The costs and net benefits of an evaluation, for the uncalibrated row and the recommended row.
+
+    A dictionary in `costs` belongs to a rule: the rows at the threshold of the costs, then positive for all, positive
+    for none. A dictionary in `thresholds` has the net benefits treat_all and before; with a calibrator, also after, and
+    the difference gain with its interval."""
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
     n:int            # number of samples
-    costs:list       # a dictionary for each rule: name, cost, interval; rows also have best_threshold and best_cost
+    costs:list       # dictionaries with name, cost, interval; for rows also best_threshold and best_cost
     saved:dict|None  # cost before minus cost after calibration: value, interval; None: no calibrator is recommended
-    thresholds:list  # a dictionary for each threshold: treat_all, before and, after calibration, after, gain, interval
+    thresholds:list  # a dictionary for each threshold, see above
     curves:dict[str, DecisionCurve] # name of the row -> curve
     stated:bool=False # True: of stated confidences; a positive is an answer that is used
 
@@ -68,12 +72,12 @@ class Decisions:
         scored = {name: found.scored[name] for name in dict.fromkeys([UNCALIBRATED, found.recommended])}
         given = scored[UNCALIBRATED]
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
-        y, each = given.target == 1, {name: _p_of_one(one) for name, one in scored.items()}
+        y, probs = given.target == 1, {name: _p_of_one(one) for name, one in scored.items()}
         resamples = Resamples(len(y), n_boot, seed, 'multinomial')
-        costs, saved = _cost_rows(each, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
+        costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
         thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
-        curves = {name: decision_curve(p, y) for name, p in each.items()}
-        rows = _threshold_rows(each, y, thresholds, resamples)
+        curves = {name: decision_curve(p, y) for name, p in probs.items()}
+        rows = _threshold_rows(probs, y, thresholds, resamples)
         return cls(cost_fp, cost_fn, len(y), costs, saved, rows, curves, given.stated)
 
     def text(self)->str:
@@ -110,31 +114,31 @@ def _number(value): return f'{value:#.4g}'.rstrip('.').replace('-', '−')
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 
 def _means(values, resamples):
-    "Return the means of (V, N) numbers over the samples, and their 95 % intervals."
+    "Return the V means of (V, N) numbers over the samples, and their 95 % intervals."
     means = resamples.means(values)
     return means[0].tolist(), [percentiles(column, .95) for column in means[1:].T]
 
-def _cost_rows(each, y, cost_fp, cost_fn, resamples, words):
-    "Return the rows of costs, and the cost that calibration saves (None without a calibrator)."
+def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
+    "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."
     t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
-    rules = each | {words[0]: nobody + 1, words[1]: nobody}
+    rules = probs | {words[0]: nobody + 1, words[1]: nobody}
     costs = torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
     rows = [dict(name=name, cost=value, interval=interval)
             for name, value, interval in zip(rules, *_means(costs, resamples))]
-    for row, p in zip(rows, each.values()):
+    for row, p in zip(rows, probs.values()):
         row['best_threshold'], row['best_cost'] = cheapest_threshold(p, y, cost_fp, cost_fn)
-    if len(each) == 1: return rows, None
+    if len(probs) == 1: return rows, None
     (value,), (interval,) = _means((costs[0] - costs[1])[None], resamples)
     return rows, dict(value=value, interval=interval)
 
-def _threshold_rows(each, y, thresholds, resamples):
-    "Return a dictionary for each threshold, with the gain of calibration in net benefit and its interval."
+def _threshold_rows(probs, y, thresholds, resamples):
+    "Return `thresholds` of `Decisions`; `probs` has the P(y = 1) of each row."
     t = torch.tensor(thresholds, dtype=torch.float64, device='cpu')
-    curves = [decision_curve(p, y, t) for p in each.values()]
+    curves = [decision_curve(p, y, t) for p in probs.values()]
     rows = [dict(threshold=one, treat_all=everybody, before=before) for one, everybody, before in
             zip(thresholds, curves[0].treat_all.tolist(), curves[0].model.tolist())]
-    if len(each) == 1: return rows
-    before, after = (benefit_of_samples(p, y, t) for p in each.values())
+    if len(probs) == 1: return rows
+    before, after = (benefit_of_samples(p, y, t) for p in probs.values())
     gains, intervals = _means(after - before, resamples)
     return [row | dict(after=value, gain=gain, interval=interval)
             for row, value, gain, interval in zip(rows, curves[1].model.tolist(), gains, intervals)]

@@ -29,7 +29,7 @@ def _cell_sums(conf, starts):
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #6b90cd51
 class ConfidenceHistogram:
-    """A fine histogram of confidences, for several calibration errors: each of their bins consists of whole cells.
+    """A fine histogram of confidences for several calibration errors; each bin of an error consists of whole cells.
 
     Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, and the `first_cells` of the
     bins of each error."""
@@ -58,8 +58,8 @@ class ConfidenceHistogram:
         equal_mass:dict={},  # as above; a bin begins with the cell that holds its first sample
     )->'ConfidenceHistogram':
         "Make the histogram from sums over cells; a cell belongs to the bin of its mean, so cells should be narrow."
-        made, full = cls.__new__(cls), count > 0
-        count, total = count[full], total[full]
+        made, nonempty = cls.__new__(cls), count > 0
+        count, total = count[nonempty], total[nonempty]
         made.n, made.count, made.conf = count.sum().item(), count.numpy(), (total/count).clamp(0, 1)
         first = {name: _width_starts(made.conf, M) for name, M in n_bins.items()}
         first |= {name: torch.searchsorted(count.cumsum(0), equal_mass_starts(made.n, M), right=True)
@@ -68,23 +68,25 @@ class ConfidenceHistogram:
         return made
 
     def errors(self,
-        draws:int,
+        draws:int,  # number of simulated sets of hits
         seed:int,
-    )->dict[str, Tensor]: # name -> (draws,), also for 'smooth'
-        "Simulate calibration errors of a calibrated model: draw hits with the confidences as probabilities."
-        count, share = self.count[:, None], self.conf.numpy()[:, None]
-        error = np.random.default_rng(seed).binomial(count, share, (len(share), draws)) - count*share
-        found = {name: abs(np.add.reduceat(error, cells)).sum(0)/self.n for name, cells in self.first_cells.items()}
-        smooth = self._smooth_errors(torch.from_numpy(error))
+    )->dict[str, Tensor]: # name of the error -> (draws,) errors; the smooth ECE is 'smooth'
+        "Simulate the errors of a calibrated model: draw each hit with its confidence as probability."
+        count, conf = self.count[:, None], self.conf.numpy()[:, None]
+        residual = np.random.default_rng(seed).binomial(count, conf, (len(conf), draws)) - count*conf
+        found = {name: abs(np.add.reduceat(residual, cells)).sum(0)/self.n for name, cells in self.first_cells.items()}
+        smooth = self._smooth_errors(torch.from_numpy(residual))
         return {name: torch.from_numpy(values) for name, values in found.items()} | dict(smooth=smooth)
 
-    def _smooth_errors(self, error):
-        "Return the smooth ECE of each draw; `error` (cells, draws) has sums of residuals, binned linearly on a grid."
+    def _smooth_errors(self, residual):
+        """Return the (draws,) smooth ECEs, from the residuals binned linearly on a grid.
+
+        `residual` (cells, draws) is the number of hits in each cell minus the sum of the confidences."""
         position = self.conf*_GRID
         left = position.floor().clamp_max(_GRID - 1)
-        right, left, error = (position - left)[:, None].float(), left.long(), error.float()
-        mass = error.new_zeros(_GRID + 1, error.shape[1])
-        mass.index_add_(0, left, error*(1 - right)).index_add_(0, left + 1, error*right)
+        right, left, residual = (position - left)[:, None].float(), left.long(), residual.float()
+        mass = residual.new_zeros(_GRID + 1, residual.shape[1])
+        mass.index_add_(0, left, residual*(1 - right)).index_add_(0, left + 1, residual*right)
         return smooth_error_norms(_cosine_means_on_grid(mass.T, self.n)).double()
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #34458019
@@ -94,16 +96,16 @@ def mean_absolute_deviation(
 )->Tensor:
     "Return E|X - n p| of a binomial variable X [Diaconis 1991]."
     v = (n*p).floor() + 1
-    ways = torch.lgamma(n + 1) - torch.lgamma(v + 1) - torch.lgamma((n - v + 1).clamp_min(1))
+    log_choose = torch.lgamma(n + 1) - torch.lgamma(v + 1) - torch.lgamma((n - v + 1).clamp_min(1))
     log_p = torch.xlogy(v, p) + torch.xlogy((n - v + 1).clamp_min(0), 1 - p)
-    return torch.where(v > n, 0., 2*v*(ways + log_p).exp())
+    return torch.where(v > n, 0., 2*v*(log_choose + log_p).exp())
 
 def classwise_floor(
     classes:Tensor,  # (4, K, M) from `class_sums`
 )->float:
     "Return the expected classwise ECE of a calibrated model."
-    number, _, confs, squares = classes
-    share = (confs/number.clamp_min(1)).clamp(0, 1)
-    binomial, variance = number*share*(1 - share), (confs - squares).clamp_min(0)
-    narrower = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
-    return (narrower*mean_absolute_deviation(number, share)).sum().item()/number.sum().item()
+    n, _, sum_p, sum_squares = classes
+    p = (sum_p/n.clamp_min(1)).clamp(0, 1)
+    binomial, variance = n*p*(1 - p), (sum_p - sum_squares).clamp_min(0)
+    scale = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
+    return (scale*mean_absolute_deviation(n, p)).sum().item()/n.sum().item()

@@ -86,12 +86,12 @@ class Scored(BinnedConfidences):
     @classmethod
     def of_probs(cls,
         probs:Tensor,  # (N, K) float64
-        pred:Tensor,   # (N,)
-        target:Tensor, # (N,)
+        pred:Tensor,   # (N,) int64 predicted classes
+        target:Tensor, # (N,) int64 class ids
         nll:Tensor,    # (N,) float64, more accurate from logits than from `probs`
         n_bins:int=15, # number of bins for each class
         binary:bool=False, # True: the two columns were made from P(y = 1)
-        stated:bool=False, # True: they were made from stated confidences, and label 1 is a correct answer
+        stated:bool=False, # True: the two columns were made from stated confidences; label 1 is a correct answer
     )->'Scored':
         "Score samples from their probabilities."
         if stated: pred = torch.ones_like(target)  # no threshold: each answer is the prediction
@@ -174,14 +174,14 @@ def concatenate(
     parts,  # tensors, or a list of None
     order,  # (N,) row of each element in the result; None: the order of the parts
 ):
-    "Concatenate tensors and reorder the rows."
+    "Concatenate tensors and reorder the rows; return None for a list of None."
     if parts[0] is None: return None
     values = torch.cat(parts)
     return values if order is None else torch.empty_like(values).index_copy_(0, order, values)
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #741c428e
 def _means(scored, resamples):
-    "Return the mean error, NLL and Brier score with bootstrap intervals."
+    "Return {measure: Measure} of the means error, nll and brier, with bootstrap intervals."
     each = scored.per_sample()
     values = torch.stack(list(each.values()))
     means = resamples.means(values.masked_fill(values.isinf(), math.nan))[1:]
@@ -189,31 +189,31 @@ def _means(scored, resamples):
             for (name, v), of_resamples in zip(each.items(), means.T)}
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
-def _binned(table, n_bins, floor, seed):
-    "Return the ECE of a table of bins as a Measure; `floor` holds simulated errors of a calibrated model."
+def _binned(table, n_bins, simulated, seed):
+    "Return the ECE of a table of bins as a Measure; `simulated` are (draws,) errors of a calibrated model."
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
     errors = consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
     p = monte_carlo_p(errors, value)
-    return Measure.of(value, n, interval, bins=n_bins, floor=floor.mean().item(), floor_high=_high(errors), p=p)
+    return Measure.of(value, n, interval, bins=n_bins, floor=simulated.mean().item(), floor_high=_high(errors), p=p)
 
 def _high(errors): return errors.quantile(.95).item()
 
-def _smooth(conf, hit, floor, seed):
-    "Return the smooth ECE as a Measure."
+def _smooth(conf, hit, simulated, seed):
+    "Return the smooth ECE as a Measure; `simulated` are (draws,) errors of a calibrated model."
     means = cosine_means([(conf, hit.double() - conf)])
     value = smooth_error_norm(means)
     interval = norm_interval(**smooth_noise(conf, hit, seed=seed, means=means, value=value))
-    return Measure.of(value, len(conf), interval, floor=floor.mean().item(), floor_high=_high(floor))
+    return Measure.of(value, len(conf), interval, floor=simulated.mean().item(), floor_high=_high(simulated))
 
 def _calibration_errors(scored, more_bins, draws, seed):
-    "Return ECE, adaptive ECE and smooth ECE as Measures."
+    "Return {measure: Measure} of ECE, adaptive ECE and smooth ECE."
     (conf, hit), n_bins = scored.pairs, scored.n_bins
     numbers = {'ece' if M == n_bins else f'ece_{M}': M for M in (n_bins, *more_bins)}
-    floors = ConfidenceHistogram(conf, numbers, dict(ada_ece=n_bins)).errors(draws, seed)
-    found = {name: _binned(width_bins(conf, hit, M), M, floors[name], seed) for name, M in numbers.items()}
-    found['ada_ece'] = _binned(mass_table(conf, hit, n_bins), n_bins, floors['ada_ece'], seed)
-    return found | dict(smooth_ece=_smooth(conf, hit, floors['smooth'], seed))
+    simulated = ConfidenceHistogram(conf, numbers, dict(ada_ece=n_bins)).errors(draws, seed)
+    found = {name: _binned(width_bins(conf, hit, M), M, simulated[name], seed) for name, M in numbers.items()}
+    found['ada_ece'] = _binned(mass_table(conf, hit, n_bins), n_bins, simulated['ada_ece'], seed)
+    return found | dict(smooth_ece=_smooth(conf, hit, simulated['smooth'], seed))
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa
 def _classwise(scored, seed):
@@ -226,8 +226,8 @@ def _classwise(scored, seed):
 def _top_label(scored, draws, seed):
     "Return the top-label ECE of binary predictions as a Measure."
     conf, hit, n_bins = scored.conf, scored.hit, scored.n_bins
-    floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
-    return _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
+    simulated = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
+    return _binned(width_bins(conf, hit, n_bins), n_bins, simulated, seed)
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #6e2937a1
 def measure_all(
@@ -241,7 +241,7 @@ def measure_all(
     """Measure error, nll, brier, ece, ada_ece, smooth_ece and classwise_ece, with 95 % intervals and noise floors.
 
     An infinite NLL has the value None. For binary predictions, ece, ada_ece and smooth_ece measure P(y = 1), and
-    top_label_ece replaces classwise_ece. Stated confidences have neither."""
+    top_label_ece replaces classwise_ece. Stated confidences have neither of these two."""
     for M in more_bins: check_bins(M)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     if resamples is None: resamples = Resamples(len(scored), n_boot, seed, 'multinomial')
@@ -253,8 +253,8 @@ def measure_all(
 # %% ../../nbs/40_evaluate/04_measures.ipynb #12c3aea2
 def resampled_measures(
     scored:Scored,
-    resamples:Resamples,        # from `Resamples(clusters)`, which resamples clusters
-    posterior:Tensor|None=None, # (N, K) true class probabilities, if they are known
+    resamples:Resamples,        # `Resamples(N)` resamples samples, `Resamples(clusters)` resamples clusters
+    posterior:Tensor|None=None, # (N, K) posterior class probabilities, if they are known
     n_bins:int=15,
     suffix:str='',              # appended to the names, e.g. '_ts' after temperature scaling
 )->dict:                        # name -> (1 + n_boot,) values, or a number
@@ -264,7 +264,7 @@ def resampled_measures(
     distance to the posterior) and true_ce (root of its calibration part). Set: debiased_ece, smooth_ece, floor, n.
     Raises ValueError if `resamples` has another number of samples."""
     if len(scored) != resamples.n:
-        raise ValueError(f'resamples: got {resamples.n} samples, want the number of scored samples, {len(scored)}')
+        raise ValueError(f'resamples: {resamples.n} samples, want {len(scored)} as in scored')
     conf, hit = scored.conf, scored.hit
     each = scored.per_sample() | dict(confidence=conf)
     found = {name: resamples.mean(values) for name, values in each.items()}
@@ -283,4 +283,4 @@ def _normal_floor(conf, n_bins):
     "Return the expected ECE of a calibrated model with these confidences, by the normal approximation."
     variance = torch.zeros(n_bins, dtype=torch.float64, device='cpu')
     variance.index_add_(0, bin_ids(conf, n_bins).long(), conf*(1 - conf))
-    return (variance*2/torch.pi).sqrt().sum().item()/len(conf)
+    return (variance*2/torch.pi).sqrt().sum().item()/len(conf)  # a normal X of variance v has E|X| = sqrt(2 v/π)

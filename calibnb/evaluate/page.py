@@ -30,7 +30,7 @@ _SAMPLES = 8           # number of rows listed for each bin
 def _diagram(scored, n_bins, known):
     """Return the bins of a diagram: number, share of hits with interval, mean confidence, rows of the file.
 
-    The rows are left out unless `known`; the rows of a random part of the file are not known."""
+    `known` is False if the samples are a random part of the file; the rows of the file are then left out."""
     conf, hit = scored.pairs
     table, ids = scored.bins(n_bins), bin_ids(conf, n_bins).long()
     lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round(), table.count)
@@ -49,7 +49,7 @@ def _diagram(scored, n_bins, known):
 def _short(number): return round(float(number), 5)
 
 def _dots(found):
-    "Return a dictionary for each row of the table: NLL and ECE with intervals, and the ECE by chance."
+    "Return a dictionary of numbers for each row of the table: NLL and ECE with intervals, and the ECE by chance."
     def ends(m): return [*map(_short, m.interval)] if m.interval else None
     def value(m): return None if m.value is None else _short(m.value)
     return [dict(name=row, nll=value(m['nll']), nll_range=ends(m['nll']), ece=value(m['ece']),

@@ -65,9 +65,10 @@ def _as_observed(cells, conf, hit, n_bins):
     return np.clip(cells.conf + shrunk.numpy().repeat(_CELLS), 0, 1)
 
 def _search(missed):
-    """Return the smallest n with missed(n, share) <= 0, rounded up by at most 5 %; None if there is none.
+    """Return the smallest number of labels n with missed(n, share) <= 0, rounded up by at most 5 %; else None.
 
-    `missed` decreases with n, up to noise; `share` is the share of the simulated audits that are used."""
+    `missed` is the distance from the goal, which decreases with n up to noise. `share` is the share of the simulated
+    audits that `missed` uses."""
     lo, hi = math.log(_LEAST), math.log(_MOST)
     def rough(log_n): return missed(round(math.exp(log_n)), 1/8)
     def fine(log_n): return missed(round(math.exp(log_n)), 1)
@@ -135,12 +136,12 @@ def labels_needed(
     *, width:float|None=None,  # wanted width of the 95 % interval of the ECE, in percentage points
     below:float|None=None, # or a bound on the upper end of the interval, in percent
     power:float=.8,        # share of the audits that must reach the goal
-    assumed_ece:float|None=None, # assume hit rates this many points closer to 1/2 than the confidences; None: see above
+    assumed_ece:float|None=None, # assumed error of each confidence, in percentage points; None: see the assumptions
     n_bins:int=15,
     draws:int=300,         # simulated audits per number of labels
     seed:int=0,
 )->LabelsNeeded:
-    """Return the number of labels that an ECE interval needs, by simulated audits with the given confidences.
+    """Return the number of labels needed for an interval of the ECE, from simulated audits with the given confidences.
 
     For a single column, the ECE judges P(y = 1). Raises ValueError for an invalid goal or invalid probabilities."""
     _check_plan(width, below, power, assumed_ece)
@@ -151,8 +152,8 @@ def labels_needed(
     cells, hit = _Cells.of(conf, n_bins), None if target is None else samples.pairs[1].cpu()
     rates, now = {'the model is calibrated': cells.conf}, None
     goal = (width or below or 0.)/100
-    usual = [width, 5*width] if width else [50*goal]
-    points = usual if assumed_ece is None else [assumed_ece]
+    default_points = [width, 5*width] if width else [50*goal]
+    points = default_points if assumed_ece is None else [assumed_ece]
     if hit is not None:
         rates['bins are off as these labels show'] = _as_observed(cells, conf, hit, n_bins)
         now = _now(conf, hit, n_bins)
@@ -160,6 +161,7 @@ def labels_needed(
         for point in points:
             if 0 < point <= 50: rates[f'confidences are off by {point:g} points'] = _off_by(cells.conf, point)
     def missed(n, share, rate):
+        "Return by how much the quantile of the simulated audits at `power` misses the goal, as a fraction."
         low, high = cells.intervals(rate, n, round(share*draws), seed).T
         reached = high - low if width else high
         return np.quantile(reached, power) - goal

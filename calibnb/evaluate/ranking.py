@@ -47,7 +47,7 @@ def _not_significantly_worse(
     covariance,  # (R, R) of the values, in the same order
     tie=0.,      # largest difference that counts as a tie
 )->list[str]:
-    "Return the rows that are not significantly larger than any other row at 5 %, with Holm's correction."
+    "Return the rows whose value is not significantly larger than another value at 5 %, with Holm's correction."
     pairs = list(combinations(range(len(values)), 2))
     number = list(values.values())
     def variance(i, j): return (covariance[i, i] + covariance[j, j] - 2*covariance[i, j]).clamp_min(0).item()
@@ -65,13 +65,14 @@ def as_good_as_best(
     rows:dict,    # row -> metric -> Measure
     scored:dict,  # row -> Scored, of the same samples
     tie_nll:float=0., # NLLs that differ by at most this many nats are tied
-    share:float=1.,  # ratio of the number of scored samples to the number of measured samples
+    share:float=1.,  # number of samples in `scored` divided by the number of measured samples
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
     for metric in next(iter(rows.values())):
         values = {row: measures[metric].value for row, measures in rows.items()}
-        values = {row: v for row, v in sorted(values.items(), key=lambda item: item[1] or 0) if v is not None}
+        finite = [(row, value) for row, value in values.items() if value is not None]
+        values = dict(sorted(finite, key=lambda item: item[1]))
         if not values:  # the value of every row is infinite
             found[metric] = []
             continue

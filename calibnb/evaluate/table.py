@@ -82,7 +82,7 @@ def _record(row, name, m, is_best):
                 best=is_best)
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #72c18950
-DOUBT = .2  # level of the test of a calibrator: the calibrator passes if p is at least .2
+DOUBT = .2  # level of the test of a calibrator, which passes if p is at least .2
 
 def shows_no_error(row:str, ece:Measure)->bool:
     "Return True if a calibrated model could show this ECE; test the uncalibrated row at 5 %, other rows at `DOUBT`."
@@ -125,7 +125,7 @@ class Evaluation:
 
     @property
     def recommended(self)->str:
-        "The simplest of the rows that equal the best row in NLL; if possible, a row whose ECE could be chance."
+        "The simplest of the rows that tie with the lowest NLL; if possible, a row whose ECE could be chance."
         rows = self._equal_in_nll()
         passing = [row for row in rows if shows_no_error(row, self.rows[row]['ece'])]
         return [*passing, *filter(self.fits, rows), *rows, UNCALIBRATED][0]
@@ -222,7 +222,8 @@ class Evaluation:
         try:
             with safe_open(path, 'pt') as f: meta, samples = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
         except (SafetensorError, OSError) as e: raise ValueError(f'folder: {path} cannot be read ({e})') from None
-        if meta.get('format') != _FORMAT: raise ValueError(f'folder: {path} holds no evaluation')
+        if meta.get('format') != _FORMAT:
+            raise ValueError(f'folder: {path} holds no evaluation, want a folder that Evaluation.save wrote')
         try:
             head = json.loads(meta['head'].replace('"as given"', f'"{UNCALIBRATED}"'))  # older files
             rows = {row: {name: Measure(**m) for name, m in measures.items()} for row, measures in head['rows'].items()}
@@ -281,8 +282,8 @@ def miscalibration_p(
 )->float:
     """Return the p value of the hypothesis that the model is calibrated: the smallest p times the number of tests.
 
-    Consistency resampling of the ECE detects gaps of any shape. A z test of the mean confidence has more power, but
-    detects only over- and underconfidence. For binary predictions, a third test is the z test of the mean P(y = 1)."""
+    The tests are consistency resampling of the ECE, a z test of the mean confidence and, for binary predictions, a
+    z test of the mean P(y = 1)."""
     p = [ece.p, *(spiegelhalter_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 
@@ -419,7 +420,7 @@ def _permuted_accuracy(halves):
     return correct/sum(table.sum().item() for table in halves)
 
 def _swapped_classes(scored):
-    "Return a list with a warning if the labels of two classes, or correct and wrong, seem to be swapped; else []."
+    "Return [warning] if the labels of two classes, or correct and wrong answers, seem to be swapped; else []."
     p = scored.one if scored.binary else torch.where(scored.pred == 1, scored.conf, 1 - scored.conf)
     ones, zeros = p[scored.target == 1], p[scored.target == 0]
     if not len(ones) or not len(zeros): return []

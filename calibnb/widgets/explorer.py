@@ -32,8 +32,7 @@ def _figure(width, height):
     "Make a figure outside pyplot, without a layout engine."
     return Figure((width, height), dpi=100, layout='none')
 
-def _text(artist):
-    return artist.get_text() if hasattr(artist, 'get_text') else None
+def _text(artist): return artist.get_text() if hasattr(artist, 'get_text') else None
 
 class _Stage:
     "A figure that is drawn once, as the background of many pictures."
@@ -45,7 +44,7 @@ class _Stage:
         self.before = [{child: _text(child) for child in ax.get_children()} for ax in self.axes]
 
     def picture(self, fill):
-        "Call `fill(fig)`, remove the artists it added, and return the picture (PIL, RGB) and the result of `fill`."
+        "Call `fill(fig)`, return the picture (PIL, RGB) and the result of `fill`, and undo what `fill` changed."
         self.canvas.restore_region(self.empty)
         text = fill(self.fig)
         for ax, before in zip(self.axes, self.before):
@@ -60,7 +59,7 @@ class _Stage:
 _CACHED_STAGES = 4  # a stage takes a few megabytes
 
 class _Pictures:
-    "The pictures of an explorer; the stages are cached."
+    "The pictures of an explorer, drawn on cached stages; the arguments are as in `Explorer`."
     def __init__(self, stage, fill, staged):
         self.stage, self.fill, self.staged, self.cache = stage, fill, staged, {}
 
@@ -102,10 +101,10 @@ def _move(name, control, value):
     has_options = hasattr(control, 'options')
     if has_options: possible = [option[1] if isinstance(option, tuple) else option for option in control.options]
     else: possible = _range(control)
-    refused = ValueError(f'{name}: {value!r}, want {possible}')
+    error = ValueError(f'{name}: {value!r}, want {possible}')
     try: control.value = value
-    except TraitError: raise refused from None
-    if control.value != value and (has_options or abs(control.value - value) > _TOLERANCE): raise refused
+    except TraitError: raise error from None
+    if control.value != value and (has_options or abs(control.value - value) > _TOLERANCE): raise error
 
 # %% ../../nbs/80_widgets/01_explorer.ipynb #263289eb
 _LIVE_OUTPUTS = 4  # number of displayed pictures that are replaced when a control moves
@@ -187,15 +186,15 @@ class View:
     `shown` if some controls are hidden."""
     def controls(self)->dict:
         "Return the ipywidgets controls by name."
-        raise NotImplementedError(f'{type(self).__name__}: has no controls; want controls() -> {{name: control}}')
+        raise NotImplementedError(f'{type(self).__name__}: no controls, want a method controls() -> {{name: control}}')
     def stage(self, **values)->Figure:
         "Return a figure with axes, limits, ticks and labels, the parts that seldom change."
-        raise NotImplementedError(f'{type(self).__name__}: has no stage; want stage(**values) -> Figure')
+        raise NotImplementedError(f'{type(self).__name__}: no stage, want a method stage(**values) -> Figure')
     def fill(self, fig, **values)->str:
         "Draw the other artists into the figure's axes without changing limits or ticks, and return a line of text."
-        raise NotImplementedError(f'{type(self).__name__}: has no fill; want fill(fig, **values) -> a line of text')
+        raise NotImplementedError(f'{type(self).__name__}: no fill, want a method fill(fig, **values) -> text')
     def staged(self, **values):
-        "Return the hashable values that the stage depends on, the key of the cached stage."
+        "Return the hashable values that the stage depends on, which are the key of the cached stage."
         return None
     def shown(self, values:dict):
         "Return the names of the controls to show."

@@ -20,8 +20,8 @@ from ..plots import grey, loss_label, loss_style
 # %% ../../nbs/80_widgets/03_losses.ipynb #c3291922
 class _Strength(NamedTuple):
     "The option that sets how strongly a loss differs from cross-entropy."
-    option: str
-    default: float
+    option: str     # name of the option of `make_loss`
+    default: float  # first value of the slider
     largest: float  # upper end of the slider
 
 _strengths = {
@@ -37,8 +37,8 @@ _strengths = {
     'bsce_gra': _Strength('gamma', 2., 10.),
 }
 _greek = dict(gamma='γ', eps='ε', alpha='α')
-_along_p = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm',
-            'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that do not couple samples
+_uncoupled = ('ce', 'brier', 'label_smoothing', 'focal', 'flsd', 'inverse_focal', 'dual_focal', 'bsce', 'lp_norm',
+              'entropy', 'focal_gra', 'flsd_gra', 'dual_focal_gra', 'bsce_gra')  # losses that do not couple samples
 
 def _options(name, strength):
     "Return {option: strength} for `make_loss`; {} if the loss has no strength."
@@ -57,7 +57,7 @@ def _loss_and_gradient(name, options, p, K):
 # %% ../../nbs/80_widgets/03_losses.ipynb #1a1309dd
 def _loss_controls(losses):
     "Make the controls: losses, number of classes, and a slider for each strength."
-    w, names = _ipywidgets(), [(loss_label(name), name) for name in _along_p]
+    w, names = _ipywidgets(), [(loss_label(name), name) for name in _uncoupled]
     controls = dict(losses=w.SelectMultiple(options=names, value=losses, rows=len(names), description='losses'),
                     classes=w.IntSlider(2, 2, 100, description='classes'))
     for name, (option, default, largest) in _strengths.items():
@@ -113,5 +113,5 @@ def loss_explorer(
 
     Raises ValueError for an unknown loss, and for a loss that couples the samples of a batch, such as MMCE."""
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
-    for name in losses: pick('loss', name, _along_p)
+    for name in losses: pick('loss', name, _uncoupled)
     return _LossView(losses).explorer()

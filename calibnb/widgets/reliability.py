@@ -89,13 +89,13 @@ class _ReliabilityView(View):
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #53c558c4
 def _check_sets(preds, val, names):
-    "Raise TypeError or ValueError unless `preds` and `val` have the same classes, and each class has a name."
+    "Raise TypeError or ValueError unless `preds` and `val` are Predictions, and the numbers of classes agree."
     for name, given in dict(preds=preds, val=val).items():
         omitted = name == 'val' and given is None
         if not isinstance(given, Predictions) and not omitted:
             raise TypeError(f'{name}: {type(given).__name__}, want calibnb.Predictions(logits, target)')
     K = preds.num_classes
-    if names is not None and len(names) != K: raise ValueError(f'names: got {len(names)}, want {K}, one per class')
+    if names is not None and len(names) != K: raise ValueError(f'names: {len(names)}, want {K}, one for each class')
     if val is not None and val.num_classes != K:
         raise ValueError(f'val: {val.num_classes} classes, want {K} as in preds')
 

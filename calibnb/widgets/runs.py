@@ -35,7 +35,7 @@ def _strength_of(config):
     return {k: v for k, v in config.loss_args.items() if k in ('gamma', 'eps', 'alpha') and config.meta is None}
 
 def _labels(runs):
-    "Return a short label for each run, for the legend: 'FL-3 s0'."
+    "Return {name of a run: short label for the legend}, e.g. 'FL-3 s0'."
     def plain(config): return f'{loss_label(config.loss_name, **_strength_of(config))} s{config.seed}'
     found = {name: plain(run.config) for name, run in runs.items()}
     twins = Counter(found.values())
@@ -49,7 +49,7 @@ def _choices(runs, labels):
     return [(words(name, run.config), name) for name, run in runs.items()]
 
 def _styles(runs, labels, chosen):
-    "Return the line style of each chosen run, as matplotlib's keyword arguments."
+    "Return {name of a chosen run: keyword arguments of `plot`}."
     found, seen = {}, []
     for name in chosen:
         config = runs[name].config

@@ -185,7 +185,7 @@ def test_gradient_factors():
 
 
 @pytest.mark.parametrize("make, message", [
-    (lambda preds, runs: reliability_explorer(preds, names=["a"]), "names: got 1, want 4"),
+    (lambda preds, runs: reliability_explorer(preds, names=["a"]), "names: 1, want 4"),
     (lambda preds, runs: reliability_explorer(preds, n_bins=0), "n_bins: 0"),
     (lambda preds, runs: loss_explorer(["mmce"]), "loss: 'mmce'"),
     (lambda preds, runs: simplex_explorer("mmce"), "weight: 'mmce'"),
