@@ -172,21 +172,21 @@ def _writable_settings():
 
 @contextmanager
 def _plain_output():
-    "Inside the block, print escape codes for control characters and for characters outside the terminal's encoding."
+    "Inside the block, print control characters and characters outside the terminal's encoding as `\\x1b` and the like."
     for stream in sys.stdout, sys.stderr:
         if hasattr(stream, 'reconfigure'): stream.reconfigure(errors='backslashreplace')
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
 def _interruption(report, argv):
-    "Return the text after Ctrl-C; if the command reports what is saved, name the command that continues."
+    "Return the text to print after Ctrl-C; with a `report` of what is saved, add the command line that continues."
     if not report: return 'interrupted'
     return f'{report}; to continue: {shlex.join(["calibnb", *map(str, sys.argv[1:] if argv is None else argv)])}'
 
 def main(argv=None)->int: # exit code
     "Run the `calibnb` command; an error prints one line and returns a non-zero exit code."
     os.environ.update(brief_spins(os.environ))  # set before a command imports torch; child processes inherit it
-    sys.modules.setdefault('rfc3987_syntax', None)  # a grammar that jsonschema would parse for .9 s, for IRIs only
+    sys.modules.setdefault('rfc3987_syntax', None)  # blocked: jsonschema would parse a grammar of IRIs for .9 s
     with _plain_output(), _writable_settings():
         if not (sys.argv[1:] if argv is None else argv):
             parser().print_help()

@@ -54,7 +54,7 @@ def unchecked_log_probs(
     probs:Tensor, # (N, K), or (N, 1) of class 1
     eps:float,    # as in `log_probs`
 )->Tensor:        # like the probabilities, in float32 or better
-    "Return the logarithms of `log_probs` without checks of the values, so that the function can be traced."
+    "Compute `log_probs` without checking the values, so that the function can be traced."
     probs = at_least_float32(probs)
     logs = _zeros_filled(class_probs(probs), eps).clamp_min(torch.finfo(torch.float32).tiny).log()
     return logs if probs.shape[1] > 1 else logs[:, 1:] - logs[:, :1]
@@ -380,7 +380,10 @@ class Predictions:
                              f'give {name}.ordered(preds.classes)')
 
     def shared_samples(self, other)->int:
-        "Count the samples of `other` in this set; 0 if at most 1 % of the smaller set, or 10 times the repeated rows."
+        """Count the samples of `other` whose logits and label occur in this set.
+
+        Return 0 if the count could be chance: if it is at most 1 % of the smaller set, or at most 10 times the number
+        of repeated rows within the two sets."""
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
         unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
         shared = torch.isin(other_rows, unique).sum().item()

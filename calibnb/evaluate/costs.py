@@ -22,7 +22,7 @@ from .table import UNCALIBRATED, Evaluation
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
 CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # rows of the table, besides the threshold of the costs
 
-_WORDS = {  # stated confidences? -> positive for all, positive for none, the probability
+_WORDS = {  # True for stated confidences -> names of positive for all, positive for none, the probability
     False: ('treat everybody', 'treat nobody', 'P(y = 1)'),
     True: ('use every answer', 'use no answer', 'the stated confidence')}
 
@@ -43,9 +43,10 @@ def _p_of_one(scored):
 class Decisions:
     """The costs and net benefits of an evaluation, for the uncalibrated row and the recommended row.
 
-    A dictionary in `costs` belongs to a rule: the rows at the threshold of the costs, then positive for all, positive
-    for none. A dictionary in `thresholds` has the net benefits treat_all and before; with a calibrator, also after, and
-    the difference gain with its interval."""
+    `costs` has a dictionary for each rule: the uncalibrated probabilities and, if a calibrator is recommended, the
+    calibrated ones, at the threshold that the costs imply; then positive for all, and positive for none. A dictionary
+    in `thresholds` has the net benefits `treat_all` and `before`. If a calibrator is recommended, it also has the net
+    benefit `after`, and the difference `gain` with its `interval`."""
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
     n:int            # number of samples

@@ -65,9 +65,9 @@ def _as_observed(cells, conf, hit, n_bins):
     return np.clip(cells.conf + shrunk.numpy().repeat(_CELLS), 0, 1)
 
 def _search(missed):
-    """Return the smallest number of labels n with missed(n, share) <= 0, rounded up by at most 5 %; else None.
+    """Return the smallest number of labels n with missed(n, share) <= 0, rounded up; None if the largest n misses.
 
-    `missed` is the distance from the goal, which decreases with n up to noise. `share` is the share of the simulated
+    `missed` is the distance from the goal. Apart from noise, it decreases with n. `share` is the share of the simulated
     audits that `missed` uses."""
     lo, hi = math.log(_LEAST), math.log(_MOST)
     def rough(log_n): return missed(round(math.exp(log_n)), 1/8)
@@ -161,7 +161,7 @@ def labels_needed(
         for point in points:
             if 0 < point <= 50: rates[f'confidences are off by {point:g} points'] = _off_by(cells.conf, point)
     def missed(n, share, rate):
-        "Return by how much the quantile of the simulated audits at `power` misses the goal, as a fraction."
+        "Return the `power` quantile of the widths, or of the upper ends, of the simulated intervals, minus the goal."
         low, high = cells.intervals(rate, n, round(share*draws), seed).T
         reached = high - low if width else high
         return np.quantile(reached, power) - goal

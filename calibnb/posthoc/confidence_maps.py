@@ -78,8 +78,9 @@ class ConfidenceMap(Calibrator):
 
     A subclass defines three methods. `_fit_map(score, hit)` returns the function as a dictionary of tensors,
     `_apply(map, score)` returns the values of the function, and `__init__` stores `mode`. Scores and values are
-    log-odds with `on_log_odds`, and probabilities otherwise. `sizes` and `shares` are the arguments of `check_table`
-    for dictionaries from a file. The score of a binary problem is the probability or the log-odds of y = 1."""
+    log-odds with `on_log_odds`, and probabilities otherwise. `check_table`
+    checks the tensors of a loaded dictionary: `sizes` has their sizes, and `shares` names the tensors with values
+    between 0 and 1. The score of a binary problem is the probability or the log-odds of y = 1."""
     not_affine = 'it is a function of one probability of each row'
     keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
     on_log_odds = False
@@ -165,7 +166,7 @@ class Isotonic(ConfidenceMap, name='isotonic'):
     sizes, shares = dict(x=(1, 0), y=(1, 0)), ('y',)
     def __init__(self,
         mode:str='top',   # as in `HistogramBinning`
-        smooth:bool=True, # add a hit and a miss at each end, never 0 or 1; False: the textbook form
+        smooth:bool=True, # add a hit and a miss at each end, so that no value is 0 or 1; False: the textbook form
     ): self.mode, self.smooth = mode, smooth
 
     def _fit_map(self, score, hit, weight=None): return isotonic_map(score, hit, self.smooth, weight)
@@ -231,9 +232,10 @@ class SplineCalibration(ConfidenceMap, name='spline'):
 
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #13d3fcf2
 class VennAbers(ConfidenceMap, name='venn_abers'):
-    """p1/(1 - p0 + p1), with isotonic values p0 and p1 for the new sample as a miss and as a hit [Vovk 2015].
+    """p1/(1 - p0 + p1); p0 and p1: isotonic value of the new sample, added as a miss and as a hit [Vovk 2015].
 
-    `maps_[0]` holds the scores, and the log-odds, low = p0 and high = p1 for each score and each gap between scores."""
+    `maps_[0]` holds the distinct scores. For each score, and for each gap below, between and above the scores, it holds
+    `odds` (the calibrated log-odds), `low` (p0) and `high` (p1)."""
     on_log_odds, takes_weight, in_audits = True, True, False
     _apply, shares = staticmethod(venn_abers), ('low', 'high')
     sizes = dict(scores=(1, 0), odds=(2, 1), low=(2, 1), high=(2, 1))

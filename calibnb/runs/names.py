@@ -18,7 +18,7 @@ def _flat(settings, start=''):
     return columns
 
 def setting_columns(settings):
-    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; name a learned loss as in RunConfig."
+    "Flatten settings: dict(recipe=dict(lr=.1)) becomes {'recipe.lr': .1}; a learned loss is e.g. 'gamma-sece'."
     if not isinstance(settings, dict): return {}
     columns = _flat({key: value for key, value in settings.items() if key != 'experiment'})
     if (meta := settings.get('meta')) and isinstance(meta, dict):
@@ -31,9 +31,9 @@ def typed_name(
 )->str:
     """Return the readable name of a run, e.g. 'train/digits-mlp-ce-s0'; `find_run` accepts this name.
 
-    A training run is named by data, model, loss and seed, and so is a notebook run with a setting `loss`. Any other
-    notebook run is named by its setting `file`, or else by `quick` or by `full` and the data, and by the seed. A run
-    without a seed has the name of its folder."""
+    A training run is named by data, model, loss and seed. A notebook run is named by its setting `file`. Without this
+    setting, it is named by data, model and loss if it has a setting `loss`, otherwise by `quick`, or by `full` and the
+    data. The seed comes last. A run without a seed has the name of its folder."""
     settings, is_training = setting_columns(info.get('settings')), info.get('kind') == 'train'
     seed, file = settings.get('recipe.seed', settings.get('seed')), settings.get('file')
     if seed is None: return '/'.join(Path(path).parts[-2:])
