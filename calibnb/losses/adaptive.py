@@ -50,7 +50,7 @@ def equal_mass_edges(
     conf:Tensor,   # (N,) confidences
     n_bins:int,    # M
 )->Tensor:         # (M-1,) float64, increasing
-    "Return edges between ranges that hold equal numbers of confidences [Ghosh 2022, code]."
+    "Return edges between ranges that hold about equal numbers of confidences [Ghosh 2022, code]."
     check_bins(n_bins)
     return interpolated_edges(conf, n_bins)[1:-1]
 

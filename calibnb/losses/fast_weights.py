@@ -37,7 +37,7 @@ def _divide_by_total(short, total):
     return short if total is None else short.div_(total)
 
 def _largest_ce(like):
-    "Return the largest logit difference for which gamma times the cross-entropy does not overflow, for gamma <= 500."
+    "Return a bound on logit differences, so that gamma times the cross-entropy cannot overflow for gamma <= 500."
     return torch.finfo(like.dtype).max/2**10
 
 def _parts(logits, label):
@@ -63,7 +63,7 @@ def _parts_by_kernels(logits, label):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #1d0d74dd
 class _BaseSlope(NamedTuple):
-    "The derivative of a base with respect to the logits, `times` (a g + b g² + sum_i c_i e_(k_i))."
+    "The derivative of a base with respect to the logits: `times` · (a g + b g² + sum_i c_i e_(k_i))."
     a: Tensor             # (N, 1)
     b: float = 0.
     k: Tensor|None = None # (N, 1..2) class ids
@@ -164,7 +164,9 @@ def _plain(logits, target, weight, detach):
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
-    "Derivatives of -s u: `by_gamma`; by the logits, `along` G + `square` G² + sum_i `extra`_i e_(k_i), G = total g."
+    """The derivatives of the loss -s u with respect to gamma, which is `by_gamma`, and to the logits.
+
+    The derivative with respect to the logits is along · G + square · G² + sum_i extra_i e_(k_i), where G is `gap`."""
     along: Tensor                # (N, 1)
     square: Tensor|None = None   # (N, 1)
     k: Tensor|None = None        # (N, 1..2) class ids

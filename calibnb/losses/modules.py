@@ -60,7 +60,7 @@ def _plain_options(options):
     "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
     unset = [k for k in _SAMPLE_OPTIONS if options.get(k, 0) is None]
     options = {k: v for k, v in options.items() if k not in unset}
-    # a user's loss may have an option `weight` that is no class weight; a loss with both options has class weights
+    # `weight` means class weights only if the loss also has `ignore_index`; a user's loss may use `weight` otherwise
     if 'weight' in options and 'ignore_index' in options | dict.fromkeys(unset):
         options['weight'] = as_tensor(options['weight'], 'weight')
         if options['weight'].ndim != 1 or len(options['weight']) < 2:
@@ -202,7 +202,7 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
         conf,  # (N,) confidence of each validation sample, the probability of the predicted class
         hit,   # (N,) bool, or 0 and 1: True if the predicted class is the label
     ):
-        """Set ranges with equal numbers of these samples, and update each exponent by the gap of its range.
+        """Set ranges with about equal numbers of these samples, and update each exponent by the gap of its range.
 
         For logits, `conf, pred = logits.softmax(1).max(1)` and `hit = pred == target`."""
         conf, hit = _checked_hits(conf, hit)
@@ -212,7 +212,7 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
         self.edges.copy_(edges)
 
     def after_epoch(self, view):
-        "Call `update` with the validation split; `view` is the recorders' view of the epoch."
+        "Call `update` with the validation predictions of `view`, an `EpochView` (`calibnb.train.recorders`)."
         preds = view.predictions('val')
         self.update(preds.conf, preds.hit)
 

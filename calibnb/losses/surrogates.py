@@ -82,7 +82,7 @@ def _by_order(conf, hit, weight, width):
     return e @ total, torch.empty_like(slope).scatter_(0, order, slope)
 
 def _by_matrix(conf, hit, weight, width):
-    "Return what `_by_order` returns, from the matrix of all pairs: 15 instead of 37 GPU kernels for small batches."
+    "Return what `_by_order` returns, but from the matrix of all pairs; faster for small batches on a GPU."
     e = weight*(hit - conf)
     difference = conf[:, None] - conf
     kernel = difference.abs().mul_(-1/width).exp_()
@@ -109,7 +109,7 @@ class _PairSum(torch.autograd.Function):
         return *torch.autograd.grad(plain, conf, grad, create_graph=True), None, None, None
 
 def _pair_sum_plain(conf, hit, weight, width):
-    "Return the sum over pairs by autograd, chunk by chunk of the matrix of all pairs."
+    "Return the sum over pairs for autograd; compute the matrix of all pairs in chunks of rows."
     conf = conf.double()
     e = weight*(hit - conf)
     rows = zip(e.split(_ROWS), conf.split(_ROWS))
@@ -194,7 +194,7 @@ def dece(
     return gap.abs().sum()/len(conf)
 
 def _soft_bins(conf, n_bins, t_b, shifts):
-    "Return the (N, M) weights of the bins for each confidence, divided by 1 + shifts · _BIN_SHIFT."
+    "Return the (N, M) weights of the bins for each confidence; for shifts = M, the weights of a sample sum to 1."
     j = torch.arange(1, n_bins + 1, dtype=conf.dtype, device=conf.device)
     below = torch.arange(n_bins, dtype=conf.dtype, device=conf.device).cumsum(0)/n_bins  # sum of the edges i/M, i < j
     weight = ((j*conf[:, None] - below)/t_b).softmax(1) + _BIN_SHIFT
