@@ -20,7 +20,7 @@ UV ?= uv
 PIP = $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off
 UV_INSTALL = $(BIN)/uv pip install --python $(BIN)/python
 # both name hundreds of files: of those they fetch, the ones of 50 MB and more are told
-UV_TELL := grep --line-buffered -vE '^ [-+~] |^Using Python|^ *(Downloaded|Building|Built) |\(([1-4]?[0-9]\.[0-9]M|[0-9.]+K)iB\)$$'
+UV_TELL := grep --line-buffered -vE '^ [-+~] |^(Using Python|Resolved|Prepared|Uninstalled)|^ *(Downloaded|Building|Built) |\(([1-4]?[0-9]\.[0-9]M|[0-9.]+K)iB\)$$'
 PIP_TELL := grep --line-buffered -oE '(Downloading|Using cached) [^ ]+ \(([5-9][0-9]|[0-9]{3,})(\.[0-9]+)? MB\)|^Installing collected packages'
 by_uv = { test -x $(BIN)/uv && $(UV_INSTALL) -c constraints.txt -e '$(1)' 2>&1 | $(UV_TELL); }
 by_pip = { echo 'pip installs, in some minutes'; $(PIP) -c constraints.txt -e '$(1)' | { $(PIP_TELL) || true; }; }
@@ -39,7 +39,7 @@ help:                  ## this list
 	@$(own)
 	@echo 'making .venv, once'
 	@$(PYTHON) -m venv .venv
-	$(if $(UV),@$(PIP) --quiet $(UV) || echo 'uv cannot be had')
+	$(if $(UV),@$(PIP) --quiet --quiet $(UV) || echo 'uv cannot be had')
 	@echo '$(CURDIR)' > $@
 
 $(NOTEBOOKS): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
