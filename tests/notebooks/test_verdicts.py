@@ -152,6 +152,10 @@ def test_too_few_seeds_decide_nothing():
     assert finding.verdict == OPEN and "not measured" in finding.effect.note
 
 
+def test_methods_that_never_differ_are_equivalent():
+    assert [f.verdict for f in decide(claims(np.zeros(20)))] == [EQUIVALENT]
+
+
 def test_needs_says_what_decides_a_claim():
     rng = np.random.default_rng(0)
     table = needs([*claims(one_claim(rng, effect=30.)), *claims(one_claim(rng, effect=2., test_noise=.1))], minutes=3.)
