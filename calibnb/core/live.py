@@ -97,7 +97,7 @@ class LiveLines:
         start, pause_s = time.monotonic(), 10*self.pause_s
         while not self._end.wait(pause_s):
             for line in self._current_lines(120)[:1]: print(line, file=sys.stderr, flush=True)
-            pause_s = max(pause_s, (time.monotonic() - start)/2)  # a line after 10, 20, 30, 45, 68 s, ...
+            pause_s = max(pause_s, time.monotonic() - start)  # a line after 10, 20, 40, 80 s, ...
 
     def _in_notebook(self):
         if 'CALIBNB_NOTEBOOK_FOLDER' in os.environ or self._end.wait(self.pause_s): return

@@ -117,7 +117,7 @@ def _passed_over(found, row):
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #1de0ad18
 @dataclass(frozen=True)
 class ShortTable:
-    "At most five columns of a table as text; `mark` is the number of the recommended row."
+    "The row names and at most five columns of a table as text; `mark` is the index of the recommended row."
     columns:dict[str, list[str]]  # title -> cells
     mark:int
 

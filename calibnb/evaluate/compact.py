@@ -98,7 +98,9 @@ def pack_sets(
     """Return arrays for `write_rows` that compress well; the arrays do not contain the labels.
 
     off: prediction minus label, modulo K; odds: bytes of the codes of the confidences, or of their changes; missed:
-    bytes of the codes of the labels, for misses; like: as above. Raises ValueError if the labels of the sets differ."""
+    bytes of the codes of the labels' probabilities, for misses; like: as above.
+
+    Raises ValueError if the labels of the sets differ."""
     target, K = sets[0].target, sets[0].num_classes
     if not all(one.num_classes == K and torch.equal(one.target, target) for one in sets):
         raise ValueError('sets: samples differ, want the same labels in the same order')

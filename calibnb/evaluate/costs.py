@@ -22,7 +22,7 @@ from .table import UNCALIBRATED, Evaluation
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
 CHOSEN_THRESHOLDS = .05, .1, .2, .3, .5, .7, .9  # rows of the table, besides the threshold of the costs
 
-_WORDS = {  # True for stated confidences -> names of positive for all, positive for none, the probability
+_WORDS = {  # stated confidences? -> texts for: all samples positive, no sample positive, the probability
     False: ('treat everybody', 'treat nobody', 'P(y = 1)'),
     True: ('use every answer', 'use no answer', 'the stated confidence')}
 
@@ -50,7 +50,7 @@ class Decisions:
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
     n:int            # number of samples
-    costs:list       # dictionaries with name, cost, interval; for rows also best_threshold and best_cost
+    costs:list       # dictionaries with name, cost, interval; for probabilities also best_threshold, best_cost
     saved:dict|None  # cost before minus cost after calibration: value, interval; None: no calibrator is recommended
     thresholds:list  # a dictionary for each threshold, see above
     curves:dict[str, DecisionCurve] # name of the row -> curve

@@ -361,7 +361,7 @@ def _check_missing(labels, name, place):
                      'sample a label, or leave the sample out (in tables, words like NA or None are missing labels)')
 
 def _numeric_ids(labels, name, classes):
-    """Return the (N,) class ids of numeric labels: column names, ids from 0, or ids from 1 if the columns count so.
+    """Return (N,) class ids; numeric labels are column names, or ids from 0 (from 1 if the columns are counted from 1).
 
     Raises ValueError if the labels could count from 0 or from 1."""
     if len(classes) > 1 and not column_numbers(classes): return _ids_by_number(labels, name, classes)

@@ -200,7 +200,7 @@ class _Excess:
         return cls(total/size.clip(1), p(null), p(null.max(1, keepdims=True)), z)
 
     def update(self, other, rows):
-        "Take the numbers of the slices in `rows` from a later step, `other`, unless the p value of this step is nan."
+        "Take the numbers of the slices in `rows` from the later step `other`, except where its p value is nan."
         rows = rows & ~np.isnan(other.p)
         def numbers(excess): return excess.mean, excess.p, excess.p_max, excess.z
         return _Excess(*(np.where(rows, later, earlier) for earlier, later in zip(numbers(self), numbers(other))))

@@ -410,7 +410,7 @@ def piece_sets(
     val = Pieces(val_path, kind, val_target_path, eps, pos_label, header=order, **options) if val_path else None
     weight = eps if val is None else val.eps or eps
     pieces = Pieces(path, kind, target_path, weight, pos_label, **options)
-    if val is not None and pieces.eps != val.eps: pieces.eps = val.eps = 1/(2*len(val))  # no zeros in val
+    if val is not None and pieces.eps != val.eps: pieces.eps = val.eps = 1/(2*len(val))  # fit to a val without zeros
     return pieces, val
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #5ee12d4f

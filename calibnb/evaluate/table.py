@@ -132,7 +132,7 @@ class Evaluation:
 
     @cached_property
     def miscalibration_p(self)->float:
-        "The p value of the hypothesis that the uncalibrated model is calibrated, see `miscalibration_p`."
+        "The p value of the hypothesis that the uncalibrated model is calibrated, see the function of this name."
         return miscalibration_p(self.rows[UNCALIBRATED]['ece'], self.scored[UNCALIBRATED])
 
     def _equal_in_nll(self)->list[str]:

@@ -116,7 +116,7 @@ def bin_sums(
 _MIN_ADDRESSES = 2**12  # additions to one address run one after another, so each bin has several copies
 
 def scatter_sums(ids, n_bins, values):
-    "Return the (V, M) float64 sums in each bin of V arrays of (N,) values, without synchronising."
+    "Return the (V, M) float64 sums of V arrays of N values over each of M bins, without synchronising."
     copies = max(1, _MIN_ADDRESSES//n_bins)
     address = ids + n_bins*(torch.arange(len(ids), device=ids.device) % copies)
     values = torch.stack([v.double() for v in values], 1)
@@ -196,7 +196,8 @@ def interpolated_edges(
 )->Tensor:        # (M + 1,) float64, increasing
     "Return edges at ranks 0, N/M, ..., N, interpolated between the sorted confidences [Mukhoti 2020, code]."
     c = conf.double().sort().values
-    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)  # N/M first, as in the code
+    # N/M is computed first, as in the reference code
+    rank = torch.arange(n_bins + 1, dtype=torch.float64, device=c.device)*(len(c)/n_bins)
     rank = rank.clamp_max(len(c) - 1)
     below = rank.long()
     above = (below + 1).clamp_max(len(c) - 1)

@@ -63,7 +63,7 @@ def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, optio
     return len(samples), value
 
 def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the number of samples and a metric of row numbers for a multilabel task; nan if a column has no label."
+    "Return the number of samples, and a function from rows to the multilabel metric: nan if a column has no label."
     over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)
@@ -91,7 +91,7 @@ def bootstrap_ci(
     seed:int=0,
     task:str|None=None, # 'multilabel': probs and labels are (N, K), each column is a binary task; rows are drawn
     sample_weight=None, # (N,) numbers of at least 0, drawn together with their samples; for metrics with weights
-    ignore_index:int|None=None, # a label whose samples are left out; in a multilabel task, single labels
+    ignore_index:int|None=None, # leave out samples with this label; in a multilabel task, single entries with it
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
     "Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative."

@@ -134,14 +134,15 @@ def cheapest_threshold(
     ignore_index:int|None=None,
     validate:bool=True,
 )->tuple[float, float]:         # threshold, inf to treat nobody; and its cost per sample
-    "Return the threshold with the lowest mean cost on these samples, and this cost; the lowest of ties."
+    "Return the lowest of the thresholds with the lowest mean cost on these samples, and this cost."
     p, y, weight = _column(probs, target, sample_weight, ignore_index, validate)
     cost_threshold(cost_fp, cost_fn)  # checks the costs
     p, order = p.cpu().sort(stable=True)
     y, weight = y.cpu()[order], weight.cpu()[order]
     missed = (cost_fn*weight*y).cumsum(0)       # if this and all earlier samples are untreated
     alarms = (cost_fp*weight*~y).sum() - (cost_fp*weight*~y).cumsum(0)
-    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])  # (N + 1,) if the first i are untreated
+    # (N + 1,); entry i is the cost if the first i samples are untreated
+    cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
     # a threshold cannot separate equal probabilities: it lies at the first of ties, or above all samples
     possible = torch.cat([p.new_ones(1, dtype=torch.bool), p[1:] != p[:-1], p.new_ones(1, dtype=torch.bool)])
     best = torch.where(possible, cost, math.inf).argmin().item()

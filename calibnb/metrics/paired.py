@@ -88,7 +88,7 @@ def _corrected(z):
     return z.abs() - _A*torch.exp(-z.square()/(2*_S**2))
 
 def _gaps(old, new, n_bins):
-    "Return (2M,) mean residuals of the bins of both models, and their (2M, 2M) covariance."
+    "Return the (2M,) g_b of the bins of both models, and their (2M, 2M) covariance."
     n, M = len(old[0]), 2*n_bins
     ids = torch.stack([bin_ids(conf, n_bins).long() + k*n_bins for k, (conf, _) in enumerate((old, new))])
     hit = torch.stack([hit.double() for _, hit in (old, new)])
@@ -100,7 +100,7 @@ def _gaps(old, new, n_bins):
     count = torch.bincount(ids.view(-1), minlength=M)
     share = (torch.bincount(ids.view(-1), hit.view(-1), M) + .5)/(count + 1)
     variance = covariance.diagonal()
-    # a bin without a miss has noise, too; as in `gap_interval`, its variance is computed with half a miss added
+    # a bin without a miss has noise, too: as in `gap_interval`, its variance includes half a hit and half a miss more
     raised = torch.maximum(variance, count*share*(1 - share)/n**2)
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale

@@ -87,7 +87,7 @@ def smooth_error_norm(
     return _fixed_point(error, at_least=abs(means[0].item()))  # the smECE is at least |mean error|
 
 def _fixed_point(f, at_least):
-    "Return x >= `at_least` with f(x) = x, for a decreasing f; return f(`at_least`) if f does not cross x."
+    "Return x >= `at_least` with f(x) = x, for a decreasing f; if there is no such x, return f(`at_least`)."
     from scipy.optimize import brentq
     low = max(at_least, 1e-6)
     high = f(low)  # an upper bound of x, because f decreases
@@ -161,7 +161,7 @@ def smooth_curve(
     error = smoothed_error(cosine_means([(conf, share*e)]), sigma)
     density = smoothed_error(cosine_means([(conf, share)]), sigma).clamp_min(0)
     x = torch.linspace(0, 1, len(error), dtype=torch.float64, device='cpu')
-    enough = density*len(conf)*sigma > 4  # about four samples within sigma/2 on either side
+    enough = density*len(conf)*sigma > 4  # more than about four samples in a window of width sigma
     supported = enough & (x >= conf.amin()) & (x <= conf.amax())
     acc = (x + error/density.clamp_min(1e-300)).clamp(0, 1)
     return x, torch.where(supported, acc, math.nan), density
@@ -235,7 +235,7 @@ def dirichlet_bandwidth(
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #13299afb
 def _triweight_spectrum(x, half_width):
-    "Return the cosine transform of a triweight kernel at 0, with its reflections, on the grid x."
+    "Return the cosine transform of a triweight kernel with centre 0 and its reflections, on the grid x."
     farthest = 2*math.ceil(half_width/2)
     images = range(-farthest, farthest + 1, 2)  # reflected at 0 and 1, the kernel has period 2
     bell = sum((1 - ((x + image)/half_width).square()).clamp_min(0).pow(3) for image in images)
@@ -244,7 +244,7 @@ def _triweight_spectrum(x, half_width):
 def triweight_error(
     conf:Tensor,            # (N,)
     hit:Tensor,             # (N,) in [0, 1]
-    bandwidth:float|None=None, # standard deviation of the kernel; None: std*(2N)**(-1/5)
+    bandwidth:float|None=None, # standard deviation of the kernel; None: conf.std()*(2N)**(-1/5)
     p:float=1.,             # power of the gap
     cells:int=2**12,        # grid cells
 )->float:

@@ -97,8 +97,8 @@ def cumulative_errors(
     samples,        # `Samples`
     k=None,         # as in `ks_error`
     ranks='within', # or 'at'
-)->tuple[Tensor, Tensor, Tensor]: # (N,) sorted confidences, (M,) sums, 0-d root
-    "Return sorted confidences, sums of (hit - conf)/N up to each distinct confidence, and the root of summed squares."
+)->tuple[Tensor, Tensor, Tensor]: # (N,) sorted confidences, (M,) sums, 0-d standard deviation
+    "Return sorted confidences, sums of (hit - conf)/N up to each distinct confidence, and the last sum's deviation."
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = samples.pairs if k is None else _ranked(samples, k, ranks)
     conf, order = conf.double().sort()
@@ -245,7 +245,7 @@ def _calibrated_hits(samples, n_bins, closed, draws, seed):
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)
-        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=no_hit)  # a binary label of 0 is no hit
+        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
         cells = cells.gather(1, label).T
         hits.scatter_add_(1, cells, torch.ones_like(cells, dtype=hits.dtype))
     return hits[:, :-1].reshape(draws, K, n_bins)

@@ -117,10 +117,10 @@ MIXED = 'holds in part' # holds on one data set, or in one part, and is contradi
 def joint_verdict(
     verdicts, # on one claim
 )->str:       # one verdict
-    "Return `MIXED` if a claim both holds and is contradicted, otherwise the first of its verdicts in `order`."
+    "Return `MIXED` if a claim holds and is also contradicted or wrong; otherwise the verdict that is first in `order`."
     verdicts = set(verdicts)
     if verdicts & {HOLDS, HOLDS_BUT_SMALL} and verdicts & {CONTRADICTED, WRONG}: return MIXED
-    order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT
+    order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT  # the claim is open if none occurs
     return next((v for v in order if v in verdicts), OPEN)
 
 def count_claims(

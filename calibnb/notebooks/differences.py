@@ -44,8 +44,9 @@ class Difference:
 
     @property
     def p(self)->float:
-        "The two-sided p-value of no difference; if all seeds have the same difference, the p-value of a sign test."
+        "The two-sided p-value of no difference; without any error, 2^(1 - S), as in a sign test of S equal signs."
         if not math.isfinite(self.error): return math.nan
+        if self.value == 0: return 1.
         if self.error <= 1e-12*abs(self.value): return 2.**(1 - self.seeds)
         return two_errors_p(self.value, self.seed_error, self.test_error, self.seeds - 1)
 
@@ -99,7 +100,7 @@ def two_errors_quantile(
     from scipy.optimize import brentq
     from scipy.stats import norm, t
     if not math.isfinite(seed_error + test_error + level): return math.nan
-    tail = (1 - level)/4  # |a t + b z| exceeds x + y only if |a t| > x or |b z| > y
+    tail = (1 - level)/4  # |a t| and |b z| each exceed their term of `largest` with probability (1 - level)/2
     largest = seed_error*t.isf(tail, dof) + test_error*norm.isf(tail)
     if largest == 0: return 0.
     def excess(x): return two_errors_p(x*largest, seed_error, test_error, dof) - (1 - level)

@@ -171,7 +171,7 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
         if incomplete: (folder/'notebook.ipynb').unlink(missing_ok=True)
         if not isinstance(e, papermill.PapermillExecutionError): raise
         reason = f'{e.ename}: {one_line(e.evalue) or "no message"}'
-        # written by `Experiment`; names the file and the line of the failure
+        # the reason that `Experiment` wrote; `where` is the file and the line of the failure
         if folder.status.get('where'): reason = folder.status['reason']
         raise NotebookError(f'{reason} (in cell {e.exec_count})') from None
     _check_exists(folder)

@@ -151,7 +151,8 @@ def _watch_cells(folder, owner):
     def record_error(result):
         error = result.error_in_exec or result.error_before_exec
         details = error_details(error) if error else {}
-        # an error without details (RunError, Ctrl-C) is recorded by whoever began the run: here, or in `run_notebook`
+        # an error without details (RunError, Ctrl-C) is recorded here only if this notebook began the run,
+        # and otherwise by `run_notebook`
         if (details or error and owner) and folder.state == 'running':
             folder.fail(failure(error), **details)
             if owner: folder.release()

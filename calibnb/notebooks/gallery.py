@@ -227,7 +227,7 @@ def _claim_table(paper, verdicts)->list[str]:
 
 _ABOUT_CLAIMS = ('{legend}. A marker links to the study that tests the claim on these data; identities need no data. '
                  'The column “own numbers” shows whether the numbers that the paper prints support the claim. The '
-                 'rules for verdicts are in [07a_claims](../../nbs/75_notebooks/07a_claims.ipynb).')
+                 'rules for verdicts are in [03_verdicts](../../nbs/75_notebooks/03_verdicts.ipynb).')
 
 def _escape_prose(text)->str:
     "Escape Markdown outside of code spans."
@@ -235,7 +235,7 @@ def _escape_prose(text)->str:
     return ''.join(part if i % 2 else _escape_keeping_spaces(part) for i, part in enumerate(parts))
 
 def _escape_keeping_spaces(text):
-    "Escape Markdown; an end with spaces keeps one space."
+    "Escape Markdown; keep one space at the start and at the end if the text has spaces there."
     return text and ' '*text[:1].isspace() + markdown_text(text) + ' '*(text[-1:].isspace() and bool(text.strip()))
 
 def _claim_cell(row, found)->str:
@@ -284,7 +284,7 @@ _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the 
 
 # %% ../../nbs/75_notebooks/08_gallery.ipynb #9b890897
 def _summary(nb)->dict:
-    "Return title, advice, pictures in base64 by figure (the covers, or else the first) and counts of findings."
+    "Return title, advice ('What to look at'), pictures {figure: base64} (the covers, or else the first) and counts."
     text = next((c.source for c in nb.cells if c.cell_type == 'markdown'), '')
     title = next((line[2:].strip() for line in text.split('\n') if line.startswith('# ')), '')
     advice = re.search(r'\*\*What to look at\*\*:\s*(.+?)(?:\n\n|$)', text, re.S)

@@ -76,7 +76,7 @@ class Claim:
 def _holm_factors(p):
     "Return the factor by which Holm's method multiplies each p-value, even if the product exceeds 1."
     p = np.maximum(p, np.finfo(float).tiny)  # a p-value of 0 has a factor too
-    return np.asarray(holm(p/len(p)))/p*len(p)  # Holm's method never caps p/len(p) at 1
+    return np.asarray(holm(p/len(p)))/p*len(p)  # no factor exceeds len(p), so `holm` caps no product at 1
 
 def _deciding_rival(differences):
     """Return the rival whose comparison decides the claim, its p-value, and Holm's factor in this p-value.
@@ -104,7 +104,7 @@ class _Look:
     alpha: float   # level of the test
     differences: dict # rival -> Difference
     rival: str     # the rival whose comparison decides the claim
-    p: float       # p-value of the deciding comparison; nan if a margin was not measured in every repetition
+    p: float       # p-value of the deciding comparison; nan for one seed, or if a margin is not finite
     rival_factor: float # correction of `p` for the number of rivals
 
     @classmethod
@@ -231,7 +231,9 @@ def needs(
     data:str='',      # as for `decide`
     minutes:float=math.nan, # core-minutes of one more seed
 ):
-    """Return a DataFrame with a row per tested claim: margin, both errors, and what would decide an open claim.
+    """Return a DataFrame with a row per tested claim: margin, its errors, and what would decide an open claim.
+
+    `seed_sd` is the standard deviation over seeds, `test_error` the standard error from the test samples.
 
     `needed` is a number of seeds and test samples, `next` the seeds of the next look, and `power` the probability that
     this look decides the claim."""
@@ -302,7 +304,7 @@ def _rounded(number):
 
 def to_decide(
     claim:Claim,
-)->str:           # e.g. '10 seeds', or '20 seeds with 31,000 test samples'; '' for a decided claim
+)->str:           # e.g. '10 seeds', or '20 seeds with 31,000 test samples'; '' if decided, or `by_sample`
     "Return the number of seeds or test samples that would decide a claim, as in `needs`, if the claim is tested alone."
     return '' if claim.kind == 'identity' else needs([claim]).needed[0]
 

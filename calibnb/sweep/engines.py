@@ -238,7 +238,7 @@ class SlurmQueue:
     def state(self, job): return self.states.get(job.job_id, ('', '', ''))[0]
 
     def is_lost(self, job)->bool:
-        "Return True if a job has ended without a result: a job that never began, or one that ended some time ago."
+        "Return True if an ended job has no result to wait for: it never began, or ended over `_RESULT_S` seconds ago."
         if job.job_id not in self.ends: return False
         state, node, _ = self.states[job.job_id]
         return not node and state != 'GONE' or time.monotonic() - self.ends[job.job_id] > _RESULT_S

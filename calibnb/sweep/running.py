@@ -24,7 +24,7 @@ from .engines import JobState, engines
 
 # %% ../../nbs/85_sweep/03_running.ipynb #64235ee7
 def _record_failure(folder:RunFolder, error:BaseException, trace:str=''):
-    "Record the reason for a failure, if a run was killed or has recorded only `Stopped`."
+    "Record the reason for a failure, if the run was killed or has recorded only that it was stopped."
     from calibnb.train.checkpoint import Stopped
     try: folder.acquire(wait=False)
     except (OSError, RunError): return  # the folder is not writable, or another process works on the run
