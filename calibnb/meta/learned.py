@@ -41,7 +41,7 @@ def focal_logit_gradient(
     return _focal_gradient(gamma, *_label_terms(logits, target))
 
 def _focal_gradient(gamma, log_p, label, log_p_y, log_rest, rest):
-    "Return g(p_y, gamma) (p - e_y), with g = (1 - p_y)^gamma (1 + gamma p_y ratio)."
+    "Return g(p_y, gamma) (p - e_y), with g = (1 - p_y)^gamma (1 + gamma p_y ratio), ratio = -log(p_y)/(1 - p_y)."
     small = rest < _SERIES_BELOW
     series = 1 + rest/2 + rest.square()/3
     ratio = torch.where(small, series, -log_p_y/torch.where(small, 1., rest))  # -log(p_y)/(1 - p_y), 0/0 at p_y = 1

@@ -88,7 +88,7 @@ def _code_hashes(
 ):
     """Return the hash of the source code of each registered name, from `stated` or else from the registry.
 
-    Raise ValueError if the source code cannot be read, or if `stated` has a key of no name in `named`."""
+    Raise ValueError if the source code cannot be read, or if a key of `stated` belongs to no name in `named`."""
     found = {}
     for kind, name in named:
         key = _code_key(kind, name)

@@ -31,9 +31,9 @@ def typed_name(
 )->str:
     """Return the readable name of a run, e.g. 'train/digits-mlp-ce-s0'; `find_run` accepts this name.
 
-    A training run is named by data, model, loss and seed. A notebook run is named by its setting `file`. Without this
-    setting, it is named by data, model and loss if it has a setting `loss`, otherwise by `quick`, or by `full` and the
-    data. The seed comes last. A run without a seed has the name of its folder."""
+    A training run is named by data, model and loss. A notebook run is named by the first of these settings that it has:
+    `file`; `loss`, together with data and model; `quick` (True: 'quick'; False: 'full' and the data). The seed comes
+    last. A run without a seed has the name of its folder."""
     settings, is_training = setting_columns(info.get('settings')), info.get('kind') == 'train'
     seed, file = settings.get('recipe.seed', settings.get('seed')), settings.get('file')
     if seed is None: return '/'.join(Path(path).parts[-2:])

@@ -153,7 +153,7 @@ class StudyTable:
     "The stored table of a study: samples of data sets, human votes, and measures."
     samples:dict = field(default_factory=dict)   # data set -> [(summary, Compact)]
     votes:dict = field(default_factory=dict)     # data set -> (N, K) int64, number of votes for each class
-    measures:dict = field(default_factory=dict)  # name -> [(summary, {measure: (1 + B,)})]; B bootstrap resamples
+    measures:dict = field(default_factory=dict)  # name -> [(summary, {measure: (1 + B,)})]: value, then B resamples
 
     def posterior(self, name:str)->Tensor|None:
         "Return the shares of the votes, (N, K) float64; None for a data set without votes."

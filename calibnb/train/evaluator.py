@@ -51,7 +51,7 @@ def check_scalar(loss)->Tensor:
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #d55f92ac
 def _is_sample_mean(loss, num_classes, device):
-    "Return False if the loss of a batch is not the mean of the losses of its classes, weighted by sample counts."
+    "Return True if a mean loss is the mean over all samples of random logits, or if the loss cannot be tested."
     trial = deepcopy(loss) if isinstance(loss, nn.Module) else loss  # a copy, because a loss may count its calls
     label = torch.arange(0, num_classes, max(1, num_classes//1024), device='cpu')
     sizes = [4] + [2]*(len(label) - 1)  # samples of each class; equal sizes would hide a mean over classes

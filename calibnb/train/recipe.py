@@ -155,8 +155,8 @@ class Recipe(Settings):
 
     quick = _preset('quick', 'Small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradient clip 2.')
     cifar = _preset('cifar', 'CIFAR and SVHN [Mukhoti 2020]: batch 128, drops after epochs 150 and 250 of 350.')
-    reference_training = _preset('reference_training', 'CIFAR, and Tiny ImageNet in [Meta-regularization], as in '
-                                                       'the reference repositories: summed losses, clip 2.')
+    reference_training = _preset('reference_training', '`cifar` with summed losses and clip 2, as in the code of '
+                                                       '[Mukhoti 2020]; also Tiny ImageNet in [Meta-regularization].')
     wang2021 = _preset('wang2021', 'CIFAR as in the code of [Wang 2021]: batch 512, drops after epochs 100 and 150.')
     tiny_imagenet = _preset('tiny_imagenet', 'Tiny ImageNet: drops after epochs 40 and 60 of 100 '
                                              '[Mukhoti 2020; Lin 2025].')

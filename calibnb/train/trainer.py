@@ -185,7 +185,7 @@ class Progress:
         return dict(losses=None if self.losses is None else self.losses.cpu(), counts=self.counts)
 
     def load_state_dict(self, state:dict, processes:list, device):
-        "Restore the saved state; this process continues the losses of `processes`, a list of saved process states."
+        "Restore the saved state; this process takes over the losses in `processes`, a list of saved process states."
         self.history.rows[:] = state['history']
         vars(self.best).update(state['kept'])
         self.generator.set_state(state['order'].cpu())  # to replay the plan of this epoch
@@ -411,7 +411,7 @@ class Trainer:
         return weights | dict(arrays=arrays) | self.progress.state_dict()
 
     def load_state_dict(self, state:dict, processes:list):
-        "Restore the saved state; this process continues the losses of `processes`, a list of saved process states."
+        "Restore the saved state; this process takes over the losses in `processes`, a list of saved process states."
         self.model.load_state_dict(state['model'])
         self.stepper.load_state_dict(state['stepper'])
         for name, value in state.get('loss', {}).items(): getattr(self.loss, name).copy_(value)
