@@ -7,6 +7,7 @@ __all__ = ['parser', 'main']
 
 # %% ../../nbs/90_cli/05_command.ipynb #81076675
 import argparse
+import difflib
 import os
 import re
 import shlex
@@ -87,13 +88,24 @@ class _Parser(argparse.ArgumentParser):
         print(f'calibnb: {line}; see {self.prog} --help', file=sys.stderr)
         raise SystemExit(2)
 
+    def parse_args(self, args=None, namespace=None):
+        "Parse the arguments; the error for an unknown flag names the nearest flag of the command."
+        given, unknown = self.parse_known_args(args, namespace)
+        if not unknown: return given
+        command, wrong = self.commands.choices[given.command_name], unknown[0].partition('=')[0]
+        close = difflib.get_close_matches(wrong, command._option_string_actions, 1)
+        hint = f'; did you mean {close[0]}?' if close else ''
+        if not close and given.command_name == 'run' and wrong.startswith('--'):
+            hint = f'; for a parameter of an experiment: -p {wrong[2:]} VALUE'
+        command.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')
+
 def parser():
     "Return the parser of the command line."
     top = _Parser('calibnb', description='Calibration of classifiers: run experiments, audit predictions, apply '
                   'calibrators, download data sets, list known names, find the figures of a paper.',
                   epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version', version=calibnb.__version__)
-    top.commands = top.add_subparsers(required=True, metavar='COMMAND')
+    top.commands = top.add_subparsers(required=True, metavar='COMMAND', dest='command_name')
     for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
     return top
 

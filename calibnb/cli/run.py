@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/90_cli/02_run.ipynb #48dd8d99
 import os
+import shutil
 import sys
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write, naming_target
 from ..notebooks.parameters import read_value
 from ..core.names import NAMES
-from ..core.text import counted, text_table
+from ..core.text import counted, fitting, text_table
 from .flags import _add_plugin, _add_where, _check_file, _check_folder, _check_root, _pairs, _where
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
@@ -254,6 +255,10 @@ def _print_ends(table, seconds, jobs=()):
         shown['why'] = table.reason.map(numbers).fillna('')
     if len(shown) > _MAX_JOBS: shown = shown[~shown.state.isin(_DONE)]
     columns = {title: list(map(str, values)) for title, values in shown.items()}
+    if not (table.tries > 1).any(): del columns['tries']
+    # the name of a run tells almost all that the job tells
+    if sys.stdout.isatty() and len(fitting(columns, shutil.get_terminal_size().columns)) < len(columns):
+        if table.run.all(): del columns['job']
     if len(shown): print(text_table(columns, left=('run', 'state', 'why')))
     if jobs: _print_means(jobs)
     for reason, rows in failures.groupby('reason', sort=False):
@@ -287,7 +292,8 @@ def _next_commands(table):
     trained = {folder.path.parent.name for folder in find_runs() if folder.path.parent.name in experiments
                and folder.info.get('kind') == 'train'}
     collect = 'a table for a paper: calibnb collect --experiment {0} --columns error,ece,ece_ts,T --table {0}.tex'
-    tables = [collect.format(name) for name in experiments if name in trained]
+    done = {run.partition('/')[0] for run in table.run[table.state.isin(_DONE)]}
+    tables = [collect.format(name) for name in experiments if name in trained & done]
     return why + [f'all runs: calibnb runs {name}' for name in experiments] + tables
 
 # %% ../../nbs/90_cli/02_run.ipynb #ee387347
@@ -351,10 +357,14 @@ def _collect(args):
 def _method_tables(root, args, wanted):
     "Return the tables of the wanted runs for a paper; one line for what is left out goes to the terminal."
     from calibnb.notebooks.papers import numbers_beside
-    from calibnb.runs.groups import done_trainings
+    from calibnb.runs.folder import find_trainings
+    from calibnb.runs.groups import say_unfinished
     from calibnb.runs.paper_tables import COLUMNS, method_tables
+    from calibnb.runs.tables import list_runs
     def say(line): print(line, file=sys.stderr)
-    folders = [folder for folder in done_trainings(root, [args.experiment] if args.experiment else (), say)
+    runs = list_runs(root, args.experiment, _where(args.where))
+    say_unfinished(runs.state[runs.kind == 'training'], say)
+    folders = [folder for folder in find_trainings(root, [args.experiment] if args.experiment else ())
                if '/'.join(folder.path.parts[-2:]) in wanted]
     columns = args.columns.replace(' ', '').split(',') if args.columns else COLUMNS
     tables = method_tables(folders, columns, cited=numbers_beside, say=say)

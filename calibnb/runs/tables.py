@@ -56,13 +56,17 @@ def list_runs(
     if table.empty: return table
     is_foreign = table.seed.isna()  # every run of calibnb has a seed
     groups = table.groupby(['experiment', 'kind', is_foreign])['setting']
-    table['setting'] = groups.transform(lambda column: distinguishing_text(column.tolist()))
+    table['setting'] = groups.transform(_setting_texts)
     last = table.ended.where(table.ended != '', table.started)
     table = table.assign(last=last).sort_values(['experiment', 'kind', 'last'], ascending=[True, True, False])
     return table.drop(columns='last').reset_index(drop=True)
 
 _COLUMNS = ['experiment', 'kind', 'name', 'run', 'setting', 'seed', 'state', 'started', 'ended', 'figures',
             'notebook', 'error', 'ece', 'nll', 'result']
+
+def _setting_texts(settings):
+    "Return the settings that distinguish runs as texts; recorders change no result and are left out."
+    return distinguishing_text([{k: v for k, v in each.items() if k != 'recorders'} for each in settings])
 
 def _check_where(where, rows):
     "Raise ValueError for a name that is neither a setting of any run nor a column."
