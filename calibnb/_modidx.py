@@ -4110,6 +4110,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                          'calibnb/processes/kernels.py'),
                                            'calibnb.processes.kernels.forked_kernels': ( '05_processes/kernels.html#forked_kernels',
                                                                                          'calibnb/processes/kernels.py'),
+                                           'calibnb.processes.kernels.prepare_kernels': ( '05_processes/kernels.html#prepare_kernels',
+                                                                                          'calibnb/processes/kernels.py'),
                                            'calibnb.processes.kernels.prestarted_kernel': ( '05_processes/kernels.html#prestarted_kernel',
                                                                                             'calibnb/processes/kernels.py')},
             'calibnb.processes.pool': { 'calibnb.processes.pool.JobDied': ('05_processes/pool.html#jobdied', 'calibnb/processes/pool.py'),

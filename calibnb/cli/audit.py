@@ -367,11 +367,8 @@ def _audit(args):
 def _prepare_report():
     "Let the fork server import the notebook's modules while this process reads and evaluates the file."
     if not find_spec('papermill'): return
-    from calibnb.processes.kernels import KERNEL_MODULES
-    from calibnb.processes.pool import fork_server
-    rooms = ('evaluate.audit', 'evaluate.files', 'evaluate.ranking', 'notebooks.verdicts', 'plots', 'posthoc.scaling',
-             'runs.run')
-    fork_server([*KERNEL_MODULES, 'scipy.stats', *(f'calibnb.{room}' for room in rooms)])
+    from calibnb.processes.kernels import prepare_kernels
+    prepare_kernels()
 
 def _import_papermill():
     "Import papermill; prevent urllib3's warning if PySocks is not installed."

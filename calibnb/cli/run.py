@@ -65,6 +65,7 @@ def _add_run(commands):
 
 def _run(args):
     from calibnb.notebooks.execute import Notebook, NotebookError
+    from calibnb.processes.kernels import prepare_kernels
     from calibnb.processes.pool import check_timeout
     check_timeout(args.timeout)
     params = _pairs('-p', args.parameters)
@@ -72,6 +73,7 @@ def _run(args):
     if args.dry_run:
         raise ValueError('--dry-run: belongs to --until-decided; for the plan of a study, give -p dry_run True')
     notebooks = [Notebook(name) for name in args.experiments]
+    if is_series := len(notebooks) > 1: prepare_kernels()  # their kernels are copies of one process
     stems = {notebook.path.stem for notebook in notebooks}
     planned = [(notebook, notebook.plan(_params_of(notebook.path.stem, params, stems))) for notebook in notebooks]
     _check_root()
@@ -83,7 +85,7 @@ def _run(args):
         then = partial(_print_run, copy_to=args.copy_to, start=time.time(), brief=bool(args.page))
         try:
             with _reporting_saved_runs(f'notebook {notebook.path.stem}', find_runs):
-                done.append(notebook.run(settings, again=args.again, timeout=args.timeout, then=then))
+                done.append(notebook.run(settings, again=args.again, timeout=args.timeout, forked=is_series, then=then))
         except (NotebookError, OSError) as e: print(f'calibnb: {e}', file=sys.stderr)
     failed = len(planned) - len(done)
     if args.page and done: _write_page(done, args.page)
