@@ -155,8 +155,9 @@ def live_html(
     points = [(x, *values) for x, *values in points if values[0] is not None]
     if len(points) < 2: return text
     top = max(value for _, *values in points for value in values if value is not None) or 1.
+    has_val = any(val is not None for *_, val in points)
     labels = ('<text x="396" y="12" font-size="11" text-anchor="end"><tspan fill="#888">training loss</tspan>'
-              f'<tspan fill="#1a85c8" dx="9">validation NLL</tspan></text>'
+              + '<tspan fill="#1a85c8" dx="9">validation NLL</tspan>'*has_val + '</text>'
               f'<text x="8" y="12" font-size="11" fill="#888">{top:.3g}</text>')
     first, last = points[0][0], max(points[-1][0], points[0][0] + 1e-9)
     def curve(which, colour):  # 0: training loss, 1: validation NLL; in a box of 392 by 72 units
