@@ -57,7 +57,7 @@ class ColumnNames:
     groups:tuple=()   # attributes of the samples
     optional:tuple=() # columns to leave out if they are in the file
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
-    classes:tuple=()  # names of the classes of a fitted calibrator; columns with these names may be numbers
+    classes:tuple=()  # class names of a fitted calibrator; may be numbers, and then also the names of the columns
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -253,14 +253,14 @@ def _distinct_labels(labels):
     return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
 
 def _numbers_as_text(labels):
-    "Return the distinct labels of a column of numbers as text; [] for another number of columns, or words."
+    "Return the distinct labels as text if `labels` is a single column of numbers; otherwise []."
     if labels.shape[1] != 1 or labels.iloc[:, 0].dtype.kind not in 'fiu': return []
     return _distinct_labels(labels.to_numpy()[:, 0])[0]
 
 def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
 
 def _class_columns(scores, names, words=()):
-    "Return the columns that may be classes, among them columns named in `words`; warn of columns that are left out."
+    "Return the columns that may be classes, and warn of the others; columns named by a label in `words` are classes."
     if names.scores: return scores[list(names.scores)]
     of_kind = [name for name in scores if names.kind and KINDS[names.kind].fullmatch(_plain(name))]
     skipped = [name for name in scores if _is_index(scores[name])
@@ -371,7 +371,7 @@ def _numeric_ids(labels, name, classes):
                      'or from 1 like the columns; name the columns from 0: class_0, class_1, ...')
 
 def _ids_by_number(labels, name, classes):
-    "Replace numeric labels by the ids of the columns of this name; return the labels unchanged if no names match."
+    "Replace each numeric label by the id of the class column it names; return the labels unchanged if they name none."
     if not all(column[-1:].isdigit() for column in classes): return labels
     known, index = _distinct_labels(labels)
     names = _labels_of_columns(classes, known)
@@ -423,7 +423,7 @@ def _unknown_word(known, index, name, classes, place):
                       f'give pos_label={last!r} (--pos-label {last}), or write 0 and 1')
 
 def binary_names(labels, column, pos_label=None):
-    "Return the names of y = 0 and y = 1 of a single column, '' if y = 0 has several labels; () if unknown."
+    "Return the names of y = 0 and y = 1 of a single column; y = 0 is '' if it has several labels; () if unknown."
     known, positive = _distinct_labels(labels)[0], column if pos_label is None else str(pos_label)
     if labels.dtype.kind in 'fiub' or positive not in known: return ()
     rest = [word for word in known if word != positive]
@@ -524,7 +524,7 @@ def _score_name(path, contents, kind, names=ColumnNames()):
     return _only(path, contents, (kind,))
 
 def _of_stated(names):
-    "Fill in the default column names of stated confidences; raise ValueError for several columns of confidences."
+    "For the kind `confidence`, fill in the names `confidence` and `correct`; raise ValueError for several columns."
     names = replace(names, target=names.target or 'correct', scores=names.scores or ('confidence',))
     if len(names.scores) == 1: return names
     raise ValueError(f'confidence: columns {quote_names(names.scores)}, want one column')
@@ -768,7 +768,9 @@ def write_probs(
     header=(),    # names of the columns of `probs` in a table
     words=(),     # names of the classes, to write predictions and labels as words in a table
 ):
-    "Write `probs` (stated: `confidence`), `prediction` and, if given, `target`, completely or not at all."
+    """Write `probs`, `prediction` and, if given, `target`, completely or not at all.
+
+    Stated confidences in .npz, .pt and .safetensors are written as a single array, `confidence`."""
     write = pick('file format', Path(path).suffix.lower(), WRITERS)
     arrays = dict(probs=probs.contiguous().numpy())
     if pred is not None: arrays['prediction'] = pred.numpy()

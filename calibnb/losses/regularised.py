@@ -33,7 +33,7 @@ def label_smoothing_loss(
     target,                 # (N,) or (N, d1, ...) class ids
     eps:float=.05,          # probability taken from the label, in [0, 1)
     mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over other classes [Mukhoti 2020]
-    *, weight=None,         # (K,) weights of the classes, which also weight the smoothed label
+    *, weight=None,         # (K,) weights of the classes; each class's term of the cross-entropy gets its weight
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
@@ -199,8 +199,8 @@ def sece_loss(
     t_a=100.,                # steepness of the soft accuracy
     accuracy='soft',         # or 'hard'
     self_term=True,          # False: leave-one-out
-    normalise=True,          # False: without the denominator
-    detach_kernel=False,     # True: no gradient through the weights
+    normalise=True,          # False: do not divide the kernel weights by their sum
+    detach_kernel=False,     # True: no gradient through the kernel weights
     *, weight=None,          # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',    # 'mean', 'sum' or 'none'

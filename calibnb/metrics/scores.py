@@ -24,7 +24,7 @@ def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
 
 @renamed_option('kind', 'task')
 def mean_confidence(
-    probs,                      # probs and the options are as in `error_rate`
+    probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     *, task:str|None=None,      # None, or 'multilabel'
     sample_weight=None,
     validate:bool=True,
@@ -45,7 +45,7 @@ def _mean_on(samples, values, on):
 
 @renamed_option('kind', 'task')
 def nll(
-    probs,                      # as in `error_rate`
+    probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     target,
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     eps:float=0.,               # lower bound of the probability of the label
@@ -88,7 +88,7 @@ def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; bin
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
 @renamed_option('kind', 'task')
 def entropy(
-    probs,                      # probs and the options are as in `error_rate`
+    probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     target=None,                # needed only for `on` and `ignore_index`
     *, on:str='all',            # 'all', 'correct' or 'incorrect' samples
     task:str|None=None,         # None, or 'multilabel'

@@ -100,7 +100,9 @@ def two_errors_quantile(
     from scipy.optimize import brentq
     from scipy.stats import norm, t
     if not math.isfinite(seed_error + test_error + level): return math.nan
-    tail = (1 - level)/4  # |a t| and |b z| each exceed their term of `largest` with probability (1 - level)/2
+    # |a t| and |b z| each exceed their term of `largest` with probability (1 - level)/2, so |a t + b z| exceeds
+    # `largest` with probability at most 1 - level, and `largest` is an upper bound of the half-width
+    tail = (1 - level)/4
     largest = seed_error*t.isf(tail, dof) + test_error*norm.isf(tail)
     if largest == 0: return 0.
     def excess(x): return two_errors_p(x*largest, seed_error, test_error, dof) - (1 - level)

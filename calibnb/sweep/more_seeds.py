@@ -29,7 +29,7 @@ class StudyState:
     minutes:float = math.nan  # core-minutes until the next look; nan: unknown
 
     def settings(self, seeds)->dict:
-        "Return the settings of a look; if the default `n_seeds` is this many seeds, keep the default to share its run."
+        "Return the settings of a look; if a run without `n_seeds` has as many seeds, return the settings of that run."
         default = self.notebook.plan(self.params)
         if len(seeds_of(default['seed'], default['n_seeds'], default.get('quick', True))) == seeds: return default
         return self.notebook.plan(self.params | dict(n_seeds=seeds))

@@ -58,7 +58,7 @@ class _Row:
     reason:str = ''
     seconds:float = 0.
     tries:int = 0
-    waits:JobState|None = None  # last state of a job that has not ended on a cluster
+    waits:JobState|None = None  # on a cluster: the last reported state of the job, until the job ends
 
     def __post_init__(self):
         self.folder = self.job.folder(self.root)
@@ -139,7 +139,8 @@ class _LinesOfSweep:
     def __call__(self, width):
         running = live_trainings(self.root, [row.folder.path for row in self.todo], since=self.start)
         jobs = {str(row.folder.path) for row in self.todo}
-        states = [state for _, state in running if state.get('notebook') not in jobs]  # a notebook job is one run
+        # the trainings of a notebook job are no runs of the sweep, so they do not count in the title
+        states = [state for _, state in running if state.get('notebook') not in jobs]
         ended = sum(row.state != 'to do' for row in self.todo)
         failed = sum(row.state == 'failed' for row in self.todo)
         title = progress_title(f'sweep of {counted(len(self.rows), "run")}', len(self.todo), ended, states,
@@ -151,7 +152,7 @@ class _LinesOfSweep:
         return [(title + (f', {queued} queued' if queued else ''))[:width], *lines]
 
     def _begun(self, training):
-        "Return name and state of the runs of this machine that have begun and have no training at the moment."
+        "Return name and state of runs that have begun on this machine, but show no line of a training in progress."
         rows = [row for row in self.todo if row.state == 'to do' and not row.waits]
         folders = [row.folder for row in rows if str(row.folder.path) not in training]
         states = [(folder, watched_state(folder, time.time())) for folder in folders
@@ -159,7 +160,7 @@ class _LinesOfSweep:
         return [(typed_name(folder.path, folder.info), state) for folder, state in states if state['state'] != 'died']
 
     def _waiting(self, training):
-        "Return name and state of the jobs of a cluster that have no training at the moment, the queued jobs last."
+        "Return name and state of cluster jobs that show no line of a training in progress, the queued jobs last."
         rows = [row for row in self.todo if row.waits and row.waits.note and str(row.folder.path) not in training]
         rows.sort(key=lambda row: row.waits.note.startswith('queued'))
         return [(row.job.name, dict(where=row.waits.where, note=row.waits.note)) for row in rows]

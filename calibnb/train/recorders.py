@@ -267,7 +267,7 @@ class MetaProgress(Recorder):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #c6299d79
 class BestEpoch:
-    "The best epoch so far by a recipe's criterion, and its weights; checkpoints store the attributes by name."
+    "The best epoch so far by a recipe's criterion, and its weights; checkpoints contain all attributes of this object."
     def __init__(self, keep:str):
         self.keep = keep                     # criterion: last, val_error, val_nll, refinement
         self.score, self.epoch = math.inf, 0
@@ -303,7 +303,7 @@ def _copy_state(module):
 
 # %% ../../nbs/60_train/05_recorders.ipynb #b3dda13f
 def _as_factory(name, thing):
-    "Return a factory of recorders: a class is its own factory; a plain function gets a factory that returns it."
+    "Return a factory of recorders: a class unchanged; for a plain function, a factory that returns the function."
     if not callable(thing): raise ValueError(f'recorder: {name} is {thing!r}, want a class or a function of a view')
     return thing if isinstance(thing, type) else lambda: thing
 
