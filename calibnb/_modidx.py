@@ -1518,6 +1518,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                         'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table.Evaluation._equal_in_nll': ( '40_evaluate/table.html#evaluation._equal_in_nll',
                                                                                              'calibnb/evaluate/table.py'),
+                                        'calibnb.evaluate.table.Evaluation._lowest_ece': ( '40_evaluate/table.html#evaluation._lowest_ece',
+                                                                                           'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table.Evaluation._repr_html_': ( '40_evaluate/table.html#evaluation._repr_html_',
                                                                                            'calibnb/evaluate/table.py'),
                                         'calibnb.evaluate.table.Evaluation.advice': ( '40_evaluate/table.html#evaluation.advice',

@@ -109,6 +109,8 @@ def _passed_over(found, row):
     start = f'{_name(lowest)[0].upper()}{_name(lowest)[1:]} has the lowest NLL, {nll[lowest]:.4f}'
     if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']
     if row == UNCALIBRATED: return [f'{start}; the difference is chance, or at most {found.tie:g} nats.']
+    if nll[row] - nll[lowest] > found.tie:
+        return [f'{start}, but {_name(row)} has a lower ECE at nearly the same NLL.']
     order = list(found.rows)
     if order.index(row) < order.index(lowest):
         return [f'{start}; this is a tie (at most {found.tie:g} nats), and {_name(row)} is simpler.']
