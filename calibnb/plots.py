@@ -123,7 +123,7 @@ def _boxes(ax, lo, hi, bottom, top, **style):
     ax.add_artist(PathPatch(Path(corners.transpose(2, 0, 1).reshape(-1, 2), around*len(lo)), **style))
 
 def _fills(color, share, strength):
-    "Return [(mask of bars, style)]: `color` that fades with `strength`, or, from a ScalarMappable, by `share` (%)."
+    "Return [(mask of bars, style)]: `color`, paler at low `strength`; or a ScalarMappable's colours of `share` (%)."
     if isinstance(color, str): return [(strength == s, dict(facecolor=color, alpha=.5*s)) for s in np.unique(strength)]
     shades = color.to_rgba(share)
     return [(np.arange(len(share)) == i, dict(facecolor=shade)) for i, shade in enumerate(shades)]
@@ -344,7 +344,7 @@ def density(
     return image
 
 # %% ../nbs/35_plots.ipynb #7c41d0e3
-_GAPS = 3, 6, 10, 16, 24, 34                              # between a point and its label, in points
+_GAPS = 3, 6, 10, 16, 24, 34                              # from a data point to its label, in units of 1/72 inch
 _ANGLES = np.deg2rad((30, 0, 150, 180, 90, 270, 330, 210)) # above and right first
 
 def _along(a, b):
@@ -394,7 +394,7 @@ def label_points(
     "Write a label beside each point, where it overlaps no other label and covers as few markers and lines as possible."
     figure = ax.figure
     figure.draw_without_rendering()  # lays the figure out
-    pixels = figure.dpi/72
+    pixels = figure.dpi/72  # pixels per 1/72 inch
     markers, along = _drawn_points(ax)
     whole, placed = ax.bbox.extents[None], np.empty((0, 4))
     centers = ax.transData.transform(points)

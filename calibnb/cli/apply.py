@@ -67,7 +67,7 @@ def _add_prevalence(apply):
                        'calibrator was fitted on (default: from its file)')
 
 def _at_prevalence(calibrator, probs, args):
-    "Return probabilities and predicted classes at the prevalence of the command line, and lines that state it."
+    "Return probabilities and classes at the given or estimated prevalence, and lines that describe an estimate."
     from calibnb.core.predictions import class_probs, first_argmax
     from calibnb.posthoc import adjust_prior, estimate_prior
     flag = '--estimate-prevalence' if args.estimate_prevalence else '--prevalence'

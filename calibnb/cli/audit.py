@@ -125,7 +125,7 @@ def _add_comparisons(audit):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #4e409a0f
 def _write_example(args):
-    "Simulate predictions with twice the true logits; audit their file."
+    "Write simulated predictions, with twice the true logits, to a file, and make this file the argument `file`."
     import numpy as np
     from calibnb.evaluate.files import write_npz
     if args.file: raise ValueError(f'--example: given with a file, {args.file}; want one of the two')
@@ -197,7 +197,7 @@ def _piece_sets(args):
     return pieces, val, _texts(caught)
 
 def _texts(caught):
-    "Return the warnings of the readers, except about probabilities of 0, which a check reports."
+    "Return the texts of warnings from reading files, except about probabilities of 0, which a check reports."
     return [text for w in caught if 'uncalibrated NLL is infinite' not in (text := str(w.message))]
 
 def _group_columns(args):
@@ -383,7 +383,7 @@ def _read_shifted(args, preds):
     from calibnb.evaluate.files import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
-        warnings.simplefilter('ignore')  # as in the first file; the notes of the table report zeros
+        warnings.simplefilter('ignore')  # the notes of the table report probabilities of 0
         shifted = read_predictions(args.shifted, _kind(args), eps=None if args.logits else preds.eps,
                                    pos_label=args.pos_label, names=_column_names(args), optional=_group_columns(args))
     shifted = in_order(shifted, preds, args.shifted)
@@ -450,7 +450,7 @@ def _report_without_notebook(answer, args)->Path:
     return report
 
 def _code(args)->str:
-    "Return the command that repeats an audit and, if it has no further options, lines in Python."
+    "Return the command that repeats an audit; if it has only files and the kind of scores, add the same in Python."
     given = [('--target', args.target_file), ('--val', args.val_file), ('--val-target', args.val_target_file)]
     flags = [part for flag, path in given if path for part in (flag, path)]
     options = [('--bins', args.bins, 15), ('--seed', args.seed, 0), ('--tie', args.tie, .001),

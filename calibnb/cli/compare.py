@@ -47,7 +47,7 @@ def _add_compare(commands):
 _POINTS = 'error', 'ece'
 
 def _margins(texts):
-    "Return the margins of NAME=VALUE texts; points become shares."
+    "Return the margins of NAME=VALUE texts; divide margins in percentage points by 100."
     found = {}
     for text in texts:
         name, _, number = text.partition('=')
@@ -60,7 +60,7 @@ def _margins(texts):
     return {name: value/100 if name in _POINTS else value for name, value in found.items()}
 
 def _read_model(args, name):
-    "Read the predictions of one model; columns of --by in the new file are not read as classes."
+    "Read the predictions of one model, and the columns of --by from the old file; skip them in the new file."
     from calibnb.evaluate.files import read_predictions
     from calibnb.evaluate.groups import MADE
     path, kind = getattr(args, name), _kind_of(args, name)

@@ -50,7 +50,8 @@ def _where(texts):
     for text in texts:
         if '=' not in text: raise ValueError(f'--where: {text!r}, want NAME=VALUE, e.g. loss=focal')
     values = dict(text.split('=', 1) for text in texts)
-    return {'seed' if name == 'recipe.seed' else name: value for name, value in values.items()}  # `collect`'s name
+    # `collect` prints the seed as `recipe.seed`; `list_runs` knows it as `seed`
+    return {'seed' if name == 'recipe.seed' else name: value for name, value in values.items()}
 
 def _pairs(flag, pairs):
     "Return NAME VALUE pairs as a dictionary; raise ValueError if a name is given twice."
@@ -107,7 +108,7 @@ def _kind(args):
     return 'probs' if args.probs else 'logits'
 
 def _kind_of(args, name='file')->str:
-    "Return the kind of scores in the file of an argument, from a flag or from the names in the file."
+    "Return the kind of scores in the file that the argument `name` gives, from a flag or from the names in the file."
     if args.logits or args.probs or args.confidence: return _kind(args)
     if getattr(args, 'prob_cols', None): return 'probs'
     path = getattr(args, name)
@@ -172,7 +173,7 @@ def _check_stated(args, flag='--confidence'):
 
 @contextmanager
 def _noting():
-    "Print warnings of the readers as notes, except about labels with probability 0, which the answer states."
+    "Print warnings from reading files as notes, but not that labels have probability 0, which the answer reports."
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         yield

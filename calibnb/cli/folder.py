@@ -76,7 +76,7 @@ def default_audit_folder(
     source,                 # path of the audited file, or of a folder or pattern
     inside='calibnb-audit', # the folder of all audits
 )->Path:
-    "Return the first of NAME, NAME-2, ... with an audit of this file or without an audit; NAME is from the file."
+    "Return the first of NAME, NAME-2, ... that holds no audit of another file; NAME is the file name without suffix."
     source = os.path.abspath(source)
     name = re.sub(r'[*?\[\]]', '_', Path(source).stem) or 'predictions'
     folders = (Path(inside)/(name if i == 1 else f'{name}-{i}') for i in count(1))

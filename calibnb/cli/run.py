@@ -103,7 +103,7 @@ def _reporting_saved_runs(
         raise KeyboardInterrupt(f'interrupted: {activity}; saved: {_saved_text(find_runs())}') from None
 
 def _saved_text(folders):
-    "Return the numbers of finished notebooks, finished trainings and checkpoints of other runs, as text."
+    "Return the numbers of finished notebooks, finished trainings and checkpoints of unfinished runs, as text."
     def kind(folder):
         if folder.state != 'done': return 'checkpoint' if (folder/'checkpoint.pt').exists() else None
         return 'finished notebook' if folder.info.get('kind') == 'notebook' else 'finished training'
@@ -258,7 +258,7 @@ def _print_ends(table, seconds, jobs=()):
     if len(shown) > _MAX_JOBS: shown = shown[~shown.state.isin(_DONE)]
     columns = {title: list(map(str, values)) for title, values in shown.items()}
     if not (table.tries > 1).any(): del columns['tries']
-    # the name of a run tells almost all that the job tells
+    # on a narrow terminal, leave out `job`: the name of a run has most of the same settings
     if sys.stdout.isatty() and len(fitting(columns, shutil.get_terminal_size().columns)) < len(columns):
         if table.run.all(): del columns['job']
     if len(shown): print(text_table(columns, left=('run', 'state', 'why')))
@@ -357,7 +357,7 @@ def _collect(args):
     else: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
 
 def _method_tables(root, args, wanted):
-    "Return the tables of the wanted runs for a paper; one line for what is left out goes to the terminal."
+    "Return the wanted runs as tables for a paper; print what the tables leave out on standard error."
     from calibnb.notebooks.papers import numbers_beside
     from calibnb.runs.folder import find_trainings
     from calibnb.runs.groups import say_unfinished

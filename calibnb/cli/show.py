@@ -39,7 +39,7 @@ def _findings(folder):
     return f'{findings_text(folder.result.findings)}\n\nwith all numbers and texts: {folder/"findings.csv"}'
 
 def _newer(folder, runs, asked):
-    "Return a line about a later notebook that did not end, if only the experiment or its latest run was asked for."
+    "Return a line about a later run that is not done, if the user asked for EXPERIMENT or EXPERIMENT/latest."
     experiment = folder.path.parent.name
     if asked.strip('/') not in (experiment, f'{experiment}/latest'): return []
     this = runs[runs.run == folder.path.name].iloc[0]
@@ -63,7 +63,7 @@ def _description(folder, runs):
     return lines if done else lines + _why(folder)
 
 def _time(status):
-    "Return start, end, duration and place of a run."
+    "Return start, duration, machine and cluster job of a run."
     from datetime import datetime
     start, end = (status.get(key) for key in ('start', 'end'))
     if not start: return 'not begun'
@@ -83,7 +83,7 @@ def _audit_command(folder):
     return shlex.join(['calibnb', 'audit', test, '--logits', '--val', val])
 
 def _why(folder):
-    "Return lines about a run that is not done: reason, place, log of the cluster job, next command and traceback."
+    "Return lines about a run that is not done: reason, file and line, cluster job's log, next command, traceback."
     status, log = folder.status, folder/'log.txt'
     ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
     lines = [f'  reason    {status.get("reason") or ended}']
@@ -95,5 +95,5 @@ def _why(folder):
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')
     if not found: return lines
-    trace = re.split(r'^\d{4}-\d\d-\d\dT', trace, maxsplit=1, flags=re.MULTILINE)[0]  # the next line of the log
+    trace = re.split(r'^\d{4}-\d\d-\d\dT', trace, maxsplit=1, flags=re.MULTILINE)[0]  # without later log lines
     return [*lines, f'  traceback, from {shorter_path(log)}', textwrap.indent(trace.strip('\n'), ' '*4)]

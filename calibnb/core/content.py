@@ -30,7 +30,7 @@ def _files_below(folder):
         yield from (os.path.join(place, name) for name in sorted(names))
 
 def _label_files(paths):
-    "Yield (label, file) for each file: '0' for the path 0, or '0 a/b.txt' if the path 0 is a folder."
+    "Yield (label, file) for each file; the label is the index of its path: '0', or '0 a/b.txt' below a folder."
     for i, path in enumerate(paths):
         if not os.path.isdir(path): yield str(i), str(path)
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))

@@ -16,7 +16,7 @@ from .text import duration_text, html_text, printable
 
 # %% ../../nbs/00_core/02c_live.ipynb #c377bb70
 def live_lines(
-    rows,           # (name, state) of each training; `where` names its machine, `note` replaces the time left
+    rows,           # (name, state) of each training; state['note'], if given, replaces the time left
     width:int=80,   # characters of a line
 )->list[str]:
     "Return a line for each training, in aligned columns; long names are cut, then the training loss is left out."

@@ -74,7 +74,7 @@ def _is_of(value, kind):
     return isinstance(value, _ACCEPTED.get(kind, kind)) or (kind is float and value == 'inf')
 
 def _as_default(value, default):
-    "Convert a value to the type of its default: int and 'inf' to float, and a sequence if the default is not empty."
+    "Convert int and 'inf' to float for a float default, and a sequence to the type of a default that is not empty."
     if isinstance(default, (tuple, list)) and isinstance(value, (tuple, list)) and default:
         return type(default)(_as_default(v, default[0]) for v in value)
     to_float = isinstance(default, float) and (type(value) is int or value == 'inf')

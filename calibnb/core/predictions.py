@@ -224,7 +224,7 @@ def _check_groups(groups, n):
     return frame.reset_index(drop=True)
 
 def _row_numbers(rows):
-    "Return a slice, or the numbers or marks of rows as a NumPy array, for pandas."
+    "Return row indices or a boolean mask as a NumPy array, for pandas; return a slice unchanged."
     if isinstance(rows, slice): return rows
     return np.asarray(rows.cpu() if isinstance(rows, torch.Tensor) else rows)
 

@@ -110,7 +110,7 @@ def in_threads(f, items):
     """Yield f(item) for each item, in order; the calls share the threads that torch may use on the CPU.
 
     Calls may run in any order. Each call has the context variables of the caller, and its gradient and inference
-    modes. Until the last call ends, any new thread of the process gets only as many threads of torch as a call."""
+    modes. Until the last call ends, other new threads of this process also get this reduced number of torch threads."""
     items, threads = list(items), torch.get_num_threads()
     n = min(threads, len(items), _MOST_CALLS)
     if n < 2:

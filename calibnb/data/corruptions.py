@@ -226,7 +226,7 @@ def _affine_maps(N, H, W, corners, g):
     return torch.linalg.solve(torch.cat([moved, torch.ones_like(moved[..., :1])], -1), points.expand(N, 3, 2))
 
 def _sampled(x, at, mirror_pixels):
-    "Sample at pixel positions (N, ..., 2); mirror at the edge of the image, or else at the middle of the last pixel."
+    "Sample at pixel positions (N, ..., 2); mirror at the image edge if `mirror_pixels`, else at the last pixel."
     size = torch.tensor([x.shape[3], x.shape[2]], dtype=torch.float32, device='cpu')
     grid = at.reshape(len(x), *x.shape[2:], 2)
     grid = (2*grid + 1)/size - 1 if mirror_pixels else 2*grid/(size - 1).clamp_min(1) - 1
@@ -305,7 +305,7 @@ def corrupt(
     for chunk, out in zip(images.split(_CHUNK), corrupted.split(_CHUNK)):
         x = chunk.float()/255 if chunk.dtype == torch.uint8 else chunk.float()
         y = fn(x.clone(), c, generator).clamp(0, 1)
-        # truncated as in [Hendrycks 2019], after adding more than the rounding error
+        # truncated as in [Hendrycks 2019]; 1e-3 is added so that 254.99999 (from rounding) does not become 254
         out.copy_((255*y + 1e-3).floor() if chunk.dtype == torch.uint8 else y)
     return corrupted
 

@@ -219,7 +219,7 @@ def note_data(
     **options,  # of the data set
 ):
     "Record the hash of a data set's files as an input of the running notebook."
-    file_options = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}  # read more files
+    file_options = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}  # these need more files
     note_input('data', str(name), file_options, content=data_fingerprint(name, **file_options))
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
@@ -254,7 +254,7 @@ def load_data(
 def register_data(
     name:str,  # name for `load_data`; 'mine:/path' if the set takes a path, as in `mine:/home/me/x`
 ):             # a decorator
-    "Return a decorator for a function (seed, options with defaults) -> Splits; ValueError if calibnb has this name."
+    "Register a function (seed, options with defaults) -> Splits; raise ValueError if calibnb has this name."
     return registers(data_sets, name)
 
 # %% ../../nbs/50_data/08_sets.ipynb #e3dd8d81

@@ -146,7 +146,7 @@ def blend_images(
     images, labels = images[order], labels[order]
     counts = labels.bincount()
     first = torch.randint(len(labels), (n,), generator=generator, device='cpu')
-    # sorted by class, the images of the first image's class are one block, which the second image must skip
+    # images are sorted by class, so each class is a block; the second image comes from outside the first image's block
     block_size = counts[labels[first]]
     block_start = (counts.cumsum(0) - counts)[labels[first]]
     uniform = torch.rand(n, generator=generator, dtype=torch.float64, device='cpu')

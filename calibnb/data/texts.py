@@ -39,7 +39,7 @@ def read_vectors(
             if vectors is None:
                 shape = 1 + max(words.values(), default=UNKNOWN), 1 + numbers.count(' ')
                 vectors = np.full(shape, np.nan, dtype=np.float32)
-            if word in words and numbers.count(' ') < shape[1]:  # a few words of GloVe contain spaces
+            if word in words and numbers.count(' ') < shape[1]:  # skips words that contain spaces
                 vectors[words[word]] = _as_vector(numbers, shape[1], f'{file}, line {line_number}')
     if vectors is None or np.isnan(vectors).all():
         raise ValueError(f'{file}: holds none of the {len(words)} words, want a word and its numbers on each line')

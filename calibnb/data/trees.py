@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 # %% ../../nbs/50_data/03_trees.ipynb #73f55e9a
-WORD, LEFT, RIGHT, HEIGHT, LABEL = range(5)  # columns of a node; the height of padding and a missing label are -1
+WORD, LEFT, RIGHT, HEIGHT, LABEL = range(5)  # columns; -1: no child, no label, or height of padding
 
 _token = re.compile(r'[()]|[^ \t\r()]+')  # a word may contain a no-break space
 
@@ -23,7 +23,7 @@ def parse_tree(
     for token in _token.findall(line):
         if token == '(': open_brackets.append([])
         elif token == ')':
-            content = open_brackets.pop() if open_brackets else ['']  # `_node` refuses [''], a bracket never opened
+            content = open_brackets.pop() if open_brackets else ['']  # `_node` refuses [''], a ')' without '('
             nodes.append(_node(content, nodes, line))
             if not open_brackets: return _by_height(nodes)
             open_brackets[-1].append(len(nodes) - 1)  # a parent refers to its children by row

@@ -90,8 +90,8 @@ def _tiles(found, command):
          f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
         ('what to do', use[0].upper() + use[1:], command, 'The calibrator with the lowest NLL on samples that were '
-         f'not used to fit it. Of NLLs within {found.tie:g} nats, the simplest row whose ECE could be chance wins; without '
-         f'such a row, the lowest ECE of NLLs within {3*found.tie:g} nats.'),
+         f'not used to fit it. Of NLLs within {found.tie:g} nats, the simplest row whose ECE could be chance wins; '
+         f'without such a row, the lowest ECE of NLLs within {3*found.tie:g} nats.'),
     ]
 
 def _tile(title, large, small, meaning):

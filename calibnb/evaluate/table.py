@@ -128,15 +128,16 @@ class Evaluation:
     @property
     def recommended(self)->str:
         "The simplest row that ties with the lowest NLL and whose ECE could be chance; without one, see `_lowest_ece`."
-        passing = [row for row in self._equal_in_nll() if shows_no_error(row, self.rows[row]['ece'])]
-        return passing[0] if passing else self._lowest_ece()
+        tied = self._equal_in_nll()
+        passing = [row for row in tied if shows_no_error(row, self.rows[row]['ece'])]
+        return passing[0] if passing else self._lowest_ece() if tied else UNCALIBRATED
 
     def _lowest_ece(self)->str:
         "Return the row with the lowest ECE, the simplest if several tie, within three ties of the lowest NLL."
         nll = {row: self.rows[row]['nll'].value for row in self.rows if row not in self.doubtful}
         nll = {row: value for row, value in nll.items() if value is not None}
         ece = {row: self.rows[row]['ece'].value for row in nll if nll[row] <= min(nll.values()) + 3*self.tie}
-        return next((row for row in ece if ece[row] <= min(ece.values()) + SAME_ECE), UNCALIBRATED)
+        return next(row for row in ece if ece[row] <= min(ece.values()) + SAME_ECE)
 
     @cached_property
     def miscalibration_p(self)->float:

@@ -180,7 +180,7 @@ def head_gradient_norm(
     target,         # (N,) class ids
     features,       # (N, D) inputs of the last linear layer
     *, bias:bool=False, # include the gradient of the bias
-)->Tensor:          # (N,) Frobenius norm for each sample, in units of `loss`
+)->Tensor:          # (N,) Frobenius norm for each sample; divided by N if `loss` is a mean
     "Return the norm of each sample's gradient of the last layer; wrong if a sample's loss depends on other samples."
     check_bool(bias=bias)
     logits, target = check_logits(logits, target)

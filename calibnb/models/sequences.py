@@ -50,7 +50,7 @@ class _Levels(NamedTuple):
     "The nodes of a batch of trees, sorted by level; row numbers refer to the flattened batch."
     nodes: Tensor   # (B*T, 5) concatenated tables
     offset: Tensor  # (B*T,) row of the first node of the node's tree
-    order: Tensor   # (M,) rows of the nodes, sorted by height, then by the parent's height
+    order: Tensor   # (M,) rows of the M nodes, without padding, sorted by height, then by the parent's height
     rank: Tensor    # (B*T,) position of each node when sorted by the parent's height, then by height
     count: Tensor   # (T, T) number of nodes by height (rows) and parent's height (columns; 0: a root), on the CPU
 
@@ -83,10 +83,10 @@ def _roots(x):
 
 # %% ../../nbs/55_models/03_sequences.ipynb #a37ab8b7
 def _node_states(net, x):
-    "Return h of the M nodes of a batch (B, T, 5), (M, d), and the row of each node in the flattened batch."
+    "Return the hidden states h (M, d) of the M nodes of a batch (B, T, 5), and each node's row in the flattened batch."
     nodes, offset, order, rank, count = _levels(x)
     states, for_parents = [], defaultdict(list)                # for_parents: parents' height -> states
-    # used: number of states in rank order before `pool`; the roots come first, and no parent needs their states
+    # used: rank of the first state in `pool`; the roots have the lowest ranks, and no parent needs their states
     start, used = 0, count[:, 0].sum().item()
     for height in range(int(count.sum(1).count_nonzero())):
         level = order[start:start + count[height].sum().item()]

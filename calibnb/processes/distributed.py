@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # same shape on every process; overwritten by the sum
 )->Tensor:          # sum over processes
-    "Return the sum over all processes to every process; exact for a number that is nonzero on only one process."
+    "Return the sum over all processes to every process; a number that is nonzero on one process only is not rounded."
     if world_size() > 1: dist.all_reduce(values)
     return values
 

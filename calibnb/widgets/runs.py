@@ -62,7 +62,7 @@ def _styles(runs, labels, chosen):
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #4732a775
 class _Trainings:
-    "The histories and reliability diagrams of runs, each read on first use."
+    "The histories of runs, and their reliability diagrams, which are made on first use."
     def __init__(self, runs):
         self.runs, self.labels = runs, _labels(runs)
         self.history, self.diagram = cache(self._history), lru_cache(64)(self._diagram)
