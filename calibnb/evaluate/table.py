@@ -128,8 +128,9 @@ class Evaluation:
     def recommended(self)->str:
         "The simplest row that ties with the lowest NLL and whose ECE could be chance; without one, see `_lowest_ece`."
         tied = self._equal_in_nll()
+        if not tied: return UNCALIBRATED
         passing = [row for row in tied if shows_no_error(row, self.rows[row]['ece'])]
-        return passing[0] if passing else self._lowest_ece() if tied else UNCALIBRATED
+        return passing[0] if passing else self._lowest_ece()
 
     def _lowest_ece(self)->str:
         "Return the row with the lowest ECE, the simplest if several tie, within three ties of the lowest NLL."
