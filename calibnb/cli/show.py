@@ -24,13 +24,12 @@ def _add_show(commands):
     return show
 
 def _show(args):
-    from calibnb.runs.tables import find_run, list_runs
+    from calibnb.runs.tables import find_run
     folder = find_run(args.run, args.root)
     if args.findings: print(printable(_findings(folder)))
     else:
-        runs = list_runs(folder.path.parents[1], folder.path.parent.name)
-        name, *lines = _description(folder, runs)
-        print(printable('\n'.join([name, *_newer(folder, runs, args.run), *lines])))
+        name, *lines = _description(folder)
+        print(printable('\n'.join([name, *_newer(folder, args.run), *lines])))
 
 def _findings(folder):
     from calibnb.notebooks.execute import findings_text
@@ -38,23 +37,27 @@ def _findings(folder):
         raise ValueError(f'--findings: {folder.path} has none; its state is {folder.state}')
     return f'{findings_text(folder.result.findings)}\n\nwith all numbers and texts: {folder/"findings.csv"}'
 
-def _newer(folder, runs, asked):
+def _newer(folder, asked):
     "Return a line about a later run that is not done, if the user asked for EXPERIMENT or EXPERIMENT/latest."
+    from calibnb.runs.tables import list_runs
     experiment = folder.path.parent.name
     if asked.strip('/') not in (experiment, f'{experiment}/latest'): return []
+    runs = list_runs(folder.path.parents[1], experiment)
     this = runs[runs.run == folder.path.name].iloc[0]
     later = runs[(runs.kind == this.kind) & (runs.state != 'done') & (runs.started > this.started)]
     return [f'  newer     {experiment}/{name}  {state}: calibnb show {experiment}/{name}'
             for name, state in zip(later['name'][:1], later.state)]
 
-def _description(folder, runs):
-    "Return the lines of a description; `runs` is the table of the experiment."
-    name = dict(zip(runs.run, runs['name'])).get(folder.path.name, folder.path.name)
+def _description(folder):
+    "Return the lines of a description."
     from calibnb.notebooks.execute import describe, describe_metrics
+    from calibnb.runs.tables import run_names
+    experiment, run = folder.path.parts[-2:]
+    name = run_names(folder.path.parents[1], experiment).get(f'{experiment}/{run}', f'{experiment}/{run}')
     done, training = folder.state == 'done', folder.info.get('kind') == 'train'
     described = describe(folder).splitlines()[1:] if done and not training else []
     if folder.status.get('notebook'): described.append(f'  notebook  {shorter_path(folder.status["notebook"])}')
-    lines = [f'{folder.path.parent.name}/{name}  {folder.state}', *described,
+    lines = [f'{name}  {folder.state}', *described,
              f'  folder    {shorter_path(folder.path)}', f'  time      {_time(folder.status)}', *_settings(folder.info)]
     if training and done:
         lines += [*describe_metrics(folder.result.metrics),
