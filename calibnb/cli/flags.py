@@ -13,6 +13,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.imports import quick_imports
 from ..core.options import pick
 from ..core.reading import are_several_files, file_format
 from ..core.names import NAMES
@@ -113,8 +114,9 @@ def _kind_of(args, name='file')->str:
     if getattr(args, 'prob_cols', None): return 'probs'
     path = getattr(args, name)
     if not are_several_files(path): _check_exists(path, name)
-    from calibnb.evaluate.files import named_kind
-    from calibnb.evaluate.pieces import parquet_paths
+    with quick_imports():
+        from calibnb.evaluate.files import named_kind
+        from calibnb.evaluate.pieces import parquet_paths
     if are_several_files(path): path = parquet_paths(path)[0]
     if kind := named_kind(path): return kind
     raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs, or '
