@@ -86,10 +86,13 @@ def _audit_command(folder):
     return shlex.join(['calibnb', 'audit', test, '--logits', '--val', val])
 
 def _why(folder):
-    "Return lines about a run that is not done: reason, file and line, cluster job's log, next command, traceback."
+    "Return lines about a run that is not done: reason, epoch, place, cluster job's log, next command, traceback."
+    from calibnb.runs.folder import read_json
     status, log = folder.status, folder/'log.txt'
     ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
     lines = [f'  reason    {status.get("reason") or ended}']
+    if progress := read_json(folder/'progress.json'):
+        lines.append('  progress  last reported in epoch {epoch} of {epochs}'.format(**progress))  # once a second
     if status.get('where'): lines.append(f'  where     {status["where"]}')
     if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
     if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():

@@ -20,13 +20,14 @@ def pick(
     name:str,  # the name to look up
     known,     # mapping or iterable of known names
     more:str='', # text at the end of the message
+    listed=None, # the known names that the message lists; None: all
 ):             # `known[name]` for a mapping, else `name`
-    "Look up `name` in `known`; for an unknown name, raise ValueError with the nearest name and all known names."
+    "Look up `name` in `known`; for an unknown name, raise ValueError with the nearest name and the known names."
     if not isinstance(name, Hashable) or name not in known:
         close = difflib.get_close_matches(name, list(known), 1) if isinstance(name, str) else []
         hint = f'did you mean {close[0]!r}? ' if close else ''
         given = repr(name) if len(repr(name)) < 80 else f'a {type(name).__name__}'
-        raise ValueError(f'{kind}: {given} is not known; {hint}known: {", ".join(known)}{more}')
+        raise ValueError(f'{kind}: {given} is not known; {hint}known: {", ".join(listed or known)}{more}')
     return known[name] if hasattr(known, 'keys') else name
 
 # %% ../../nbs/00_core/02_options.ipynb #7e510002

@@ -71,7 +71,9 @@ def _setting_texts(settings):
 def _check_where(where, rows):
     "Raise ValueError for a name that is neither a setting of any run nor a column."
     known = dict.fromkeys(name for row in rows for name in (*row['setting'], *row) if name != 'setting')
-    for name in where: pick('where', name, known)
+    short, nested = [name for name in known if '.' not in name], [name for name in known if '.' in name]
+    more = f' and {len(nested)} settings like {nested[0]}' if nested else ''
+    for name in where: pick('where', name, known, more, short)
 
 def _matches(row, where):
     """Return True if the settings or columns of a row have the given values.
