@@ -148,14 +148,14 @@ def _valid_rows(batch):
 def mmce_loss(
     logits,                  # (N, K) or (N, K, d1, ...)
     target,                  # (N,) or (N, d1, ...) class ids
-    lam=2.0,                 # weight of the penalty
+    lam=2.0,                 # weight of the penalty, as in [Mukhoti 2020]
     width=.4,                # width of the kernel
-    sqrt=False,              # True: the square root of MMCE, as defined in the paper
+    sqrt=False,              # True: MMCE, as defined in the paper; False: its square
     *, weight=None,          # (K,) weights of the classes
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',    # 'mean', 'sum' or 'none'
 )->Tensor:                   # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · MMCE, see `surrogates.mmce` [Kumar 2018]; lam as in [Mukhoti 2020]."
+    "Return cross-entropy + lam · MMCE, by default squared, see `surrogates.mmce` [Kumar 2018]."
     batch = check_batch(logits, target, weight, ignore_index)
     return _with_surrogate(batch, lam, surrogates.mmce(*_valid_rows(batch), width, sqrt), reduction)
 

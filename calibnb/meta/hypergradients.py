@@ -106,7 +106,7 @@ def full_direction(
     lr:float,            # alpha
     jvp_by:str='forward',# 'forward': exact forward mode; 'difference': a difference quotient
     state=None,          # `rng_state` before the training batch's forward pass, to replay its dropout
-    logits:Tensor|None=None, # (N, K) on the training batch, in fp32; saves one pass with 'difference'
+    logits:Tensor|None=None, # (N, K) on the training batch, in fp32; on a CPU, saves one pass with 'difference'
 )->Direction:
     "Return v and u for a virtual step of the whole network: v on the other batch, u on the training batch."
     pick('jvp_by', jvp_by, ('forward', 'difference'))
