@@ -14,7 +14,7 @@ from pathlib import Path
 from ..core.reading import are_several_files
 from calibnb.cli.flags import (
     _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows, _column_names, _kind,
-    _check_stated, _noting
+    _check_stated, _listed, _noting
 )
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
@@ -28,6 +28,8 @@ def _add_apply(commands):
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='output file: .npz, .npy, .csv, .parquet, .pt or .safetensors; .parquet or .npy for a '
                        'file that is read in pieces')
+    apply.add_argument('--keep', action='extend', type=_listed, default=[], metavar='NAMES', help='columns to copy '
+                       'to the output file, .csv or .parquet, separated by commas, e.g. id')
     _add_prevalence(apply)
     _add_rows(apply)
     _add_plugin(apply)
@@ -100,6 +102,8 @@ def _check_apply(args)->Path:
                          'or .safetensors')
     _check_file('--out', out)
     if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} does not exist')
+    if args.keep and out.suffix.lower() not in ('.csv', '.parquet'):
+        raise ValueError(f'--keep: {out} has no columns, want --out FILE.csv or FILE.parquet')
     _check_rows(args)
     if not are_several_files(args.file): _check_exists(args.file)
     elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
@@ -112,7 +116,7 @@ def _check_apply(args)->Path:
 def _check_no_columns(args):
     "Raise ValueError for a flag that names columns, because the file is read in pieces."
     flags = {'--confidence': args.confidence, '--target-col': args.target_col, '--prob-cols': args.prob_cols,
-             '--ignore-col': args.ignore_col}
+             '--ignore-col': args.ignore_col, '--keep': args.keep}
     for flag in (flag for flag, given in flags.items() if given):
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, or give '
                          'one file and a larger --rows-in-memory')
@@ -156,14 +160,15 @@ def _apply(args):
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = _column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
-    with _noting(): read = read_columns(*file, replace(names, ignored=(), optional=names.ignored))
+    names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep))
+    with _noting(): read = read_columns(*file, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:
         written = f'{len(probs):,} calibrated confidences'
-        write_probs(out, probs, None, header=[args.confidence])
+        write_probs(out, probs, None, header=[args.confidence], kept=read.kept)
     else:
         written = f'{len(probs):,} x {probs.shape[1]} probabilities'
-        write_probs(out, probs, pred, read.target, read.header, read.words)
+        write_probs(out, probs, pred, read.target, read.header, read.words, read.kept)
     print(f'{out}: {written} of {calibrator}{_fit_text(calibrator)}', *prevalence, sep='\n')
     if len(read.header) > 1 and not calibrator.class_names_ and (names := class_names(read.header)):
         print(f'{args.calibrator} does not name its classes, so the columns of {args.file} were not compared with them '

@@ -337,7 +337,9 @@ def _print_answer(answer, args):
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
     if answer.shifted: print(answer.shifted, flush=True)
-    for line in _condition_lines(answer.conditions): print(printable(line), flush=True)
+    width = console.width if console.is_terminal else 10_000
+    for line in _condition_lines(answer.conditions):
+        print(textwrap.fill(printable(line), width, subsequent_indent='  '), flush=True)
 
 def _print_json(answer, args, report):
     "Print one JSON object, with null for an infinite value."

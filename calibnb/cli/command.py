@@ -95,7 +95,7 @@ class _Parser(argparse.ArgumentParser):
         if not unknown: return given
         command, wrong = self.commands.choices[given.command_name], unknown[0].partition('=')[0]
         close = difflib.get_close_matches(wrong, command._option_string_actions, 1)
-        hint = f'; did you mean {close[0]}?' if close else ''
+        hint = f'; did you mean {close[0]}' if close else ''
         if not close and given.command_name == 'run' and wrong.startswith('--'):
             hint = f'; for a parameter of an experiment: -p {wrong[2:]} VALUE'
         command.error(f'unrecognized arguments: {" ".join(unknown)}{hint}')

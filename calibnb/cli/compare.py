@@ -67,7 +67,7 @@ def _read_model(args, name):
     by = [column for column in dict.fromkeys(args.by) if column not in MADE and column != args.id]
     ids = [*filter(None, [args.id])]
     groups, optional = (ids, by) if name == 'new' else (ids + by, ())
-    with _noting():
+    with _noting(path):
         return read_predictions(path, kind, args.target_file, pos_label=args.pos_label, groups=groups,
                                 names=_column_names(args), optional=optional)
 

@@ -155,6 +155,11 @@ def _settle_stated(args, path, correct_needed=True):
         if file_format(path).startswith('.jsonl') and Path(path).is_file():
             from calibnb.evaluate.files import is_of_lm_eval
             if is_of_lm_eval(path): args.format = 'lm-eval'
+    elif args.format and Path(path).is_file():
+        from calibnb.evaluate.files import is_of_lm_eval
+        if not is_of_lm_eval(path):
+            raise ValueError(f'--format: {path} does not hold samples of lm-evaluation-harness (samples_*.jsonl); '
+                             'leave out --format lm-eval')
     flag = '--format lm-eval' if args.format else '--confidence'
     if args.format and (args.confidence or args.correct):
         raise ValueError('--format lm-eval: given with --confidence or --correct; leave these out')
@@ -174,13 +179,14 @@ def _check_stated(args, flag='--confidence'):
     if given: raise ValueError(f'{flag}: given with {given[0]}; want one of the two')
 
 @contextmanager
-def _noting():
-    "Print warnings from reading files as notes, but not that labels have probability 0, which the answer reports."
+def _noting(path=''):
+    "Print warnings from reading a file as notes, but not that labels have probability 0, which the answer reports."
+    start = f'note: {path}: ' if path else 'note: '
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter('always')
         yield
     for text in dict.fromkeys(str(w.message) for w in caught):
-        if 'uncalibrated NLL is infinite' not in text: print(f'note: {text}', file=sys.stderr)
+        if 'uncalibrated NLL is infinite' not in text: print(f'{start}{text}', file=sys.stderr)
 
 def _add_rows(command):
     command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files with more '

@@ -15,8 +15,9 @@ def _add_gate(audit):
     audit.add_argument('--ignore', action='append', default=[], metavar='CODE',
                        help='leave a check out, e.g. CNB030; may be repeated')
     gate = audit.add_argument_group('exit code', 'Conditions: 0 if all hold, 1 if one fails, 2 if these samples cannot '
-                                    'decide. A limit fails if the lower end of the 95 %% interval is above the '
-                                    'limit, and holds if the upper end is at most the limit.')
+                                    'decide, and for an error, which prints no condition. A limit fails if the lower '
+                                    'end of the 95 % interval is above the limit, and holds if the upper end is at '
+                                    'most the limit.')
     gate.add_argument('--max-ece', type=float, metavar='PERCENT', help='largest ECE, e.g. 5')
     gate.add_argument('--max-nll', type=float, metavar='NATS', help='largest NLL')
     gate.add_argument('--fail-on', action='append', default=[], metavar='CODE',

@@ -30,8 +30,8 @@ NAMES = {  # kind -> names; `make sync` writes this cell
         'bsce_gra', 'mbls', 'acls', 'max_sup', 'logit_norm', 'mdca', 'dca', 'adafocal'
     ],
     'calibrator': [
-        'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms', 'histogram', 'isotonic',
-        'platt', 'bbq', 'beta', 'spline', 'venn_abers'
+        'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms', 'platt', 'beta', 'histogram',
+        'isotonic', 'bbq', 'spline', 'venn_abers'
     ],
     'metric': [
         'overconfidence_error', 'underconfidence_error', 'top_2_ece', 'top_5_ece', 'ks_error', 'marginal_ce',

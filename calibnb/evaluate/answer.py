@@ -98,7 +98,7 @@ def _counted(n, status):
     return f'{n} {status}{plural}'
 
 def _issue_line(c):
-    start = f'{c.code} {c.title}'
+    start = f'{c.code} {c.title}' + ' (tip)'*(c.status == 'tip')
     return start if c.code.startswith(_IN_ADVICE) else f'{start}: {c.text} {c.advice}'
 
 def _passed_over(found, row):

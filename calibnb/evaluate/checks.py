@@ -57,7 +57,7 @@ def _biased(found, *starts):
     said = [sentence for sentence in _bias_direction(given) if sentence.startswith(starts)]
     return ('issue', f'{said[0]}.') if said else _PASSED
 
-_Z_TEST = ('The model is miscalibrated beyond chance at 5 % (as in CNB004), and the z test of Spiegelhalter rejects '
+_Z_TEST = ('The model is miscalibrated beyond chance at 5 % (as in CNB004), and a z test rejects '
            'that {} at 2.5 % (one column: 1.7 %).')
 
 @_check('CNB001', 'overconfident',

@@ -131,14 +131,20 @@ class ModelComparison:
         order = sorted(self.slices, key=lambda name: name not in found)
         def cell(name, measure): return _number(measure, self.slices[name][measure].value, '+')
         counts = [f'{self.slices[name]["error"].n:,}' for name in order]
-        worse = [', '.join(map(_name, found.get(name, []))) for name in order]
+        verdicts = [self._slice_verdict(name) for name in order]
         differences = {title: [cell(name, m) for name in order] for m, (title, *_) in _SHOWN.items()}
-        return {'slice': order, 'n': counts, 'worse': worse} | differences
+        return {'slice': order, 'n': counts, 'verdict': verdicts} | differences
+
+    def _slice_verdict(self, name):
+        "Say in which measures a slice is worse; otherwise, whether its samples decide all measures."
+        if worse := self.worse_slices.get(name): return f'worse: {", ".join(map(_name, worse))}'
+        is_open = any(d.verdict(self.margins[m]) == UNDECIDED for m, d in self.slices[name].items())
+        return 'undecided' if is_open else 'not worse'
 
     def slice_caption(self)->str:
         "Explain the table of slices."
-        return (f'Differences in slices, new minus old. worse: by more than the margin, with intervals of '
-                f'{100*self.slice_level:.2f} %, corrected for {len(self.slices)} slices.')
+        return (f'Differences in slices, new minus old. Verdicts: worse by more than the margin or not, '
+                f'with intervals of {100*self.slice_level:.2f} %, corrected for {len(self.slices)} slices.')
 
     def text(self,
         width:int|None=None,  # characters per line; columns that do not fit are left out; None: no limit

@@ -84,7 +84,7 @@ class Decisions:
     def text(self)->str:
         "Return the costs as lines of text of at most 80 characters."
         lines = [f'A false positive costs {self.cost_fp:g}, a false negative {self.cost_fn:g}: '
-                 f'treat if P(y = 1) ≥ {self.threshold:.3f}.', '']
+                 f'predict y = 1 if P(y = 1) ≥ {self.threshold:.3f}.', '']
         if self.stated:
             lines = [f'A wrong answer that is used costs {self.cost_fp:g}, a correct answer that is not used '
                      f'{self.cost_fn:g}:', f'use answers of a confidence ≥ {self.threshold:.3f}.', '']

@@ -215,10 +215,13 @@ def _answer_of_lm_eval(sample):
             raise ValueError(f'{where} has neither `acc` nor a number as `target`') from None
     return 1/np.exp(scores - scores[chosen]).sum(), int(correct)
 
+def _require_pyarrow():
+    if not find_spec('pyarrow'): raise ValueError('pyarrow is not installed; pip install pyarrow, or give a .csv file')
+
 def _read_columnar(path, names=ColumnNames()):
     "Read a parquet or feather file."
     import pandas as pd
-    if not find_spec('pyarrow'): raise ValueError('pyarrow is not installed; pip install pyarrow, or give a .csv file')
+    _require_pyarrow()
     frame = (pd.read_parquet if path.suffix.lower() == '.parquet' else pd.read_feather)(path)
     _check_distinct([str(name).strip() for name in frame])
     return _table(frame, 'row {}'.format, names)
@@ -492,10 +495,11 @@ def _names_in(path):
     if suffix.startswith('.csv'):
         import pandas as pd
         return [*pd.read_csv(path, nrows=0)]
-    if suffix == '.parquet' and find_spec('pyarrow'):
+    if suffix in ('.parquet', '.feather'): _require_pyarrow()
+    if suffix == '.parquet':
         from pyarrow.parquet import read_schema
         return read_schema(path).names
-    if suffix == '.feather' and find_spec('pyarrow'):
+    if suffix == '.feather':
         from pyarrow.feather import read_table
         return read_table(path).column_names
     if suffix.startswith('.jsonl'):
@@ -510,10 +514,11 @@ def _only(path, contents, wanted):
     "Return the name of the only entry with a wanted name; otherwise a ValueError lists the names in the file."
     found = _find(contents, wanted)
     if len(found) == 1: return found[0]
-    nothing = 'only class columns' if '' in contents.arrays else 'none'
-    names = brief(', '.join(repr(k) for k in contents.arrays if k != '') or nothing, 300)
+    names = [k for k in contents.arrays if k != ''] or [*(contents.columns or ()), *contents.extra_columns]
+    shown = brief(', '.join(map(repr, names)) or 'none', 300)
+    flag = '; --target-col names another' if wanted == TARGET_NAMES else ''
     raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
-                     f'names in it: {names}')
+                     f'names in it: {shown}{flag}')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
 def _score_name(path, contents, kind, names=ColumnNames()):
@@ -669,6 +674,7 @@ class ReadColumns(NamedTuple):
     target: Tensor|None   # (N,) labels; None if the file has no label column or several label columns
     header: list          # names of the columns; '' for each column without a name
     words: tuple          # names of the classes, to write labels as words; () to write numbers
+    kept: dict = {}       # the columns in `ColumnNames.groups`: name -> (N,) values
 
 def read_columns(
     path,      # a file in one of the formats above
@@ -686,7 +692,7 @@ def read_columns(
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         labels = None if given is None else _optional_labels(given, found[0], contents.columns or (), pos_label)
         words = _label_words(None if labels is None else given, header, names)
-        return ReadColumns(_to_logits(scores, kind, eps), labels, header, words)
+        return ReadColumns(_to_logits(scores, kind, eps), labels, header, words, contents.groups)
 
 def _to_logits(scores, kind, eps):
     "Return logits; if `eps` is a list, the columns are multilabel, with one weight each."
@@ -702,6 +708,11 @@ def _optional_labels(labels, name, classes, pos_label=None):
     try: return _to_integers(as_tensor(class_ids(labels, name, classes, pos_label)))
     except ValueError: return None
 
+def _without_kind(names):
+    "Remove a prefix like prob_ if all names have one."
+    short = tuple(re.sub(r'(?i)^(logits?|prob(s|a|abilit(y|ies))?)[_ .-]', '', name) for name in names)
+    return short if all(map(str.__ne__, short, names)) else names
+
 def _label_words(labels, header, names):
     "Return the class names for writing labels as words; () to write numbers."
     numeric = labels is not None and labels.dtype.kind in 'fiub'
@@ -712,7 +723,7 @@ def _label_words(labels, header, names):
         return words if all(words) else ()
     if not header[0]: return ()
     numbers = tuple(map(str, column_numbers(header))) if _count_from_one(header) else ()
-    if labels is None: return class_names(header) or numbers
+    if labels is None: return _without_kind(class_names(header)) or numbers
     if numeric and column_numbers(header): return () if (labels == 0).any() else numbers
     named = tuple(_labels_of_columns(header, _distinct_labels(labels)[0]))
     return named or (tuple(header) if all(header) and not numeric else ())
@@ -730,14 +741,15 @@ def read_scores(
     return read_scored(path, kind)[0]
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fab96404
-def table_of(probs, header=(), words=(), **columns):
+def table_of(probs, header=(), words=(), kept={}, **columns):
     "Return a DataFrame of probabilities and further columns, as in `write_probs`."
     import pandas as pd
     K = probs.shape[1]
     names = [f'class_{k}' for k in ([1] if K == 1 else range(K))]
     if words: columns = {name: np.array(words, dtype=object)[ids] for name, ids in columns.items()}
     if any(header) and 'prediction' not in header: names = header  # `prediction` holds the predicted class
-    return pd.DataFrame(probs, columns=names).assign(**columns)
+    kept = pd.DataFrame({name: values for name, values in kept.items() if name not in columns})
+    return pd.concat([kept, pd.DataFrame(probs, columns=names).assign(**columns)], axis=1)
 
 def _write_csv(path, probs, **columns): table_of(probs, **columns).to_csv(path, index=False)
 
@@ -767,6 +779,7 @@ def write_probs(
     target:Tensor|None=None, # (N,) labels, if known
     header=(),    # names of the columns of `probs` in a table
     words=(),     # names of the classes, to write predictions and labels as words in a table
+    kept={},      # name -> (N,) values: further columns of a table, which come first
 ):
     """Write `probs`, `prediction` and, if given, `target`, completely or not at all.
 
@@ -775,7 +788,7 @@ def write_probs(
     arrays = dict(probs=probs.contiguous().numpy())
     if pred is not None: arrays['prediction'] = pred.numpy()
     if target is not None: arrays['target'] = target.numpy()
-    names = dict(header=header, words=words) if write in (_write_csv, _write_parquet) else {}
+    names = dict(header=header, words=words, kept=kept) if write in (_write_csv, _write_parquet) else {}
     if pred is None and write in (write_npz, _write_pt, _write_safetensors):
         arrays = dict(confidence=arrays['probs'][:, 0])
     with atomic_write(path) as tmp: write(tmp, **arrays, **names)

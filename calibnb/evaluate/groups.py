@@ -21,7 +21,7 @@ from ..core.text import counted, escaped_style, fitting, html_text, p_text, prin
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
-from ..metrics.intervals import check_resamples, holm, spiegelhalter_p, z_quantile
+from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p, z_quantile
 from ..metrics.measure import Measure
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
@@ -249,7 +249,7 @@ def _slice(name, conf, hit, n_bins, draws, seed):
     bias = residual.mean().item()
     floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
     ece = _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
-    p = min(1., 2*min(ece.p, spiegelhalter_p(conf, hit)))
+    p = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
     return dict(name=name, n=n, accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
                 bias_interval=(bias - half_width, bias + half_width), ece=ece, p_calibrated=p)
 
@@ -274,11 +274,12 @@ class Slices:
         tested, found = [s for s in self.slices if not math.isnan(s.p)], self.differing
         if not tested: return f'No slice can be compared with the rest; {self._calibrated()}.'
         smallest = min(s.p_max for s in tested)
+        compared = f'{counted(len(tested), "slice")}' + ' compared'*(len(tested) < len(self.slices))
         if not found:
-            return (f'No slice differs beyond chance from the whole ({counted(len(tested), "slice")}, '
+            return (f'No slice differs beyond chance from the whole ({compared}, '
                     f'smallest corrected {p_text(smallest)}).')
         first = ' and '.join(map(self._direction, found[:2]))
-        start = f'{len(found)} of {counted(len(tested), "slice")} differ{"s"*(len(found) == 1)}'
+        start = f'{len(found)} of {compared} differ{"s"*(len(found) == 1)}'
         return f'{start} beyond chance from the whole: {first}.'
 
     def _direction(self, s):
@@ -329,10 +330,8 @@ class Slices:
     def short(self,
         width:int|None=None, # characters of a line
     )->str:
-        "Return the answer and a table of the slices that differ (at most ten), or of all slices if none is comparable."
-        tested = any(not math.isnan(s.p) for s in self.slices)
-        shown = self.differing if tested else self.slices
-        return '\n\n'.join([self.sentence(), *[self.text(width, min(10, len(shown)))]*bool(shown)])
+        "Return the answer and a table of at most ten slices, the slices that differ first."
+        return f'{self.sentence()}\n\n{self.text(width, 10)}'
 
     def frame(self):
         "Return a DataFrame with a row for the whole set and each slice."

@@ -53,6 +53,8 @@ def _interval(count, hits, confs):
     return gap_interval(acc - confs/count, acc, count, weight)
 
 # %% ../../nbs/40_evaluate/14_plan.ipynb #9138f910
+def _points(value): return f'{value:g} point' + 's'*(value != 1)
+
 def _off_by(conf, points):
     "Return probabilities of hits that are `points` percentage points closer to 1/2 than the confidences."
     return np.clip(conf - np.sign(conf - .5)*points/100, 0, 1)
@@ -99,7 +101,7 @@ class LabelsNeeded:
 
     def text(self)->str:
         "Return the answer as lines of text."
-        goal = f'an interval of at most {self.width:g} points' if self.width else f'an upper end below {self.below:g} %'
+        goal = f'an interval of at most {_points(self.width)}' if self.width else f'an upper end below {self.below:g} %'
         if self.n is None: head = f'No number of labels gives the ECE {goal}, if {self._impossible()}.'
         else: head = f'About {self.n:,} labels give the ECE {goal}.'
         size = max(map(len, self.assumed))
@@ -112,6 +114,8 @@ class LabelsNeeded:
             low, high = self.now['interval']
             lines += ['', f'Now: {self.now["n"]:,} labels, ECE {self.now["ece"]:.2f} %, '
                       f'95 % interval {low:.2f} to {high:.2f} ({high - low:.2f} points wide).']
+            reached = high - low <= self.width if self.width else high < self.below
+            if reached: lines.append('These labels reach the goal already; another audit of as many might not.')
         return '\n'.join(lines)
 
     def _impossible(self): return next(name for name, n in self.assumed.items() if n is None)
@@ -159,7 +163,7 @@ def labels_needed(
         now = _now(conf, hit, n_bins)
     if hit is None or assumed_ece is not None:
         for point in points:
-            if 0 < point <= 50: rates[f'confidences are off by {point:g} points'] = _off_by(cells.conf, point)
+            if 0 < point <= 50: rates[f'confidences are off by {_points(point)}'] = _off_by(cells.conf, point)
     def missed(n, share, rate):
         "Return the `power` quantile of the widths, or of the upper ends, of the simulated intervals, minus the goal."
         low, high = cells.intervals(rate, n, round(share*draws), seed).T

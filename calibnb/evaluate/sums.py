@@ -214,7 +214,7 @@ _LEFT_OUT = 'To save time, only calibrators with few parameters are tried; name 
 
 def _default_names(pieces):
     "Return the default calibrators; a single column omits vector scaling, which equals Platt scaling."
-    return ['temperature', *['vector']*(not pieces.binary), 'histogram', 'isotonic', 'platt']
+    return ['temperature', *['vector']*(not pieces.binary), 'platt', 'histogram', 'isotonic']
 
 def evaluate_pieces(
     pieces:Pieces,          # predictions to judge

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 
 from ..core.atomic import atomic_write
 from ..core.text import escaped_style, html_text, p_text
-from ..metrics.intervals import spiegelhalter_p
+from ..metrics.intervals import calibration_in_the_large_p
 from ..metrics.measure import Measure
 from ..metrics.ood import _auroc
 from .measures import Scored
@@ -293,7 +293,7 @@ def miscalibration_p(
 
     The tests are consistency resampling of the ECE, a z test of the mean confidence and, for binary predictions, a
     z test of the mean P(y = 1)."""
-    p = [ece.p, *(spiegelhalter_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
+    p = [ece.p, *(calibration_in_the_large_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 
 def _means_to_test(scored):
@@ -329,7 +329,7 @@ def _bias_direction(scored):
     "Return a sentence for each mean probability that is significantly too high or too low."
     tested, found = _means_to_test(scored), []
     for conf, hit, high, low in tested:
-        if spiegelhalter_p(conf, hit) >= .05/(1 + len(tested)): continue
+        if calibration_in_the_large_p(conf, hit) >= .05/(1 + len(tested)): continue
         bias = (conf.mean() - hit.double().mean()).item()
         found.append(f'{high if bias > 0 else low} by {100*abs(bias):.1f} points on average')
     return found
@@ -386,7 +386,8 @@ def _residual_miscalibration(found, row):
     if found.fits(row): return []
     ece, nll = found.rows[row]['ece'], found.rows[row]['nll']
     left = f'The remaining ECE is {100*(ece.value - ece.floor):.1f} points above its noise floor.'
-    fitting = {r: found.rows[r]['nll'].value for r in found.rows if found.fits(r) and r not in found.doubtful}
+    fitting = {r: m['nll'].value for r, m in found.rows.items()
+               if found.fits(r) and r not in found.doubtful and m['ece'].value < ece.value}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
     if better is None: return [left, *_bounds_reached(found), 'No calibrator in the table removes this error.']
     instead = f'With {_name(better)} the ECE would be {_ece_words(found.rows[better]["ece"])}'

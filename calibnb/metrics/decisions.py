@@ -134,7 +134,7 @@ def cheapest_threshold(
     ignore_index:int|None=None,
     validate:bool=True,
 )->tuple[float, float]:         # threshold, inf to treat nobody; and its cost per sample
-    "Return the lowest of the thresholds with the lowest mean cost on these samples, and this cost."
+    "Return the P(y = 1) of a sample, or inf, that is the cheapest threshold (the lowest of ties), and its mean cost."
     p, y, weight = _column(probs, target, sample_weight, ignore_index, validate)
     cost_threshold(cost_fp, cost_fn)  # checks the costs
     p, order = p.cpu().sort(stable=True)

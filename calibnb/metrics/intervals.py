@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['check_level', 'check_metric', 'z_quantile', 'check_resamples', 'resamples', 'percentiles', 'Resamples',
            'bootstrap_mean', 'norm_interval', 'gap_interval', 'class_interval', 'squared_interval',
-           'proportion_interval', 'consistent_errors', 'monte_carlo_p', 'spiegelhalter_p', 'holm']
+           'proportion_interval', 'consistent_errors', 'monte_carlo_p', 'calibration_in_the_large_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
 import math
@@ -312,11 +312,11 @@ def monte_carlo_p(
     "Return the Monte Carlo p value in (0, 1]: the share of errors >= `observed`, with `observed` itself included."
     return (1 + (errors >= float(observed)*(1 - 1e-12)).sum().item())/(1 + len(errors))
 
-def spiegelhalter_p(
+def calibration_in_the_large_p(
     conf:Tensor,  # (N,) confidences
     hit:Tensor,   # (N,) bool
 )->float:
-    "Return the two-sided p value for mean confidence = accuracy; 1 if all confidences are 0 or 1 [Spiegelhalter 1986]."
+    "Return the two-sided p value of a z test for mean confidence = accuracy; 1 if all confidences are 0 or 1."
     conf = conf.double()
     variance = (conf*(1 - conf)).sum()
     return math.erfc(((conf - hit.double()).sum().abs()/(2*variance).sqrt()).item()) if variance > 0 else 1.

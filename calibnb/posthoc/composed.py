@@ -17,7 +17,7 @@ from .calibrator import Calibrator, make_calibrator, name_of, rows_per_piece
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
 COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # first calibrators
-ON_TOP = 'histogram', 'isotonic', 'platt', 'bbq', 'beta', 'spline', 'venn_abers'         # second calibrators
+ON_TOP = 'platt', 'beta', 'histogram', 'isotonic', 'bbq', 'spline', 'venn_abers'         # second calibrators
 
 def _binary_odds(logits):
     "Return log-odds (N, 1) of the logits of two classes."
@@ -56,6 +56,8 @@ class Composed(Calibrator, name='+'):
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
         then:str='isotonic',      # one of `ON_TOP`, e.g. 'histogram', 'isotonic' or 'platt'
     ): self.first, self.then = first, then
+
+    def __str__(self): return f'{self.first}+{self.then}'
 
     def parts(self)->dict[str, Calibrator]:
         "Return the two unfitted calibrators by the names of their attributes."

@@ -311,4 +311,4 @@ def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
     pd.DataFrame(two, columns=["prob_0", "prob_1"]).assign(y=(TARGET == 1).numpy().astype(int)).to_csv("2.csv")
     assert cli.main(["audit", "2.csv", "--no-report", "--calibrator", "temperature"]) == 0
     said = capsys.readouterr().out
-    assert "  of P(y = 1) " in said and "CNB031 two columns of a binary model: The ECE of P(y = 1) is" in said
+    assert "  of P(y = 1) " in said and "CNB031 two columns of a binary model (tip): The ECE of P(y = 1) is" in said

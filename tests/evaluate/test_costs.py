@@ -63,7 +63,7 @@ def test_the_command_prints_the_costs(capsys):
     command = "audit one.npz --logits --no-report --calibrator temperature --cost-fp 1 --cost-fn 4".split()
     assert cli.main(command) == 0
     text = capsys.readouterr().out
-    assert "treat if P(y = 1) ≥ 0.200" in text and "Calibration saves " in text
+    assert "predict y = 1 if P(y = 1) ≥ 0.200" in text and "Calibration saves " in text
     assert max(map(len, text[text.index("A false positive"):].splitlines())) <= 80
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["decisions"]

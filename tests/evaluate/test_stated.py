@@ -36,7 +36,7 @@ def test_every_format_gives_the_same_answer(capsys):
         _, out = audit(capsys, f"{file} --confidence sure --correct right --json")
         found = json.loads(out.out)
         assert .15 < found["rows"]["uncalibrated"]["ece"]["interval"][0] < .2 and not out.err
-        assert [*found["rows"]] == ["uncalibrated", "temperature", "histogram", "isotonic", "platt"]
+        assert [*found["rows"]] == ["uncalibrated", "temperature", "platt", "histogram", "isotonic"]
         assert "overconfident" in found["verdict"] and found["recommended"] != "uncalibrated"
         assert found["kind"] == "confidence" and "P(y" not in found["verdict"] + found["advice"]
         status, = (c for c in found["checks"] if c["code"] == "CNB011")

@@ -307,7 +307,7 @@ TABLE |= {
     "intervals.consistent_errors": lambda: [intervals.consistent_errors(t.conf, t.count, draws=20)
                                             for t in [bins.width_bins(CONF, HIT, 5)]],
     "intervals.monte_carlo_p": lambda: intervals.monte_carlo_p(CONF, .5),
-    "intervals.spiegelhalter_p": lambda: intervals.spiegelhalter_p(CONF, HIT),
+    "intervals.calibration_in_the_large_p": lambda: intervals.calibration_in_the_large_p(CONF, HIT),
     "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
 }
