@@ -38,7 +38,7 @@ def _attribute(calibrator, name):
     "Return a fitted attribute; raises ValueError if `_fit` did not set the attribute."
     if hasattr(calibrator, name): return getattr(calibrator, name)
     raise ValueError(f'{name}: {type(calibrator).__name__} has no such attribute after fit; '
-                     'set the attribute in _fit, or remove {name} from `fitted`')
+                     f'set the attribute in _fit, or remove {name} from `fitted`')
 
 def _is_table(table):
     "Return True if a dictionary has at least one key, and all keys are valid in a file."
