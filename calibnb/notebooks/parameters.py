@@ -108,6 +108,7 @@ def check_values(
         if name not in types:
             similar = difflib.get_close_matches(name, types, 1)
             hint = f'did you mean {similar[0]}? ' if similar else ''
+            if not similar and 'recipe' in types: hint = 'settings of the training: recipe.NAME, e.g. recipe.epochs; '
             raise KeyError(f'{name} is not declared in {where}; {hint}declared: {", ".join(types) or "nothing"}')
     full = {name: _check_type(name, values.get(name, default), kind) for name, (kind, default) in types.items()}
     check_seed(full.get('seed', 0))

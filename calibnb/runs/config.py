@@ -21,7 +21,7 @@ from ..models.named import model_options
 from ..train.recipe import Recipe
 from ..train.recorders import recorders
 from ..meta.trainer import MetaRecipe
-from .folder import failure, path_beside, run_path
+from .folder import _user_frame, failure, path_beside, run_path
 
 # %% ../../nbs/70_runs/02_config.ipynb #f79e820c
 _OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # `<part>_args` has the options
@@ -64,7 +64,9 @@ def _refuse_misplaced(
 def _check_loss(name, args, meta):
     "Raise ValueError if the loss refuses its options, returns a value per sample, or is given together with `meta`."
     try: loss = make_loss(name, **args)
-    except ValueError: raise
+    except ValueError as e:
+        if _user_frame(e) is None: raise
+        raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':

@@ -233,6 +233,7 @@ def test_two_files_cannot_have_the_same_name(named, tmp_path, monkeypatch):
     ("return z", r"loss: odd gives \(2, 2\) for 2 samples"), ("return 3.", "loss: odd gives float for 2 samples"),
     ("return [z]", "loss: odd gives list for 2 samples"),
     ("return z @ z[:1]", "loss: 'odd' fails on two samples .RuntimeError"),
+    ("raise ValueError('few')", r"'odd' fails on two samples \(ValueError: few \(mine.py, line 4, in odd\)\)"),
     ("return {}['k']", r"loss: 'odd' fails on two samples \(KeyError: 'k' \(mine.py, line 4, in odd\)\)"),
 ])
 def test_a_loss_that_is_none_is_refused_when_a_run_is_configured(named, body, message):
