@@ -9,8 +9,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # the first experiments of the gallery
 EXPERIMENTS := toy_gaussian nll_overfitting calibratability
 # the experiments of `make demo`, in two minutes on two cores; five seeds, since fewer decide no claim
-DEMO := toy_gaussian nll_overfitting shift -p n_seeds 5 -p nll_overfitting.epochs 25 -p nll_overfitting.gammas '[3.0]' \
-  -p shift.epochs 20 -p shift.members 2 -p shift.kinds '["rotate", "fog"]'
+DEMO := toy_gaussian nll_overfitting shift -p n_seeds 5 -p nll_overfitting.epochs 20 -p nll_overfitting.gammas '[3.0]' \
+  -p shift.epochs 15 -p shift.members 2 -p shift.kinds '["rotate", "fog"]'
 ALL := $(sort $(patsubst nbs/experiments/%.ipynb,%,$(wildcard nbs/experiments/*.ipynb)))
 # evidence reads the table in runs/gallery/cifar10, of trainings that took hours, and is kept beside it
 OTHERS := $(filter-out $(EXPERIMENTS) evidence report,$(ALL)) report
