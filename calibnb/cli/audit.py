@@ -332,14 +332,14 @@ def _print_answer(answer, args):
     from rich.console import Console
     from rich.text import Text
     console = Console(file=getattr(sys.stdout, '_stream', sys.stdout), highlight=False)
-    for text, style in _paragraphs(answer, args, console.width if console.is_terminal else None):
+    width = console.width if console.is_terminal else None
+    for text, style in _paragraphs(answer, args, width):
         shown = Text(text, '' if style == 'table' else style)
         if style == 'table': shown.highlight_regex('(?m)^→ .*$', 'bold green')
         console.print(shown, end='\n\n', soft_wrap=True)
     if answer.shifted: print(answer.shifted, flush=True)
-    width = console.width if console.is_terminal else 10_000
-    for line in _condition_lines(answer.conditions):
-        print(textwrap.fill(printable(line), width, subsequent_indent='  '), flush=True)
+    for line in map(printable, _condition_lines(answer.conditions)):
+        print(textwrap.fill(line, width, subsequent_indent='  ') if width else line, flush=True)
 
 def _print_json(answer, args, report):
     "Print one JSON object, with null for an infinite value."

@@ -151,13 +151,12 @@ def _add_stated(command):
 
 def _settle_stated(args, path, correct_needed=True):
     "Recognise files of lm-eval, and fill in the columns of stated confidences; raise ValueError for conflicting flags."
-    if not args.format and path and not (args.confidence or args.logits or args.probs or args.prob_cols):
-        if file_format(path).startswith('.jsonl') and Path(path).is_file():
-            from calibnb.evaluate.files import is_of_lm_eval
-            if is_of_lm_eval(path): args.format = 'lm-eval'
-    elif args.format and Path(path).is_file():
+    is_named = args.confidence or args.logits or args.probs or args.prob_cols
+    may_be = path and (args.format or not is_named and file_format(path).startswith('.jsonl'))
+    if may_be and Path(path).is_file():
         from calibnb.evaluate.files import is_of_lm_eval
-        if not is_of_lm_eval(path):
+        if is_of_lm_eval(path): args.format = 'lm-eval'
+        elif args.format:
             raise ValueError(f'--format: {path} does not hold samples of lm-evaluation-harness (samples_*.jsonl); '
                              'leave out --format lm-eval')
     flag = '--format lm-eval' if args.format else '--confidence'

@@ -137,7 +137,7 @@ class ModelComparison:
 
     def _slice_verdict(self, name):
         "Say in which measures a slice is worse; otherwise, whether its samples decide all measures."
-        if worse := self.worse_slices.get(name): return f'worse: {", ".join(map(_name, worse))}'
+        if worse := self.worse(self.slices[name]): return f'worse: {", ".join(map(_name, worse))}'
         is_open = any(d.verdict(self.margins[m]) == UNDECIDED for m, d in self.slices[name].items())
         return 'undecided' if is_open else 'not worse'
 

@@ -64,11 +64,10 @@ def _refuse_misplaced(
 def _check_loss(name, args, meta):
     "Raise ValueError if the loss refuses its options, returns a value per sample, or is given together with `meta`."
     try: loss = make_loss(name, **args)
-    except ValueError as e:
-        if _user_frame(e) is None: raise
-        raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
-    except Exception as e: raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
+    except Exception as e:
+        if isinstance(e, ValueError) and _user_frame(e) is None: raise  # an error of calibnb names the option
+        raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
         raise ValueError(f'loss: {name!r}, want none with meta, which has its own loss; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
