@@ -88,7 +88,7 @@ def _papers(args):
         print('\n'.join(_paper_lines(paper, [row for row in rows if row['paper'] == paper])), end='\n\n')
 
 def _paper_lines(paper, rows):
-    "Return the lines of a paper: one line per row, then the commands with their trainings and hours."
+    "Return the lines of a paper: one line per row, then the commands with their training runs and hours."
     from calibnb.notebooks.papers import commands_of, plan_text
     commands = commands_of(rows)
     letters = dict(zip(commands, ascii_lowercase))

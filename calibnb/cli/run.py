@@ -103,7 +103,7 @@ def _reporting_saved_runs(
         raise KeyboardInterrupt(f'interrupted: {activity}; saved: {_saved_text(find_runs())}') from None
 
 def _saved_text(folders):
-    "Return the numbers of finished notebooks, finished trainings and checkpoints of unfinished runs, as text."
+    "Return the numbers of finished notebooks, finished training runs and checkpoints of unfinished runs, as text."
     def kind(folder):
         if folder.state != 'done': return 'checkpoint' if (folder/'checkpoint.pt').exists() else None
         return 'finished notebook' if folder.info.get('kind') == 'notebook' else 'finished training'
@@ -221,7 +221,7 @@ def _names_of_runs(table):
     return {folder: name for each in experiments for folder, name in run_names(experiment=each).items()}
 
 def _data_of(config):
-    """Return (name, options) of the data of a training.
+    """Return (name, options) of the data of a training run.
 
     For a notebook, return None unless the name of the data has a prefix, as in 'npz:x.npz'."""
     if not isinstance(config, tuple): return config.data, config.data_args
@@ -231,7 +231,7 @@ def _data_of(config):
     return None
 
 def _print_plan(table, configs):
-    "Print the planned runs and missing data, and for trainings the estimated hours."
+    "Print the planned runs and missing data, and for training runs the estimated hours."
     from calibnb.runs.config import missing_data
     todo = [config for config, state in zip(configs, table.state) if state == 'to do']
     missing = missing_data(filter(None, map(_data_of, todo)))
@@ -241,7 +241,7 @@ def _print_plan(table, configs):
     for line in missing + hours: print(line)
 
 def _hours_text(configs):
-    "Return a list with one line, the estimated hours of the remaining trainings; for notebooks, return an empty list."
+    "Return a list with one line, the estimated hours of the remaining training runs; return [] for notebooks."
     if any(isinstance(config, tuple) for config in configs): return []
     from calibnb.runs.plans import plan_table, sum_text
     return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
@@ -285,7 +285,7 @@ def _print_means(jobs):
         print(f'without {counted(reused, "training")} that an earlier notebook made; `calibnb collect` has all')
 
 def _next_commands(table):
-    "Name the commands that show a failure, the runs of each experiment, and the table of its trainings."
+    "Name the commands that show a failure, the runs of each experiment, and the table of its training runs."
     from calibnb.runs.folder import find_runs
     failed = table[(table.state == 'failed') & (table.run != '')]
     why = [f'why it failed: calibnb show {failed.run.iloc[0]}'] if len(failed) else []

@@ -30,7 +30,7 @@ def naming_target(
         names = [str(name) for name in (getattr(e, 'filename2', None), getattr(e, 'filename', None)) if name]
         if names and not written: raise  # the error already names the file
         number = _write_errno(e, written)
-        if not number: raise             # another error than a full disk
+        if not number: raise             # an error other than a full disk, a quota or `ulimit -f`
         failed = next((name for name in names if name.startswith(str(written))), str(written))
         raise OSError(number, os.strerror(number), f'{path}{failed.removeprefix(str(written))}') from e
 

@@ -105,7 +105,7 @@ def _explain(name, scores, target, least):
     raise ValueError(f'target: shape {tuple(target.shape)}, want {want} to match {name} {tuple(scores.shape)}{hint}')
 
 def _advice_for_columns(target, one_hot):
-    "Return `one_hot`; or advice on multilabel targets if they are 0 and 1, and some row does not have exactly one 1."
+    "Return advice on multilabel targets if all values are 0 or 1 and a row has no 1 or several; else return `one_hot`."
     if traced() or target.ndim < 2 or not ((target == 0) | (target == 1)).all(): return one_hot
     not_one_hot = [ones for ones in target.sum(1).flatten().tolist() if ones != 1]
     if not not_one_hot: return one_hot

@@ -292,7 +292,7 @@ def corrupt(
     images,                     # (N, C, H, W), C 1 or 3: uint8, or floats from 0 to 1
     kind:str='gaussian_noise',  # one of `list_corruptions()`
     severity:int=3,             # 1 to 5; 0: unchanged
-    *, seed:int=0,              # seed of the random numbers; all severities use the same random numbers
+    *, seed:int=0,              # seed of the random numbers, the same for all severities
     constants:str='cifar10_c',  # or 'imagenet_c', for images of 224 pixels
 )->Tensor:                      # same shape and type as the images, on the CPU
     "Apply a common corruption to images [Hendrycks 2019]; raise ValueError for other inputs or unknown options."

@@ -103,10 +103,10 @@ _SEED_STEP = 7919  # a large prime, so that part 1 of seed 0 differs from part 0
 
 def hold_out(
     y,             # (N,) class ids
-    sizes,         # number of samples to hold out for each part
+    sizes,         # number of samples in each held-out subset
     seed:int,      # seed of the random choice
-)->list:           # tensors of row numbers: the remaining samples, then each part
-    "Hold out random parts, stratified by class; raise ValueError if a part or a class is too small."
+)->list:           # tensors of row numbers: the remaining samples, then each subset
+    "Hold out random subsets, stratified by class; raise ValueError if a subset or a class is too small."
     from sklearn.model_selection import train_test_split
     rest, parts = np.arange(len(y)), []
     for i, n in enumerate(sizes):
@@ -122,7 +122,7 @@ def pixel_scale(
     mean, std,     # a number for each channel or one for all, on a scale from 0 to 1; or both None
     channels=None, # number of channels of the images, if known
 )->tuple|None:     # (mean, std), each a tuple
-    "Return the scale of images; raise ValueError for numbers that are impossible for pixels from 0 to 1."
+    "Return the `scale` of images; raise ValueError for a mean or std that is impossible for pixels from 0 to 1."
     if (mean is None) != (std is None):
         raise ValueError(f'mean, std: {mean} and {std}, want both (a number for each channel) or neither')
     if mean is None: return None

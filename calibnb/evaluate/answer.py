@@ -83,7 +83,9 @@ def remarks(found:Evaluation)->list[str]:
     return [*filter(None, sentences), *found.notes]
 
 def check_lines(found:Evaluation)->list[str]:
-    "Return a line that counts the outcomes of the checks and names the tips, then a line for each issue."
+    """Return a line that counts the outcomes of the checks, then a line for each issue and the tips `_CHANGES_NUMBERS`.
+
+    The first line also names the other tips."""
     counts = {status: sum(c.status == status for c in found.checks) for status in STATUSES}
     if not found.checks: return []
     listed = [c for c in found.checks if c.status == 'issue' or c.status == 'tip' and c.code in _CHANGES_NUMBERS]

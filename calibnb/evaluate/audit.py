@@ -222,7 +222,7 @@ def evaluate(
     draws:int=50,               # number of simulated label sets for the noise floors
     seed:int=0,                 # seed of the folds, resamples and simulated labels
     metrics=(),                 # names of registered metrics, one column each
-    tie:float=SAME_NLL,         # calibrators whose NLLs differ by at most this many nats are tied; the simplest wins
+    tie:float=SAME_NLL,         # NLLs that differ by at most this many nats are tied, see `05_table`
     progress:bool=False,        # show a progress bar
 )->Evaluation:
     """Measure predictions before and after each calibrator, with intervals and noise floors; recommend a calibrator.

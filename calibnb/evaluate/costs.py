@@ -43,9 +43,10 @@ def _p_of_one(scored):
 class Decisions:
     """The costs and net benefits of an evaluation, for the uncalibrated row and the recommended row.
 
-    `costs` has a dictionary for each rule: the uncalibrated probabilities and, if a calibrator is recommended, the
-    calibrated ones, at the threshold that the costs imply; then positive for all, and positive for none. A dictionary
-    in `thresholds` has the net benefits `treat_all` and `before`. If a calibrator is recommended, it also has the net
+    `costs` has a dictionary for each decision rule. The first rule predicts y = 1 if the uncalibrated probability
+    reaches the threshold that the costs imply. If a calibrator is recommended, the next rule does the same with the
+    calibrated probability. The last two rules predict y = 1 for all samples, and for no sample. A dictionary in
+    `thresholds` has the net benefits `treat_all` and `before`. If a calibrator is recommended, it also has the net
     benefit `after`, and the difference `gain` with its `interval`."""
     cost_fp:float    # cost of a false positive
     cost_fn:float    # cost of a false negative
@@ -54,7 +55,7 @@ class Decisions:
     saved:dict|None  # cost before minus cost after calibration: value, interval; None: no calibrator is recommended
     thresholds:list  # a dictionary for each threshold, see above
     curves:dict[str, DecisionCurve] # name of the row -> curve
-    stated:bool=False # True: of stated confidences; a positive is an answer that is used
+    stated:bool=False # True: the predictions are stated confidences; a positive is an answer that is used
 
     @property
     def threshold(self):

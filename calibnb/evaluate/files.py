@@ -57,7 +57,7 @@ class ColumnNames:
     groups:tuple=()   # attributes of the samples
     optional:tuple=() # columns to leave out if they are in the file
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
-    classes:tuple=()  # class names of a fitted calibrator; may be numbers, and then also the names of the columns
+    classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -642,7 +642,8 @@ def read_sets(
     target_path=None,      # labels in a second file
     val_path=None,         # file of the validation predictions, or None
     val_target_path=None,  # validation labels in a second file
-    eps:float|None=None,   # for probabilities; None: fitted on the validation labels if a file has a probability of 0
+    eps:float|None=None,   # for probabilities; None: if a file has a probability of 0, `eps` is fitted on the
+                           # validation labels, or without a validation file on the test labels
     pos_label=None,        # the label with y = 1 of a single column
     groups=(),             # names of columns or arrays that become `groups` of the test predictions
     names:ColumnNames=ColumnNames(), # names of labels, classes and columns to leave out
@@ -671,7 +672,7 @@ def in_order(
 class ReadColumns(NamedTuple):
     "The contents of a file with or without labels."
     logits: Tensor        # (N, K) or (N, 1)
-    target: Tensor|None   # (N,) labels; None if the file has no label column or several label columns
+    target: Tensor|None   # (N,) labels; None unless the file has one label column that can be read as classes
     header: list          # names of the columns; '' for each column without a name
     words: tuple          # names of the classes, to write labels as words; () to write numbers
     kept: dict = {}       # the columns in `ColumnNames.groups`: name -> (N,) values

@@ -168,7 +168,7 @@ class _Excess:
     "The excess residual of each of S slices, with p values from permutations within bands of confidence."
     mean: np.ndarray  # (S,)
     p: np.ndarray     # (S,) p values; nan for a slice that has all samples of its bands
-    p_max: np.ndarray # (S,) corrected by the permutation of the maximum
+    p_max: np.ndarray # (S,) p values corrected by the permutation distribution of the maximum
     z: np.ndarray     # (S,) absolute standardised sums
 
     @classmethod
@@ -235,7 +235,7 @@ class Slice:
     excess: float = 0. # mean residual minus the mean residual of all samples at equal confidence
     p: float = math.nan # p value of the hypothesis that the slice does not differ from the whole
     p_holm: float = math.nan # p with Holm's correction
-    p_max: float = math.nan  # p corrected by the permutation of the maximum
+    p_max: float = math.nan  # p corrected by the permutation distribution of the maximum
 
     @property
     def bias(self)->float:
@@ -378,7 +378,7 @@ def slices(
     by=None,               # names of columns of `groups`, 'predicted_class', 'confidence_band'; None: all columns
     *, find:bool=False,    # True: also search the intersections of each pair of columns
     least:int=50,          # the smallest number of samples of a slice
-    permutations:int|None=None, # None: 1,000, or 40 for each slice but at most 4,000
+    permutations:int|None=None, # None: 40 for each slice, but at least 1,000 and at most 4,000
     n_bins:int=15,
     draws:int=50,          # simulated label sets, for the noise floors
     seed:int=0,

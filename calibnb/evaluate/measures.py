@@ -260,8 +260,9 @@ def resampled_measures(
 )->dict:                        # name -> (1 + n_boot,) values, or a number
     """Return the measures of the set and of each resample, and some numbers of the set alone.
 
-    Resampled: error, confidence, nll, brier, ece and, with `posterior`, true_error, true_distance (root mean squared
-    distance to the posterior) and true_ce (root of its calibration part). Set: debiased_ece, smooth_ece, floor, n.
+    Resampled: error, confidence, nll, brier, ece and, with `posterior`, true_error, true_distance (root mean square of
+    the true errors) and true_ce (root of the calibration part of their mean square). Set: debiased_ece, smooth_ece,
+    floor, n.
     Raises ValueError if `resamples` has another number of samples."""
     if len(scored) != resamples.n:
         raise ValueError(f'resamples: {resamples.n} samples, want {len(scored)} as in scored')

@@ -36,8 +36,8 @@ class ShiftResult:
     def of(cls, row, given, there, refitted, n_bins):
         """Compare a row of the audit, {metric: Measure}, with the samples there.
 
-        The others are Scored sets there: `given` is uncalibrated, `there` has the calibrator fitted here, and
-        `refitted` has the calibrator that was cross-fitted there (None if the fit failed)."""
+        `given`, `there` and `refitted` are the samples there as Scored sets: `given` is uncalibrated, `there` has the
+        calibrator fitted here, and `refitted` has the calibrator cross-fitted there (None if the fit failed)."""
         gain, interval = _nll_gain(given.nll, there.nll)
         found = dict(nll=there.nll.mean().item(), ece=there.ece(n_bins), gain=gain, interval=interval)
         if refitted is not None:

@@ -219,7 +219,7 @@ def _default_names(pieces):
 def evaluate_pieces(
     pieces:Pieces,          # predictions to judge
     val:Pieces|None=None,   # predictions to fit the calibrators on; None: cross-fitting in two folds
-    calibrators=None,       # names, or {row: calibrator}; None: calibrators that need few passes; (): no calibrator
+    calibrators=None,       # names, {row: calibrator}; None: temperature, vector, platt, histogram, isotonic; (): none
     *, part:int=1_000_000,  # expected number of samples of the random part
     n_bins:int=15,          # number of bins of all calibration errors
     more_bins=(10, 50),     # further numbers of bins for the ECE

@@ -133,7 +133,7 @@ class Evaluation:
         return passing[0] if passing else self._lowest_ece()
 
     def _lowest_ece(self)->str:
-        "Return the row with the lowest ECE, the simplest if several tie, within three ties of the lowest NLL."
+        "Return the row with the lowest ECE among NLLs up to `3*tie` above the lowest; of equal ECEs, the simplest."
         nll = {row: self.rows[row]['nll'].value for row in self.rows if row not in self.doubtful}
         nll = {row: value for row, value in nll.items() if value is not None}
         ece = {row: self.rows[row]['ece'].value for row in nll if nll[row] <= min(nll.values()) + 3*self.tie}

@@ -26,7 +26,7 @@ class Classifier(nn.Module):
         return self.head(self.features(x))
 
     def supervised(self, x:Tensor, y:Tensor)->tuple[Tensor, Tensor]: # (M, K) logits and (M,) labels, M at least B
-        "Return logits and labels for the training loss: of the samples, and of their labelled parts."
+        "Return logits and labels for the training loss; a subclass may add rows for labelled parts of the samples."
         return self(x), y
 
 # %% ../../nbs/55_models/01_classifier.ipynb #87b3c116

@@ -222,7 +222,7 @@ class Experiment:
     def findings(self, findings:list, metrics:dict={}):
         """Show and save the table of findings, and end the run as done if this notebook began the run.
 
-        `metrics` has the measures of a training: split -> name -> Measure."""
+        `metrics` has the measures of a training run: split -> name -> Measure."""
         from IPython.display import display
         self.folder.record(Result(metrics=metrics, findings=findings))
         if findings:

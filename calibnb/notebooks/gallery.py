@@ -126,7 +126,7 @@ def _collapsed_if_long(heading, tables)->list[str]:
     return ['<details markdown="1">', summary, *tables, '</details>']
 
 def _numbers_heading(numbers)->str:
-    "Return a heading with the counts of test samples and trainings that all numbers of the table share."
+    "Return a heading with the numbers of test samples and training runs, if they are the same for the whole table."
     def common(column): return numbers[column].iloc[0] if numbers[column].nunique(dropna=False) == 1 else float('nan')
     counts = {'test samples': common('n_test'), 'trainings': common('runs')}
     return ', '.join(["The paper's numbers", *(f'{n:,.0f} {unit}' for unit, n in counts.items() if n > 0)])

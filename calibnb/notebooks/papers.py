@@ -231,7 +231,7 @@ def quick_text(row)->str:
     return row['quick_setting'] + (f'; shown: {row["quick"]}' if row['quick'] else '')
 
 def full_text(row)->str:
-    "Describe the run of a row's command: data, networks, epochs, seeds, trainings and hours, and remarks."
+    "Describe the run of a row's command: data, networks, epochs, seeds, training runs, hours and remarks."
     run = f'{row["setting"]} ({plan_text(row)})' if row['setting'] else 'finer grids, no training'
     if row['setting'] and row['quick'] in _NO_QUICK_RUN: run = 'the same, by the command of the whole study'
     return '. '.join(filter(None, [run, row['full']]))

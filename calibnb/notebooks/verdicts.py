@@ -266,7 +266,7 @@ def _row_of_needs(claim, finding, n_open, minutes):
     return row | dict(needed=_needed_text(needed, claim), minutes=minutes*max(more, 0))
 
 def _is_decided(difference, claim, alpha):
-    "Return True if the test finds a margin of this size, or equivalence, with probability .8."
+    "Return True if the test, or each one-sided test for equivalence, succeeds at this margin with probability .8."
     room = claim.smallest - abs(difference.value)
     return difference.detectable(alpha) <= abs(difference.value) or difference.detectable(.1) <= room
 

@@ -52,7 +52,7 @@ def joined(
 def all_reduce(
     values:Tensor,  # same shape on every process; overwritten by the sum
 )->Tensor:          # sum over processes
-    "Return the sum over all processes to every process; a number that is nonzero on one process only is not rounded."
+    "Return the sum over all processes to every process; the sum is exact where only one process has a nonzero value."
     if world_size() > 1: dist.all_reduce(values)
     return values
 

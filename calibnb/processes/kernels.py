@@ -26,7 +26,7 @@ _OF_EXPERIMENTS = ('scipy.stats', 'calibnb.evaluate.audit', 'calibnb.evaluate.fi
                    'calibnb.notebooks.verdicts', 'calibnb.plots', 'calibnb.posthoc.scaling', 'calibnb.runs.run')
 
 def prepare_kernels():
-    "Let the fork server import the modules of experiments, for forked kernels, while this process goes on."
+    "Let the fork server import the modules of experiments in the background, so that forked kernels have them."
     fork_server([*KERNEL_MODULES, *_OF_EXPERIMENTS])
 
 def _apply_environment(env, cwd):
@@ -47,7 +47,7 @@ def _kernel_main(pipe):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _apply_environment(env, cwd)
     sys.argv = ['ipykernel_launcher', *argv]
-    # None lets `import debugpy` fail: the debugger is not needed, and its import takes half of the start
+    # None lets `import debugpy` fail: the debugger is not needed, and its import takes half of the start-up time
     absent = sys.modules.setdefault('debugpy', None) is None
     import ipykernel.debugger  # noqa: F401
     if absent: del sys.modules['debugpy']

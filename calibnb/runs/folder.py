@@ -185,7 +185,7 @@ def _provenance():
 def _now(): return datetime.now(timezone.utc).isoformat(timespec='milliseconds')
 
 # %% ../../nbs/70_runs/01_folder.ipynb #780a4dfa
-_INTERRUPTED = 'interrupted', 'Stopped'  # beginnings of the reason after Ctrl-C and SIGTERM
+_INTERRUPTED = 'interrupted', 'Stopped'  # beginnings of the reason after Ctrl-C, SIGTERM and scancel
 
 def _cluster_job()->dict:
     "Return the `job` of Slurm or Ray that this process belongs to, and the file `log` with the output of the job."
@@ -264,7 +264,8 @@ class RunFolder:
     def state(self)->str:
         """The state: 'absent', 'running', 'died', 'interrupted', 'failed' or 'done'.
 
-        'died': status.json says running, but the lock is free. 'interrupted': Ctrl-C or SIGTERM stopped the run."""
+        'died': status.json says running, but the lock is free. 'interrupted': the run was
+        stopped by Ctrl-C or SIGTERM, or its cluster job was cancelled."""
         status = self.status
         state = status.get('state', 'absent')
         if state == 'failed' and str(status.get('reason')).startswith(_INTERRUPTED): return 'interrupted'
@@ -273,7 +274,7 @@ class RunFolder:
         return state
 
     def begin(self, kind:str, settings:dict, **more):
-        "Remove the output of an older attempt, write `run.json` with the entries `more`, and the state 'running'."
+        "Remove the results of an older attempt; write `run.json` with the entries `more`, and the state 'running'."
         self.path.mkdir(parents=True, exist_ok=True)
         files = 'result.json', 'findings.csv', 'notebook.ipynb', 'progress.json'
         for file in files: (self/file).unlink(missing_ok=True)

@@ -209,7 +209,7 @@ def _paper_rows(name, method, columns, cited):
     return [Row(name, cells, paper=paper, mark=mark) for (paper, mark), cells in rows.items()]
 
 def _column_beside(name, columns):
-    "Return the column for a paper's number: its own column, else the one after temperature scaling by NLL, else None."
+    "Return the column for a paper's number: the same name, else its variant with T fitted by NLL, else None."
     by_nll = 'T' if name == 'T_ref' else name.replace('_ref', '_ts')
     return next((column for column in (name, by_nll) if column in columns), None)
 

@@ -126,7 +126,7 @@ def get_run(
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
 
 def _name_of(config, path):
-    "Return the typed name of a training that may not have begun."
+    "Return the readable name of a training run that may not have begun."
     return typed_name(path, dict(kind='train', settings=config.model_dump(mode='json')))
 
 def _train_with_torchrun(config, folder, device, processes, progress, tensorboard):
@@ -167,7 +167,7 @@ def get_runs(
     device:str='auto',
     **kwargs,             # options of `get_run`; a function `progress` also receives `label`, `path` and `ended`
 )->list[Run]:
-    "Call `get_run` for each configuration, and show the number of finished runs and a line for each active training."
+    "Call `get_run` for each configuration, and show the number of finished runs and a line for each active run."
     configs, on_gpu = list(configs), pick_device(device).type != 'cpu'
     with looked_at_once(): paths = {c.path(root): c for c in configs}
     missing = [c for path, c in paths.items() if RunFolder(path).state != 'done']

@@ -88,7 +88,7 @@ def watch_lines(
     width:int=80,
     now=None,      # seconds since 1970; None: the current time
 )->list[str]:
-    """Return a line with totals, then a line for each run that is active or has ended in the last hour.
+    """Return a line with totals, then a line for each run that is active, has died, or ended in the last hour.
 
     At most `MAX_ENDED` of the runs that have ended have a line."""
     root, now = Path(root or runs_root()), now or time.time()

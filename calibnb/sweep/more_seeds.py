@@ -29,7 +29,7 @@ class StudyState:
     minutes:float = math.nan  # core-minutes until the next look; nan: unknown
 
     def settings(self, seeds)->dict:
-        "Return the settings of a look; if a run without `n_seeds` has as many seeds, return the settings of that run."
+        "Return the settings of a look, without `n_seeds` if the default number of seeds is the same."
         default = self.notebook.plan(self.params)
         if len(seeds_of(default['seed'], default['n_seeds'], default.get('quick', True))) == seeds: return default
         return self.notebook.plan(self.params | dict(n_seeds=seeds))
@@ -56,7 +56,7 @@ class StudyState:
 
     @property
     def per_minute(self)->float:
-        "The expected number of decided claims per core-minute; inf for a study without a look."
+        "The expected number of decided claims, per core-minute if `minutes` is known; inf for a study without a look."
         if not self.seeds: return math.inf
         return self.expected/self.minutes if self.minutes > 0 else self.expected
 

@@ -57,7 +57,7 @@ def _fingerprint(split):
     return f'{len(split)} samples, {content.hexdigest()[:16]}'
 
 def describe_task(trainer, splits)->dict:
-    "Describe network, loss, recipe and data as text; a run can resume only from a checkpoint with the same text."
+    "Describe model, loss, recipe, data and recorders as text; a run can resume only from a checkpoint with this text."
     shapes = {name: tuple(p.shape) for name, p in trainer.model.named_parameters()}
     task = dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss))
     task['model'] = f'{trainer.model!r} {shapes}'

@@ -68,7 +68,7 @@ def largest_magnitude(weights:list, device)->Tensor: # 0-d, on the device
     return torch.stack([norm.double() for norm in torch._foreach_norm(weights, math.inf)]).amax()
 
 def average_buffers(model:nn.Module):
-    "Average batch norm's running statistics over processes, because each process sees other samples."
+    "Average batch norm's running statistics over processes, because each process sees different samples."
     if world_size() == 1: return
     for buffer in model.buffers():
         if buffer.is_floating_point(): all_reduce(buffer).div_(world_size())

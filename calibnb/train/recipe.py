@@ -85,7 +85,7 @@ class FusedSGD:
 
 # %% ../../nbs/60_train/01_recipe.ipynb #aa0bd8d5
 class _WithPlainSGD:
-    "An optimiser, with plain SGD (no momentum, decay or schedule) for weights with an attribute `sgd_lr`."
+    "A wrapper of an optimiser; updates weights with an attribute `sgd_lr` by SGD without momentum, decay or schedule."
     def __init__(self, optimizer, weights): self.optimizer, self.weights = optimizer, weights
     @property
     def param_groups(self): return self.optimizer.param_groups
@@ -142,7 +142,7 @@ class Recipe(Settings):
     weight_decay: float = Field(5e-4, ge=0)
     clip: float|None = Field(None, gt=0)      # largest norm of the gradient over all weights; None: no clipping
     scale_by_batch: bool = False              # multiply a mean loss by the batch size, so that it equals a sum
-    accumulate: int = Field(1, ge=1)          # micro-batches per batch, to save memory
+    accumulate: int = Field(1, ge=1)          # gradient accumulation: micro-batches per batch, to save memory
     augment: tuple[str, ...] = ()             # for images: crop, flip
     mixup: float = Field(0, ge=0)             # parameter of the Beta distribution; 0: no mixup
     label_noise: float = Field(0, ge=0, lt=1) # share of training labels replaced by another class, once
@@ -156,16 +156,17 @@ class Recipe(Settings):
     quick = _preset('quick', 'Small studies: digits on an MLP, drops at 43 % and 71 % of the epochs, gradient clip 2.')
     cifar = _preset('cifar', 'CIFAR and SVHN [Mukhoti 2020]: batch 128, drops after epochs 150 and 250 of 350.')
     reference_training = _preset('reference_training', '`cifar` with summed losses and clip 2, as in the code of '
-                                                       '[Mukhoti 2020]; also Tiny ImageNet in [Meta-regularization].')
+                                                       '[Mukhoti 2020]; [Meta-regularization] has the same '
+                                                       'schedule for Tiny ImageNet.')
     wang2021 = _preset('wang2021', 'CIFAR as in the code of [Wang 2021]: batch 512, drops after epochs 100 and 150.')
     tiny_imagenet = _preset('tiny_imagenet', 'Tiny ImageNet: drops after epochs 40 and 60 of 100 '
                                              '[Mukhoti 2020; Lin 2025].')
     sst = _preset('sst', 'Tree-LSTM on SST: AdaGrad, lowest validation error [Mukhoti 2020], batch 25 [Tai 2015].')
     newsgroups = _preset('newsgroups', '1-D CNN on 20 Newsgroups, drop after epoch 50 [Wang 2021]; '
-                                       'the paper states neither optimiser nor epochs: we use Adam, 100 epochs.')
+                                       'the main text states neither optimiser nor epochs: we use Adam, 100 epochs.')
     fine_tune = _preset('fine_tune', 'Fine-tuning of ViT-B/16, 50 epochs [Lin 2025]; optimiser not stated: AdamW.')
-    imagenet = _preset('imagenet', 'ImageNet with Adam and cosine schedule, 90 epochs [Lin 2025]; the paper names '
-                                   'neither learning rate nor batch size: we use 1e-3 and 256.')
+    imagenet = _preset('imagenet', 'Fine-tuning on ImageNet with Adam and cosine schedule, 90 epochs [Lin 2025]; the '
+                                   'paper states neither learning rate nor batch size: we use 1e-3 and 256.')
     cifar_gpu = _preset('cifar_gpu', '`cifar`, faster on GPUs: bf16, channels last, compiled.')
     tiny_imagenet_gpu = _preset('tiny_imagenet_gpu', '`tiny_imagenet`, faster on GPUs: bf16, channels last, compiled.')
     imagenet_gpu = _preset('imagenet_gpu', '`imagenet`, faster on GPUs: bf16, channels last, compiled.')

@@ -70,7 +70,7 @@ class GradientScale:
     copies:int = 1        # processes that compute the same samples
     reduction:str = 'mean'
     by_batch:bool = False # multiply a mean by the number of samples, so that it equals a sum
-    single_piece:bool = False # one process and one micro-batch: the factor is 1
+    single_piece:bool = False # one process and one micro-batch: the factor of a mean is 1, unless `by_batch`
 
     def __call__(self, m:int)->float:
         "Return the factor for a loss over `m` samples."
@@ -233,11 +233,12 @@ class Reporter:
     """Sends the state of training to a function after each epoch and, during an epoch, at most once a second.
 
     The state is a dictionary: `epoch` (the current one, from 1), `epochs`, `epochs_done` (finished epochs, with the
-    fraction of the current one), `train_loss` (mean over the finished batches of the epoch), `val_nll` and `val_error`
-    (None if unknown), `left_s` (estimated seconds to the end).
+    fraction of the current one), `train_loss` (mean over the finished batches of the epoch), `val_nll`, `val_error` and
+    `left_s` (estimated seconds to the end); the last three are None if unknown.
 
-    `first` is the position of the training at the time `start`, and `due` is the time of the next state. The last epoch
-    ended at `epoch_at`. The last evaluation ended at `val_at` and took `val_s` seconds."""
+    `first` is the number of epochs (with a fraction) that were finished at the time `start`, and `due` is the time of
+    the next state. The last epoch ended at `epoch_at`. The last evaluation ended at `val_at` and took `val_s`
+    seconds."""
     pause_s, val_share = 1., .01  # seconds between two states; share of the time for the validation set
     def __init__(self, trainer, send=None):
         self.trainer, self.send, self.start = trainer, send, time.monotonic()
@@ -315,7 +316,7 @@ class Trainer:
         splits:Splits,        # the weights are trained on `train`; recorders may use the other splits
         recorders=(),         # recorders or their names; called with an EpochView at the end of each epoch
         checkpoint=None,      # file for the state; if the file exists, training resumes from it
-        progress=False,       # True: show a live line; or a function, called with the state that `Reporter` describes
+        progress=False,       # True: show a progress line; or a function of the state that `Reporter` describes
         every_s:float=10.,    # seconds between checkpoints, or more if saving is slow; 0: after every batch;
                               # several processes decide only every 20 batches
         tensorboard=None,     # folder for TensorBoard's event files

@@ -111,7 +111,7 @@ def loss_explorer(
 )->Explorer:
     """Explore loss, weight and gradient factor against the probability of the label, for several losses and strengths.
 
-    Raises ValueError for an unknown loss, and for a loss that couples the samples of a batch, such as MMCE."""
+    Raises ValueError for a loss that is not in the explorer's list, e.g. MMCE, which couples the samples of a batch."""
     losses = (losses,) if isinstance(losses, str) else tuple(losses)
     for name in losses: pick('loss', name, _uncoupled)
     return _LossView(losses).explorer()
