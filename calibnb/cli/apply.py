@@ -31,6 +31,8 @@ def _add_apply(commands):
     apply.add_argument('--keep', action='extend', type=_listed, default=[], metavar='NAMES', help='columns to copy '
                        'to the output file, .csv or .parquet, separated by commas, e.g. id')
     _add_prevalence(apply)
+    apply.add_argument('--threshold', type=float, metavar='T', help='predict y = 1 of a binary model if P(y = 1) is at '
+                       'least T, e.g. the threshold that `audit --cost-fp --cost-fn` prints (default: .5)')
     _add_rows(apply)
     _add_plugin(apply)
     flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
@@ -111,6 +113,11 @@ def _check_apply(args)->Path:
     if args.confidence: _check_stated(args)
     if args.from_prevalence is not None and args.prevalence is None and not args.estimate_prevalence:
         raise ValueError('--from-prevalence: given without --prevalence or --estimate-prevalence')
+    if args.threshold is not None and not 0 < args.threshold < 1:
+        raise ValueError(f'--threshold: {args.threshold:g}, want a probability above 0 and below 1')
+    if args.threshold is not None and args.confidence:
+        raise ValueError('--threshold: given with --confidence, whose output has no predictions; compare the '
+                         'calibrated confidences with the threshold')
     return out
 
 def _check_no_columns(args):
@@ -184,6 +191,11 @@ def _calibrate(read, calibrator, args):
     pred, prevalence = calibrator._predicted(logits), []
     if args.prevalence is not None or args.estimate_prevalence:
         probs, pred, prevalence = _at_prevalence(calibrator, probs, args)
+    if args.threshold is not None:
+        two = class_probs(probs)
+        if two.shape[1] != 2 or calibrator.columns_:
+            raise ValueError(f'--threshold: {args.calibrator} has {probs.shape[1]} classes, want a binary model')
+        pred = (two[:, 1] >= args.threshold).long()
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     return probs, pred, prevalence
 

@@ -324,6 +324,7 @@ def _command_to_apply(found, args)->str:
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
+    elif args.cost_fp: named += ['--threshold', f'{args.cost_fp/(args.cost_fp + args.cost_fn):.4g}']
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,
                        '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
 

@@ -65,7 +65,7 @@ def _list_runs(only_how_many):
     for _, run in list_runs().iterrows():
         reason = '' if run.state == 'done' else run.result
         print(f'  {run.state:8} {run.experiment}/{run["name"]}  {reason}'.rstrip())
-    print('`calibnb runs` shows their settings and results')
+    print('`calibnb runs` shows their states and results')
 
 # %% ../../nbs/90_cli/04_lists.ipynb #0a6d295d
 _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows')

@@ -26,7 +26,7 @@ def _watch(args):
     from calibnb.core.live import LiveLines
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'DIR: {root} is not a folder')
-    if not args.once and sys.stderr.isatty():
+    if not args.once and sys.stderr.isatty() and sys.stdout.isatty():
         try:
             with LiveLines(lambda width: watch_lines(root, width)): threading.Event().wait()
         except KeyboardInterrupt: pass

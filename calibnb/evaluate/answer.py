@@ -38,7 +38,7 @@ def _remedy(found, significant):
     row = found.recommended
     if not found.fitted: return 'no calibrator was fitted'
     if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
-    if row == UNCALIBRATED: return f'no calibrator lowers the NLL by more than chance or {found.tie:g} nats'
+    if row == UNCALIBRATED: return f'no calibrator lowers the NLL significantly and by more than {found.tie:g} nats'
     start = f'{_name_with_temperature(row, found.fitted[row])} lowers the NLL'
     if found.rows[UNCALIBRATED]['nll'].value is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
     if not significant: return f'{start} a little'

@@ -206,7 +206,7 @@ def _missing(found, preds, val):
 @_check('CNB016', 'validation samples in the test set',
         'Calibrators are judged on samples that were used to fit them, so the calibrators look better than they are.',
         'Rows of the validation set have the same scores and the same label as a row of the test set. Not if one set '
-        'has repeated rows. If more than 1 % of the rows are shared, the audit stops with an error.',
+        'has repeated rows. If more than 1 % of the smaller set is shared, the audit stops with an error.',
         'Split the samples again, or leave the validation set out: calibrators are then cross-fitted.')
 def _shared(found, preds, val):
     if val is None: return _NOT_APPLICABLE

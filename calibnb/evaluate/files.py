@@ -337,8 +337,10 @@ def _check_table(table, kind):
     scores, names, extra = table.arrays[''], table.columns, table.extra_columns
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
-    hint = dict(probs=f'; logits need .{link} first, percentages /100', confidence='; percentages /100').get(kind, '')
-    way_out = f'want {_EXPECTED[kind]}{hint}; drop columns that are not classes'
+    hint = dict(probs=f'logits need .{link} first, percentages /100; ', confidence='percentages /100; ').get(kind, '')
+    has_nan = any('holds nan' in text for text in wrong.values())
+    remedy = 'leave out the row, or the column' if has_nan else f'{hint}drop columns that are not classes'
+    way_out = f'want {_EXPECTED[kind]}; {remedy}'
     found = {name: f'{text}, {way_out}' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found

@@ -341,7 +341,8 @@ def _choice(found, row):
     if row == UNCALIBRATED and row not in found.best['nll']:
         return 'No calibrator could be fitted reliably; see the notes.'
     if row == UNCALIBRATED:
-        return f'No calibrator lowers the NLL by more than chance: leave the {_noun(found)} as they are.'
+        return (f'No calibrator lowers the NLL significantly and by more than {found.tie:g} nats: '
+                f'leave the {_noun(found)} as they are.')
     before, after = found.rows[UNCALIBRATED], found.rows[row]
     return (f'Use {_name_with_temperature(row, found.fitted[row])}: the NLL goes from {_nll_words(before["nll"])} '
             f'to {_nll_words(after["nll"])}{_by_replacement(found.fitted[row])}, '

@@ -355,7 +355,7 @@ class Pairs:
 
 # %% ../../nbs/75_notebooks/03_verdicts.ipynb #41fca1c3
 _ERRORS = {'ece': 'ECE', 'debiased_ece': 'debiased ECE', 'smooth_ece': 'smooth ECE',
-           'true_ce': 'the calibration error against the truth'}
+           'true_ce': 'true calibration error'}
 
 def calibration_difference(
     pairs:Pairs,

@@ -10,6 +10,7 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.evaluate import evaluate
 from calibnb.evaluate.costs import Decisions
+from calibnb.posthoc import make_calibrator
 
 DRAW = torch.Generator().manual_seed(0)
 ODDS = torch.randn(1500, generator=DRAW, dtype=torch.float64) - 1
@@ -68,3 +69,26 @@ def test_the_command_prints_the_costs(capsys):
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["decisions"]
     assert [row["name"] for row in found["costs"]] == ["uncalibrated", "temperature", "treat everybody", "treat nobody"]
+
+
+def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(forked_kernels, capsys):
+    np.savez("new.npz", logits=TWO, target=TARGET.long())
+    assert cli.main("audit new.npz --logits --calibrator temperature --cost-fp 1 --cost-fn 4 --to audit".split()) == 0
+    command = re.search("to do +calibnb (apply .*)\n", capsys.readouterr().out)[1]
+    assert "--threshold 0.2 " in command
+    assert cli.main(command.replace("FILE", "new.npz").split()) == 0
+    written = np.load("OUT.npz")
+    np.testing.assert_array_equal(written["prediction"], written["probs"][:, -1] >= .2)
+    assert 0 < written["prediction"].mean() != (written["probs"][:, -1] >= .5).mean()
+
+
+@pytest.mark.parametrize("file, flags, message", [
+    ("one.npz", "--threshold 20", "--threshold: 20, want a probability above 0 and below 1"),
+    ("three.npz", "--threshold .2", "--threshold: c.safetensors has 3 classes, want a binary model"),
+])
+def test_wrong_thresholds(file, flags, message, capsys):
+    scores = np.load(file)
+    target = np.concatenate([[1]*9, scores["target"][9:]])  # temperature scaling needs errors
+    make_calibrator("temperature").fit(scores["logits"], target).save("c.safetensors")
+    assert cli.main(["apply", "c.safetensors", file, "--logits", "--out", "out.npz", *flags.split()]) == 2
+    assert capsys.readouterr().err == f"calibnb: {message}\n"
