@@ -304,12 +304,12 @@ def mixture_log_probs(
     return torch.stack([term + w for term, w in zip(terms, log_weights.to(logits))]).logsumexp(0)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #cf4eac21
-def _label_probs(d, y, b):
+def _label_probs(d, d_y, b, classes):
     "Return the probability q of the label under softmax(b d), and d log q/db = d_y - E[d]."
     p = scaled_exp(d, b)
-    total, d_y = p.sum(1), d.gather(1, y[:, None])[:, 0]
-    slope = d_y - p.mul_(d).sum(1)/total
-    return (b*d_y.double()).exp_().div_(total), slope.double()
+    total = p.sum(classes)
+    slope = d_y - p.mul_(d).sum(classes)/total
+    return (b*d_y).exp_().div_(total), slope
 
 _LEAST_WEIGHT = 1e-9  # lower bound of each weight of the mixture
 
@@ -321,12 +321,13 @@ def _weights(free):
 def mixture_nll(logits, target):
     "Return the function (log b, w2, w3) -> (mean NLL of the mixture, gradient)."
     N, K = logits.shape
-    samples = [(below_top(z, 1), y) for z, y in chunks(logits, target, _CHUNK)]
-    r = torch.cat([_label_probs(d, y, 1.)[0] for d, y in samples])
+    one = TemperatureNLL(logits, target)  # for its chunks, in its layout
+    samples = one.stored or list(one.chunks())
+    r = torch.cat([_label_probs(d, d_y, 1., one.classes)[0] for d, d_y, _ in samples])
 
     def nll(x):
         b, w = math.exp(x[0]), _weights(x[1:]).tolist()
-        q, slope = (torch.cat(values) for values in zip(*(_label_probs(d, y, b) for d, y in samples)))
+        q, slope = (torch.cat(v) for v in zip(*(_label_probs(d, d_y, b, one.classes) for d, d_y, _ in samples)))
         p = w[0]*q + w[1]*r + w[2]/K  # never 0, since w[2] is above 0
         inverse = 1/p
         q_p, r_p, u_p = (q @ inverse).item(), (r @ inverse).item(), inverse.sum().item()/K  # sums of q/p, r/p, 1/(K p)
