@@ -95,8 +95,10 @@ def _tiles(found, command):
     ]
 
 def _tile(title, large, small, meaning):
-    spaced = html_text(small).replace(' %', '&nbsp;%')
-    small = f'<code>{html_text(small).replace("/", "/<wbr>")}</code>' if title == 'what to do' and small else spaced
+    if title == 'what to do' and small:  # a command: a line may end after / but not after --
+        text = re.sub(r'--[\w-]+', r'<span class="flag">\g<0></span>', html_text(small).replace('/', '/<wbr>'))
+        small = f'<code>{text}</code>'
+    else: small = html_text(small).replace(' %', '&nbsp;%')
     size = ' class="words"' if title == 'what to do' else ''
     return (f'<section class="tile"><h2>{html_text(title)}</h2><p{size}><b>{html_text(large)}</b></p><p>{small}</p>'
             f'<details><summary>explanation</summary>{html_text(meaning)}</details></section>')
@@ -168,7 +170,7 @@ body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 3rem; background: 
 h1 { font-size: 1.05rem; font-weight: 500; color: var(--soft); margin: 0; overflow-wrap: anywhere; }
 .verdict { font-size: clamp(1.25rem, 2.6vw, 1.6rem); line-height: 1.3; font-weight: 650; margin: .4rem 0 1.3rem;
   text-wrap: pretty; }
-main > h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
+main h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 .tiles { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)) minmax(0, 1.8fr); gap: .8rem; }
 @media (max-width: 900px) { .tiles { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 @media (max-width: 460px) { .tiles { grid-template-columns: minmax(0, 1fr); } }
@@ -176,7 +178,7 @@ main > h2 { font-size: 1.15rem; margin: 2.4rem 0 .6rem; }
 .tile h2 { font-size: .85rem; font-weight: 600; color: var(--soft); margin: 0; }
 .tile p { margin: .15rem 0; font-size: .9rem; color: var(--soft); overflow-wrap: anywhere; }
 .tile b { font-size: 1.75rem; line-height: 1.2; color: var(--ink); font-weight: 650; }
-.tile .words b { font-size: 1.1rem; } .tile code { font-size: .8rem; }
+.tile .words b { font-size: 1.1rem; } .tile code { font-size: .8rem; } .flag { white-space: nowrap; }
 details { font-size: .85rem; color: var(--soft); margin-top: .3rem; }
 #checks { margin-top: 1rem; }
 summary { cursor: pointer; color: var(--blue); }
@@ -190,6 +192,8 @@ summary { cursor: pointer; color: var(--blue); }
   border-radius: 0 .4rem .4rem 0; }
 .two { display: grid; grid-template-columns: minmax(0, 30rem) minmax(0, 1fr); gap: 1rem 2rem; }
 @media (max-width: 760px) { .two { grid-template-columns: minmax(0, 1fr); } }
+@media (min-width: 1240px) { body:has(.pair) { max-width: 92rem; }
+  .pair { display: grid; grid-template-columns: minmax(0, 1.3fr) minmax(0, 1fr); gap: 0 3rem; } }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { fill: var(--ink); font-size: 12px; } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .diagonal { stroke: var(--soft); stroke-dasharray: 4 4; }
@@ -219,6 +223,7 @@ svg .all { stroke: var(--soft); stroke-dasharray: 5 3; }
 table { border-collapse: collapse; font-size: .9rem; white-space: nowrap; }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 tbody th, thead th:first-child { text-align: left; position: sticky; left: 0; background: var(--paper); }
+thead th { white-space: normal; vertical-align: bottom; }
 tbody th { white-space: normal; overflow-wrap: break-word; max-width: min(22rem, 45vw); }
 thead button { font: inherit; font-weight: 600; border: 0; background: none; color: inherit; cursor: pointer;
   padding: 0; }
@@ -415,20 +420,20 @@ def html_page(
 _BODY = '''<h1>{title} · {sizes}</h1>
 <p class="verdict">{verdict}</p>
 <div class="tiles">{tiles}</div>
-<h2>{question}</h2>
+<div class="pair"><section><h2>{question}</h2>
 <div class="switches" id="diagram-switches"></div>
-<div class="two"><div id="diagram"></div><div id="bin" aria-live="polite"></div></div>
-<h2>Calibrators</h2>
+<div class="two"><div id="diagram"></div><div id="bin" aria-live="polite"></div></div></section>
+<section><h2>Calibrators</h2>
 <div class="switches" id="dot-switches"></div>
 <p id="chance" hidden>The grey mark is the mean ECE of a calibrated model.</p>
-<div id="dots"></div>
+<div id="dots"></div></section></div>
 <h2>All measures</h2>
 <p>{how}. Rows that are not significantly worse than any other row are tinted.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
 {slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>
-<p>{links}</p>'''
+<p class="screen">{links}</p>'''
 
 _QUESTION = 'Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?'
 _BINARY_QUESTION = 'Is y&nbsp;=&nbsp;1 for 80&nbsp;% of the samples with P(y&nbsp;=&nbsp;1)&nbsp;=&nbsp;80&nbsp;%?'
