@@ -70,8 +70,8 @@ def _time(status):
     from datetime import datetime
     start, end = (status.get(key) for key in ('start', 'end'))
     if not start: return 'not begun'
-    text = f'from {start[:19].replace("T", " ")}'
-    if end: text += f' UTC, {(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.1f} s'
+    text = f'from {start[:19].replace("T", " ")} UTC'
+    if end: text += f', {(datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds():.1f} s'
     return ', '.join([text, f'on {status.get("host")}', *([status['job']] if 'job' in status else [])])
 
 def _settings(info):
@@ -92,12 +92,12 @@ def _why(folder):
     ended = 'its process ended without a message' if status else 'calibnb did not begin this run: no status.json'
     lines = [f'  reason    {status.get("reason") or ended}']
     if progress := read_json(folder/'progress.json'):
-        lines.append('  progress  last reported in epoch {epoch} of {epochs}'.format(**progress))  # once a second
+        lines.append('  progress  last reported in epoch {epoch} of {epochs}'.format(**progress))  # may lag by a second
     if status.get('where'): lines.append(f'  where     {status["where"]}')
     if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
     if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():
         command = shlex.join(['python', '-m', 'calibnb.train', shorter_path(folder/'run.json')])
-        lines.append(f'  go on     the same command, or {command}')
+        lines.append(f'  go on     repeat the command that started the run, or {command}')
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')
     if not found: return lines

@@ -30,7 +30,7 @@ def _files_below(folder):
         yield from (os.path.join(place, name) for name in sorted(names))
 
 def _label_files(paths):
-    "Yield (label, file) for each file; the label is the index of its path: '0', or '0 a/b.txt' below a folder."
+    "Yield (label, file) for each file; the label is the position of its path, '0', with '0 a/b.txt' below a folder."
     for i, path in enumerate(paths):
         if not os.path.isdir(path): yield str(i), str(path)
         else: yield from ((f'{i} {os.path.relpath(file, path)}', file) for file in _files_below(path))
@@ -132,7 +132,7 @@ def _texts(value):
         for item in value: yield from _texts(item)
 
 def _path_in(text):
-    "Return the path of the existing file in a text, or of the existing folder after a prefix; None if there is none."
+    "Return the path that a text names, if this is an existing file or, after a prefix, an existing folder; else None."
     after_prefix = [i + 1 for i, letter in enumerate(text) if letter == ':' and _KIND.fullmatch(text[:i])]
     for start in [0, *after_prefix]:
         name = text[start:]

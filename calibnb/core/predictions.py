@@ -201,7 +201,7 @@ def impossible_labels_text(
 ):                # text
     "Return the warning that labels have probability 0, or that `stated` confidences of 0 or 1 are contradicted."
     effect = 'calibrators count each as 87.3 nats'
-    if eps: effect = f'calibrators see each 0 as its share of a uniform distribution of weight {eps:.2g}'
+    if eps: effect = f'calibrators replace each 0 by at most {eps:.2g} divided by the number of classes'
     if eps and stated: effect = f'calibrators see a confidence of 1 as {1/(1 + eps/2):.4f}'
     subject = 'answers contradict a confidence of 0 or 1' if stated else 'labels have probability 0'
     return f'{zeros} of {n} {subject}, so the uncalibrated NLL is infinite; {effect}'

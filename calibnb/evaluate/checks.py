@@ -57,7 +57,7 @@ def _biased(found, *starts):
     said = [sentence for sentence in _bias_direction(given) if sentence.startswith(starts)]
     return ('issue', f'{said[0]}.') if said else _PASSED
 
-_Z_TEST = ('The model is miscalibrated beyond chance at 5 % (as in CNB004), and a z test rejects '
+_Z_TEST = ('CNB004 is an issue, and a z test rejects the hypothesis '
            'that {} at 2.5 % (one column: 1.7 %).')
 
 @_check('CNB001', 'overconfident',
@@ -68,9 +68,9 @@ def _overconfident(found, preds, val): return _biased(found, 'The model is overc
 
 @_check('CNB002', 'labels look permuted',
         'The labels seem to be in another order than the class columns, or the labels 0 and 1 are swapped.',
-        'More classes: a permutation of the labels, found on one half of the samples, has a far higher accuracy on the '
-        'other half (by 10 points and four standard errors), or the accuracy is below chance. Two classes: the AUROC '
-        'is below one half by four standard errors.',
+        'Three or more classes: a permutation of the labels, found on one half of the samples, has a far higher '
+        'accuracy on the other half (by 10 points and four standard errors), or the accuracy is below chance. '
+        'Two classes: the AUROC is below one half by four standard errors.',
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
 def _permuted(found, preds, val):
     said = _label_order_warning(found.scored[UNCALIBRATED])
@@ -85,9 +85,9 @@ def _underconfident(found, preds, val): return _biased(found, 'The model is unde
 
 @_check('CNB004', 'miscalibrated beyond chance',
         'The probabilities differ from the frequencies by more than chance, in any direction.',
-        'Consistency resampling of the ECE and the z test of the mean confidence (one column: also of the mean '
-        'P(y = 1)), with the p values multiplied by the number of tests; at 5 %.',
-        'Apply the recommended calibrator; the reliability diagram of the report shows where the two differ.')
+        'The smallest p value, times the number of tests, is below 5 %. The tests are consistency resampling of the '
+        'ECE, a z test of the mean confidence and, for one column, a z test of the mean P(y = 1).',
+        'Apply the recommended calibrator; the reliability diagram shows where probabilities and frequencies differ.')
 def _miscalibrated(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']
     p = found.miscalibration_p
@@ -119,7 +119,7 @@ def _zeros(found, preds, val):
     elif preds.stated: text = f'{rows:,} of {n:,} confidences are exactly 0 or 1, and no answer contradicts them'
     else: text = f'In {rows:,} of {n:,} rows some probabilities are exactly 0, but no label has probability 0'
     if not impossible and preds.eps:
-        text += f'; calibrators see each 0 as its share of a uniform distribution of weight {preds.eps:.3g}'
+        text += f'; calibrators replace each 0 by at most {preds.eps:.3g} divided by the number of classes'
     nll = F.cross_entropy(preds.class_logits.double(), preds.target).item()
     outcome = ('issue' if impossible else 'tip'), f'{text}; this replacement alone gives an NLL of {nll:.4f}.'
     if not preds.stated: return outcome
@@ -133,7 +133,7 @@ def _decimals(p):
         'All confidences have at most two decimals, so some bins are empty and ties are frequent. People and language '
         'models that state a confidence write .9 and .95; exports round to two digits.',
         'Every confidence (one column: every P(y = 1)) is a multiple of .01. Not for logits.',
-        'Export more digits if the model has them. If not, read the reliability diagram at the stated values: '
+        'Export more digits if the model has them. If not, read the reliability diagram only at the values that occur; '
         'histogram binning or isotonic regression maps each stated value to its frequency.')
 def _rounded(found, preds, val):
     if preds.kind == 'logits': return _NOT_APPLICABLE
@@ -219,8 +219,8 @@ _DETECTABLE = .05  # an ECE of this size should be detectable
 
 @_check('CNB020', 'too few samples to tell',
         'No miscalibration is detected, but with so few samples a large true error could give the same result.',
-        'CNB004 passes, and the upper end of the 95 % interval of the ECE is above 5 %. The stated number of samples '
-        'would lower this end to 5 % if the interval shrinks with the square root of the number of samples.',
+        'CNB004 passes, and the upper end of the 95 % interval of the ECE is above 5 %. The message has the number '
+        'of samples that would lower this end to 5 % if the interval shrinks with the square root of this number.',
         'Label more samples, or report the interval with the ECE.')
 def _too_few_samples(found, preds, val):
     ece = found.rows[UNCALIBRATED]['ece']

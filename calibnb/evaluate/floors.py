@@ -15,7 +15,7 @@ from ..metrics.smoothing import _cosine_means_on_grid, smooth_error_norms
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #47d1bf40
 _SINGLE_CELLS = 2**13  # with up to this many samples, each sample is a cell
-_GRID = 2**12          # number of equal-width cells for more samples; the bin edges split some of these cells
+_GRID = 2**12          # number of equal-width cells above that; bin edges cut some of them into two
 
 def _width_starts(conf, n_bins):
     "Return the first position of each equal-width bin in sorted confidences."
@@ -46,7 +46,7 @@ class ConfidenceHistogram:
         starts = starts[starts < self.n]
         count, total = _cell_sums(conf, starts)
         self.count, self.conf = count.numpy(), (total/count).clamp(0, 1)
-        # an empty bin begins where the next bin begins, or after the last sample
+        # drop empty bins: each begins where the next bin begins, or after the last sample
         cell_of = {name: torch.searchsorted(starts, f[f < self.n].unique()) for name, f in first.items()}
         self.first_cells = {name: cells.numpy() for name, cells in cell_of.items()}
 

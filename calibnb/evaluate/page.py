@@ -30,7 +30,7 @@ _SAMPLES = 8           # number of rows listed for each bin
 def _diagram(scored, n_bins, known):
     """Return the bins of a diagram: number, share of hits with interval, mean confidence, rows of the file.
 
-    `known` is False if the samples are a random part of the file; the rows of the file are then left out."""
+    `known`: the row numbers of the samples in the file are known; they are not for a random part of the file."""
     conf, hit = scored.pairs
     table, ids = scored.bins(n_bins), bin_ids(conf, n_bins).long()
     lo, hi = proportion_interval((table.acc.nan_to_num()*table.count).round(), table.count)
@@ -89,9 +89,9 @@ def _tiles(found, command):
          f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if row != UNCALIBRATED else 'unchanged',
          f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
-        ('what to do', use[0].upper() + use[1:], command, 'The calibrator with the lowest NLL on samples that were '
-         f'not used to fit it. Of NLLs within {found.tie:g} nats, the simplest row whose ECE could be chance wins; '
-         f'without such a row, the lowest ECE of NLLs within {3*found.tie:g} nats.'),
+        ('what to do', use[0].upper() + use[1:], command, 'Chosen by the NLL on samples that were not used to fit the '
+         f'calibrator. Among rows within {found.tie:g} nats of the lowest NLL, the simplest row whose ECE could be '
+         f'chance is chosen; if there is none, the row with the lowest ECE within {3*found.tie:g} nats.'),
     ]
 
 def _tile(title, large, small, meaning):
@@ -114,7 +114,7 @@ def _checks(found):
             f'<ul>{"".join(lines)}</ul></details>')
 
 def _table(found):
-    "Return the table as HTML; rows that are as good as the best row are tinted."
+    "Return the table as HTML; in each column, values are tinted if no other row is significantly better."
     first = found.rows[UNCALIBRATED]
     head = ''.join(f'<th><button type="button">{html_text(_column(name, m.bins)[0])}</button></th>'
                    for name, m in first.items())
@@ -428,7 +428,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <p id="chance" hidden>The grey mark is the mean ECE of a calibrated model.</p>
 <div id="dots"></div></section></div>
 <h2>All measures</h2>
-<p>{how}. Rows that are not significantly worse than any other row are tinted.
+<p>{how}. In each column, a value is tinted if no other row is significantly better.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
 {slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>

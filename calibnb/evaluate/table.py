@@ -171,7 +171,7 @@ class Evaluation:
         return pd.DataFrame(records).set_index(['calibrator', 'metric'])
 
     def table(self):
-        "Return the table as a pandas Styler; rows that are as good as the best row are tinted."
+        "Return the table as a pandas Styler; values are tinted if no other row is significantly better."
         tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[UNCALIBRATED].items()}
         return _styled(_texts(self.rows, self.best), tinted)
 

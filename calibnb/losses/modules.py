@@ -60,7 +60,7 @@ def _plain_options(options):
     "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
     unset = [k for k in _SAMPLE_OPTIONS if options.get(k, 0) is None]
     options = {k: v for k, v in options.items() if k not in unset}
-    # `weight` means class weights only if the loss also has `ignore_index`; a user's loss may use `weight` otherwise
+    # `weight` means class weights only if the loss also has `ignore_index`; in a user's loss it may mean anything
     if 'weight' in options and 'ignore_index' in options | dict.fromkeys(unset):
         options['weight'] = as_tensor(options['weight'], 'weight')
         if options['weight'].ndim != 1 or len(options['weight']) < 2:
@@ -98,7 +98,7 @@ class LossModule(nn.Module):
         for name, value in tensors.items():  # registered tensors move with the module
             if isinstance(value, nn.Parameter): self.register_parameter(name, value)
             else: self.register_buffer(name, value)
-        per_sample = any(v.ndim for k, v in tensors.items() if k != 'weight')  # checked against each batch
+        per_sample = any(v.ndim for k, v in tensors.items() if k != 'weight')  # each call checks these
         if not per_sample: _try_options(self)
 
     @property

@@ -194,7 +194,7 @@ def dece(
     return gap.abs().sum()/len(conf)
 
 def _soft_bins(conf, n_bins, t_b, shifts):
-    "Return the (N, M) weights of the bins for each confidence; for shifts = M, the weights of a sample sum to 1."
+    "Return the (N, M) weights of the bins, divided by 1 + shifts*_BIN_SHIFT; for shifts = M, each row sums to 1."
     j = torch.arange(1, n_bins + 1, dtype=conf.dtype, device=conf.device)
     below = torch.arange(n_bins, dtype=conf.dtype, device=conf.device).cumsum(0)/n_bins  # sum of the edges i/M, i < j
     weight = ((j*conf[:, None] - below)/t_b).softmax(1) + _BIN_SHIFT

@@ -107,7 +107,7 @@ class Batch:
     x:Tensor               # (B, ...) ready for the network
     y:Tensor               # (B,)
     y_partner:Tensor|None  # (B,) labels of the mixup partners; None without mixup
-    lam:float              # weight of y; `y_partner` has weight 1 - lam, and x is already mixed; 1 without mixup
+    lam:float              # weight of y, 1 without mixup; `y_partner` has weight 1 - lam; x is already mixed
     n:int                  # samples of the whole batch, over all processes
     copies:int             # processes that compute the same samples: 1, or all if the batch is too small to split
 

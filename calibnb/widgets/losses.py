@@ -68,7 +68,7 @@ def _loss_controls(losses):
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #817b07af
 _P = .001, .999, 400  # grid of label probabilities: first, last, number of points
-_MIDDLE = 200         # index of the probability in the caption, close to 1/2
+_MIDDLE = 200         # index of p ≈ 1/2, where the caption reports the factor
 
 class _LossView(View):
     "Loss, weight and gradient factor against the probability of the label."
