@@ -19,7 +19,8 @@ from ..core.predictions import Predictions, _row_hashes, impossible_labels_text,
 from ..metrics.bins import width_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
-    UNCALIBRATED, Evaluation, Outcome, _bias_direction, _ece_words, _label_order_warning
+    _OVERCONFIDENT, _TOO_HIGH, _TOO_LOW, _UNDERCONFIDENT, UNCALIBRATED, Evaluation, Outcome, _bias_direction,
+    _ece_words, _label_order_warning
 )
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
@@ -64,7 +65,7 @@ _Z_TEST = ('CNB004 is an issue, and a z test rejects the hypothesis '
         'The mean confidence is above the accuracy: the model is correct less often than it claims.',
         _Z_TEST.format('the mean confidence equals the accuracy'),
         'Apply the recommended calibrator (`calibnb apply`); temperature scaling is usually enough.')
-def _overconfident(found, preds, val): return _biased(found, 'The model is overconfident')
+def _overconfident(found, preds, val): return _biased(found, _OVERCONFIDENT)
 
 @_check('CNB002', 'labels look permuted',
         'The labels seem to be in another order than the class columns, or the labels 0 and 1 are swapped.',
@@ -81,7 +82,7 @@ def _permuted(found, preds, val):
         _Z_TEST.format('the mean confidence equals the accuracy'),
         'Apply the recommended calibrator. Frequent reasons are label smoothing, mixup and a softmax that is applied '
         'twice (CNB013).')
-def _underconfident(found, preds, val): return _biased(found, 'The model is underconfident')
+def _underconfident(found, preds, val): return _biased(found, _UNDERCONFIDENT)
 
 @_check('CNB004', 'miscalibrated beyond chance',
         'The probabilities differ from the frequencies by more than chance, in any direction.',
@@ -100,7 +101,7 @@ def _miscalibrated(found, preds, val):
         'Use a calibrator with an offset (Platt scaling, isotonic regression), or adjust the prevalence: '
         '`calibnb apply --prevalence`.')
 def _biased_one(found, preds, val):
-    return _biased(found, 'P(y = 1) is') if preds.binary and not preds.stated else _NOT_APPLICABLE
+    return _biased(found, _TOO_HIGH, _TOO_LOW) if preds.binary and not preds.stated else _NOT_APPLICABLE
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #cb2700c9
 @_check('CNB010', 'exact zeros',

@@ -296,11 +296,13 @@ def miscalibration_p(
     p = [ece.p, *(calibration_in_the_large_p(conf, hit) for conf, hit, *_ in _means_to_test(scored))]
     return min(1., len(p)*min(p))
 
+_OVERCONFIDENT, _UNDERCONFIDENT = 'The model is overconfident', 'The model is underconfident'
+_TOO_HIGH, _TOO_LOW = 'P(y = 1) is too high', 'P(y = 1) is too low'
+
 def _means_to_test(scored):
     "Return [(confidences, hits, text if the mean confidence is too high, text if it is too low)]."
-    predictions = scored.conf, scored.hit, 'The model is overconfident', 'The model is underconfident'
-    if not scored.binary: return [predictions]
-    return [(*scored.pairs, 'P(y = 1) is too high', 'P(y = 1) is too low'), predictions]
+    predictions = scored.conf, scored.hit, _OVERCONFIDENT, _UNDERCONFIDENT
+    return [(*scored.pairs, _TOO_HIGH, _TOO_LOW), predictions] if scored.binary else [predictions]
 
 
 

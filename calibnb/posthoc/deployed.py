@@ -15,8 +15,8 @@ from .export import onnx_function, onnx_graph
 
 # %% ../../nbs/30_posthoc/06b_deployed.ipynb #d7ac0e38
 def _exported(calibrator, logits):
-    shapes = {0: torch.export.Dim('N', max=2**31)},  # torch 2.6 needs a maximum
-    return torch.export.export(calibrator.as_module(), (logits[:2],), dynamic_shapes=shapes).module()
+    N = torch.export.Dim('N', max=2**31)  # torch 2.6 needs a maximum
+    return torch.export.export(calibrator.as_module(), (logits[:2],), dynamic_shapes=({0: N},)).module()
 
 def _folded(calibrator, logits):
     "Return probabilities of a linear layer with unit weights, into which the calibrator is folded."
