@@ -954,6 +954,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                         'calibnb.evaluate.costs._p_of_one': ( '40_evaluate/costs.html#_p_of_one',
                                                                               'calibnb/evaluate/costs.py'),
                                         'calibnb.evaluate.costs._range': ('40_evaluate/costs.html#_range', 'calibnb/evaluate/costs.py'),
+                                        'calibnb.evaluate.costs._threshold': ( '40_evaluate/costs.html#_threshold',
+                                                                               'calibnb/evaluate/costs.py'),
                                         'calibnb.evaluate.costs._threshold_rows': ( '40_evaluate/costs.html#_threshold_rows',
                                                                                     'calibnb/evaluate/costs.py'),
                                         'calibnb.evaluate.costs.check_costs': ( '40_evaluate/costs.html#check_costs',

@@ -26,8 +26,8 @@ def _add_apply(commands):
     _add_kind(apply)
     _add_columns(apply)
     apply.add_argument('--out', required=True, metavar='FILE',
-                       help='output file: .npz, .npy, .csv, .parquet, .pt or .safetensors; .parquet or .npy for a '
-                       'file that is read in pieces')
+                       help='output file, replaced if it exists: .npz, .npy, .csv, .parquet, .pt or .safetensors; '
+                       '.parquet or .npy for a file that is read in pieces')
     apply.add_argument('--keep', action='extend', type=_listed, default=[], metavar='NAMES', help='columns to copy '
                        'to the output file, .csv or .parquet, separated by commas, e.g. id')
     _add_prevalence(apply)
@@ -103,7 +103,10 @@ def _check_apply(args)->Path:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
                          'or .safetensors')
     _check_file('--out', out)
-    if not Path(args.calibrator).is_file(): raise ValueError(f'calibrator: {args.calibrator} does not exist')
+    if Path(args.calibrator).is_dir():
+        raise ValueError(f'calibrator: {args.calibrator} is a folder, want its file calibrator.safetensors')
+    if not Path(args.calibrator).is_file():
+        raise ValueError(f'calibrator: {args.calibrator} does not exist; an audit writes none if it recommends none')
     if args.keep and out.suffix.lower() not in ('.csv', '.parquet'):
         raise ValueError(f'--keep: {out} has no columns, want --out FILE.csv or FILE.parquet')
     _check_rows(args)

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ..core.content import named_files
 from ..core.imports import quick_imports
-from ..core.reading import are_several_files
+from ..core.reading import are_several_files, file_format
 from ..core.text import printable
 from ..notebooks.parameters import check_seed, check_storable
 from ..processes.threads import environment_variables, share_arena
@@ -76,10 +76,11 @@ def _add_audit(commands):
     audit.add_argument('--seed', type=int, default=0, help='seed of resamples and folds (default: 0)')
     audit.add_argument('--title', help='title of the report (default: name of the file)')
     audit.add_argument('--to', metavar='DIR', help='folder of the report and the calibrator; replaces an earlier '
-                       'audit (default: calibnb-audit/NAME, where NAME is from the file)')
+                       'audit (default: calibnb-audit/NAME, where NAME is from the file); the run of the '
+                       'notebook lies in the folder of runs, too (CALIBNB_RUNS)')
     audit.add_argument('--wide', action='store_true', help='print all measures, whatever the width of the terminal')
     audit.add_argument('--tie', type=float, default=.001, metavar='NATS', help='NLLs that differ by at most this are '
-                       'ties; the simplest calibrator wins (default: .001)')
+                       'ties; of these, the simplest whose ECE could be chance wins (default: .001)')
     audit.add_argument('--no-report', action='store_true',
                        help='only print the answer: write no notebook, report or calibrator')
     audit.add_argument('--json', action='store_true',
@@ -318,6 +319,7 @@ def _decisions(found, args):
 def _command_to_apply(found, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     if args.no_report or found.recommended not in found.fitted: return ''
+    if any(c.code == 'CNB002' and c.status == 'issue' for c in found.checks): return ''  # the labels come first
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
     ignored = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
     columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else ignored}
@@ -325,8 +327,10 @@ def _command_to_apply(found, args)->str:
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
     elif args.cost_fp: named += ['--threshold', f'{args.cost_fp/(args.cost_fp + args.cost_fn):.4g}']
+    suffix = '.parquet' if are_several_files(args.file) else file_format(args.file)
+    if suffix not in ('.csv', '.parquet'): suffix = '.npz'
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,
-                       '--out', 'OUT.parquet' if are_several_files(args.file) else 'OUT.npz', *plugins])
+                       '--out', 'OUT' + suffix, *plugins])
 
 def _print_answer(answer, args):
     "Print the answer: in colour and within the width of a terminal, as plain text elsewhere."

@@ -40,8 +40,11 @@ def _remedy(found, significant):
     if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
     if row == UNCALIBRATED: return f'no calibrator lowers the NLL significantly and by more than {found.tie:g} nats'
     start = f'{_name_with_temperature(row, found.fitted[row])} lowers the NLL'
-    if found.rows[UNCALIBRATED]['nll'].value is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
-    if not significant: return f'{start} a little'
+    nll, calibrated = (found.rows[name]['nll'].value for name in (UNCALIBRATED, row))
+    if nll is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
+    if calibrated is not None and calibrated >= nll:  # a tie
+        start = f'{_name_with_temperature(row, found.fitted[row])} raises the NLL by only {calibrated - nll:.4f}'
+    elif not significant: return f'{start} a little'
     before, after = (found.rows[name]['ece'] for name in (UNCALIBRATED, row))
     if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'
     change = 'lowers' if after.value < before.value else 'does not lower'
@@ -108,7 +111,8 @@ def _passed_over(found, row):
     nll = {name: measures['nll'].value for name, measures in found.rows.items()}
     lowest = min((name for name, value in nll.items() if value is not None), key=nll.get, default=row)
     if lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
-    start = f'{_name(lowest)[0].upper()}{_name(lowest)[1:]} has the lowest NLL, {nll[lowest]:.4f}'
+    verb = 'have' if lowest == UNCALIBRATED else 'has'  # uncalibrated probabilities have
+    start = f'{_name(lowest)[0].upper()}{_name(lowest)[1:]} {verb} the lowest NLL, {nll[lowest]:.4f}'
     if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']
     if row == UNCALIBRATED: return [f'{start}; the difference is chance, or at most {found.tie:g} nats.']
     if nll[row] - nll[lowest] > found.tie:

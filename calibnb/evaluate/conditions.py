@@ -35,6 +35,8 @@ def gate(
     for name, limit in limits.items():
         if limit is not None and not 0 < limit < math.inf:
             raise ValueError(f'max_{name}: {limit}, want a positive number')
+    if max_ece is not None and max_ece > 1:
+        raise ValueError(f'max_ece: {max_ece:g}, want a fraction of at most 1, e.g. .05 for 5 %')
     codes = check_codes(fail_on, 'fail_on')
     row = found.recommended if after else UNCALIBRATED
     conditions = [_limit(name, limit, found.rows[row][name], row, by_estimate)

@@ -85,25 +85,28 @@ class Decisions:
     def text(self)->str:
         "Return the costs as lines of text of at most 80 characters."
         lines = [f'A false positive costs {self.cost_fp:g}, a false negative {self.cost_fn:g}: '
-                 f'predict y = 1 if P(y = 1) ≥ {self.threshold:.3f}.', '']
+                 f'predict y = 1 if P(y = 1) ≥ {_threshold(self.threshold)}.', '']
         if self.stated:
             lines = [f'A wrong answer that is used costs {self.cost_fp:g}, a correct answer that is not used '
-                     f'{self.cost_fn:g}:', f'use answers of a confidence ≥ {self.threshold:.3f}.', '']
+                     f'{self.cost_fn:g}:', f'use answers of a confidence ≥ {_threshold(self.threshold)}.', '']
         size = max(len(row['name']) for row in self.costs)
         lines += [f'  {"":{size}}  {"cost per sample":>15}  {"95 % interval":>16}  cheapest threshold']
         for row in self.costs:
-            best = f'{row["best_threshold"]:.3f} (cost {_number(row["best_cost"])})' if 'best_threshold' in row else ''
-            cells = f'{_number(row["cost"]):>15}  {_range(row["interval"]):>16}  {best}'
+            cells = f'{_number(row["cost"]):>15}  {_range(row["interval"]):>16}'
+            if 'best_threshold' in row:
+                cells += f'  {_threshold(row["best_threshold"])} (cost {_number(row["best_cost"])})'
             lines.append(f'  {row["name"]:{size}}  {cells}'.rstrip())
         return '\n'.join([*lines, *(['', fill(self.sentence(), 80)] if self.saved else [])])
 
     def sentence(self)->str:
         "Return a sentence on the cost that calibration saves; '' if no calibrator is recommended."
         if not self.saved: return ''
-        value, interval = self.saved['value'], _range(self.saved['interval'])
-        low, high = self.saved['interval']
-        chance = ' No difference beyond chance.' if low <= 0 <= high else ''
-        return f'Calibration saves {_number(value)} per sample, 95 % interval {interval}.{chance}'
+        value, (low, high) = self.saved['value'], self.saved['interval']
+        if high < 0:
+            return (f'Calibration adds {_number(-value)} per sample, 95 % interval {_range((-high, -low))}. With these '
+                    'costs, decide by the uncalibrated probabilities.')
+        chance = ' No difference beyond chance.' if low <= 0 else ''
+        return f'Calibration saves {_number(value)} per sample, 95 % interval {_range((low, high))}.{chance}'
 
     def record(self)->dict:
         "Return all numbers except the curves as a dictionary for JSON; an infinite threshold becomes None."
@@ -112,6 +115,8 @@ class Decisions:
                     saved=self.saved, thresholds=self.thresholds)
 
 def _number(value): return f'{value:#.4g}'.rstrip('.').replace('-', '−')
+
+def _threshold(p): return f'{p:.3f}' if p >= .001 else f'{p:.2g}'
 
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 

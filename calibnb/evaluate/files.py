@@ -154,6 +154,8 @@ def _read_csv(path, names=ColumnNames()):
     import pandas as pd
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     _check_distinct([name.strip() for name in header if name.strip()])
+    if len(header) == 1 and header[0].count(';') + header[0].count('\t') > 0:
+        raise ValueError(f'the first line is {brief(header[0])!r}; want commas between the names')
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
     digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
     return _table(pd.read_csv(path, **digits), place, names)
@@ -613,6 +615,8 @@ def class_targets(
 )->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
     "Return the class id of each label."
     given = np.asarray(labels)
+    if given.dtype == bool and len(header) == 2 and not {'True', 'False'} <= {*header}:  # False: 0, True: 1
+        given = labels = given.astype(np.int64)
     if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None: labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
@@ -693,6 +697,7 @@ def read_columns(
         found = _find(contents, (_plain(columns.target),) if columns.target else TARGET_NAMES)
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
+        if len(names) > 2: column_order(header, names)  # a missing class is named before sums are checked
         labels = None if given is None else _optional_labels(given, found[0], contents.columns or (), pos_label)
         words = _label_words(None if labels is None else given, header, names)
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words, contents.groups)

@@ -284,8 +284,9 @@ class Slices:
 
     def _direction(self, s):
         "Describe how a slice differs from the whole."
-        quantity, way = 'P(y = 1)' if self.binary else 'confidence', 'higher' if s.excess > 0 else 'lower'
-        return f'{s.name}, where {quantity} is {way} by {100*abs(s.excess):.1f} points ({p_text(s.p_max)})'
+        quantity, way = 'P(y = 1)' if self.binary else 'confidence', 'above' if s.excess > 0 else 'below'
+        return (f'{s.name}, whose bias is {100*abs(s.excess):.1f} points {way} the bias of all samples at equal '
+                f'{quantity} ({p_text(s.p_max)})')
 
     def _calibrated(self):
         "Describe the result of the second test: how many slices are miscalibrated."

@@ -18,7 +18,8 @@ from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from calibnb.evaluate.table import (
-    STATUSES, UNCALIBRATED, Evaluation, _column, _name, _name_with_temperature, _nll_words, _noun
+    STATUSES, UNCALIBRATED, Evaluation, _column, _label_order_warning, _name, _name_with_temperature,
+    _nll_words, _noun
 )
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
@@ -46,7 +47,7 @@ def _diagram(scored, n_bins, known):
             low=_short(lo[i]), high=_short(hi[i])))
     return bins
 
-def _short(number): return round(float(number), 5)
+def _short(number): return round(float(number), 7)
 
 def _dots(found):
     "Return a dictionary of numbers for each row of the table: NLL and ECE with intervals, and the ECE by chance."
@@ -72,15 +73,18 @@ def _tiles(found, command):
     ece, after, nll = before['ece'], found.rows[row], before['nll'].value
     low, high = (100*end for end in ece.interval)
     gained = None if nll is None or after['nll'].value is None else nll - after['nll'].value
-    outcome = 'outcome' if found.scored[UNCALIBRATED].stated else 'label'
-    if row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
+    given = found.scored[UNCALIBRATED]
+    outcome = 'outcome' if given.stated else 'label'
+    compared = 'P(y = 1) and the frequency of y = 1' if given.binary and not given.stated else 'confidence and accuracy'
+    if _label_order_warning(given): use = 'check the order of the labels'
+    elif row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
     elif not found.fitted: use = 'no calibrator was fitted'
     elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
     else: use = f'leave the {_noun(found)} as they are'
     return [
         ('ECE', f'{100*ece.value:.2f} %',
          f'95 % interval {low:.2f} to {high:.2f}; after: {100*after["ece"].value:.2f} %',
-         'Expected calibration error: the mean distance between confidence and accuracy over bins of confidence. The '
+         f'Expected calibration error: the mean distance between {compared}, over bins. The '
          'interval contains the true error in 95 of 100 such audits.'),
         ('by chance', f'{100*ece.floor:.2f} %', f'{ece.n:,} samples, {ece.bins} bins',
          'The mean ECE of a perfectly calibrated model on as many samples with the same confidences. An ECE near this '

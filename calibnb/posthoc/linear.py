@@ -95,8 +95,9 @@ class LinearObjective:
     `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
     m is the number of parameters of a class, K + 1 or 2.
     `total` is the sum of w. `dtype` is the precision of an evaluation. `hessian_samples` is the maximum number of
-    samples of the Hessian. `subsample` and `preconditioner` are computed on first use. `latest` holds the latest D and
-    its probabilities, if all samples fit in one chunk."""
+    samples of the Hessian. `subsample` is computed on first use, and so is the `preconditioner` of a full map; a
+    diagonal map has a new one for each Newton step. `latest` holds the latest D and its probabilities, if all samples
+    fit in one chunk."""
 
     def __init__(self, kind, X, y, S, w=None, dtype=None):
         self.kind, self.X, self.y, self.S, self.w = kind, X, y, S, w
@@ -160,7 +161,8 @@ class LinearObjective:
         H = Hessian(self.kind, X, p, self.S, w)
         if G.numel() <= _DENSE:
             return newton_step(H.matrix(), G.flatten()).reshape(G.shape)
-        if self.preconditioner is None: self.preconditioner = _PRECONDITIONERS[self.kind](H)
+        if self.preconditioner is None or self.kind is DiagonalMap:
+            self.preconditioner = _PRECONDITIONERS[self.kind](H)
         return conjugate_gradients(H.times, self.preconditioner.times, G.to(X)).double().cpu()
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #a3873f66

@@ -265,7 +265,7 @@ def test_apply_runs_as_the_audit_tells_and_each_column_has_its_run(capsys):
     line = "audit t.csv --probs --target-col truth --ignore-col other --by site --calibrator temperature"
     assert cli.main(line.split()) == 0
     told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
-    command = told.split("calibnb ")[1].replace("OUT.npz", "out.csv").split()
+    command = told.split("calibnb ")[1].replace("OUT.csv", "out.csv").split()
     assert "truth,other,site" in command
     for name in "t.csv", "new.csv":
         table[["cat", "dog", "owl"]].to_csv("new.csv", index=False)

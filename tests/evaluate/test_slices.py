@@ -42,7 +42,7 @@ def audit(capsys, line):
 
 def test_answer_and_report(capsys):
     code, out = audit(capsys, "all.csv --by site --by week")
-    assert code == 0 and f"1 of 9 slices differs beyond chance from the whole: site = {BAD}, where" in out.out
+    assert code == 0 and f"1 of 9 slices differs beyond chance from the whole: site = {BAD}, whose bias is" in out.out
     assert f"→ site = {BAD}" in out.out and "  site = a" in out.out
     page = Path("calibnb-audit/all/report.html").read_text()
     section = page[page.index("<h2>Slices</h2>"):page.index("<h2>Make this page again</h2>")]

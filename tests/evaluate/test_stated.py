@@ -71,7 +71,7 @@ def test_compare_plan_and_apply_take_stated_confidences(capsys):
     assert cli.main(f"audit a.csv {columns} --calibrator platt".split()) == 0
     told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
     Path("new.csv").write_text("question,sure\n1,.6\n2,.95\n")
-    assert cli.main(told.split("calibnb ")[1].replace("FILE", "new.csv").replace("OUT.npz", "out.csv").split()) == 0
+    assert cli.main(told.split("calibnb ")[1].replace("FILE", "new.csv").replace("OUT.csv", "out.csv").split()) == 0
     out = pd.read_csv("out.csv")
     assert [*out] == ["sure"] and (out.sure < [.6, .95]).all()
     page = Path("calibnb-audit/a/report.html").read_text()
