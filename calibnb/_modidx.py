@@ -980,6 +980,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                        'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._answers_of_lm_eval': ( '40_evaluate/files.html#_answers_of_lm_eval',
                                                                                         'calibnb/evaluate/files.py'),
+                                        'calibnb.evaluate.files._bool_ids': ( '40_evaluate/files.html#_bool_ids',
+                                                                              'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._check_class_columns': ( '40_evaluate/files.html#_check_class_columns',
                                                                                          'calibnb/evaluate/files.py'),
                                         'calibnb.evaluate.files._check_distinct': ( '40_evaluate/files.html#_check_distinct',

@@ -197,7 +197,8 @@ def _calibrate(read, calibrator, args):
     if args.threshold is not None:
         two = class_probs(probs)
         if two.shape[1] != 2 or calibrator.columns_:
-            raise ValueError(f'--threshold: {args.calibrator} has {probs.shape[1]} classes, want a binary model')
+            found = 'is multilabel' if calibrator.columns_ else f'has {probs.shape[1]} classes'
+            raise ValueError(f'--threshold: {args.calibrator} {found}, want a binary model')
         pred = (two[:, 1] >= args.threshold).long()
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     return probs, pred, prevalence

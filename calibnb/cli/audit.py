@@ -289,7 +289,7 @@ def _paragraphs(answer, args, width=None)->list[tuple[str, str]]:
     from calibnb.evaluate.answer import ShortTable, check_lines, numbers, remarks, verdict
     def wrapped(text, indent=''): return textwrap.fill(text, width, subsequent_indent=indent) if width else text
     found, decisions = answer.found, answer.decisions
-    command = _command_to_apply(found, args)
+    command = _command_to_apply(answer, args)
     named = numbers(found)
     size = max(map(len, named))
     facts = '\n'.join(f'  {name.ljust(size)}  {value}' for name, value in named.items())
@@ -316,17 +316,20 @@ def _decisions(found, args):
     from calibnb.evaluate.costs import Decisions
     return Decisions.of(found, args.cost_fp, args.cost_fn, seed=args.seed)
 
-def _command_to_apply(found, args)->str:
+def _command_to_apply(answer, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
+    from calibnb.evaluate.table import UNCALIBRATED, _label_order_warning
+    found, saved = answer.found, answer.decisions and answer.decisions.saved
     if args.no_report or found.recommended not in found.fitted: return ''
-    if any(c.code == 'CNB002' and c.status == 'issue' for c in found.checks): return ''  # the labels come first
+    if _label_order_warning(found.scored[UNCALIBRATED]): return ''  # the labels come first
+    if saved and saved['interval'][1] < 0: return ''  # the calibrator makes decisions dearer
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
     ignored = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
     columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else ignored}
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
-    elif args.cost_fp: named += ['--threshold', f'{args.cost_fp/(args.cost_fp + args.cost_fn):.4g}']
+    elif args.cost_fp: named += ['--threshold', f'{args.cost_fp/(args.cost_fp + args.cost_fn):.12g}']
     suffix = '.parquet' if are_several_files(args.file) else file_format(args.file)
     if suffix not in ('.csv', '.parquet'): suffix = '.npz'
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,
@@ -439,7 +442,7 @@ def _publish(folder, answer, args):
 
 def _write_page(answer, path, args, links={}):
     from calibnb.evaluate.page import write_page
-    command = _command_to_apply(answer.found, args)
+    command = _command_to_apply(answer, args)
     write_page(answer.found, path, title=_title(args), command=command, code=_code(args), links=links,
                decisions=answer.decisions, slices=answer.slices)
 

@@ -42,8 +42,9 @@ def _remedy(found, significant):
     start = f'{_name_with_temperature(row, found.fitted[row])} lowers the NLL'
     nll, calibrated = (found.rows[name]['nll'].value for name in (UNCALIBRATED, row))
     if nll is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
-    if calibrated is not None and calibrated >= nll:  # a tie
-        start = f'{_name_with_temperature(row, found.fitted[row])} raises the NLL by only {calibrated - nll:.4f}'
+    if calibrated is not None and calibrated >= nll:  # chosen for its ECE, at nearly the same NLL
+        change = f'raises the NLL by only {calibrated - nll:.4f}' if calibrated - nll >= 5e-5 else 'keeps the NLL'
+        start = f'{_name_with_temperature(row, found.fitted[row])} {change}'
     elif not significant: return f'{start} a little'
     before, after = (found.rows[name]['ece'] for name in (UNCALIBRATED, row))
     if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'

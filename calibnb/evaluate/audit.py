@@ -191,11 +191,14 @@ def _sort_by_complexity(names):
 
 def _default_calibrators(K, n_fit):
     "Return the default calibrators with no more parameters than samples, and a note on omitted calibrators."
-    parameters, tried = K*K + K, [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
-    if parameters <= n_fit: return tried, []
-    names = [name for name in tried if name not in ('matrix', 'dirichlet')]
-    return names, [f'matrix and dirichlet are left out: they have {parameters:,} parameters for {n_fit:,} samples. '
-                   'To include them, audit with --full, or name the calibrators in `calibrators` (--calibrator).']
+    tried = [name for name in list_calibrators() if CALIBRATORS[name].in_audits]
+    many = {name: n for name, n in dict(vector=2*K, matrix=K*K + K, dirichlet=K*K + K).items() if n > n_fit}
+    if not many: return tried, []
+    counts = ' and '.join(f'{n:,}' for n in sorted({*many.values()}))
+    left_out = 'vector, matrix and dirichlet' if 'vector' in many else 'matrix and dirichlet'
+    note = (f'{left_out} are left out: they have {counts} parameters for {n_fit:,} samples. To include them, audit '
+            'with --full, or name the calibrators in `calibrators` (--calibrator).')
+    return [name for name in tried if name not in many], [note]
 
 # %% ../../nbs/40_evaluate/07_audit.ipynb #05a23049
 def check_metrics(names):

@@ -30,7 +30,7 @@ def gate(
     after:bool=False,           # True: limits are for the recommended calibrator, not for the uncalibrated model
     by_estimate:bool=False,     # True: the estimate decides, not its 95 % interval
 )->list[Condition]:
-    "Return the outcome of each condition; raise ValueError for an unknown code, or a limit that is not positive."
+    "Return the outcome of each condition; raise ValueError for an unknown code or a wrong limit."
     limits = dict(ece=max_ece, nll=max_nll)
     for name, limit in limits.items():
         if limit is not None and not 0 < limit < math.inf:

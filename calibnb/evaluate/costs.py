@@ -103,8 +103,9 @@ class Decisions:
         if not self.saved: return ''
         value, (low, high) = self.saved['value'], self.saved['interval']
         if high < 0:
+            given = 'confidences' if self.stated else 'probabilities'
             return (f'Calibration adds {_number(-value)} per sample, 95 % interval {_range((-high, -low))}. With these '
-                    'costs, decide by the uncalibrated probabilities.')
+                    f'costs, decide by the uncalibrated {given}.')
         chance = ' No difference beyond chance.' if low <= 0 else ''
         return f'Calibration saves {_number(value)} per sample, 95 % interval {_range((low, high))}.{chance}'
 
@@ -116,7 +117,7 @@ class Decisions:
 
 def _number(value): return f'{value:#.4g}'.rstrip('.').replace('-', '−')
 
-def _threshold(p): return f'{p:.3f}' if p >= .001 else f'{p:.2g}'
+def _threshold(p): return f'{p:.3f}' if .001 <= p < .9995 or p in (1, math.inf) else f'{p:.6g}'
 
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 

@@ -154,7 +154,8 @@ def _read_csv(path, names=ColumnNames()):
     import pandas as pd
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
     _check_distinct([name.strip() for name in header if name.strip()])
-    if len(header) == 1 and header[0].count(';') + header[0].count('\t') > 0:
+    parts = re.split(r'[;\t]', header[0])
+    if len(header) == 1 and (len(parts) > 2 or len(parts) > 1 and any(_plain(name) in TARGET_NAMES for name in parts)):
         raise ValueError(f'the first line is {brief(header[0])!r}; want commas between the names')
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
     digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
@@ -340,10 +341,9 @@ def _check_table(table, kind):
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     hint = dict(probs=f'logits need .{link} first, percentages /100; ', confidence='percentages /100; ').get(kind, '')
-    has_nan = any('holds nan' in text for text in wrong.values())
-    remedy = 'leave out the row, or the column' if has_nan else f'{hint}drop columns that are not classes'
-    way_out = f'want {_EXPECTED[kind]}; {remedy}'
-    found = {name: f'{text}, {way_out}' for name, text in wrong.items()}
+    def remedy(text):
+        return 'leave out the row, or the column' if 'holds nan' in text else f'{hint}drop columns that are not classes'
+    found = {name: f'{text}, want {_EXPECTED[kind]}; {remedy(text)}' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)
@@ -615,8 +615,7 @@ def class_targets(
 )->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
     "Return the class id of each label."
     given = np.asarray(labels)
-    if given.dtype == bool and len(header) == 2 and not {'True', 'False'} <= {*header}:  # False: 0, True: 1
-        given = labels = given.astype(np.int64)
+    if given.dtype == bool and len(header) == 2: given = labels = _bool_ids(given, header)
     if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None: labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
@@ -624,6 +623,11 @@ def class_targets(
     names = class_names(header)
     if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
     return target, names
+
+def _bool_ids(labels, header):
+    "Return the column that is named after each label, as `prob_True`; without such names, 0 for False and 1 for True."
+    named = _labels_of_columns([name.casefold() for name in header], ['false', 'true'])
+    return np.where(labels, named.index('true'), named.index('false')) if named else labels.astype(np.int64)
 
 def _check_two_labels(target):
     "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."
@@ -698,7 +702,9 @@ def read_columns(
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         if len(names) > 2: column_order(header, names)  # a missing class is named before sums are checked
-        labels = None if given is None else _optional_labels(given, found[0], contents.columns or (), pos_label)
+        is_bool = given is not None and given.dtype == bool and len(header) == 2
+        ids = _bool_ids(given, header) if is_bool else given
+        labels = None if ids is None else _optional_labels(ids, found[0], contents.columns or (), pos_label)
         words = _label_words(None if labels is None else given, header, names)
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words, contents.groups)
 

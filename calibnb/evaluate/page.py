@@ -197,7 +197,8 @@ summary { cursor: pointer; color: var(--blue); }
 .two { display: grid; grid-template-columns: minmax(0, 30rem) minmax(0, 1fr); gap: 1rem 2rem; }
 @media (max-width: 760px) { .two { grid-template-columns: minmax(0, 1fr); } }
 @media (min-width: 1240px) { body:has(.pair) { max-width: 92rem; }
-  .pair { display: grid; grid-template-columns: minmax(0, 1.3fr) minmax(0, 1fr); gap: 0 3rem; } }
+  .pair { display: grid; grid-template-columns: minmax(0, 1.3fr) minmax(0, 1fr); gap: 0 3rem; }
+  .pair .two { grid-template-columns: minmax(0, 1fr) minmax(0, 15rem); } }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { fill: var(--ink); font-size: 12px; } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .diagonal { stroke: var(--soft); stroke-dasharray: 4 4; }

@@ -13,7 +13,7 @@ from calibnb.evaluate import check_sets, evaluate
 from calibnb.evaluate.files import ColumnNames, read_columns, read_predictions, read_sets
 from calibnb.evaluate.pieces import read_pieces
 from calibnb.notebooks.execute import run_notebook
-from calibnb.posthoc import Calibrator
+from calibnb.posthoc import Calibrator, make_calibrator
 
 DRAW = torch.Generator().manual_seed(0)
 WORDS = ["cat", "dog", "owl"]
@@ -312,3 +312,23 @@ def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
     assert cli.main(["audit", "2.csv", "--no-report", "--calibrator", "temperature"]) == 0
     said = capsys.readouterr().out
     assert "  of P(y = 1) " in said and "CNB031 two columns of a binary model (tip): The ECE of P(y = 1) is" in said
+
+
+@pytest.mark.parametrize("header, order", [("cat,dog", [0, 1]), ("prob_False,prob_True", [0, 1]),
+                                           ("true,false", [1, 0]), ("True,False", [1, 0])])
+def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsys):
+    "True is the column that is named after it, or the second column; audit and apply agree."
+    y = np.arange(60) % 2
+    p = np.where(y[:, None] == order, .9, .1)
+    p[:6] = 1 - p[:6]  # six errors
+    lines = [f"{a:.2f},{b:.2f},{bool(label)}" for (a, b), label in zip(p, y)]
+    (tmp_path/"b.csv").write_text("\n".join([f"{header},target", *lines]) + "\n")
+    args = "audit b.csv --probs --no-report --json --calibrator temperature".split()
+    assert cli.main(args) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"] == pytest.approx(.1)
+    scores = read_columns("b.csv", "probs")
+    assert (scores.logits.argmax(1) == scores.target).double().mean().item() == pytest.approx(.9)
+    make_calibrator("temperature").fit_probs(scores.logits.softmax(1), scores.target).save("c.safetensors")
+    assert cli.main("apply c.safetensors b.csv --probs --out o.csv".split()) == 0
+    written = pd.read_csv("o.csv", dtype=str)
+    assert (written["prediction"] == written["target"]).mean() == pytest.approx(.9)
