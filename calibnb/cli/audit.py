@@ -319,17 +319,17 @@ def _decisions(found, args):
 def _command_to_apply(answer, args)->str:
     "Return the command that applies the recommended calibrator; '' if there is none or it is not written."
     from calibnb.evaluate.table import UNCALIBRATED, _label_order_warning
-    found, saved = answer.found, answer.decisions and answer.decisions.saved
+    found, decisions = answer.found, answer.decisions
     if args.no_report or found.recommended not in found.fitted: return ''
     if _label_order_warning(found.scored[UNCALIBRATED]): return ''  # the labels come first
-    if saved and saved['interval'][1] < 0: return ''  # the calibrator makes decisions dearer
+    if decisions and decisions.saved and decisions.saved['interval'][1] < 0: return ''  # it makes decisions dearer
     plugins = [part for plugin in args.plugin for part in ('--plugin', plugin)]
     ignored = [*filter(None, [args.target_col]), *args.ignore_col, *_group_columns(args)]  # labels are not needed
     columns = {'--prob-cols': args.prob_cols, '--ignore-col': [] if args.prob_cols else ignored}
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
-    elif args.cost_fp: named += ['--threshold', f'{args.cost_fp/(args.cost_fp + args.cost_fn):.12g}']
+    elif decisions: named += ['--threshold', f'{decisions.threshold:.12g}']
     suffix = '.parquet' if are_several_files(args.file) else file_format(args.file)
     if suffix not in ('.csv', '.parquet'): suffix = '.npz'
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,

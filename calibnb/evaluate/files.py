@@ -615,7 +615,7 @@ def class_targets(
 )->tuple[Tensor, tuple]: # (N,) class ids, and the names of the classes or ()
     "Return the class id of each label."
     given = np.asarray(labels)
-    if given.dtype == bool and len(header) == 2: given = labels = _bool_ids(given, header)
+    if given.dtype == bool: given = labels = _bool_ids(given, header)
     if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None: labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
@@ -625,7 +625,10 @@ def class_targets(
     return target, names
 
 def _bool_ids(labels, header):
-    "Return the column that is named after each label, as `prob_True`; without such names, 0 for False and 1 for True."
+    """For True and False with two columns, return the column that is named after each label, as `prob_True`.
+
+    Without such names, return 0 for False and 1 for True. Other labels are returned unchanged."""
+    if labels.dtype != bool or len(header) != 2: return labels
     named = _labels_of_columns([name.casefold() for name in header], ['false', 'true'])
     return np.where(labels, named.index('true'), named.index('false')) if named else labels.astype(np.int64)
 
@@ -702,8 +705,7 @@ def read_columns(
         given = np.asarray(contents.arrays[found[0]]) if len(found) == 1 else None
         pos_label = names[1] if len(names) == 2 and len(header) == 1 else None
         if len(names) > 2: column_order(header, names)  # a missing class is named before sums are checked
-        is_bool = given is not None and given.dtype == bool and len(header) == 2
-        ids = _bool_ids(given, header) if is_bool else given
+        ids = None if given is None else _bool_ids(given, header)
         labels = None if ids is None else _optional_labels(ids, found[0], contents.columns or (), pos_label)
         words = _label_words(None if labels is None else given, header, names)
         return ReadColumns(_to_logits(scores, kind, eps), labels, header, words, contents.groups)

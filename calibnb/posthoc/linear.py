@@ -161,7 +161,7 @@ class LinearObjective:
         H = Hessian(self.kind, X, p, self.S, w)
         if G.numel() <= _DENSE:
             return newton_step(H.matrix(), G.flatten()).reshape(G.shape)
-        if self.preconditioner is None or self.kind is DiagonalMap:
+        if self.preconditioner is None or self.kind is DiagonalMap:  # a full map's needs eigenvectors: made once
             self.preconditioner = _PRECONDITIONERS[self.kind](H)
         return conjugate_gradients(H.times, self.preconditioner.times, G.to(X)).double().cpu()
 
