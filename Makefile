@@ -29,7 +29,7 @@ theirs = .venv is a link to the environment of another checkout: remove the link
 own = test ! -L .venv || test ! -e .venv/bin || test "$$(cat .venv/.made)" = "$(CURDIR)" || { echo '$(theirs)'; exit 1; }
 install = @$(own); set -o pipefail; $(if $(UV),$(by_uv) ||) $(by_pip)
 
-.PHONY: help demo test processors check one lab docs sync hooks bench cuda gpu mutants gallery plans release clean
+.PHONY: help demo test slow processors check one lab docs sync hooks bench cuda gpu mutants gallery plans release clean
 .DEFAULT_GOAL := help
 
 help:                  ## this list
@@ -55,25 +55,29 @@ $(DEV): setup.py settings.ini pyproject.toml constraints.txt | .venv/.made
 demo: $(NOTEBOOKS)     ## run three studies in two minutes: their figures and findings on one page, runs/demo/index.html
 	@$(BIN)/calibnb run $(DEMO) --page runs/demo/index.html
 
-# one thread each: processes of several threads wait for one another, and take five times as long
-LESSONS := OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2
+LESSONS := $(BIN)/python tests/lessons.py
 
 # two jobs side by side, the first one's output after the second's; fails if either does
 both = @$(1) > .venv/.first 2>&1 & first=$$!; $(2); second=$$?; wait $$first; first=$$?; cat .venv/.first; exit $$((first | second))
 
-# tests of kernels, clusters and killed processes wait much of their time: two cores have work for more than two
-test: $(DEV)           ## the lesson cells of all notebooks and, beside them, tests/
-	$(call both,$(LESSONS),$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder)
+PYTEST := $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
+
+# tests of kernels and of killed processes wait much of their time: two cores have work for more than two
+test: $(DEV)           ## all that a change can break on one machine: the lessons of all rooms and, beside them, tests/
+	$(call both,$(LESSONS),$(PYTEST) -n 3 tests --ignore=tests/slow)
+
+slow: $(DEV)           ## what needs a browser, a cluster, a wheel, the site, kills at length: ONLY="browser wheel"
+	$(PYTEST) -n 2 $(if $(ONLY),$(ONLY:%=tests/slow/test_%.py),tests/slow)
 
 processors: $(DEV)     ## the tests that compare numbers, as on six other processors: ONLY="oldest mkl", QUICK=1
 	$(BIN)/python tests/processors.py $(ONLY) $(if $(QUICK),--quick)
 
 check: $(DEV)          ## the rules of the project: exports in sync, ruff, types, names, order of imports
 	$(BIN)/ruff check
-	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_readable.py tests/house/test_bits.py)
+	$(call both,$(BIN)/basedpyright,$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/house/test_house.py tests/house/test_imports.py)
 
 one: $(DEV)            ## lessons and tests of one wing: make one W=metrics
-	$(call both,$(LESSONS) --path $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
+	$(call both,$(LESSONS) $(firstword $(wildcard nbs/[0-9][0-9]_$(W) nbs/[0-9][0-9]_$(W).ipynb)),\
 	  $(if $(wildcard tests/$(W)),$(BIN)/python -m pytest -q -n 2 --dist worksteal tests/$(W),true))
 
 lab: $(DEV)            ## JupyterLab, on its start page

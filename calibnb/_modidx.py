@@ -3192,6 +3192,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                        'calibnb/notebooks/parameters.py'),
                                               'calibnb.notebooks.parameters.only_full': ( '75_notebooks/parameters.html#only_full',
                                                                                           'calibnb/notebooks/parameters.py'),
+                                              'calibnb.notebooks.parameters.only_quick': ( '75_notebooks/parameters.html#only_quick',
+                                                                                           'calibnb/notebooks/parameters.py'),
                                               'calibnb.notebooks.parameters.parse_notebook': ( '75_notebooks/parameters.html#parse_notebook',
                                                                                                'calibnb/notebooks/parameters.py'),
                                               'calibnb.notebooks.parameters.parse_value': ( '75_notebooks/parameters.html#parse_value',

@@ -1,27 +1,30 @@
-"""How many small faults do the tests see? `make mutants N=80 SEED=0` changes one place of calibnb/ at a time.
+"""How many small faults do the tests see? `make mutants N=80 SEED=0` changes one line of calibnb/ at a time.
 
 A mutant swaps an operator, flips a comparison, changes a constant or drops a statement, in a copy of the checkout. The
-tests of its wing run until one fails. Survivors are printed: each is a missing test, or a change without effect.
+tests of its wing, and those that call every public name, run until one fails, in a copy (a fork) of a process that has
+imported torch. Survivors are printed: each is a missing test, or a change without effect.
 """
 import argparse
 import ast
+import multiprocessing
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PRELOADED = ("torch", "torchmetrics", "pandas", "scipy.stats", "sklearn.linear_model", "matplotlib.pyplot",
+             "hypothesis", "pytest", "nbformat", "pydantic")  # not calibnb, which differs
 SWAPS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt,
          ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
          ast.And: ast.Or, ast.Or: ast.And, ast.In: ast.NotIn, ast.NotIn: ast.In}
+EVERYWHERE = "tests/house/test_defaults.py"  # calls every public name; the rules of the house read code as text
 TESTS = {  # wing -> where its tests lie, if not in a folder of its name
-    "core": "tests/house/test_defaults.py tests/metrics tests/evaluate tests/posthoc",
-    "metrics": "tests/metrics tests/losses/test_vectors.py", "plots": "tests/widgets tests/evaluate",
-    "checks": "tests/notebooks tests/studies", "params": "tests/notebooks tests/cli",
+    "core": "tests/metrics tests/evaluate tests/posthoc", "plots": "tests/widgets tests/evaluate",
+    "metrics": "tests/metrics tests/losses/test_vectors.py",
 }
 
 
@@ -44,14 +47,13 @@ def _with(node, **changed):
 
 
 def places(path):
-    "Yield (node, text before, text after) of every mutant of a file; texts with braces (f-strings) are left alone."
-    text = path.read_text()
-    tree = ast.parse(text)
+    "Yield (node, text after) of every mutant of a file; texts with braces (f-strings) are left alone."
+    tree = ast.parse(path.read_text())
     formatted = {inner for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         after = None if node in formatted else mutated(node)
         if after:
-            yield node, ast.get_source_segment(text, node), after
+            yield node, after
 
 
 def with_mutant(text, node, after):
@@ -64,46 +66,76 @@ def with_mutant(text, node, after):
 
 
 def drawn(n, seed):
-    "Draw n mutants over all files."
-    files = [p for p in sorted((ROOT/"calibnb").rglob("*.py")) if p.name not in ("__init__.py", "_modidx.py")]
-    found = [(path, *place) for path in files for place in places(path)]
-    return random.Random(seed).sample(found, n)
+    "Draw n lines that have mutants, over all files, and one mutant of each: (path, node, text after)."
+    lines = {}
+    for path in sorted((ROOT/"calibnb").rglob("*.py")):
+        if path.name not in ("__init__.py", "_modidx.py"):
+            for place in places(path):
+                lines.setdefault((path, place[0].lineno), []).append(place)
+    draw = random.Random(seed)
+    return [(path, *draw.choice(lines[path, line])) for path, line in draw.sample(sorted(lines), n)]
 
 
 def tests_of(path):
     wing = path.relative_to(ROOT/"calibnb").parts[0].removesuffix(".py")
-    return TESTS.get(wing, f"tests/{wing}").split()
+    return [*TESTS.get(wing, f"tests/{wing}").split(), EVERYWHERE]
+
+
+def tested(copy, tests):
+    "Run some tests of a copy of the checkout until one fails; the exit code is pytest's."
+    import pytest
+    os.chdir(copy)
+    os.environ |= {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    sys.path.insert(0, str(copy))
+    sys.stdout = sys.stderr = open(os.devnull, "w")
+    sys.exit(int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests])))
 
 
 def killed(copy, path, text, limit_s):
     "Return True if a test fails, or takes too long, with this text in the place of a file."
     file = copy/path.relative_to(ROOT)
+    before = file.read_text()
     file.write_text(text)
-    command = [sys.executable, "-B", "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests_of(path)]
-    env = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+    process = multiprocessing.get_context("fork").Process(target=tested, args=(copy, tests_of(path)))
     try:
-        ended = subprocess.run(command, cwd=copy, env=env, capture_output=True, timeout=limit_s)
-        return ended.returncode != 0
-    except subprocess.TimeoutExpired:
-        return True
+        process.start()
+        process.join(limit_s)
+        return process.exitcode != 0
     finally:
-        shutil.copy(path, file)
+        process.kill()
+        file.write_text(before)
 
 
-def main(n, seed, limit_s):
+def judge(mutants, limit_s, report):
+    "Judge every mutant that is left, in a copy of the checkout of this process's own."
+    sys.dont_write_bytecode = True  # a file that changes twice within a second would be taken for the same
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)/"copy"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", "__pycache__", ".hypothesis"))
-        alive = 0
-        for i, (path, node, before, after) in enumerate(drawn(n, seed), 1):
+        for path, node, after in iter(mutants.get, None):
             start = time.monotonic()
             dead = killed(copy, path, with_mutant(path.read_text(), node, after), limit_s)
-            alive += not dead
-            where = f"{path.relative_to(ROOT)}:{node.lineno}"
-            verdict = "killed  " if dead else "SURVIVED"
+            where, before = f"{path.relative_to(ROOT)}:{node.lineno}", ast.get_source_segment(path.read_text(), node)
             change = f"{' '.join(before.split())[:60]} -> {after[:60]}"
-            print(f"{i:3} {verdict} {time.monotonic() - start:4.0f} s  {where}  {change}", flush=True)
-    print(f"{n - alive} of {n} mutants killed (seed {seed})")
+            verdict = "killed  " if dead else "SURVIVED"
+            print(f"{verdict} {time.monotonic() - start:4.0f} s  {where}  {change}", flush=True)
+            report.put(dead)
+
+
+def main(n, seed, limit_s, workers):
+    for name in PRELOADED:
+        __import__(name)
+    context = multiprocessing.get_context("fork")
+    mutants, report = context.Queue(), context.Queue()
+    for mutant in [*drawn(n, seed), *[None]*workers]:
+        mutants.put(mutant)
+    judges = [context.Process(target=judge, args=(mutants, limit_s, report)) for _ in range(workers)]
+    for process in judges:
+        process.start()
+    for process in judges:
+        process.join()
+    print(f"{sum(report.get() for _ in range(n))} of {n} mutants killed (seed {seed})")
 
 
 if __name__ == "__main__":
@@ -111,5 +143,6 @@ if __name__ == "__main__":
     flags.add_argument("n", type=int, nargs="?", default=80)
     flags.add_argument("--seed", type=int, default=0)
     flags.add_argument("--limit", type=float, default=600., help="seconds for the tests of one mutant")
+    flags.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     given = flags.parse_args()
-    main(given.n, given.seed, given.limit)
+    main(given.n, given.seed, given.limit, given.workers)

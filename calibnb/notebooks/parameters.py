@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLANNED', 'read_declarations', 'check_seed', 'check_values', 'check_storable', 'read_value', 'parse_value',
            'join_dotted', 'read_notebook', 'parse_notebook', 'cells_tagged', 'notebook_parameters', 'PlannedValues',
-           'check_parameters', 'at_least', 'seeds_of', 'positive', 'one_of', 'only_full']
+           'check_parameters', 'at_least', 'seeds_of', 'positive', 'one_of', 'only_full', 'only_quick']
 
 # %% ../../nbs/75_notebooks/01_parameters.ipynb #984d6fef
 import ast
@@ -306,3 +306,12 @@ def only_full(
     for name, default in defaults.items():
         if settings['quick'] and settings[name] != default:
             raise ValueError(f'{name}: {settings[name]!r} belongs to the full setting, set quick to False; {why}')
+
+def only_quick(
+    settings:dict,
+    **defaults,    # name=default
+):
+    "Raise ValueError if `quick` is False and a parameter that only the quick setting uses differs from its default."
+    for name, default in defaults.items():
+        if not settings['quick'] and settings[name] != default:
+            raise ValueError(f'{name}: {settings[name]!r} belongs to the quick setting, set quick to True')

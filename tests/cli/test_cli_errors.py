@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import code_cell, on_processes, patience, write_cells
+from conftest import code_cell, on_processes, write_cells
 from fuzz import run_case
 from safetensors.torch import save_file
 
@@ -111,9 +111,8 @@ def make_notebooks(here):
 GOOD_SPECS = {
     "fine.yaml": "preset: quick\ngrid: {seed: '0:2'}", "npz.yaml": "base: {data: 'npz:absent.npz'}",
     "images.yaml": "base: {data: 'imagefolder:absent'}", "corrupted.yaml": "base: {data: 'corrupted:npz:absent.npz'}",
-    "unread.yaml": "base: {data: 'imagefolder:nothing'}",
 }
-SPECS = {  # file -> (its text, what is said of it)
+SPECS = {  # file -> (its text, what is said of it); what a configuration refuses: BAD in tests/runs/test_runs.py
     "empty.yaml": ("", "empty.yaml"), "list.yaml": ("[1, 2]", "list.yaml"), "text.yaml": ("just text", "text.yaml"),
     "tabs.yaml": ('grid:\n\t- 3', "tabs.yaml"), "open.yaml": ("grid: {loss: [ce", "open.yaml"),
     "two.yaml": ('a: 1\n---\nb: 2', "two.yaml"),
@@ -125,31 +124,16 @@ SPECS = {  # file -> (its text, what is said of it)
     "range.yaml": ("grid: {seed: 1:x}", "recipe.seed"), "preset.yaml": ("preset: quik", "did you mean 'quick'"),
     "presets.yaml": ("preset: [quick]", "preset"),
     "both.yaml": ('preset: quick\nnotebook: train', "preset: only for training runs"),
-    "loss.yaml": ("base: {loss: focall}", "focall"), "data.yaml": ("base: {data: cifar}", "cifar"),
-    "model.yaml": ("base: {model: resnet}", "resnet"),
-    "option.yaml": ("base: {loss: focal, loss_args.gama: 2}", "gama"),
-    "value.yaml": ("base: {loss: focal, loss_args.gamma: -2}", "gamma: -2"),
     "recipe.yaml": ("base: {recipe.lrr: 2}", "recipe.lrr: not known"),
-    "rate.yaml": ("base: {recipe.lr: -2}", "recipe.lr"), "lr.yaml": ("base: {lr: .1}", "recipe.lr"),
-    "seed.yaml": ("base: {seed: -1}", "recipe.seed"), "words.yaml": ("base: {seed: one}", "recipe.seed"),
-    "big.yaml": ("base: {seed: 100000000000000000000}", "recipe.seed"),
-    "recorder.yaml": ("base: {recorders: [norm]}", "recorder"),
-    "experiment.yaml": ("base: {experiment: ../up}", "experiment"),
-    "deep.yaml": ("base: {loss: ce, loss.gamma: 2}", "loss.gamma"),
     "conflict.yaml": ("base: {seed: 1}\ngrid: {seed: '0:2'}", "seed is in base too"),
     "notebook.yaml": ("notebook: trian", "did you mean 'train'"),
     "absent.yaml": ("notebook: absent.ipynb", "absent.ipynb does not exist"),
     "parameter.yaml": ('notebook: toy_gaussian\nbase: {sede: 1}', "sede is not declared"),
     "wide.yaml": ("grid: {seed: '0:5000', data_seed: '0:5000', recipe.epochs: '1:5000'}", "grid"),
     "still.yaml": ("grid: {seed: '0:5:0'}", "seed: '0:5:0'"),
-    "meta.yaml": ("base: {meta: {learn: nothing}}", "meta.learn"),
-    "losses.yaml": ("base: {loss: [ce]}", "loss: ['ce'] is not known"),
-    "hidden.yaml": ("base: {model_args.hidden: x}", "hidden: 'x'"),
-    "preset3.yaml": ('preset: quick\nbase: {recipe: 3}', "recipe: 3"),
-    "cosine.yaml": ('preset: quick\nbase: {recipe.schedule: cos}', "recipe.schedule: 'cos' is not known"),
-    "split.yaml": ("base: {data_seed: -1}", "data_seed"), "bad.json": ("{", "bad.json"),
-    "nested.yaml": ("base: " + "["*100_000, "nested.yaml: it is nested too deeply"),
-    "nested.json": ('{"base": ' + "["*100_000, "nested.json: it is nested too deeply"),
+    "preset3.yaml": ('preset: quick\nbase: {recipe: 3}', "recipe: 3"), "bad.json": ("{", "bad.json"),
+    "nested.yaml": ("base: " + "["*600, "nested.yaml: it is nested too deeply"),
+    "nested.json": ('{"base": ' + "["*600, "nested.json: it is nested too deeply"),
     "twice.yaml": ('base: {loss: ce}\nbase: {loss: brier}', "base is given twice"),
     "twice.json": ('{"base": {"loss": "ce", "loss": "brier"}}',
                    "loss is given twice in the settings that begin in line 1"),
@@ -208,9 +192,7 @@ RUN = [
     ("./fine.ipynb --copy-to round", "--copy-to: round/fine.ipynb is an input file (experiment)"),
     ("fine.ipynb nothing/../fine.ipynb --copy-to new", "--copy-to: new/fine.ipynb would be written twice"),
     ("fine.ipynb toy_gaussian -p rate 1", "rate is not declared"), ("toy_gaussian -p n_seeds 0", "n_seeds: 0"),
-    ("train -p loss focall", "did you mean 'focal'"), ("train -p recipe.lr -3", "lr"),
-    ("train -p recipe 3", "recipe: 3"), ("train -p recipe.seed -1", "seed"),
-    ("train -p model_args.hidden x", "hidden: 'x'"),
+    ("train -p loss focall", "did you mean 'focal'"),
 ]
 SWEEP = [
     *((name, message) for name, (_, message) in SPECS.items()), ("no.yaml", "sweep: no.yaml does not exist"),
@@ -319,7 +301,6 @@ DRY = [  # a dry run looks for the data before it shows a plan
     ("sweep npz.yaml", "data: absent.npz does not exist"),
     ("sweep images.yaml", "data: absent is not a folder"),
     ("sweep corrupted.yaml", "data: absent.npz does not exist"),
-    ("sweep unread.yaml", "nothing"),
     ("sweep train --grid data=digits,npz:absent.npz", "data: absent.npz does not exist"),
     ("run train -p dry_run true -p data npz:absent.npz", "data: absent.npz does not exist"),
     ("run train -p dry_run true -p data imagefolder:absent", "data: absent is not a folder"),
@@ -571,26 +552,6 @@ def test_settings_of_jupyter_need_no_home(here, monkeypatch, home):
         assert all(path.is_dir() and os.access(path, os.W_OK) for path in made)
         assert os.environ["JUPYTER_RUNTIME_DIR"] == "/mine"
     assert not any(path.exists() for path in made) and "IPYTHONDIR" not in os.environ
-
-
-def test_an_audit_without_a_home_gives_its_report_and_no_warnings(here, tmp_path):
-    env = {k: v for k, v in os.environ.items() if k not in SETTINGS_FOLDERS}
-    env |= dict(HOME="/proc/nonexistent", CALIBNB_RUNS=str(tmp_path / "runs"))
-    program = [str(Path(sys.executable).parent / "calibnb"), "audit", "good.npz", "--logits"]
-    ended = subprocess.run(program, cwd=here, env=env, capture_output=True, text=True, timeout=patience(120))
-    assert ended.returncode == 0 and not ended.stderr, ended
-    assert len(list(tmp_path.glob("runs/audit/*/files/report.html"))) == 1
-
-
-def test_papermill_is_imported_without_a_warning_of_proxies():
-    "requests hides it by a filter, which another thread may put back as it was while requests is imported."
-    script = """import sys, warnings
-from calibnb.cli.audit import _import_papermill
-sys.modules["socks"] = None  # PySocks is not installed
-warnings.simplefilter = lambda *args, **kwargs: None
-_import_papermill()"""
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=patience(120))
-    assert ended.returncode == 0 and "SOCKS" not in ended.stderr, ended.stderr
 
 
 def test_a_reader_that_has_enough_is_no_error(here):

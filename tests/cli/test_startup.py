@@ -46,12 +46,9 @@ for i, line in enumerate(json.load(sys.stdin)):
     assert os.waitpid(child, 0)[1] == 0, line"""
 
 
-BARE = [("--help", 0), ("--version", 0), ("run --help", 0), ("sweep --help", 0), ("collect --help", 0),
-        ("runs --help", 0), ("audit --help", 0), ("apply --help", 0), ("download --help", 0), ("list --help", 0),
-        ("papers --help", 0), ("compare --help", 0), ("predict --help", 0),
-        ("list losses", 0), ("list models", 0), ("list calibrators", 0), ("completion bash", 0),
-        ("completion csh", 2), ("", 0), ("runn", 2), ("run", 2), ("run x --nope", 2),
-        ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2), ("list what", 2)]
+BARE = [("--help", 0), ("--version", 0), ("audit --help", 0), ("", 0), ("list losses", 0), ("list calibrators", 0),
+        ("completion bash", 0), ("completion csh", 2), ("runn", 2), ("run x --nope", 2),
+        ("sweep fine.yaml --engine rya", 2), ("download cifar11", 2)]
 
 
 @pytest.mark.parametrize("line, code", BARE)
@@ -62,24 +59,17 @@ def test_what_needs_no_file_brings_nothing(ends, line, code):
 
 
 LOOKED_UP = [
-    ("list", "bsce_gra"), ("list experiments", "toy_gaussian"), ("list runs", "0 in"),
-    ("papers", "figures/over_epochs"), ("papers lin2025 --json", '"place": "Table 6"'),
+    ("list", "bsce_gra"), ("list runs", "0 in"), ("papers lin2025 --json", '"place": "Table 6"'),
     ("papers guo", "paper: 'guo' is not known"), ("run toy_gausian", "did you mean 'toy_gaussian'"),
     ("run toy_gaussian -p n_sees 3", "n_sees is not declared"), ("run toy_gaussian -p n_seeds 0", "n_seeds: 0"),
-    ("run toy_gaussian --timeout 0", "--timeout: 0"),
     ("run train -p loss focall", "loss: 'focall' is not known; did you mean 'focal'"),
-    ("run calibratability -p data mnist", "data: 'mnist'"), ("sweep trian", "did you mean 'train'"),
     ("sweep no.yaml", "no.yaml"), ("sweep unknown.yaml", "bses: not known"),
-    ("sweep preset.yaml", "did you mean 'quick'"), ("sweep data.yaml", "data: 'cifar' is not known"),
-    ("sweep fine.yaml --grid loss", "--grid loss"), ("sweep fine.yaml --workers 0", "--workers: '0'"),
-    ("sweep train --grid loss=ce,focall", "did you mean 'focal'"),
-    ("sweep toy_gaussian --grid n_seeds=0", "n_seeds: 0"), ("collect --root absent", "--root: absent is not a folder"),
-    ("collect", "no trainings in"), ("audit x.npz", "file: x.npz does not exist"),
+    ("sweep data.yaml", "data: 'cifar' is not known"), ("sweep fine.yaml --workers 0", "--workers: '0'"),
+    ("sweep train --grid loss=ce,focall", "did you mean 'focal'"), ("collect", "no trainings in"),
     ("audit absent.npz --logits", "file: absent.npz does not exist"),
     ("compare absent.npz x.npz", "old: absent.npz does not exist"), ("compare a b --margin ece", "--margin: 'ece'"),
-    ("audit script.py --logits", "file format: '.py'"), ("audit script.py --logits --eps 3", "--eps: 3"),
+    ("audit script.py --logits --eps 3", "--eps: 3"),
     ("apply absent.safetensors x.npz --logits --out o.npz", "calibrator: absent.safetensors does not exist"),
-    ("apply script.py x.npz --logits --out o.npz", "file: x.npz does not exist"),
 ]
 
 
@@ -87,7 +77,6 @@ LOOKED_UP = [
 def here(tmp_path_factory):
     here = tmp_path_factory.mktemp("here")
     (here/"fine.yaml").write_text("preset: quick\ngrid: {seed: '0:2'}")
-    (here/"preset.yaml").write_text("preset: quik")
     (here/"data.yaml").write_text("base: {data: cifar}")
     (here/"unknown.yaml").write_text("bses: {}")
     (here/"script.py").write_text("")

@@ -1,7 +1,5 @@
 "`make gpu`, as far as a machine without a GPU can tell: rows are whole, and what fails does not take the rest along."
-import os
 import sys
-import time
 from importlib.machinery import PathFinder
 
 import gpu
@@ -9,7 +7,8 @@ import gpu_pieces
 import pytest
 import torch
 from conftest import ROOT, forks
-from gpu_rows import Bench, Row, rows_of
+from failing_sections import is_in_bad_fork
+from gpu_rows import Bench, rows_of
 
 from calibnb.processes.pool import in_processes
 
@@ -18,10 +17,10 @@ DRY = Bench(torch.device("cpu"), dry=True)
 
 @pytest.mark.parametrize("section, least", [
     (gpu_pieces.loss_section, 2*3*len(gpu_pieces.OUR_LOSSES)),
-    (gpu_pieces.metric_section, 3*len(gpu_pieces.usual_forms.METRICS)),
     (gpu_pieces.streaming_section, len(gpu_pieces.STREAMS)),
 ])
 def test_a_dry_section_is_whole(section, least):
+    "Two of them; `make gpu DRY=1` tries all."
     with torch.compiler.set_stance("force_eager"):
         rows = list(rows_of(section, DRY))
     assert len(rows) > least
@@ -32,28 +31,10 @@ def test_a_dry_section_is_whole(section, least):
     assert len({row.what for row in rows}) == len(rows)
 
 
-def with_an_error(bench):
-    "The middle one of three fails."
-    yield "first", lambda: Row("first", "1 s", target="at most 2 s", met=True)
-    yield "second", lambda: 1/0
-    yield "third", lambda: [Row("third | of three", "3 s", target="at most 2 s", met=False)]
-
-
-def that_dies(bench):
-    "The process ends in the middle."
-    yield "first", lambda: Row("before the end", "1 s")
-    yield "second", lambda: os._exit(3)
-
-
-def that_hangs(bench):
-    "Longer than it may."
-    yield "first", lambda: time.sleep(1000)
-
-
 def test_what_fails_is_told_at_the_top_and_the_rest_goes_on(tmp_path, capsys):
     forks()
     places = dict(error="with_an_error", dies="that_dies", hangs="that_hangs")
-    sections = {name: gpu.Section(name, f"test_gpu_page:{f}", 60) for name, f in places.items()}
+    sections = {name: gpu.Section(name, f"failing_sections:{f}", 60) for name, f in places.items()}
     sections["hangs"].at_most = .1
     page = tmp_path/"page.md"
     gpu.run_all(sections, DRY, "a machine", page)
@@ -87,10 +68,6 @@ def test_without_cuda_one_line_says_so(monkeypatch, capsys):
 def test_each_section_is_there_and_says_what_it_does():
     for section in gpu.all_sections().values():
         assert gpu.function_at(section.place).__doc__
-
-
-def is_in_bad_fork(send):
-    return torch.cuda._is_in_bad_fork()
 
 
 def test_a_copy_may_begin_with_cuda():

@@ -40,8 +40,7 @@ def no_numbers_kept():
     _pixel_scale.cache_clear()
 
 
-@pytest.mark.parametrize("options", OPTIONS)
-@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("device, options", [("cuda", "as they are"), *(("meta", options) for options in OPTIONS)])
 @pytest.mark.parametrize("name", list_losses())
 def test_losses(name, device, options):
     loss = make_loss(name, **OPTIONS[options])

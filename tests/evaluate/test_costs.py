@@ -39,7 +39,7 @@ def test_slow_twin(logits):
     for row in decisions.thresholds:
         gains = benefits(after, row["threshold"]) - benefits(before, row["threshold"])
         assert [row["gain"], row["after"] - row["before"]] == pytest.approx([gains.mean()]*2)
-        means = gains[np.random.default_rng(1).integers(len(y), size=(2000, len(y)))].mean(1)
+        means = gains[np.random.default_rng(1).integers(len(y), size=(500, len(y)))].mean(1)
         ends = np.quantile(means, [.025, .975])
         np.testing.assert_allclose(row["interval"], ends, atol=.2*max(1e-9, np.ptp(ends)))
     costs = [sum((p < .2)*y*4 + (p >= .2)*~y)/len(y) for p in (before, after, 1 + 0*before, 0*before)]
@@ -71,7 +71,7 @@ def test_the_command_prints_the_costs(capsys):
     assert [row["name"] for row in found["costs"]] == ["uncalibrated", "temperature", "treat everybody", "treat nobody"]
 
 
-def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(forked_kernels, capsys):
+def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(no_notebook, capsys):
     np.savez("new.npz", logits=TWO, target=TARGET.long())
     assert cli.main("audit new.npz --logits --calibrator temperature --cost-fp 1 --cost-fn 4 --to audit".split()) == 0
     command = re.search("to do +calibnb (apply .*)\n", capsys.readouterr().out)[1]

@@ -216,7 +216,8 @@ def bad_tables(folder):
     yield binary(column="class_0"), "probs", "column 'class_0' is the only one, and its name says class 0"
     hint = "labels -1 and 1, want 0 and 1; say which label the column is about: pos_label=1 (--pos-label 1)"
     yield binary(y=2*FLAGS.numpy() - 1), "probs", hint
-    yield binary(y=np.where(FLAGS == 1, "x"*100_000, "y"*100_000)), "probs", " ... "
+    long = np.where(FLAGS[:9] == 1, "x"*100_000, "y"*100_000)
+    yield binary(p[:9], y=long), "probs", " ... "
     yield binary(y=np.where(FLAGS == 1, "yes", "no")), "probs", "in line 2, and nothing says which label 'p' is about"
     yield binary(sample_weight=p.numpy()), "probs", "metrics take sample_weight"
     pd.DataFrame(dict(y=FLAGS.numpy())).to_csv(folder/"labels.csv", index=False)
@@ -250,10 +251,10 @@ def test_a_wrong_audit_is_refused_before_it_begins(args, message, tmp_path, monk
     assert not (tmp_path/"runs").exists()
 
 
-def test_labels_with_probability_zero_are_told(forked_kernels, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+def test_labels_with_probability_zero_are_told(tmp_path, capsys):
     sure = torch.nn.functional.one_hot(LOGITS.argmax(1), 4).double()
-    assert cli.main(["audit", str(write(tmp_path/"p.npz", sure, name="probs")), "--probs"]) == 0
+    path = str(write(tmp_path/"p.npz", sure, name="probs"))
+    assert cli.main(["audit", path, "--probs", "--no-report", "--calibrator", "temperature"]) == 0
     out = capsys.readouterr()
     assert "labels have probability 0, so the uncalibrated NLL is infinite; calibrators replace each 0 by" in out.out
     assert not out.err
@@ -284,8 +285,15 @@ def root(tmp_path_factory):
 
 
 def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
+    "The notebook computes nothing again: a note that is added on the way to it is in the report."
     monkeypatch.setenv("CALIBNB_RUNS", str(root))
     monkeypatch.chdir(tmp_path)
+    save, answers = Evaluation.save, []
+    def with_a_note(self, folder):
+        answers.append(self)
+        self.notes.append("seen twice")
+        save(self, folder)
+    monkeypatch.setattr(Evaluation, "save", with_a_note)
     path, out = write(tmp_path/"a.npz"), tmp_path/"out"
     assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--title", "my model"]) == 0
     said = capsys.readouterr().out
@@ -299,6 +307,11 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     report, page = ((out/name).read_text() for name in ("report.html", "notebook.html"))
     assert "my model" in report and "calibnb audit a.npz --logits" in report and "https:" not in report
     assert len(report) < 500_000 and 'href="notebook.html"' in report and str(tmp_path) not in report
+    assert "seen twice" in report and "seen twice" in (out/"recommendation.txt").read_text()
+    kept = pd.read_csv(out/"tables"/"measures.csv", index_col=["calibrator", "metric"], dtype=str)
+    for row, measures in answers[0].rows.items():
+        for name, measure in measures.items():
+            assert float(kept.loc[(row, name), "value"]) == measure.value
     head, body = page.split("<body>")
     assert page.count("data:image/png;base64") == 4 and "my model" in page
     assert "http" not in body.replace("http://www.w3.org", "")
@@ -324,12 +337,12 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     assert not (tmp_path/"x.npz").exists()
 
 
-def test_audit_with_validation_and_of_a_changed_file(forked_kernels, tmp_path, monkeypatch, capsys, root):
+def test_audit_with_validation_and_of_a_changed_file(no_notebook, tmp_path, capsys):
     "The report is of the file as it is now, though its name is the same."
-    monkeypatch.setenv("CALIBNB_RUNS", str(root))
     write(tmp_path/"val.npz", PROBS[:300], TARGET[:300], "probs")
     write(tmp_path/"test.npz", PROBS[300:], TARGET[300:], "probs")
-    args = ["audit", str(tmp_path/"test.npz"), "--probs", "--val", str(tmp_path/"val.npz"), "--to", str(tmp_path/"out")]
+    args = ["audit", str(tmp_path/"test.npz"), "--probs", "--val", str(tmp_path/"val.npz"), "--to", str(tmp_path/"out"),
+            "--calibrator", "temperature"]
     assert cli.main(args) == 0
     first = capsys.readouterr().out
     assert "overconfident" in first
@@ -350,7 +363,7 @@ def test_the_command_itself(tmp_path):
     assert not found.stdout and not [*tmp_path.iterdir()]
 
 
-def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeypatch, capsys):
+def test_apply_replaces_zeros_as_the_audit_did(no_notebook, tmp_path, monkeypatch, capsys):
     "A forest's zeros: the calibrator's file knows what replaces them, and `apply` uses it."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)
@@ -359,7 +372,7 @@ def test_apply_replaces_zeros_as_the_audit_did(forked_kernels, tmp_path, monkeyp
     probs = torch.nn.functional.one_hot(votes*(torch.rand(400, 30, generator=draw) < .3), 3).double().mean(1)
     target = torch.multinomial(probs.sqrt(), 1, generator=draw)[:, 0]
     np.savez("p.npz", probs=probs.numpy(), target=target.numpy())
-    assert cli.main(["audit", "p.npz", "--probs", "--eps", ".01", "--to", "a"]) == 0
+    assert cli.main("audit p.npz --probs --eps .01 --to a --calibrator vector".split()) == 0
     assert "replace each 0 by at most 0.01 divided by" in capsys.readouterr().out
     calibrator = Calibrator.load("a/calibrator.safetensors")
     assert calibrator.eps_ == .01
@@ -387,7 +400,7 @@ def test_wrong_weights_for_zeros(eps, kind, message, tmp_path, capsys):
 def test_the_answer_alone_writes_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)
-    command = ["audit", str(write(tmp_path/"a.npz")), "--logits", "--no-report"]
+    command = ["audit", str(write(tmp_path/"a.npz")), "--logits", "--no-report", "--calibrator", "temperature"]
     assert cli.main(command) == 0
     out = capsys.readouterr().out
     assert out.startswith("a.npz: 600 samples, 4 classes") and "; temperature scaling with T = " in out
@@ -406,32 +419,18 @@ def test_an_audit_tries_the_calibrators_that_are_named(tmp_path, capsys):
     path = str(write(tmp_path/"a.npz"))
     found = audited(path, capsys, "--logits", *(arg for name in names for arg in ("--calibrator", name)))
     assert [*found["rows"]] == [UNCALIBRATED, "temperature", "svs", "temperature+isotonic"]
-    folder = run_forked("audit", dict(file=path, calibrators=["svs"]), root=tmp_path/"runs")
+    table = str(write_table(tmp_path/"t.csv", LOGITS, list("abcd"), truth=TARGET.numpy(), wrong=0))
+    settings = dict(file=table, calibrators=["svs"], target_col="truth", ignore_col=["wrong"], kind="logits")
+    folder = run_forked("audit", settings, root=tmp_path/"runs")  # the notebook alone, which reads the file
     assert pd.read_csv(folder/"tables"/"measures.csv", index_col=0).index.unique().tolist() == [UNCALIBRATED, "svs"]
-
-
-def test_the_report_is_made_of_the_answer(forked_kernels, tmp_path, monkeypatch, capsys):
-    "Not computed again: a note that is added on the way to the notebook is in the report."
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    monkeypatch.chdir(tmp_path)
-    save = Evaluation.save
-    monkeypatch.setattr(Evaluation, "save", lambda self, folder: (self.notes.append("seen twice"), save(self, folder)))
-    assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    report = Path(found["report"])
-    assert "seen twice" in report.read_text() and "seen twice" in (report.parent/"recommendation.txt").read_text()
-    path = report.parent/"tables"/"measures.csv"
-    kept = pd.read_csv(path, index_col=["calibrator", "metric"], dtype=str)
-    for row, measures in found["rows"].items():
-        for name, measure in measures.items():
-            assert float(kept.loc[(row, name), "value"]) == measure["value"]
 
 
 def test_an_answer_is_not_lost_with_its_report(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    monkeypatch.chdir(tmp_path)
     def fail(*args, **options): raise NotebookError("the kernel died")
     monkeypatch.setattr(execute, "run_notebook", fail)
-    assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json"]) == 1
+    assert cli.main(["audit", str(write(tmp_path/"a.npz")), "--logits", "--json", "--calibrator", "temperature"]) == 1
     out, err = capsys.readouterr()
     assert json.loads(out)["report"] is None and "the kernel died" in err and "CALIBNB_EVALUATION" not in os.environ
 
@@ -442,7 +441,7 @@ def audited(name, capsys, *args):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_binary_model_of_scikit_learn_from_csv(forked_kernels, tmp_path, monkeypatch, capsys):
+def test_a_binary_model_of_scikit_learn_from_csv(no_notebook, tmp_path, monkeypatch, capsys):
     "One column of probabilities and one of labels: audited in one command, calibrated in another, one column again."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)
@@ -450,12 +449,12 @@ def test_a_binary_model_of_scikit_learn_from_csv(forked_kernels, tmp_path, monke
     model = GaussianNB().fit(X[:800], y[:800])
     p, labels = model.predict_proba(X[800:])[:, 1].clip(1e-6, 1 - 1e-6), y[800:]
     pd.DataFrame(dict(p=p, y=labels)).to_csv("nb.csv", index=False)
-    assert cli.main(["audit", "nb.csv", "--probs", "--to", "out"]) == 0
+    assert cli.main("audit nb.csv --probs --to out --calibrator isotonic --calibrator platt".split()) == 0
     said = capsys.readouterr().out
     error, top = (100*metrics.ece(q, labels).item() for q in (p, np.stack([1 - p, p], 1)))
     assert said.startswith("nb.csv: 1,600 samples, one column, P(y = 1)")
     assert f"ECE of P(y = 1)  {error:.2f} %" in said and f"top-label ECE    {top:.2f} %" in said
-    assert {"audit.ipynb", "report.html", "calibrator.safetensors"} <= {path.name for path in Path("out").iterdir()}
+    assert {path.name for path in Path("out").iterdir()} >= {"report.html", "calibrator.safetensors", "tables"}
     assert "one column, P(y = 1)" in Path("out/report.html").read_text()
     assert cli.main(["apply", "out/calibrator.safetensors", "nb.csv", "--probs", "--out", "cal.csv"]) == 0
     assert "1,600 x 1 probabilities of" in capsys.readouterr().out
@@ -483,28 +482,20 @@ def test_one_column_and_its_validation_set(tmp_path, monkeypatch, capsys):
     assert "--val: 2 classes, but preds: one column, P(y = 1)" in capsys.readouterr().err
 
 
-def test_a_base_rate_that_has_shifted_is_mended(forked_kernels, tmp_path, monkeypatch, capsys):
+def test_a_base_rate_that_has_shifted_is_mended():
     "Trained with the classes balanced, used where one in eight is of class 1: each P(y = 1) is too large."
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    monkeypatch.chdir(tmp_path)
     X, y = make_classification(6000, 20, n_informative=5, flip_y=.1, weights=[.9], random_state=0)
     model = LogisticRegression(class_weight="balanced").fit(X[:2000], y[:2000])
     p, labels = model.predict_proba(X)[:, 1], y
-    for name, rows in dict(test=slice(2000, 4000), new=slice(4000, 6000)).items():
-        pd.DataFrame(dict(p=p[rows], y=labels[rows])).to_csv(f"{name}.csv", index=False)
-    assert cli.main(["audit", "test.csv", "--probs", "--to", "out"]) == 0
-    said = capsys.readouterr().out
     names = ["temperature", "histogram", "isotonic", "platt", "beta"]
-    table = evaluate(read_predictions(Path("test.csv"), "probs"), calibrators=names, n_boot=20, draws=2)
-    ece = {row: measures["ece"].value for row, measures in table.rows.items()}
+    found = evaluate(Predictions.from_probs(p[2000:4000], labels[2000:4000]), calibrators=names, n_boot=20, draws=2)
+    ece = {row: measures["ece"].value for row, measures in found.rows.items()}
     assert ece[UNCALIBRATED] > .15 and ece["temperature"] > .1 and max(ece[row] for row in names[1:]) < .04, ece
-    assert cli.main(["apply", "out/calibrator.safetensors", "new.csv", "--probs", "--out", "cal.csv"]) == 0
-    written, calibrator = pd.read_csv("cal.csv").p.to_numpy(), Calibrator.load("out/calibrator.safetensors")
+    assert "too high" in found.advice()
     p, labels = p[4000:], labels[4000:]
-    np.testing.assert_allclose(written, calibrator.transform(p), atol=1e-6)
-    assert calibrator.n_classes_ == 1 and "too high" in said
-    assert metrics.nll(written, labels) < metrics.nll(p, labels) - .1
-    assert metrics.ece(written, labels) < .03 < .15 < metrics.ece(p, labels)
+    calibrated = found.fitted[found.recommended].transform(p)
+    assert metrics.nll(calibrated, labels) < metrics.nll(p, labels) - .1
+    assert metrics.ece(calibrated, labels) < .03 < .15 < metrics.ece(p, labels)
 
 
 def applied(calibrator, path, capsys):

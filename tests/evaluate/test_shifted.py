@@ -52,15 +52,15 @@ def test_fitted_here_by_hand_and_refitted_as_an_audit_there_has_it(sets, carried
 
 
 def test_the_interval_of_a_gain(sets):
-    "That of paired differences: it holds the true gain in 95 of 100 other sets from there."
+    "That of paired differences: it holds the true gain in 33 of 40 other sets: fewer once in 1,400 times."
     found = evaluate(sets[0], calibrators=["temperature"], n_boot=5, draws=3)
     fitted, held = found.fitted["temperature"], 0
     def gain(preds): return (preds.nll.mean() - nll(fitted.transform(preds.logits), preds.target)).item()
-    truth = gain(sampled(200_000, 3., seed=9))
-    for seed in range(100):
+    truth = gain(sampled(100_000, 3., seed=9))
+    for seed in range(40):
         low, high = evaluate_shifted(found, sets[0], sampled(300, 3., seed=100 + seed)).rows["temperature"].interval
         held += low <= truth <= high
-    assert held >= 88  # binomial: fewer once in 500 times
+    assert held >= 33
 
 
 def test_a_calibrator_that_harms_is_told(sets):
@@ -84,7 +84,7 @@ def test_at_the_command_line(tmp_path, capsys, monkeypatch, sets):
     monkeypatch.chdir(tmp_path)
     for name, preds in zip(("here", "there"), sets):
         np.savez(f"{name}.npz", logits=preds.logits, target=preds.target)
-    line = ["audit", "here.npz", "--logits", "--no-report", "--shifted", "there.npz"]
+    line = ["audit", "here.npz", "--logits", "--no-report", "--shifted", "there.npz", "--calibrator", "temperature"]
     assert cli.main(line) == 0
     out = capsys.readouterr().out
     assert "On there.npz, 500 samples" in out and "fitted here lowers the NLL there" in out
@@ -112,7 +112,8 @@ def test_a_label_with_probability_zero_there_is_infinite(tmp_path, capsys, monke
             wrong = 1 - target[:1] if K == 1 else torch.eye(K)[(target[0] + 1) % K]
             probs[0] = wrong
         np.savez(f"{name}.npz", probs=probs, target=target)
-    assert cli.main(["audit", "here.npz", "--probs", "--no-report", "--shifted", "there.npz"]) == 0
+    line = "audit here.npz --probs --no-report --shifted there.npz --calibrator temperature"
+    assert cli.main(line.split()) == 0
     told = capsys.readouterr().out.split("On there.npz")[1]
     assert [line for line in told.split("\n") if line.startswith(UNCALIBRATED)][0].split()[2] == "∞"
     assert "lowers the NLL there by ∞: it helps, without it the NLL is infinite" in told
@@ -129,13 +130,13 @@ def test_predictions_of_another_form_are_refused():
         check_shifted(Predictions.from_probs(two.probs, two.target), Predictions.from_probs(one.probs, one.target, .1))
 
 
-def test_the_table_lies_beside_the_others(tmp_path, capsys, monkeypatch, sets):
+def test_the_table_lies_beside_the_others(no_notebook, tmp_path, capsys, monkeypatch, sets):
     "And an audit without samples from elsewhere takes it away again."
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     for name, preds in zip(("here", "there"), sets):
         np.savez(f"{name}.npz", logits=preds.logits, target=preds.target)
-    line = ["audit", "here.npz", "--logits", "--to", "aud"]
+    line = ["audit", "here.npz", "--logits", "--to", "aud", "--calibrator", "temperature"]
     assert cli.main([*line, "--shifted", "there.npz", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["shifted"]["rows"]
     table = pd.read_csv("aud/tables/shifted.csv", index_col=0)

@@ -1,5 +1,6 @@
 "Properties of the losses, beyond the golden numbers."
 import inspect
+import itertools
 from functools import partial
 from importlib.util import find_spec
 
@@ -33,8 +34,7 @@ DRAWN = {"consistency"}                                # each call draws new noi
 DETERMINED = [name for name in NAMES if name not in DRAWN]
 UNDETACHED = [name for name in DETERMINED if not name.endswith("_gra")]  # their gradients are not of their values
 WEIGHTED = ["focal", "flsd", "inverse_focal", "dual_focal", "bsce"]
-EXTREMES = [(n, dict(gamma=g)) for n in NAMES if "gamma" in losses.loss_options(n) for g in (0., .3, 1., 3., 10.)]
-EXTREMES += [(n, {}) for n in NAMES if "gamma" not in losses.loss_options(n)]
+EXTREMES = {n: [dict(gamma=g) for g in (0., .3, 10.)] if "gamma" in losses.loss_options(n) else [{}] for n in NAMES}
 
 
 def batch(N=7, K=5, seed=0, scale=2.):
@@ -59,16 +59,16 @@ def test_detached_gradient_is_u_times_ce_gradient(name):
     torch.testing.assert_close(grad, (u[:, None]*(logits.softmax(1) - F.one_hot(target, 5))).detach())
 
 
-@pytest.mark.parametrize("dtype, size", [(torch.float64, 1e4), (torch.float32, 80.)])
-@pytest.mark.parametrize("name, options", EXTREMES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:inverse_focal_loss")
-def test_finite_at_the_extremes(name, options, dtype, size):
+def test_finite_at_the_extremes(name):
     corners = [[1., -1., 0.], [-1., 1., 0.], [1., 1., -1.], [0., 0., 0.], [1., 1., 1.]]
-    for label in range(3):
-        logits = (size*torch.tensor(corners, dtype=dtype)).requires_grad_()
-        value = make_loss(name, **options, reduction="none")(logits, torch.full((5,), label))
+    target = torch.arange(3).repeat_interleave(5)
+    for options, (dtype, size) in itertools.product(EXTREMES[name], [(torch.float64, 1e4), (torch.float32, 80.)]):
+        logits = (size*torch.tensor(corners*3, dtype=dtype)).requires_grad_()
+        value = make_loss(name, **options, reduction="none")(logits, target)
         grad, = torch.autograd.grad(value.sum(), logits)
-        assert value.isfinite().all() and grad.isfinite().all()
+        assert value.isfinite().all() and grad.isfinite().all(), (options, dtype)
 
 
 def value_and_gradient(name, logits, target):
@@ -87,7 +87,7 @@ def moved_by_ulps(name, logits, target, ulps):
     return [max((there[i] - exact[i]).abs().max() for there in moved) for i in range(2)]
 
 
-@pytest.mark.parametrize("scale", [1., 5., 20.])
+@pytest.mark.parametrize("scale", [1., 20.])
 @pytest.mark.parametrize("name", [n for n in DETERMINED if n not in ("sece", "dece")])  # too steep for float32
 def test_float32_has_only_rounding_errors(name, scale):
     "The error is at most a dozen roundings of the logits, of the sum and of the largest derivative."
@@ -119,7 +119,7 @@ def test_autocast_changes_nothing(name):
     torch.testing.assert_close(gradient, torch.autograd.grad(outside, logits)[0], rtol=1e-5, atol=1e-7)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6))
 @pytest.mark.parametrize("name", DETERMINED)
 def test_invariances(name, seed, N, K):
@@ -150,7 +150,7 @@ def test_segmentation_shapes_and_reductions(name):
     torch.testing.assert_close(make_loss(name)(logits, target), full.mean())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 9), K=st.integers(2, 6), gamma=st.floats(0, 10),
        scale=st.sampled_from([1., 10., 1000.]), detach=st.booleans())
 @pytest.mark.parametrize("name, options", ANALYTIC, ids=str)
@@ -171,7 +171,7 @@ def test_analytic_derivatives_equal_autograd(name, options, seed, N, K, gamma, s
 
 @pytest.mark.parametrize("name", UNDETACHED)
 def test_second_derivatives(name):
-    logits, target = batch()
+    logits, target = batch(4, 3)
     loss = make_loss(name, reduction="sum")
     assert torch.autograd.gradgradcheck(lambda z: loss(z, target), (logits.requires_grad_(),), atol=1e-4)
 
@@ -184,12 +184,10 @@ def test_backward_twice_gives_the_same():
         torch.testing.assert_close(first, second)
 
 
-@pytest.mark.parametrize("name", DETERMINED)
-def test_compiles_in_one_piece_to_the_same_numbers(name):
-    "On a GPU they are as many kernels as RESULTS.md lists, if it lists a number."
-    logits, target = batch(128, 10)
-    logits.requires_grad_()
-    loss, want = make_loss(name), launch_table().get(name, [None])[-1]
+def check_compiled(name, logits, target, counted=False, **options):
+    "On a GPU it is as many kernels as RESULTS.md lists, if it lists a number and they are `counted`."
+    logits, loss = logits.detach().requires_grad_(), make_loss(name, **options)
+    want = launch_table().get(name, [None])[-1] if counted else None
     kernels = WrittenKernels() if want and find_spec("triton") else None
     torch.compiler.reset()
     compiled = torch.compile(loss, fullgraph=True, backend=kernels or "aot_eager")
@@ -199,33 +197,20 @@ def test_compiles_in_one_piece_to_the_same_numbers(name):
         assert sum(kernels.numbers) == want and max(kernels.numbers) <= 4
 
 
-@pytest.fixture
-def no_recompile_limit_is_hit():
-    torch.compiler.reset()
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        yield
-    torch.compiler.reset()
+@pytest.mark.parametrize("name", ["focal", "mmce", "adafocal"])
+def test_compiles_in_one_piece_to_the_same_numbers(name):
+    "A weight with fast derivatives, an error of the whole batch, a state; the others in `make slow`."
+    check_compiled(name, *batch(128, 10))
 
 
-def test_every_loss_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
-    "There are more losses than versions of one function that torch.compile makes."
+def test_more_losses_of_one_kind_are_compiled_than_torch_makes_versions_of_a_function():
     logits, target = batch()
-    for name in NAMES:
-        loss = make_loss(name)
-        value = torch.compile(loss, backend="eager")(logits, target)
-        if name not in DRAWN:
-            torch.testing.assert_close(value, loss(logits, target))
-
-
-def test_every_loss_function_of_one_process_can_be_compiled(no_recompile_limit_is_hit):
-    logits, target = batch()
-    found = [name for name in losses.__all__ if name.endswith("_loss") and name not in ("make_loss", "register_loss")]
-    args_of = dict(soft_target_loss=(logits.softmax(1),), mixup_loss=(target, target.flip(0), .3))
-    for fn, args in [(getattr(losses, name), args_of.get(name, (target,))) for name in found]:
-        value = torch.compile(fn, backend="eager")(logits, *args)
-        if fn is not losses.consistency_loss:
-            torch.testing.assert_close(value, fn(logits, *args))
-    assert len(found) > 12
+    modules = [make_loss(name) for name in ("ce", "brier", "entropy")]
+    torch.compiler.reset()
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True, recompile_limit=1):
+        for loss in [*modules, losses.cross_entropy_loss, losses.brier_loss]:
+            torch.testing.assert_close(torch.compile(loss, backend="eager")(logits, target), loss(logits, target))
+    torch.compiler.reset()
 
 
 def test_a_subclass_may_override_forward():
@@ -294,14 +279,14 @@ def test_mmce_is_the_sum_over_all_pairs_with_ties_and_any_width(width):
 @pytest.mark.parametrize("width", [.01, .4])
 def test_pairs_of_float32_confidences_are_summed_in_float64(width):
     "Only the final derivative is rounded."
-    draw, found = torch.Generator().manual_seed(0), []
-    conf, hit = torch.rand(5000, generator=draw), torch.randint(2, (5000,), generator=draw).double()
+    draw, found, N = torch.Generator().manual_seed(0), [], 1000
+    conf, hit = torch.rand(N, generator=draw), torch.randint(2, (N,), generator=draw).double()
     for pair_sum, c in (surrogates._pair_sum, conf.clone()), (surrogates._pair_sum_plain, conf.double()):
         value = pair_sum(c.requires_grad_(), hit, torch.ones_like(hit), width)
         found.append((value.detach(), torch.autograd.grad(value, c)[0].double()))
     (value, slope), (want, exact) = found
-    assert abs(value - want) <= rounding(5000, size=want)
-    summed = rounding(5000, size=exact.abs().max().item())
+    assert abs(value - want) <= rounding(N, size=want)
+    summed = rounding(N, size=exact.abs().max().item())
     torch.testing.assert_close(slope, exact, rtol=rounding(1, torch.float32), atol=summed)
 
 
@@ -462,14 +447,14 @@ ONE_SIDED = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_SIDED)
 @pytest.mark.parametrize("name", NAMES)
-def test_small_and_one_sided_batches(name, case):
-    rows, labels = ONE_SIDED[case]
-    logits, target = torch.tensor(rows, dtype=torch.float64, requires_grad=True), torch.tensor(labels)
-    values = make_loss(name, reduction="none")(logits, target)
-    grad, = torch.autograd.grad(values.sum(), logits)
-    assert values.shape == target.shape and values.isfinite().all() and grad.isfinite().all()
+def test_small_and_one_sided_batches(name):
+    loss = make_loss(name, reduction="none")
+    for case, (rows, labels) in ONE_SIDED.items():
+        logits, target = torch.tensor(rows, dtype=torch.float64, requires_grad=True), torch.tensor(labels)
+        values = loss(logits, target)
+        grad, = torch.autograd.grad(values.sum(), logits)
+        assert values.shape == target.shape and values.isfinite().all() and grad.isfinite().all(), case
 
 
 def test_the_first_maximum_is_the_prediction():
@@ -483,7 +468,7 @@ def test_the_first_maximum_is_the_prediction():
     torch.testing.assert_close(first_argmax(torch.tensor([[1., 3., 3.], [2., 2., 2.]])), torch.tensor([1, 0]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 10), N=st.integers(1, 30), K=st.integers(2, 6))
 def test_special_cases_coincide(seed, gamma, N, K):
     logits, target = batch(N, K, seed)
@@ -504,7 +489,7 @@ def test_special_cases_coincide(seed, gamma, N, K):
     torch.testing.assert_close(losses.bsce_loss(logits, target, form="sum", **none), brier*ce)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 8), N=st.integers(1, 20), K=st.integers(2, 6))
 def test_norms_of_gradients_are_powers_of_the_brier_score(seed, gamma, N, K):
     "For BSCE-GRA with beta 2 the norm is BS^((gamma+1)/2), for CE BS^(1/2), for focal g(p_y) BS^(1/2)."
@@ -520,7 +505,7 @@ def test_norms_of_gradients_are_powers_of_the_brier_score(seed, gamma, N, K):
     torch.testing.assert_close(norm("focal", gamma=gamma), factor*brier.sqrt())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 10**6), gamma=st.floats(0, 8), K=st.integers(2, 8), scale=st.sampled_from([.5, 3., 20.]))
 def test_focal_loss_bounds_cross_entropy_minus_entropy(seed, gamma, K, scale):
     "L_f(q, p) >= CE(q, p) - gamma H(p) for any q: gamma >= 1 in [Mukhoti 2020, App. A], the rest in `loss_geometry`."
@@ -718,7 +703,7 @@ def test_cross_entropy_and_smoothed_labels_equal_torch(options, reduction):
 
 @pytest.mark.parametrize("name", [n for n in DETERMINED if n != "label_smoothing"])
 def test_samples_weigh_as_their_class_and_0_if_ignored(name):
-    logits, target = partly_ignored(-100)
+    logits, target = partly_ignored(-100, 12)
     valid = target != -100
     z, y = logits[valid], target[valid]
     shares = BY_CLASS[y]
@@ -739,22 +724,22 @@ def test_samples_weigh_as_their_class_and_0_if_ignored(name):
     torch.testing.assert_close(found("mean", strange, target)[0], value)
     if name not in BATCHWISE and not name.endswith("_gra"):
         loss = make_loss(name, weight=BY_CLASS, ignore_index=-100)
-        assert torch.autograd.gradcheck(lambda q: loss(q, target), (logits.clone().requires_grad_(),))
+        rows = logits.clone().requires_grad_()
+        assert torch.autograd.gradcheck(lambda q: loss(q, target), (rows,), fast_mode=True)
 
 
-@pytest.mark.parametrize("entry", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("name", [n for n in DETERMINED if n != "label_smoothing"])
-def test_an_ignored_row_may_hold_anything(name, entry):
+def test_an_ignored_row_may_hold_anything(name):
     "As in torch's cross-entropy, its gradient is 0 and other gradients are as without it."
     logits, target = partly_ignored(-100)
     valid, loss = target != -100, make_loss(name, ignore_index=-100)
-    odd = logits.masked_fill((~valid)[:, None], entry)
     def found(rows):
         rows = rows.clone().requires_grad_()
         value = loss(rows, target)
         return value.detach(), torch.autograd.grad(value, rows)[0]
-    for got, want in zip(found(odd), found(logits)):
-        torch.testing.assert_close(got, want)
+    want = found(logits)
+    for entry in float("nan"), float("inf"), -float("inf"):
+        torch.testing.assert_close(found(logits.masked_fill((~valid)[:, None], entry)), want)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -769,12 +754,12 @@ def test_a_batch_of_ignored_samples(name):
 
 @pytest.mark.parametrize("name", ["ce", "focal", "dual_focal", "bsce_gra", "brier", "label_smoothing"])
 def test_sample_options_compile_and_transform(name):
+    "Compiled: one loss here, the others in `make slow`."
     logits, target = partly_ignored(-100)
     loss = make_loss(name, weight=BY_CLASS, ignore_index=-100, reduction="sum")
     want, = torch.autograd.grad(loss(logits.requires_grad_(), target), logits)
-    torch.compiler.reset()
-    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(torch.autograd.grad(compiled(logits, target), logits)[0], want, rtol=1e-6, atol=1e-9)
+    if name == "focal":
+        check_compiled(name, logits, target, weight=BY_CLASS, ignore_index=-100)
     each = torch.func.vmap(torch.func.grad(lambda q, y: loss(q[None], y[None])))(logits.detach(), target)
     torch.testing.assert_close(each, want)
 
@@ -811,17 +796,18 @@ def test_bad_sample_options_are_refused(name, options, message):
         make_loss(name, **options)(logits, target)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_of_the_largest_logits_are_not_nan(name, dtype):
+def test_gradients_of_the_largest_logits_are_not_nan(name):
     "The difference of two logits overflows: the loss may be infinite, and no gradient is nan."
-    big = .95*torch.finfo(dtype).max
-    rows = [[big, -big, 0.], [0., 1., 2.], [-big, 1., big], [1., 2., 0.], [big, big, -big], [-big, -big, -big]]
-    logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
-    for target in torch.tensor([[0, 1, 2, 0, 2, 1], [1, 1, 0, 0, 0, 1]]):
-        loss = make_loss(name)(logits, target)
-        gradient, = torch.autograd.grad(loss, logits)
-        assert not loss.isnan() and not gradient.isnan().any()
+    loss = make_loss(name)
+    for dtype in torch.float32, torch.float64:
+        big = .95*torch.finfo(dtype).max
+        rows = [[big, -big, 0.], [0., 1., 2.], [-big, 1., big], [1., 2., 0.], [big, big, -big], [-big, -big, -big]]
+        logits = torch.tensor(rows, dtype=dtype, requires_grad=True)
+        for target in torch.tensor([[0, 1, 2, 0, 2, 1], [1, 1, 0, 0, 0, 1]]):
+            value = loss(logits, target)
+            gradient, = torch.autograd.grad(value, logits)
+            assert not value.isnan() and not gradient.isnan().any(), dtype
 
 
 def test_a_weight_that_autograd_differentiates_gives_no_nan_either():

@@ -71,7 +71,7 @@ def problems(draw):
     return probs/probs.sum(1, keepdim=True), torch.tensor(draw(st.lists(st.integers(0, K - 1), min_size=N, max_size=N)))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(problems(), st.integers(1, 20), st.sampled_from(sorted(bins.BIN_RULES)))
 def test_each_rule_puts_every_sample_into_one_bin_whose_edges_enclose_it(problem, M, scheme):
     "A new entry of BIN_RULES is tried here without a line of its own."
@@ -85,7 +85,7 @@ def test_each_rule_puts_every_sample_into_one_bin_whose_edges_enclose_it(problem
     assert ((table.lo <= table.conf + 1e-9) & (table.conf <= table.hi + 1e-9))[full].all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60)
 @given(problems(), st.integers(1, 20), st.sampled_from(["right", "left"]))
 def test_against_slow_twins(problem, M, closed):
     probs, target = problem
@@ -138,13 +138,13 @@ def test_the_upper_end_of_an_interval_lies_above_the_estimate():
 
 
 def test_sums_are_float64():
-    "A million float32 confidences: summed in float32 the ECE would be off in the fifth digit."
-    probs = torch.tensor([[.9, .1]]).repeat(1_000_000, 1)
+    "Summed in float32 the ECE would be off in the fourth digit."
+    probs = torch.tensor([[.9, .1]]).repeat(100_000, 1)
     gap = abs(1 - probs[0, 0].double())
-    assert math.isclose(metrics.ece(probs, torch.zeros(1_000_000, dtype=torch.int64)), gap, abs_tol=1e-12)
+    assert math.isclose(metrics.ece(probs, torch.zeros(100_000, dtype=torch.int64)), gap, abs_tol=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12)
 @given(problems(), st.sampled_from([.02, .1, .5, 2.]))
 def test_without_bins_against_slow_twins(problem, width):
     probs, target = problem
@@ -169,7 +169,7 @@ def test_without_bins_against_slow_twins(problem, width):
         assert metrics.kde_ece(probs, target, width).isnan()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30)
 @given(problems())
 def test_one_pass_over_many_bins_and_grouped_ties(problem):
     probs, target = problem
@@ -183,7 +183,7 @@ def test_one_pass_over_many_bins_and_grouped_ties(problem):
     assert table.count.sum() == len(target) and (table.hi[:-1] < table.lo[1:]).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=15)
 @given(problems(), st.integers(0, 10**6))
 def test_order_of_samples_and_names_of_classes_do_not_matter(problem, seed):
     probs, target = problem
@@ -204,7 +204,7 @@ def test_order_of_samples_and_names_of_classes_do_not_matter(problem, seed):
                 torch.testing.assert_close(metric(probs[:, classes], back[target]), value, **close)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30)
 @given(problems())
 def test_ties_go_to_the_first_class(problem):
     probs, target = problem
@@ -221,7 +221,7 @@ def test_ties_go_to_the_first_class(problem):
 def test_debiasing_and_the_noise_floor():
     "The plug-in error of calibrated predictions is as large as the floor; the debiased error is less."
     draw, plain, less, floor = torch.Generator().manual_seed(0), [], [], []
-    for i in range(150):
+    for i in range(80):  # a quotient of means, of a standard error of .028
         p = torch.rand(500, generator=draw, dtype=torch.float64)*.5 + .5
         probs = torch.stack([p, 1 - p], 1)
         target = (torch.rand(500, generator=draw, dtype=torch.float64) > p).long()
@@ -241,7 +241,7 @@ def test_a_noise_floor_takes_no_labels():
     assert metrics.noise_floor(probs, np.int64(3)) > 0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=30)
 @given(problems(), st.integers(1, 12), st.integers(1, 4))
 def test_bounds_and_refinement(problem, M, factor):
     probs, target = problem
@@ -396,20 +396,19 @@ def true_errors(probs, true, N):
 
 
 @pytest.mark.parametrize("strength", [0., .15, .5])
-def test_intervals_of_binned_errors_cover(strength):
-    "95 % intervals contain the true error, of each kind, in at least 90 of 100 repetitions."
-    draw = torch.Generator().manual_seed(1)
-    many, _, true = calibration_problem(10**6, strength, draw)
-    assert math.isclose(torch.stack([true, 1 - true], 1).sum(), 10**6, rel_tol=1e-9)
-    truth = true_errors(many, true, 10**6)
+def test_intervals_of_binned_errors_cover(strength, repetitions=40, least=33):
+    "95 % intervals contain the true error, of each kind, in 33 of 40 repetitions: fewer once in 1,400 times."
+    draw, many = torch.Generator().manual_seed(1), 300_000
+    probs, _, true = calibration_problem(many, strength, draw)
+    truth = true_errors(probs, true, many)
     inside, margin = dict.fromkeys(truth, 0), 2e-3  # the truth itself is a Monte Carlo number
-    for i in range(100):
+    for i in range(repetitions):
         probs, target, _ = calibration_problem(600, strength, draw)
         found = {kind: metrics.ece_ci(probs, target, scheme=kind, seed=i) for kind in truth if kind != "debiased"}
         found["debiased"] = metrics.debiased_ece_ci(probs, target)
         for kind, (lo, hi) in found.items():
             inside[kind] += lo - margin <= truth[kind] <= hi + margin
-    assert min(inside.values()) >= 90, inside
+    assert min(inside.values()) >= least, inside
 
 
 @pytest.mark.parametrize("end", [0., 1.])
@@ -463,14 +462,14 @@ def test_flags_are_true_or_false():
 
 
 def test_bootstrap_covers():
-    "The 95 % interval of the error rate covers the truth in about 95 of 100 repetitions."
+    "The 95 % interval of the error rate covers the truth in 33 of 40 repetitions: fewer once in 1,400 times."
     draw, inside = torch.Generator().manual_seed(0), 0
-    for i in range(100):
+    for i in range(40):
         p = torch.rand(400, generator=draw, dtype=torch.float64)*.4 + .6
         target = (torch.rand(400, generator=draw, dtype=torch.float64) > p).long()
-        lo, hi = metrics.bootstrap_ci(metrics.error_rate, torch.stack([p, 1 - p], 1), target, seed=i)
-        inside += lo <= .2 <= hi
-    assert 88 <= inside <= 99
+        lo, hi = metrics.bootstrap_ci(metrics.error_rate, torch.stack([p, 1 - p], 1), target, n_boot=80, seed=i)
+        inside += lo <= .2 <= hi and hi - lo < .1  # four standard errors are .08
+    assert inside >= 33
 
 
 @pytest.mark.parametrize("K", [1, 3])

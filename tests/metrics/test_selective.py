@@ -60,7 +60,7 @@ def drawn(n, K, seed):
 
 
 @given(st.integers(2, 50), st.integers(2, 5), st.integers(0, 2**20), st.sampled_from(["max", "margin", "entropy"]))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_properties(n, K, seed, score):
     probs, target = drawn(n, K, seed)
     wrong, small = metrics.error_rate(probs, target).item(), rounding(n)
@@ -84,7 +84,7 @@ def test_properties(n, K, seed, score):
 
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=40), st.lists(st.integers(0, 20), min_size=1, max_size=40),
        st.sampled_from([.5, .8, .95, 1.]))
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_two_sets_agree_with_sklearn(inside, outside, tpr):
     a, b = torch.tensor(inside).double(), torch.tensor(outside).double()
     labels = np.r_[np.ones(len(a)), np.zeros(len(b))]
@@ -115,15 +115,15 @@ def test_edges():
     assert metrics.risk_coverage(probs, target).frame().shape[1] == 4
 
 
-def test_the_bootstrap_covers():
-    "At least 88 of 100 times, of a model whose AUGRC is known from a million samples."
+def test_the_bootstrap_covers(repetitions=40, least=32):
+    "At least 32 of 40 times, of a model whose AUGRC is known from many samples."
     def some(n, seed):
         draw = torch.Generator().manual_seed(seed)
         p = .5 + torch.rand(n, generator=draw, dtype=torch.float64)/2
         return p, (torch.rand(n, generator=draw) < p).long()
-    truth = metrics.augrc(*some(1_000_000, 10**6)).item()
-    ends = [metrics.bootstrap_ci(metrics.augrc, *some(300, seed), n_boot=100) for seed in range(100)]
-    assert sum(lo <= truth <= hi for lo, hi in ends) >= 88
+    truth = metrics.augrc(*some(200_000, 10**6)).item()
+    ends = [metrics.bootstrap_ci(metrics.augrc, *some(300, seed), n_boot=60) for seed in range(repetitions)]
+    assert sum(lo <= truth <= hi for lo, hi in ends) >= least
 
 
 REFUSED = [

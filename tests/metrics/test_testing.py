@@ -72,23 +72,23 @@ TESTS = {"consistency": lambda *d: metrics.consistency_test(metrics.ece, *d, dra
 
 
 @pytest.mark.parametrize("name", TESTS)
-def test_size_and_power(name):
-    "At 5 % at most 12 of 100 calibrated models are rejected (a valid test fails this in .1 %), and nearly all others."
-    assert sum(TESTS[name](*drawn(200, 3, 1., seed)).p < .05 for seed in range(100)) <= 12
+def test_size_and_power(name, models=40, most=7):
+    "At 5 % at most 7 of 40 calibrated models are rejected (a valid test fails this in .07 %), and nearly all others."
+    assert sum(TESTS[name](*drawn(200, 3, 1., seed)).p < .05 for seed in range(models)) <= most
     n = dict(blocks=4000, linear=20_000).get(name, 600)
     assert sum(TESTS[name](*drawn(n, 3, 2.5, seed)).p < .05 for seed in range(10)) >= 9
 
 
-def test_intervals_of_the_kernel_error_cover():
-    "They contain the true error in at least 90 of 100 repetitions."
-    truth = metrics.skce(*drawn(40_000, 3, 1.5, 10**6), .3, block=2000).item()
+def test_intervals_of_the_kernel_error_cover(repetitions=40, least=33):
+    "They contain the true error in at least 33 of 40 repetitions: fewer once in 1,400 times."
+    truth = metrics.skce(*drawn(20_000, 3, 1.5, 10**6), .3, block=1000).item()
     for block in None, 20:
-        ends = [metrics.skce_ci(*drawn(400, 3, 1.5, seed), .3, block=block) for seed in range(100)]
-        assert sum(lo <= truth <= hi for lo, hi in ends) >= 90
+        ends = [metrics.skce_ci(*drawn(400, 3, 1.5, seed), .3, block=block) for seed in range(repetitions)]
+        assert sum(lo <= truth <= hi for lo, hi in ends) >= least
 
 
 @given(st.integers(3, 30), st.integers(2, 4), st.integers(0, 2**20))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_properties(n, K, seed):
     probs, target = drawn(n, K, 1.3, seed)
     shuffled = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
@@ -102,9 +102,9 @@ def test_properties(n, K, seed):
     assert 0 < found.p <= 1 and found.n == n and found.interval[0] <= max(found.value, 0) <= found.interval[1]
 
 
-def test_fifty_thousand_samples_in_little_memory():
-    "All pairs would be 20 GB."
-    probs, target = drawn(50_000, 10, 1.2, 0)
+def test_many_samples_in_little_memory():
+    "All pairs would be 3.2 GB."
+    probs, target = drawn(20_000, 10, 1.5, 0)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = metrics.skce_test(probs, target)
     assert found.p < .001
@@ -174,7 +174,7 @@ def test_weights_are_drawn_with_their_predictions(metric, resample):
     p = (3*torch.randn(1000, 3, generator=draw)).softmax(1).double()
     w = p.amax(1)**8
     def calibrated(p): return torch.multinomial(p, 1, generator=draw)[:, 0]
-    wanted = np.mean([metric(p, calibrated(p), sample_weight=w) for _ in range(400)])
-    apart = np.mean([metric(p, calibrated(p), sample_weight=w.flip(0)) for _ in range(400)])
-    found = metrics.consistency_test(metric, p, calibrated(p), sample_weight=w, draws=400, resample=resample)
+    wanted = np.mean([metric(p, calibrated(p), sample_weight=w) for _ in range(150)])
+    apart = np.mean([metric(p, calibrated(p), sample_weight=w.flip(0)) for _ in range(150)])
+    found = metrics.consistency_test(metric, p, calibrated(p), sample_weight=w, draws=150, resample=resample)
     assert found.floor == pytest.approx(wanted, rel=.1) and abs(found.floor - apart) > abs(found.floor - wanted)

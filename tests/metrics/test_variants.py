@@ -86,7 +86,7 @@ def test_values_at_the_edges():
 
 
 @given(st.integers(1, 40), st.integers(2, 5), st.integers(0, 2**20), st.sampled_from([1, 3, 15]))
-@settings(max_examples=60)
+@settings(max_examples=12)
 def test_properties(n, K, seed, M):
     draw = torch.Generator().manual_seed(seed)
     probs = (2*torch.randn(n, K, generator=draw, dtype=torch.float64)).softmax(1)
@@ -158,9 +158,9 @@ def drawn(n, K, sharper, seed):
 
 
 @pytest.mark.parametrize("sharper", [1., 1.5])
-def test_intervals_cover(sharper):
-    "They contain the error of half a million samples in at least 90 of 100 repetitions."
-    many = drawn(500_000, 3, sharper, 10**6)
+def test_intervals_cover(sharper, repetitions=40, least=33):
+    "They contain the error of many samples in at least 33 of 40 repetitions: fewer once in 1,400 times."
+    many = drawn(100_000, 3, sharper, 10**6)
     of = {"over": (metrics.overconfidence_error, metrics.one_sided_ci), "ks": (metrics.ks_error, metrics.ks_error_ci),
           "top 2": (metrics.top_k_ece, metrics.top_k_ece_ci),
           "marginal": (partial(metrics.marginal_ce, debiased=True), metrics.marginal_ce_ci)}
@@ -168,21 +168,21 @@ def test_intervals_cover(sharper):
     if sharper == 1:
         truth = dict.fromkeys(truth, 0.)
     covered = dict.fromkeys(of, 0)
-    for seed in range(100):
-        some = drawn(1000, 3, sharper, seed)
+    for seed in range(repetitions):
+        some = drawn(500, 3, sharper, seed)
         for name, (_, interval) in of.items():
             lo, hi = interval(*some)
             covered[name] += lo <= truth[name] <= hi
-    assert min(covered.values()) >= 90, covered
+    assert min(covered.values()) >= least, covered
 
 
-@pytest.mark.parametrize("K, n, sharper", [(100, 1000, 1.), (30, 1000, 1.), (100, 1000, 1.5), (2, 500, 1.)])
-def test_the_marginal_interval_covers_with_many_classes(K, n, sharper):
-    "Single samples show no noise; the true error has probabilities in place of labels."
-    truth = math.sqrt(squared_gap(2_000_000//K, K, sharper))
+@pytest.mark.parametrize("K, n, sharper, repetitions, least", [(100, 1000, 1., 15, 11), (2, 500, 1.5, 40, 33)])
+def test_the_marginal_interval_covers_with_many_classes(K, n, sharper, repetitions, least):
+    "Single samples show no noise; the true error has probabilities in place of labels. Fewer once in 1,400 times."
+    truth = math.sqrt(squared_gap(400_000//K, K, sharper))
     assert (truth == 0) == (sharper == 1)
-    ends = [metrics.marginal_ce_ci(*drawn(n, K, sharper, seed)) for seed in range(40)]
-    assert sum(lo <= truth <= hi for lo, hi in ends) >= 37, ends
+    ends = [metrics.marginal_ce_ci(*drawn(n, K, sharper, seed)) for seed in range(repetitions)]
+    assert sum(lo <= truth <= hi for lo, hi in ends) >= least, ends
 
 
 def squared_gap(n, K, sharper, M=15):

@@ -37,10 +37,10 @@ def test_parameters_as_published(name):
 
 
 @pytest.mark.parametrize("name", [name for name in list_models() if name not in NOT_FOR_SMALL_IMAGES])
-@pytest.mark.parametrize("size", [32, 40])
-def test_features_and_head(name, size):
-    net = make_model(name, 7, (3, size, size), **SMALL.get(name, {}))
-    x = torch.randn(4, 3, size, size)
+def test_features_and_head(name):
+    "Of images whose size is no power of two."
+    net = make_model(name, 7, (3, 40, 40), **SMALL.get(name, {}))
+    x = torch.randn(4, 3, 40, 40)
     h = net.features(x)
     assert h.shape == (4, net.head.in_features) and net(x).shape == (4, 7)
     net(x).square().sum().backward()
@@ -61,11 +61,9 @@ def test_stages_halve_the_image(name):
 
 
 def test_networks_of_torchvision(tmp_path):
-    "Published with 1000 classes; weights come from a file, and only weights that fit."
+    "Weights come from a file, and only weights that fit."
     import torchvision
-    net = make_model("vit_b_16", 1000, (3, 224, 224))
-    assert count(net) == 86_567_656 and net.head.in_features == 768
-    assert count(make_model("torchvision_resnet50", 1000, (3, 224, 224))) == 25_557_032
+    assert count(make_model("torchvision_resnet50", 1000, (3, 224, 224))) == 25_557_032  # as published
     peer = torchvision.models.resnet18(weights=None)
     torch.save(peer.state_dict(), tmp_path/"r18.pt")
     ours = make_model("torchvision_resnet50", 5, (3, 64, 64), net="resnet18", weights=str(tmp_path/"r18.pt"))

@@ -3,6 +3,7 @@ import json
 from functools import partial
 
 import nbformat
+import numpy as np
 import papermill
 import pytest
 from conftest import EXPERIMENTS, LATE, assert_complete, for_slow_kernels, forks, notebook, pictures, run_forked
@@ -10,25 +11,45 @@ from papermill.cli import papermill as papermill_command
 
 from calibnb import cli
 from calibnb.runs.folder import RunFolder, find_runs
-from calibnb.notebooks import NotebookError
+from calibnb.notebooks import Notebook, NotebookError
 from calibnb.notebooks.pages import copy_notebook
 from calibnb.processes.kernels import forked_kernels as kernels_that_are_copies
 
-TOY = dict(n_seeds=2)  # small: what it finds is tested elsewhere
 PLAIN = dict(kernel_name="python3", progress_bar=False)
+SMALL = """import matplotlib.pyplot as plt
+from calibnb.notebooks import Claim, Experiment, decide
+from calibnb.notebooks.parameters import check_parameters
+from calibnb.runs import RunConfig, get_run
+from calibnb.train import Recipe
+experiment = Experiment('small', check_parameters(globals()))
+run = get_run(RunConfig(experiment='small', recipe=Recipe.quick(2, seed=seed)), progress=False)
+fig, ax = plt.subplots()
+run.history.frame().plot('epoch', 'train_loss', ax=ax)
+experiment.figure(fig, 'losses')
+experiment.table(run.history.frame(), 'history')
+experiment.findings(decide([Claim('ours', 'the loss falls', '', [.1]*5, sesoi=.01)], keep=experiment.keep))"""
 
 
 @pytest.fixture(scope="module")
-def toy(root):
-    return run_forked("toy_gaussian", TOY, root=root)
+def small(root):
+    "The notebook of a small experiment: a training, a figure, a table and a finding."
+    return notebook(root.parent/"study"/"small.ipynb", SMALL)
+
+
+@pytest.fixture(scope="module")
+def made(root, small):
+    return run_forked(small, root=root)
 
 
 @pytest.fixture(scope="module")
 def audit(root):
-    return run_forked("audit", root=root)
+    draw = np.random.default_rng(0)
+    logits = 2*draw.standard_normal((200, 3))
+    np.savez(root.parent/"a.npz", logits=2*logits, target=(logits + draw.gumbel(size=logits.shape)).argmax(1))
+    return run_forked("audit", dict(file=str(root.parent/"a.npz"), calibrators=["temperature"]), root=root)
 
 
-@pytest.mark.parametrize("name", ["toy", "audit"])
+@pytest.mark.parametrize("name", ["made", "audit"])
 def test_an_experiment_leaves_notebook_figures_tables_findings(request, name):
     assert_complete(request.getfixturevalue(name))
 
@@ -36,18 +57,18 @@ def test_an_experiment_leaves_notebook_figures_tables_findings(request, name):
 def test_an_audit_keeps_its_calibrator(audit):
     from calibnb.posthoc import Calibrator
     assert sorted(p.name for p in (audit/"files").iterdir()) == ["calibrator.safetensors", "recommendation.txt"]
-    assert Calibrator.load(audit/"files"/"calibrator.safetensors").n_classes_ == 10
+    assert Calibrator.load(audit/"files"/"calibrator.safetensors").n_classes_ == 3
 
 
-def test_a_second_time_nothing_is_trained_and_nothing_executed(root, toy):
+def test_a_second_time_nothing_is_trained_and_nothing_executed(root, small, made):
     def starts():
         return {f.path: f.status["start"] for f in find_runs(root) if f.info["kind"] == "train"}
 
     before = starts()
     assert before
-    again = run_forked("toy_gaussian", TOY, root=root)
-    assert again.path == toy.path and not again.fresh
-    once_more = run_forked("toy_gaussian", TOY, root=root, again=True)
+    again = run_forked(small, root=root)
+    assert again.path == made.path and not again.fresh
+    once_more = run_forked(small, root=root, again=True)
     assert once_more.fresh  # the notebook, on the trainings that exist
     assert starts() == before
 
@@ -69,19 +90,16 @@ def as_command(source, parameters):
         papermill_command.main([source, "out.ipynb", *given, "--no-progress-bar"], standalone_mode=False)
 
 
-@pytest.mark.parametrize("run, name, few, figures", [
-    (as_command, "toy_gaussian", dict(n_seeds=1), 5),
-    (as_function, "train", dict(recipe=dict(epochs=5)), 3),
-])
-def test_plain_papermill_from_any_directory(root, tmp_path, monkeypatch, run, name, few, figures, toy):
+@pytest.mark.parametrize("run", [as_command, as_function])
+def test_plain_papermill_from_any_directory(tmp_path, monkeypatch, run, small):
     "In the folder of a seed of its own, and under the same name as `calibnb run` would use."
-    monkeypatch.setenv("CALIBNB_RUNS", str(root))
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     monkeypatch.chdir(tmp_path)
-    run(str(EXPERIMENTS/f"{name}.ipynb"), dict(seed=3, **few))
-    assert pictures(tmp_path/"out.ipynb") == figures
-    notebooks = [f for f in find_runs(root) if f.info["kind"] == "notebook" and f.path.parent.name == name]
-    folder, = [f for f in notebooks if f.info["settings"]["seed"] == 3]
+    run(str(small), dict(seed=3))
+    assert pictures(tmp_path/"out.ipynb") == 1
+    folder, = [f for f in find_runs(tmp_path/"runs") if f.info["kind"] == "notebook"]
     assert folder.state == "done" and list((folder/"figures").glob("*.png"))
+    assert folder.path == Notebook(small).folder(Notebook(small).plan(dict(seed=3)), tmp_path/"runs").path
 
 
 def refused(path, tmp_path, **parameters):
@@ -183,11 +201,11 @@ def test_one_failure_does_not_stop_the_others(forked_kernels, tmp_path, monkeypa
     assert "failed   bad/" in shown and "done     good/" in shown
 
 
-def test_a_copy_for_others_holds_nothing_of_this_machine(toy, tmp_path):
-    copy = copy_notebook(toy, tmp_path)
+def test_a_copy_for_others_holds_nothing_of_this_machine(made, tmp_path):
+    copy = copy_notebook(made, tmp_path)
     text = copy.read_text()
-    assert copy.name == "toy_gaussian.ipynb" and pictures(copy) == 5
-    assert "papermill" not in json.loads(text)["metadata"] and str(toy.path) not in text
+    assert copy.name == "small.ipynb" and pictures(copy) == 1
+    assert "papermill" not in json.loads(text)["metadata"] and str(made.path) not in text
 
 
 def test_a_setting_that_cannot_be_had_fails_with_the_reason(tmp_path, monkeypatch):

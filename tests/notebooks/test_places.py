@@ -8,7 +8,7 @@ from itertools import groupby
 
 import nbformat
 import pytest
-from conftest import ROOT, on_processes
+from conftest import ROOT
 
 from calibnb.cli.command import parser
 from calibnb.notebooks.execute import Notebook, list_experiments
@@ -18,7 +18,6 @@ from calibnb.sweep.typed import typed_spec
 
 sys.path.insert(0, str(ROOT/"docs"))
 import places  # noqa: E402
-import plans  # noqa: E402
 
 PANELS = ["x", "y", "methods", "paper_data", "network", "epochs"]
 COLUMNS = ["paper", "place", "panel", "shows", "kind", "notebook", "name", "data", *PANELS, "command", "note", "quick",
@@ -179,12 +178,6 @@ def test_a_command_can_be_run_as_printed(command):
         settings = notebook.plan(given)
         assert name == "report" or settings["quick"] is False
         assert given.keys() <= notebook.parameters.keys()
-
-
-def test_plans_are_those_of_the_commands(tmp_path):
-    "The trainings that notebooks and sweeps would make now, and their hours; in a process, since notebooks set styles."
-    on_processes(1, plans.main, tmp_path/"plans.csv")
-    assert (tmp_path/"plans.csv").read_text() == (ROOT/"nbs"/"plans.csv").read_text(), "run `make plans`"
 
 
 PAGES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT/"runs"/"gallery").glob("*_*.md"))}

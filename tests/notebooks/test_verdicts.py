@@ -1,73 +1,20 @@
 "The rule that decides claims, tried on itself: how often it errs where there is no effect, how often it finds one."
-from unittest.mock import patch
-
 import numpy as np
 import pytest
+import torch
+from nulls import DECIDED, NULLS, claims, measured, one_claim, share_decided, splits_decided, upper_end
 
-from calibnb.data import load_data
-from calibnb.evaluate import Resamples, Scored, resampled_measures
-from calibnb.notebooks import (
-    CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, Claim, Pairs, decide, differences, needs)
+from calibnb.core import Predictions
+from calibnb.notebooks import CONTRADICTED, EQUIVALENT, HOLDS, OPEN, decide, needs
 from calibnb.notebooks.differences import Difference
-from calibnb.runs import RunConfig, get_runs
-from calibnb.train import Recipe
-
-DECIDED = HOLDS, HOLDS_BUT_SMALL, CONTRADICTED
-STUDIES = 400
-
-
-def upper_end(level, studies=STUDIES):
-    "Upper end of the 95 % interval of a share, if the probability is `level`."
-    return level + 1.96*(level*(1 - level)/studies)**.5
-
-
-def claims(*margins, kind="paper"):
-    id = "wang-01" if kind == "paper" else ""
-    return [Claim(kind, f"claim {i}", "", margin, sesoi=.01, id=id) for i, margin in enumerate(margins)]
-
-
-def share_decided(study, studies=STUDIES):
-    "The share of studies in which any claim is decided; intervals, which decide nothing here, take most of the time."
-    rng = np.random.default_rng(0)
-    with patch.object(differences, "two_errors_quantile", return_value=np.nan):
-        return np.mean([any(f.verdict in DECIDED for f in decide(study(rng))) for _ in range(studies)])
-
-
-def one_claim(rng, effect=0., seeds=5, seed_noise=1., test_noise=1., response=1., n_boot=100):
-    "A margin that varies with the seed, with the shared test samples, and with each seed's response to the samples."
-    noise = seed_noise*rng.standard_normal(seeds) + response*rng.standard_normal(seeds)
-    by_seed = effect + noise + test_noise*rng.standard_normal()
-    resampled = by_seed + test_noise*rng.standard_normal((n_boot, 1)) + response*rng.standard_normal((n_boot, seeds))
-    return np.concatenate([by_seed[None], resampled])
-
-
-def ten_claims(rng):
-    return claims(*rng.standard_normal((10, 5)))
-
-
-def best_of_twelve(rng):
-    "Twelve equal methods; the claim is that the first is the best."
-    values = rng.standard_normal((12, 5)) + rng.standard_normal((12, 1))
-    noise = rng.standard_normal((100, 12, 1))
-    rows = np.concatenate([values[None], values + noise])
-    return claims({f"rival {i}": rows[:, i] - rows[:, 0] for i in range(1, 12)})
-
-
-NULLS = {  # name -> (study, probability of a false verdict)
-    "one claim": (lambda rng: claims(one_claim(rng)), .01),
-    "seeds alone": (lambda rng: claims(rng.standard_normal(5)), .01),
-    "little noise of seeds": (lambda rng: claims(one_claim(rng, seed_noise=.1, response=.1)), .01),
-    "looks at 5, 10 and 20 seeds": (lambda rng: claims(one_claim(rng, seeds=20)), .05),
-    "ten claims": (ten_claims, .01),
-    "ten of ours, three looks": (lambda rng: claims(*(one_claim(rng, seeds=20) for _ in range(10)), kind="ours"), .05),
-    "best of twelve": (best_of_twelve, .01),
-}
 
 
 @pytest.mark.parametrize("null", NULLS)
 def test_false_verdicts_are_rare(null):
+    "In 100 studies of several claims, which take long, and in 400 of one; 1,000 in tests/slow/test_grids.py."
     study, level = NULLS[null]
-    assert share_decided(study) <= upper_end(level)
+    studies = 100 if "ten" in null or "twelve" in null else 400
+    assert share_decided(study, studies) <= upper_end(level, studies)
 
 
 def shares_below(alpha, seeds=5, studies=2000, **noise):
@@ -76,7 +23,7 @@ def shares_below(alpha, seeds=5, studies=2000, **noise):
     return np.mean([Difference.of(one_claim(rng, seeds=seeds, n_boot=200, **noise)).p < alpha for _ in range(studies)])
 
 
-MIXTURES = [dict(), dict(test_noise=0.), dict(seed_noise=.2, response=.2), dict(response=3.), dict(seeds=20)]
+MIXTURES = [dict(), dict(test_noise=0.), dict(response=3., seeds=20)]
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
@@ -85,8 +32,8 @@ def test_p_values_have_their_level(mixture):
 
 
 def test_effects_are_found():
-    assert share_decided(lambda rng: claims(one_claim(rng, effect=9., response=.2))) >= .8
-    assert share_decided(lambda rng: claims(one_claim(rng, effect=3.5, seeds=20))) >= .8
+    assert share_decided(lambda rng: claims(one_claim(rng, effect=9., response=.2)), studies=100) >= .8
+    assert share_decided(lambda rng: claims(one_claim(rng, effect=3.5, seeds=20)), studies=100) >= .8
     found = decide(claims(one_claim(np.random.default_rng(0), effect=-20.)))
     assert [f.verdict for f in found] == [CONTRADICTED]
     small = decide(claims(1e-4*one_claim(np.random.default_rng(0))))
@@ -163,38 +110,22 @@ def test_needs_says_what_decides_a_claim():
     assert table.minutes.tolist()[1] == 45
 
 
-def measured(run, rows, posterior, T=1.):
-    preds = run.predictions("test")
-    return resampled_measures(Scored.of(type(preds)(preds.logits/T, preds.target)), Resamples(rows, 100), posterior)
-
-
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    "Twenty real runs that differ in nothing but the seed; measures as trained, and with a temperature of 1.3."
-    configs = [RunConfig(experiment="equal", data="noisy_digits", data_args=dict(more_variants=4),
-                         recipe=Recipe.quick(30, seed=s)) for s in range(20)]
-    runs = get_runs(configs, tmp_path_factory.mktemp("equal"), progress=False)
-    tests = [load_data("noisy_digits", seed=c.seed, **c.data_args).test for c in configs]
-    return [[measured(run, test.rows, test.posterior, T) for run, test in zip(runs, tests)] for T in (1., 1.3)]
+def simulated():
+    "Measures of twenty networks that differ in noise alone, as they are and with a temperature of 1.3."
+    draw = torch.Generator().manual_seed(0)
+    truth = 2*torch.randn(300, 5, generator=draw)
+    target = torch.multinomial(truth.softmax(1), 1, generator=draw)[:, 0]
+    networks = [Predictions(1.5*truth + torch.randn(300, 5, generator=draw), target) for _ in range(20)]
+    return [[measured(preds, torch.arange(300), truth.softmax(1), T) for preds in networks] for T in (1., 1.3)]
 
 
-def splits_decided(trained, measure, other=0):
-    "The share of 200 splits into two groups of ten runs in which a difference is seen, after five runs or after ten."
-    rng, n_decided = np.random.default_rng(0), 0
-    for _ in range(200):
-        runs = rng.permutation(20)
-        pairs = Pairs({("a", i): trained[0][r] for i, r in enumerate(runs[:10])}
-                      | {("b", i): trained[other][r] for i, r in enumerate(runs[10:])})
-        finding, = decide(claims(pairs.difference("a", "b", measure)))
-        n_decided += finding.verdict in DECIDED
-    return n_decided/200
+@pytest.mark.parametrize("measure", ["ece", "true_ce"])
+def test_equal_networks_are_not_told_apart(simulated, measure):
+    "Real runs, and other measures, in tests/slow/test_grids.py."
+    assert splits_decided(simulated, measure, splits=60) <= .05
 
 
-@pytest.mark.parametrize("measure", ["ece", "nll", "error", "true_ce"])
-def test_equal_runs_are_not_told_apart(trained, measure):
-    assert splits_decided(trained, measure) <= .05
-
-
-def test_another_temperature_is_found(trained):
-    assert splits_decided(trained, "confidence", other=1) >= .8
-    assert splits_decided(trained, "ece", other=1) >= .8
+def test_another_temperature_is_found(simulated):
+    assert splits_decided(simulated, "confidence", other=1, splits=20) >= .8
+    assert splits_decided(simulated, "ece", other=1, splits=20) >= .8

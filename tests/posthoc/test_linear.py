@@ -32,10 +32,14 @@ def objective_of(calibrator, logits, target):
     return value.item(), max(d_w.abs().max().item()/x.std().item(), d_b.abs().max().item())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("name, kind", [
-    *((name, kind) for name in KINDS for kind in ("plain", "sure", "shifted", "rare")),
-    *((name, kind) for name in STRUCTURED for kind in ("large", "separable"))])  # the others have no minimum there
+MINIMA = [*((name, kind) for name in KINDS for kind in ("plain", "sure", "shifted", "rare")),
+          *((name, kind) for name in STRUCTURED for kind in ("large", "separable"))]  # the others have no minimum there
+SOME = [(name, kind, torch.float64) for name, kind in MINIMA if kind in ("plain", "large")]
+SOME += [("matrix", "shifted", torch.float64), ("matrix", "rare", torch.float64), ("sms", "separable", torch.float64),
+         ("vector", "plain", torch.float32), ("sms", "sure", torch.float32)]
+
+
+@pytest.mark.parametrize("name, kind, dtype", SOME)
 def test_a_fit_is_at_its_minimum(name, kind, dtype, monkeypatch):
     "With the whole Hessian or products with it, in pieces, and with a Hessian of too few samples."
     logits, target = skewed()
@@ -74,7 +78,7 @@ def test_without_a_penalty_float32_finds_the_same_map(name):
 
 @pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
 def test_linear_maps_never_raise_the_nll_of_their_fit(name):
-    for seed in range(3):
+    for seed in range(2):
         logits, target = overconfident(N=200, K=4, seed=seed)
         def nll_after(calibrator):
             return F.nll_loss(calibrator.fit(logits, target).transform(logits.double()).log(), target)
@@ -83,7 +87,7 @@ def test_linear_maps_never_raise_the_nll_of_their_fit(name):
         assert of_temperature <= F.cross_entropy(logits, target) + 1e-7
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1e3, 1e4, 1e6])
+@pytest.mark.parametrize("scale", [1e-3, 1e6])
 @pytest.mark.parametrize("name", ["vector", "matrix", "dirichlet"])
 def test_linear_maps_do_not_depend_on_the_size_of_the_logits(name, scale):
     logits, target = overconfident(N=1500, K=4)

@@ -35,7 +35,7 @@ def test_binary_functions_are_those_of_scikit_learn():
     assert metrics.ece(hist, y) < .05 < metrics.ece(p, y)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 40), steps=st.integers(1, 20), weighted=st.booleans())
 def test_isotonic_regression_is_that_of_scikit_learn(seed, N, steps, weighted):
     "Few scores, so that many tie, with weights or without."
@@ -125,7 +125,7 @@ def test_platt_distinguishes_confidences_that_round_to_one():
 
 def test_bbq_of_a_saturated_network():
     "Confidences that round to 1 for most samples, and tie there."
-    for seed in range(3):
+    for seed in range(2):
         draw = torch.Generator().manual_seed(seed)
         logits = torch.zeros(300, 3, dtype=torch.float64)
         logits[:, 0] = (30 + 6*torch.randn(300, generator=draw)).bfloat16().double()
@@ -135,7 +135,7 @@ def test_bbq_of_a_saturated_network():
         assert abs(confidence(calibrator, logits).mean() - .83) < .06
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), N=st.integers(1, 30), steps=st.integers(1, 20), share=st.floats(0, 1))
 def test_venn_abers_is_two_isotonic_fits_for_each_new_sample(seed, N, steps, share):
     "Few scores, so that many tie, with labels that follow them or not."
@@ -157,7 +157,7 @@ FITS = {"platt": (smooth_maps.platt_map, smooth_maps.platt), "beta": (smooth_map
 
 
 @pytest.mark.parametrize("name", FITS)
-@pytest.mark.parametrize("size", [1e-6, 1, 1e6])
+@pytest.mark.parametrize("size", [1e-6, 1e6])
 def test_curves_are_at_their_minimum_whatever_the_size(name, size):
     "In each direction that a curve may take, the derivative of the penalised NLL is 0."
     draw = torch.Generator().manual_seed(0)

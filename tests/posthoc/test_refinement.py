@@ -42,32 +42,32 @@ def test_no_label_is_seen_by_the_fit_that_scores_it():
 
 
 @pytest.mark.parametrize("score", ["nll", "brier"])
-def test_intervals_hold_the_truth(score):
-    "At least 88 of 100 times, where the temperature is all that is wrong: the truth is known from a million samples."
-    logits, target = drawn(1_000_000, 1.5, 10**6)
+def test_intervals_hold_the_truth(score, repetitions=40, least=33):
+    "At least 33 of 40 times (fewer once in 1,400 times), where the temperature is all that is wrong."
+    logits, target = drawn(300_000, 1.5, 10**6)
     def mean(z): return {"nll": torch.nn.functional.cross_entropy(z, target),
                          "brier": (z.softmax(1) - torch.nn.functional.one_hot(target, 3)).square().sum(1).mean()}[score]
     refinement = mean(logits/1.5).item()
     truth = {score: mean(logits).item(), "refinement": refinement, "calibration": mean(logits).item() - refinement}
     held = dict.fromkeys(truth, 0)
-    for seed in range(100):
+    for seed in range(repetitions):
         found = score_decomposition(*drawn(1000, 1.5, seed), score=score, n_boot=200)
         for name, m in found.items():
             held[name] += m.interval[0] <= truth[name] <= m.interval[1]
-    assert min(held.values()) >= 88, held
+    assert min(held.values()) >= least, held
 
 
 @pytest.mark.parametrize("name", posthoc.list_calibrators())
 def test_every_calibrator(name):
     logits, target = drawn(300, 2., 1)
-    for score in "nll", "brier":
+    for score in ("nll", "brier") if name in ("temperature", "isotonic") else ("nll",):
         found = score_decomposition(logits, target, name, score=score, n_boot=10)
         assert found[score].value == pytest.approx(found["calibration"].value + found["refinement"].value, abs=1e-12)
         assert found["calibration"].value > 0 and found[score].n == 300
 
 
-@pytest.mark.parametrize("name", posthoc.list_calibrators())
-def test_every_calibrator_of_one_column(name):
+@pytest.mark.parametrize("name", ["temperature", "vector", "isotonic", "platt"])
+def test_calibrators_of_one_column(name):
     "A temperature of log-odds is that of both columns; the Brier score of one column is half of theirs."
     logits, target = drawn(300, 2., 1)
     odds, ones = logits[:, 1] - logits[:, 0], (target == 1).long()

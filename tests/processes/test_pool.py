@@ -8,11 +8,13 @@ import time
 import pytest
 import torch
 from conftest import forks, patience, wait_for
-from simple_jobs import call, sleep
+from simple_jobs import call, script, sleep
+from torch.distributed.run import get_args_parser
 
 from calibnb.cli import main
 from calibnb.notebooks import run_notebook
-from calibnb.processes.pool import JobDied, fork_server, forkserver, in_processes, worker_count
+from calibnb.processes.distributed import torchrun
+from calibnb.processes.pool import PATIENCE, JobDied, fork_server, forkserver, in_processes, worker_count
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, get_run, get_runs
 
@@ -190,18 +192,17 @@ def test_who_stops_listening_stops_the_jobs(tmp_path):
     assert gone(pid)
 
 
-HERE = os.path.dirname(__file__)
-BEGIN = """import pathlib, sys
-sys.path.insert(0, sys.argv[1])
-import simple_jobs
-from calibnb.processes.pool import in_processes
-"""
-
-
-def script(path, *lines):
-    "A program that finds `simple_jobs` and does `lines` as the main process; the command that runs it."
-    path.write_text(BEGIN + "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
-    return [sys.executable, str(path), HERE]
+def test_torchrun_is_given_what_its_parser_takes(monkeypatch, tmp_path):
+    "It is started in tests/slow/test_kills.py, which takes seconds."
+    seen = []
+    monkeypatch.setattr("calibnb.processes.distributed._follow", lambda *args: seen.append(args) or 3)
+    assert torchrun("json.tool", ["x.json", "--indent", "2"], 2, tmp_path / "out", env=dict(GIVEN="yes")) == 3
+    ((program, flag, module, *typed), output, env, stop), = seen
+    args = get_args_parser().parse_args(typed)
+    assert (program, flag, module, output) == (sys.executable, "-m", "torch.distributed.run", tmp_path / "out")
+    assert args.standalone and args.nproc_per_node == "2" and args.module and not stop()
+    assert (args.training_script, args.training_script_args) == ("json.tool", ["x.json", "--indent", "2"])
+    assert env["GIVEN"] == "yes" and int(env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"]) == PATIENCE and env["PATH"]
 
 
 def test_runs_side_by_side_are_the_same_runs(tmp_path, monkeypatch):
@@ -227,42 +228,12 @@ def test_a_failing_run_says_why_and_the_others_can_go_on(tmp_path):
     assert len(get_runs(good, tmp_path, workers=2, progress=False)) == 2
 
 
-def test_jobs_may_use_threads(tmp_path):
-    "One worker has all the cores; a copy of a process that has used threads would hang."
-    command = script(tmp_path / "master.py",
-                     "options = dict(timeout=float(sys.argv[2]), preload=['calibnb.runs.run', 'sklearn.datasets'])",
-                     "jobs = in_processes(simple_jobs.add_up, [(1_000_000,)], 1, **options)",
-                     "print(next(jobs))")
-    env, wait = {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"}, patience(120)
-    run = subprocess.run([*command, str(patience(30))], env=env, capture_output=True, text=True, timeout=wait)
-    assert f"({len(os.sched_getaffinity(0))}, 1000000.0)" in run.stdout, run.stdout + run.stderr
-
-
 def test_the_environment_sets_the_number_of_workers(monkeypatch):
     monkeypatch.setenv("CALIBNB_WORKERS", "3")
     assert worker_count("auto") == 3 and worker_count(2) == 2
     monkeypatch.setenv("CALIBNB_WORKERS", "two")
     with pytest.raises(ValueError, match="workers: 'two'"):
         worker_count("auto")
-
-
-ALONE = """from calibnb.processes.kernels import _kernel_main
-from calibnb.processes.pool import _job_main, fork_server
-context = fork_server(["calibnb.processes.kernels"])
-for target, args in (_job_main, (str.upper, ('a',), {}, 1)), (_kernel_main, ()):
-    ours, theirs = context.Pipe(duplex=False) if target is _job_main else context.Pipe()
-    ours.close()
-    process = context.Process(target=target, args=(*args, theirs))
-    process.start()
-    process.join()
-    print(target.__name__, process.exitcode)
-"""
-
-
-def test_a_process_without_a_parent_ends_before_it_begins(tmp_path):
-    command = script(tmp_path / "alone.py", *ALONE.splitlines())
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert ended.stdout.split() == ["_job_main", "0", "_kernel_main", "0"] and not ended.stderr, ended.stderr
 
 
 def test_jobs_end_silently_with_a_killed_parent(tmp_path):

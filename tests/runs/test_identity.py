@@ -118,31 +118,14 @@ def runs_made(capsys, *line):
     return ["reused from" not in text for text in capsys.readouterr().out.split("\n") if "  seed " in text]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_notebook_on_other_data_is_another_run(here, forked_kernels, monkeypatch, capsys, change):
+def test_a_notebook_on_other_data_is_another_run(here, forked_kernels, monkeypatch, capsys):
+    "The other changes above, and what our notebooks name, have other folders: `test_what_a_file_holds_...`."
     study = notebook(here/"study.ipynb")
     assert runs_made(capsys, study) == [True] and runs_made(capsys, study) == [False]
     first, = find_runs()
-    CHANGES[change](here, monkeypatch)
+    with_its_time(here, monkeypatch)
     assert runs_made(capsys, study) == [True] and runs_made(capsys, study) == [False]
     assert first.state == "done" and len(find_runs()) == 2
-
-
-def test_the_experiment_train_is_made_anew(here, forked_kernels, monkeypatch, capsys):
-    line = ["train", "-p", "data", "npz:x.npz", "-p", "recipe", '{"epochs": 5}', "-p", "model_args", '{"hidden": [4]}']
-    assert runs_made(capsys, *line) == [True]
-    in_another_folder(here, monkeypatch)
-    assert runs_made(capsys, *line) == [True] and runs_made(capsys, *line) == [False]
-    assert [run.state for run in find_runs()] == ["done"]*4
-
-
-def test_an_audit_of_an_overwritten_file_leaves_the_older_one(here, forked_kernels, capsys):
-    for seed in 0, 1:
-        rng = np.random.default_rng(seed)
-        logits = rng.standard_normal((60, 3))
-        np.savez(here/"preds.npz", logits=logits, target=rng.integers(0, 3, 60))
-        assert main(["audit", "preds.npz", "--logits", "--calibrator", "temperature"]) == 0
-    assert len({run.path for run in find_runs() if run.state == "done"}) == 2
 
 
 def test_a_data_set_that_the_cells_read_is_looked_at_again(here, forked_kernels, capsys):
@@ -167,6 +150,7 @@ NAMED = {  # what a configuration names -> the file that is changed
     "images": (lambda here: config(f"imagefolder:{images(here/'images')}"), "images/b/1.png"),
     "home": (lambda here: config("npz:~/x.npz"), "x.npz"),
     "audit": (lambda here: ("audit", dict(file=str(here/"x.npz"))), "x.npz"),
+    "train": (lambda here: ("train", dict(data="npz:x.npz", model_args=dict(hidden=[4]))), "x.npz"),
     "labels": (lambda here: ("audit", dict(file="absent.npz", target_file="x.npz")), "x.npz"),
 }
 

@@ -215,7 +215,7 @@ def test_compare_says_what_to_select_of_a_mixed_table(columns, message):
 
 
 def test_two_workers_make_it_once(tmp_path):
-    setting = config(epochs=40)
+    setting = config(epochs=10)
     children = [forks().Process(target=train_saving_each_step, args=(setting, tmp_path)) for _ in range(2)]
     for child in children:
         child.start()
@@ -305,6 +305,17 @@ BAD = [  # settings, message
     (dict(recipe=dict(learning_rate=.1)), "^recipe.learning_rate: not known$"),
     (dict(meta={}), "data_args: n_meta is 0, but meta learns on held-out samples; give the number or share of these samples, e.g. n_meta=100"),
     (dict(los="ce"), "^los: not known, did you mean 'loss'[?]$"),
+    (dict(loss=["ce"]), r"loss: \['ce'\] is not known"),
+    (dict(loss="focal", loss_args=dict(gamma=-2)), "gamma: -2"),
+    (dict(model_args=dict(hidden="x")), "hidden: 'x'"),
+    (dict(recorders=["norm"]), "recorder: 'norm' is not known"),
+    (dict(meta=dict(learn="nothing")), "meta.learn"),
+    (dict(data_seed=-1), "data_seed"),
+    (dict(recipe=dict(lr=-2)), "recipe.lr"),
+    (dict(recipe=dict(seed=-1)), "recipe.seed"),
+    (dict(recipe=dict(seed=10**20)), "recipe.seed"),
+    (dict(recipe=dict(seed="one")), "recipe.seed"),
+    (dict(recipe=dict(schedule="cos")), "recipe.schedule: 'cos' is not known"),
 ]
 
 

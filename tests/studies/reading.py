@@ -1,6 +1,9 @@
 "What the tests of the studies share: how the tables, trainings and findings of a run are read."
 import csv
+import os
 import sys
+import warnings
+from unittest.mock import patch
 
 import matplotlib as mpl
 import numpy as np
@@ -9,6 +12,7 @@ from conftest import ROOT, run_forked, with_cell
 from calibnb.data import load_data
 from calibnb.metrics import ece
 from calibnb.notebooks import HOLDS, OPEN, Notebook
+from calibnb.notebooks.parameters import read_notebook
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
@@ -85,6 +89,27 @@ DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig
 def run_with(name, source, settings, root):
     "Run a study with a cell after its imports; it draws no figures, which takes half of the time."
     return run_forked(with_cell(name, f"{DRAWS_NOTHING}\n{source}", root), settings, root=root)
+
+
+def run_here(name, source, settings, root, until="", figures=True):
+    """Run a study in this process, with a cell after its imports; return its variables.
+
+    No kernel starts and nothing is drawn, which takes most of the time. It ends when the variable `until` is there.
+    Without `figures` the cells that draw are left out.
+    """
+    notebook = Notebook(name)
+    settings = notebook.plan(settings)
+    _, _, imports, *cells = ("".join(c["source"]) for c in read_notebook(notebook.path)["cells"]
+                             if c["cell_type"] == "code")
+    cells = [cell for cell in cells if figures or "experiment.figure(" not in cell]
+    names = settings | dict(settings=settings)
+    with mpl.rc_context(), patch.dict(os.environ, CALIBNB_RUNS=str(root)), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for cell in imports, DRAWS_NOTHING, source, *cells:
+            exec(cell, names)
+            if until and until in names:
+                break
+    return names
 
 
 def plan(name, **settings):

@@ -2,18 +2,17 @@
 import csv
 import shutil
 
-import nbformat
 import numpy as np
 import pytest
-from conftest import EXPERIMENTS, ROOT, assert_complete, run_forked
-from reading import calibration_part, finding, percent, rows, shown_rival, table
+import torch
+from conftest import ROOT, assert_complete
+from reading import calibration_part, finding, percent, rows, run_here, shown_rival, table
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.evaluate.compact import Compact
 from calibnb.metrics import truth_error
-from calibnb.notebooks import OPEN, NotebookError
-from calibnb.notebooks.parameters import read_declarations
+from calibnb.notebooks import OPEN
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
 from calibnb.runs.study_table import read_study_table
 from calibnb.train import Recipe
@@ -118,22 +117,14 @@ LOSSES = ("ce", {}), ("focal", dict(gamma=1.)), ("focal", dict(gamma=5.))
 def runs(root):
     "A few short trainings on ambiguous digits."
     return get_runs([RunConfig(experiment="ambiguous_digits", data="ambiguous_digits", loss=loss, loss_args=options,
-                               model_args=dict(hidden=[16]), recipe=Recipe.quick(3, seed=s))
+                               model_args=dict(hidden=[16]), recipe=Recipe.quick(2, seed=s, batch_size=256))
                      for loss, options in LOSSES for s in (0, 1)], root)
 
 
 @pytest.fixture(scope="module")
 def collecting(runs, root):
-    "The cells of the study that make a table of runs, without a kernel."
-    cells = [c.source for c in nbformat.read(EXPERIMENTS/"evidence.ipynb", 4).cells if c.cell_type == "code"]
-    declared = read_declarations(cells[0])
-    names = {name: default for name, (_, default) in declared.items()} | dict(quick=False, roots=[str(root)])
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("CALIBNB_RUNS", str(root/"collecting"))
-        names |= dict(settings={name: names[name] for name in declared})
-        for cell in cells[2:2 + [i for i, cell in enumerate(cells[2:]) if "def made_up" in cell][0]]:
-            exec(cell, names)
-    return names
+    "The functions of the study that make a table of runs."
+    return run_here(STUDY, "", dict(quick=False, roots=[str(root)]), root/"collecting", until="made_up")
 
 
 def test_known_truth_is_kept_of_what_each_seed_chose(collecting, runs):
@@ -160,25 +151,44 @@ def test_all_that_was_trained_is_kept_and_what_was_chosen_is_calibrated(collecti
     assert ways == {"", "temperature", *collecting["further"]}
 
 
-def test_votes_may_come_from_a_file_and_without_votes_people_are_left_out(study, kept, root, tmp_path):
-    table, file = tmp_path/"table", tmp_path/"probs.npy"
-    shutil.copytree(study/"files"/"table", table, ignore=shutil.ignore_patterns("*.votes.npz"))
-    np.save(file, kept.posterior(IMAGES).numpy())
-    def found(**more):
-        folder = run_forked(STUDY, dict(table=str(table), n_boot=50, **more), root=root)
-        return {f.claim: (f.verdict, f.ours) for f in folder.result.findings}
-    made_up = {f.claim.replace("MADE UP, ", ""): (f.verdict, f.ours) for f in study.result.findings}
-    assert found(votes=str(file)) == made_up
-    without = {claim: finding for claim, finding in made_up.items() if "people" not in claim}
-    assert 0 < len(without) < len(made_up) and found().keys() == without.keys()
-    np.save(file, kept.posterior(IMAGES).roll(1, 1).numpy())  # the classes in another order
-    with pytest.raises(NotebookError, match="is not CIFAR-10H in the order"):
-        found(votes=str(file))
+@pytest.fixture(scope="module")
+def without_votes(study, root):
+    "The table of the study, without the votes of people."
+    return shutil.copytree(study/"files"/"table", root/"table", ignore=shutil.ignore_patterns("*.votes.npz"))
 
 
-def test_readme_says_what_the_table_of_the_gallery_holds():
+def test_votes_may_come_from_a_file(without_votes, kept, root, tmp_path):
+    good, wrong = tmp_path/"probs.npy", tmp_path/"wrong.npy"
+    def stored(**settings):
+        return run_here(STUDY, "", settings | dict(table=str(without_votes)), root, until="stored")["stored"]
+    np.save(good, kept.posterior(IMAGES).numpy())
+    assert torch.allclose(stored(votes=str(good)).posterior(IMAGES), kept.posterior(IMAGES))
+    assert not stored().votes and kept.votes.keys() == {IMAGES}
+    np.save(wrong, kept.posterior(IMAGES).roll(1, 1).numpy())  # the classes in another order
+    with pytest.raises(ValueError, match="is not CIFAR-10H in the order"):
+        stored(votes=str(wrong))
+
+
+# The numbers of seeds that would decide the claims take a third of the time.
+NEEDS_NOTHING = """def decide(claims, keep, of=decide):
+    keep(pd.DataFrame(dict(claim=[claim.text for claim in claims], needed='')), 'needs', index=False)
+    return of(claims)"""
+
+
+def test_without_votes_people_are_left_out(study, without_votes, root):
+    "All other claims have the same margins."
+    folder = run_here(STUDY, NEEDS_NOTHING, dict(table=str(without_votes), n_boot=50), root)["experiment"].folder
+    def margins(folder): return {f.claim.replace("MADE UP, ", ""): f.ours for f in folder.result.findings}
+    every = margins(study)
+    rest = {claim: ours for claim, ours in every.items() if "people" not in claim}
+    assert 0 < len(rest) < len(every) and margins(folder) == rest
+
+
+def test_readme_says_what_the_table_of_the_gallery_holds(tmp_path):
     "Means over the seeds of CE before and after a temperature: ECE, and the squared distance to people in two parts."
-    kept = read_study_table(ROOT/"runs"/"gallery"/"cifar10")
+    for part in "", ".votes", ".ce", ".ce.more":  # the files of the other losses take seconds to read
+        shutil.copy(ROOT/"runs"/"gallery"/"cifar10"/f"{IMAGES}{part}.npz", tmp_path)
+    kept = read_study_table(tmp_path)
     votes = kept.votes[IMAGES]
     def told(calibrator):
         found = []

@@ -1,5 +1,6 @@
 "loss_comparison, run small: computed from its trainings, one test set for all sizes, and broken on purpose it turns."
 import ast
+import re
 
 import nbformat
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from conftest import EXPERIMENTS, assert_complete
 from reading import (
-    accuracy_percent, assert_open, eces, finding, margin, percent, plan, run_with, shown_rival, table, true_ce,
+    accuracy_percent, assert_open, eces, finding, margin, percent, plan, run_here, shown_rival, table, true_ce,
     with_loss)
 from yours import forget
 
@@ -16,13 +17,13 @@ from calibnb.notebooks import Notebook
 from calibnb.notebooks.parameters import seeds_of
 from calibnb.runs import choose_coefficient
 
-STUDY, SETTINGS = "loss_comparison", dict(n_seeds=2, epochs=10)
-NEWER = {"mbls": "MbLS", "acls": "ACLS", "max_sup": "MaxSup", "logit_norm": "LogitNorm", "mdca": "MDCA", "dca": "DCA",
-         "adafocal": "AdaFocal"}
+NEWER = {"mbls": "MbLS", "adafocal": "AdaFocal"}
+STUDY, SETTINGS = "loss_comparison", dict(smoke=True, n_seeds=2, epochs=3, others=[*NEWER])
+LEAST, MOST = 100, 300  # training samples
 NETWORKS = {"MLP 128-128": [128, 128], "MLP 32": [32]}
 
 
-def of(root, loss, hidden=(128, 128), n_train=2000, **options):
+def of(root, loss, hidden=(128, 128), n_train=MOST, **options):
     "Return the trainings of a loss on a network, by seed."
     return [r for r in with_loss(root, STUDY, loss, **options)
             if r.config.model_args["hidden"] == list(hidden) and r.config.data_args["n_train"] == n_train]
@@ -62,19 +63,19 @@ def test_the_table_is_of_the_trainings(root, study):
     for network, hidden in NETWORKS.items():
         for label, (loss, options) in losses.items():
             assert_in_the_table(rows[network, label], of(root, loss, hidden, **options))
-        runs = chosen(root, hidden, "focal", "gamma", (1., 3., 5.))
+        runs = chosen(root, hidden, "focal", "gamma", (1., 3.))
         assert_in_the_table(rows[network, "FL, chosen"], runs)
         said = rows_of(study, "chosen")[network, "FL"]["chosen"]
-        assert said.endswith("({:g}, {:g}) of 1, 3, 5".format(*(r.config.loss_args["gamma"] for r in runs)))
+        assert said.endswith("({:g}, {:g}) of 1, 3".format(*(r.config.loss_args["gamma"] for r in runs)))
 
 
 def test_newer_losses_have_a_row_on_the_first_network(root, study):
     rows, (first, second) = rows_of(study, "at_the_end"), NETWORKS
-    assert [loss for network, loss in rows if network == first][-7:] == list(NEWER.values())
+    assert [loss for network, loss in rows if network == first][-2:] == list(NEWER.values())
     assert not any((second, label) in rows for label in NEWER.values())
     for loss, label in NEWER.items():
         runs = of(root, loss)
-        assert not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=500)
+        assert not of(root, loss, NETWORKS[second]) and not of(root, loss, n_train=LEAST)
         assert_in_the_table(rows[first, label], runs)
         sizes = [r.predictions("test").logits.abs().mean().item() for r in runs]
         assert rows[first, label]["mean |logit|"].startswith(percent(sizes))
@@ -85,18 +86,18 @@ def test_newer_losses_have_a_row_on_the_first_network(root, study):
 
 def test_numbers_over_the_coefficients_are_of_the_trainings(root, study):
     head, *rows = table(study, "coefficients")
-    assert head == ["loss", "training samples", "ECE %", "accuracy %"] and len(rows) == 2*(4 + 3 + 3)
+    assert head == ["loss", "training samples", "ECE %", "accuracy %"] and len(rows) == 2*(2 + 2)
     found = {(loss, int(n)): numbers for loss, n, *numbers in rows}
-    for n in 500, 2000:
-        runs = of(root, "lp_norm", n_train=n, alpha=.01)
-        assert found["L1-0.01", n] == [percent(eces(runs)), percent([accuracy_percent(r) for r in runs])]
+    for n in LEAST, MOST:
+        runs = of(root, "label_smoothing", n_train=n, eps=.05)
+        assert found["LS-0.05", n] == [percent(eces(runs)), percent([accuracy_percent(r) for r in runs])]
 
 
 def test_the_test_set_does_not_change_with_the_training_set(root, study):
     for loss, options in ("ce", {}), ("focal", dict(gamma=1.)):
-        few, all_ = (of(root, loss, n_train=n, **options)[1] for n in (500, 2000))
-        assert [len(r.rows["train"]) for r in (few, all_)] == [500, 2000]
-        assert torch.equal(few.rows["train"], all_.rows["train"][:500])
+        few, all_ = (of(root, loss, n_train=n, **options)[1] for n in (LEAST, MOST))
+        assert [len(r.rows["train"]) for r in (few, all_)] == [LEAST, MOST]
+        assert torch.equal(few.rows["train"], all_.rows["train"][:LEAST])
         for part in "val", "test":
             assert torch.equal(few.rows[part], all_.rows[part])
             assert torch.equal(few.predictions(part).target, all_.predictions(part).target)
@@ -111,15 +112,29 @@ def test_entropy_may_gain_the_smallest_effect_of_interest(root, study):
 
 def test_a_coefficient_is_carried_over(root, study):
     "From the validation samples of the largest training set to the test samples of the smallest."
-    runs = {(n, g): of(root, "focal", n_train=n, gamma=g) for n in (500, 2000) for g in (1., 3., 5.)}
+    runs = {(n, g): of(root, "focal", n_train=n, gamma=g) for n in (LEAST, MOST) for g in (1., 3.)}
 
     def ece_of_the_best(n, i):
         "ECE on the fewest samples, with the coefficient that n samples prefer."
-        val = {g: runs[n, g][i].predictions("val") for g in (1., 3., 5.)}
-        best = min(val, key=lambda g: debiased_ece(val[g].probs, val[g].target))
-        return eces(runs[500, best])[i]
-    costs = [ece_of_the_best(2000, i) - ece_of_the_best(500, i) for i in range(2)]
-    assert margin(study, "FL: on 500 training samples, the best coefficient for 2,000") == pytest.approx(np.mean(costs))
+        return eces(runs[LEAST, ranked({g: runs[n, g][i] for g in (1., 3.)})[0]])[i]
+    costs = [ece_of_the_best(MOST, i) - ece_of_the_best(LEAST, i) for i in range(2)]
+    assert margin(study, "FL: on 100 training samples, the best coefficient for 300") == pytest.approx(np.mean(costs))
+
+
+def ranked(runs):
+    "Return the coefficients of trainings, coefficient -> run, from the best to the worst of the validation samples."
+    val = {c: run.predictions("val") for c, run in runs.items()}
+    return sorted(val, key=lambda c: debiased_ece(val[c].probs, val[c].target))
+
+
+def test_the_worst_coefficient_beside_the_best(root, study):
+    found = finding(study, "the ECE depends on the coefficient")
+    family, n = re.fullmatch(r"(LS|FL) with (\d+) training samples", shown_rival(found)).groups()
+    loss, option, values = dict(LS=("label_smoothing", "eps", (.05, .2)), FL=("focal", "gamma", (1., 3.)))[family]
+    of_value = {c: of(root, loss, n_train=int(n), **{option: c}) for c in values}
+    orders = [ranked({c: runs[i] for c, runs in of_value.items()}) for i in range(2)]
+    differences = [eces(of_value[worst])[i] - eces(of_value[best])[i] for i, (best, worst) in enumerate(orders)]
+    assert found.effect.value == pytest.approx(np.mean(differences))
 
 
 def test_margins_are_of_the_trainings(root, study):
@@ -132,10 +147,9 @@ def test_margins_are_of_the_trainings(root, study):
         def mean(hidden, loss, **options): return np.mean([measure(r) for r in of(root, loss, hidden, **options)])
         margins = {name: mean(h, "ce") - mean(h, loss, **options) for name, h in NETWORKS.items()}
         assert margin(study, start) == pytest.approx(margins[shown_rival(finding(study, start))])
-    assert margin(study, "the ECE depends on the coefficient") > 0
     parts = {}
     for network, hidden in NETWORKS.items():
-        ce, l1 = of(root, "ce", hidden), chosen(root, hidden, "lp_norm", "alpha", (.001, .01, .05))
+        ce, l1 = of(root, "ce", hidden), chosen(root, hidden, "lp_norm", "alpha", (.01, .05))
         for name, measure, sesoi in ("|logit|", size, .5), ("confidence", confidence, .5):
             parts[f"{name}, {network}"] = np.mean([measure(a) - measure(b) for a, b in zip(ce, l1)])/sesoi
     both = finding(study, "L1 with a chosen coefficient has a smaller mean |logit|")
@@ -149,8 +163,15 @@ def test_l1_is_not_asked_of_the_network_that_the_study_excepts(study):
     assert "WITHOUT_L1 = {'ResNet-18'}" in code and "calibration_differences('CE', 'L1, chosen', WITHOUT_L1)" in code
 
 
-def test_one_repetition_on_real_images(root):
-    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+UNKNOWN = """from dataclasses import replace
+def load_data(*args, of=load_data, **options):
+    splits = of(*args, **options)
+    return replace(splits, test=replace(splits.test, posterior=None))"""
+
+
+def test_one_repetition_without_a_known_truth(root, study):
+    "The trainings are those of the study."
+    folder = run_here(STUDY, UNKNOWN, SETTINGS | dict(n_seeds=1), root)["experiment"].folder
     assert_open(folder, "paper", "ours", seeds=1)
     assert "true calibration error %" not in table(folder, "at_the_end")[0]
 
@@ -196,6 +217,8 @@ def test_the_settings_of_the_papers_can_be_planned(mine):
     assert len(plan(STUDY, data="cifar100", n_seeds=1)) == 3*(1 + 5 + 3 + 5)
     assert {(c.model, c.recipe.epochs, c.recipe.batch_size) for c in wang} == {("resnet32", 200, 512)}
     assert {c.loss_args["gamma"] for c in wang if c.loss == "focal"} == {1., 3., 5., 7., 9.}
+    newer = "mbls", "acls", "max_sup", "logit_norm", "mdca", "dca", "adafocal"
+    assert tuple(c.loss for c in plan(STUDY, quick=True, n_seeds=1)[-7:]) == newer
     assert len(study) == 3*(1 + 3 + 2 + 3) and {c.model for c in study} == {"resnet18", "resnet50", "vgg16"}
     more = plan(STUDY, paper="loss_study", n_seeds=1, others=["mine", "adafocal", "mine"])
     assert len(more) == len(study) + 2*3 and [c.loss for c in more[-6:]] == ["mine", "adafocal"]*3

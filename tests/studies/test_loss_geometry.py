@@ -1,11 +1,12 @@
 "The geometry of the losses: all findings are algebra, and some statements of the papers are wrong as printed."
 import numpy as np
-from conftest import assert_complete, claim
-from reading import run_with, table
+import pytest
+from conftest import assert_complete
+from reading import plan, run_here, table
 
-from calibnb.notebooks import CONTRADICTED, HOLDS, WRONG, paper_claims
+from calibnb.notebooks import CONTRADICTED, HOLDS, WRONG, decide, paper_claims
 
-STUDY, SETTINGS = "loss_geometry", dict(points=1000)
+STUDY, SETTINGS = "loss_geometry", dict(smoke=True, points=1000)
 
 
 def test_it_is_complete_and_all_of_it_identities(study):
@@ -26,17 +27,36 @@ def test_peaks_of_the_gradient_factor(study):
     assert np.allclose(peaks[:, :3], want, atol=6e-4)
 
 
-def test_another_weight_turns_the_findings(root):
-    broken = run_with(STUDY, "def focal_weight(lp, gamma): return bsce_weight(lp, 2., 2.)", SETTINGS, root)
-    assert claim(broken, "focal weight depends on the probability of the label alone") == WRONG
-    assert claim(broken, "focal weight is half the L1 distance") == CONTRADICTED
-    assert claim(broken, "focal weight is a power of |p_y − 1|, dual focal weight of |p_y − 1| + p_j") == WRONG
-    assert claim(broken, "dual focal weight changes") == HOLDS
+def verdicts(source, root):
+    "Return claim -> verdict of the first section, with a cell after the imports."
+    seen = run_here(STUDY, source, SETTINGS, root, until="seen", figures=False)["seen"]
+    return {finding.claim: finding.verdict for finding in decide(seen)}
 
 
-def test_another_dual_weight_turns_its_norm(root):
+HALF_L1, POWER = "focal weight is half the L1 distance", "focal weight is a power of |p_y − 1|, dual focal weight of"
+
+
+def verdict(found, start):
+    one, = [verdict for claim, verdict in found.items() if claim.startswith(start)]
+    return one
+
+
+def test_another_weight_turns_the_findings(tmp_path):
+    broken = verdicts("def focal_weight(lp, gamma): return bsce_weight(lp, 2., 2.)", tmp_path)
+    assert verdict(broken, "focal weight depends on the probability of the label alone") == WRONG
+    assert verdict(broken, HALF_L1) == CONTRADICTED
+    assert verdict(broken, POWER) == WRONG
+    assert verdict(broken, "dual focal weight changes") == HOLDS
+
+
+def test_another_dual_weight_turns_its_norm(tmp_path):
     "The claim holds of the most likely class but the label, not of the most likely one below it."
-    broken = run_with(STUDY, "from calibnb.losses.weights import dual_focal_weight as whole\n"
-                      "def dual_focal_weight(lp, gamma, second='below'): return whole(lp, gamma)", SETTINGS, root)
-    assert claim(broken, "focal weight is a power of |p_y − 1|, dual focal weight of |p_y − 1| + p_j") == WRONG
-    assert claim(broken, "focal weight is half the L1 distance") == HOLDS
+    broken = verdicts("from calibnb.losses.weights import dual_focal_weight as whole\n"
+                      "def dual_focal_weight(lp, gamma, second='below'): return whole(lp, gamma)", tmp_path)
+    assert verdict(broken, POWER) == WRONG
+    assert verdict(broken, HALF_L1) == HOLDS
+
+
+def test_the_full_setting_is_not_for_tests():
+    with pytest.raises(ValueError, match="smoke: True belongs to the quick setting"):
+        plan(STUDY, smoke=True)

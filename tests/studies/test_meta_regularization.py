@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import assert_complete, claim
 from reading import (
-    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_here, scaled,
     shown_rival, table, trainings, true_ce)
 
 from calibnb.data import load_data
@@ -17,7 +17,7 @@ from calibnb.notebooks import HOLDS, OPEN, WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
-STUDY, SETTINGS = "meta_regularization", dict(n_seeds=2, epochs=10)
+STUDY, SETTINGS = "meta_regularization", dict(smoke=True, n_seeds=2, epochs=3, meta_lr=.002)  # in few steps γ moves
 BELOW_CE = "as trained, FLγ-SECE has a lower ECE than CE"
 BELOW_FL_1 = "a learned γ gives a lower ECE than γ = 1"
 DIFFERS = "γ differs between samples after training"
@@ -51,8 +51,8 @@ def test_it_is_complete(study):
 
 def test_the_table_is_of_the_runs(study, runs):
     found = rows(study, "twelve_methods")
-    assert len(found) == 14 and "n = 10,000" in table(study, "twelve_methods")[0][0]
-    assert sum(map(len, runs.values())) == 14*2 + 6 + 2  # methods, variants of gamma-Net and bandwidths
+    assert len(found) == 14 and "n = 500" in table(study, "twelve_methods")[0][0]
+    assert sum(map(len, runs.values())) == 12*2 + 2 + 1  # methods, variants of gamma-Net and a bandwidth
     assert found["FLγ-SECE"]["ECE %"] == percent(eces(runs["gamma-sece"]))
     assert found["mixup"]["ECE %"] == percent(eces(runs["mixup"]))
     assert found["FLγ-DECE"]["error %"] == percent([100 - accuracy_percent(run) for run in runs["gamma-dece"]])
@@ -62,7 +62,7 @@ def test_the_table_is_of_the_runs(study, runs):
 
 
 def test_the_choice_is_made_on_validation_samples(study, runs):
-    grid = {0: "ce", 1: "FL-1", 2: "FL-2", 3: "FL-3"}
+    grid = {0: "ce", 1: "FL-1"}
 
     def choice(i):
         preds = {c: runs[name][i].predictions("val") for c, name in grid.items()}
@@ -74,7 +74,7 @@ def test_the_choice_is_made_on_validation_samples(study, runs):
     assert row[3] == percent(chosen)
     better = finding(study, "one γ for all samples")
     assert better.effect.value == pytest.approx((eces(runs["gamma-sece"]) - chosen).mean())
-    assert f"γ {min(best)} ({best[0]}, {best[1]}) of 0, 1, 2, 3" in better.ours
+    assert f"γ {min(best)} ({best[0]}, {best[1]}) of 0, 1" in better.ours
 
 
 def test_margins_are_of_the_runs(study, runs):
@@ -142,15 +142,16 @@ def test_tables_2_and_3_are_of_the_runs(study, runs):
     assert against_ce.value == pytest.approx((eces(runs["gamma-ce"]) - eces(runs["gamma-sece"])).mean())
     found = rows(study, "positivity")
     options = {
-        "ReLU, 1": " positivity=relu", "softplus, 1": " positivity=softplus",
         "sigmoid, 0.5": " gamma0=0.5 positivity=sigmoid", "min-max, random": " init=random positivity=min_max",
-        "absolute, 0.5": " gamma0=0.5", "absolute, random": " init=random", "absolute, 1": ""}
+        "absolute, 1": ""}
     assert found.keys() == options.keys() and "1 seed" in table(study, "positivity")[0][0]
     for name, option in options.items():
         run = runs["gamma-sece" + option][0]
         want = ece_percent(run), scaled(run), run.history["gamma_mean"][-1]
         assert [found[name][column] for column in ("ECE %", "ECE + TS %", "mean γ")] == [f"{v:.2f}" for v in want]
-    assert float(found["sigmoid, 0.5"]["highest γ"]) < 1 == float(found["min-max, random"]["highest γ"])
+        assert found[name]["highest γ"] == f"{run.history['gamma_max'][-1]:.2f}"
+    sigmoid, min_max, _ = (runs["gamma-sece" + option][0].history["gamma_max"][-1] for option in options.values())
+    assert sigmoid < 1 == min_max
 
 
 def test_the_outer_loss_has_the_bandwidths_of_the_settings(study, runs):
@@ -158,7 +159,7 @@ def test_the_outer_loss_has_the_bandwidths_of_the_settings(study, runs):
     assert {run.config.meta.outer_args["bandwidth"] for run in [*runs["gamma-sece"], *runs["l2-sece"]]} == {.01}
     tried = {run.config.meta.outer_args["bandwidth"] for name in runs if name.startswith("gamma-sece bandwidth")
              for run in runs[name]}
-    assert tried == {.001, .1}
+    assert tried == {.1}
 
 
 def test_gamma_is_recorded_for_test_samples(study, runs):
@@ -172,7 +173,8 @@ def test_gamma_is_recorded_for_test_samples(study, runs):
 
 def test_one_seed_on_real_images_without_learning_has_one_exponent(root, runs):
     "Nothing else is decided, and nothing is known of the truth."
-    folder = run_with(STUDY, "", SETTINGS | dict(n_seeds=1, meta_lr=1e-12, quick_data="digits"), root)
+    settings = SETTINGS | dict(n_seeds=1, meta_lr=1e-12, quick_data="digits")
+    folder = run_here(STUDY, "", settings, root)["experiment"].folder
     assert claim(folder, DIFFERS) == WRONG and claim(folder, "γ is 1 for every sample") == HOLDS
     assert abs(margin(folder, "γ ends below its initial value")) < 1e-6
     learned = eces(runs["gamma-sece"]) - eces(runs["FL-1"])  # by seed, where γ is learned

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from conftest import assert_complete
 from reading import (
-    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_with, scaled,
+    accuracy_percent, assert_open, ece_percent, eces, finding, margin, percent, plan, rows, run_here, scaled,
     shown_rival, table, true_ce, with_loss)
 
 from calibnb.data import load_data
@@ -15,7 +15,8 @@ from calibnb.notebooks import CONTRADICTED, OPEN, WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
 
-STUDY, SETTINGS = "weighted_gradients", dict(n_seeds=2, epochs=10)
+STUDY, SETTINGS = "weighted_gradients", dict(smoke=True, n_seeds=2, epochs=5)
+VARIANTS = [dict(gamma=gamma, beta=2.) for gamma in (1., 2., 4.)]  # of BSCE and of BSCE-GRA
 RIVALS = ["CE", "Brier", "MMCE", "FLSD", "DFL", "BSCE, cross-validated"]
 
 
@@ -44,7 +45,7 @@ def test_the_table_is_of_the_trainings(root, study):
         assert found[method]["true calibration error %"].startswith(percent([true_ce(r) for r in runs]))
         assert found[method]["ECE % + TS"].startswith(percent([scaled(r) for r in runs]))
     assert found["BSCE-GRA, chosen"]["ECE %"].startswith(percent(chosen_ece(root, study, "BSCE-GRA", "bsce_gra")))
-    assert all(float(row["error %"].split()[0]) < 50 for row in found.values()), "each loss has learned something"
+    assert all(float(row["error %"].split()[0]) < 80 for row in found.values()), "each loss has learned something"
 
 
 def test_the_measures_of_the_paper_are_of_the_trainings(root, study):
@@ -76,31 +77,30 @@ def test_consistency_is_that_of_the_features(root, study):
 
 def test_one_pair_is_cross_validated_for_all_repetitions(root, study):
     "The one with the lowest mean ECE over what the repetitions have held out."
-    def held_out(gamma, beta):
-        preds = [r.predictions("val") for r in of_loss(root, "bsce", gamma=gamma, beta=beta)]
+    def held_out(variant):
+        preds = [r.predictions("val") for r in of_loss(root, "bsce", **variant)]
         return np.mean([ece(p.probs, p.target).item() for p in preds])
-    gamma, beta = min([(g, b) for g in (1., 2., 4.) for b in (1., 2.)], key=lambda pair: held_out(*pair))
+    best = min(VARIANTS, key=held_out)
     row, = [r for r in table(study, "choices") if r[:2] == ["BSCE", "cross-validation"]]
-    assert set(row[3:]) == {f"γ {gamma:g}, β {beta:g}"}
-    want = percent(eces(of_loss(root, "bsce", gamma=gamma, beta=beta)))
+    assert set(row[3:]) == {"γ {gamma:g}, β {beta:g}".format(**best)}
+    want = percent(eces(of_loss(root, "bsce", **best)))
     for name in "before_and_after", "as_the_paper_measures":
         assert rows(study, name)["BSCE, cross-validated"]["ECE %"].startswith(want)
 
 
 def test_each_repetition_chooses_on_its_validation_samples(root, study):
     "By the calibration error for what is compared before temperature scaling, by refinement for what is after it."
-    grid = {(gamma, beta): of_loss(root, "bsce", gamma=gamma, beta=beta) for gamma in (1., 2., 4.) for beta in (1., 2.)}
-
-    def chosen(i, criterion):
-        preds = {variant: runs[i].predictions("val") for variant, runs in grid.items()}
-        best = choose_coefficient(preds, criterion, clusters=grid[1., 1.][i].rows["val"])
-        return "γ {:g}, β {:g}".format(*best)
-    cells = {}
-    for when, criterion in {"before TS": "calibration", "after TS": "refinement"}.items():
-        row, = [r for r in table(study, "choices") if r[:2] == ["BSCE", when]]
-        cells[when] = row[3:]
-        assert cells[when] == [chosen(i, criterion) for i in range(2)]
-    assert cells["before TS"] != cells["after TS"], "or the test could not see them swapped"
+    criteria, found = {"before TS": "calibration", "after TS": "refinement"}, {}
+    for method, loss in {"BSCE": "bsce", "BSCE-GRA": "bsce_gra"}.items():
+        grid = {(v["gamma"], v["beta"]): of_loss(root, loss, **v) for v in VARIANTS}
+        for when, criterion in criteria.items():
+            row, = [r for r in table(study, "choices") if r[:2] == [method, when]]
+            preds = [{pair: runs[i].predictions("val") for pair, runs in grid.items()} for i in range(2)]
+            clusters = [grid[1., 2.][i].rows["val"] for i in range(2)]
+            best = [choose_coefficient(p, criterion, clusters=c) for p, c in zip(preds, clusters)]
+            assert row[3:] == ["γ {:g}, β {:g}".format(*pair) for pair in best]
+            found.setdefault(when, []).extend(best)
+    assert found["before TS"] != found["after TS"], "or the test could not see them swapped"
 
 
 def test_losses_beside_gradients(root, study):
@@ -141,7 +141,7 @@ def test_what_is_drawn_of_the_first_repetition(root, study):
     "Every test sample is in a histogram of its label's probability; the other repetitions do without."
     first, second = of_loss(root, "bsce_gra", gamma=2., beta=2.)
     kept = first.recorded("confidence_histogram")
-    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [10_000]*4
+    assert (kept["right"] + kept["wrong"]).sum(1).tolist() == [500]*4
     assert kept["wrong"][-1].sum() == (~first.predictions("test").hit).sum()
     assert first.config.recorders == ("gradient_norms", "confidence_histogram", "calibration_errors", "nll_breakdown")
     assert second.config.recorders == ("gradient_norms", "nll_breakdown")
@@ -157,21 +157,21 @@ def test_margins_are_of_the_trainings(root, study):
     found = rows(study, "as_the_paper_measures")
     for when, column in ("before", "ECE %"), ("after", "ECE % + TS"):
         lowest = finding(study, f"BSCE-GRA has the lowest ECE {when}")
-        assert lowest.kind == "paper" and lowest.effect.n_test == 10_000
+        assert lowest.kind == "paper" and lowest.effect.n_test == 500
         theirs, ours = (float(found[m][column].split()[0])
                         for m in (shown_rival(lowest), "BSCE-GRA, cross-validated"))
         assert lowest.effect.value == pytest.approx(theirs - ours, abs=.011)  # of two numbers with two digits
 
 
 def test_claims_over_the_epochs_are_of_the_histories(root, study):
-    def course(loss, column, start, end=10, **options):
+    def course(loss, column, start, end=5, **options):
         return np.array([np.mean(r.history[column][start:end]) for r in of_loss(root, loss, **options)])
     gra, focal = ("bsce_gra", dict(gamma=2., beta=2.)), ("flsd", {})
     drop, second = of_loss(root, "ce")[0].config.recipe.milestones
     middle = drop, (drop + second)//2
     lower = course(gra[0], "test_ece", *middle, **gra[1]) - course(focal[0], "test_ece", *middle, **focal[1])
     assert margin(study, "in the middle phase focal loss has a lower ECE") == pytest.approx(100*lower.mean())
-    wrong = course("ce", "test_confidence_incorrect", 8)
+    wrong = course("ce", "test_confidence_incorrect", 4)
     near = margin(study, "at the end the confidence of CE in wrong test samples")
     assert near == pytest.approx(100*(wrong - .9).mean())
 
@@ -184,12 +184,18 @@ def test_the_margin_of_overconfidence_is_of_the_trainings(root, study):
     runs = of_loss(root, "ce")
     lean = confidence_percent(runs) - np.mean([accuracy_percent(r) for r in runs])
     assert margin(study, "CE leaves the network overconfident") == pytest.approx(lean, abs=1e-4)
-    surer = [confidence_percent(runs) - confidence_percent(of_loss(root, loss)) for loss in ("flsd", "flsd_gra")]
-    assert margin(study, "each weight makes the network less confident than CE") <= min(surer) + 1e-4
-    variants = [dict(gamma=gamma, beta=beta) for gamma in (1., 2., 4.) for beta in (1., 2.)]
-    lower = [confidence_percent(of_loss(root, "bsce", **v)) - confidence_percent(of_loss(root, "bsce_gra", **v))
-             for v in variants]
-    assert margin(study, "BSCE-GRA is less confident than BSCE") == pytest.approx(min(lower), abs=1e-4)
+    surer = finding(study, "each weight makes the network less confident than CE")
+    losses = {"FLSD": ("flsd", {}), "FLSD-GRA": ("flsd_gra", {}), "FL-3": ("focal", dict(gamma=3.)),
+              "DFL": ("dual_focal", dict(gamma=5.)), "DFL-GRA": ("dual_focal_gra", dict(gamma=5.)),
+              "BSCE": ("bsce", VARIANTS[1]), "BSCE-GRA": ("bsce_gra", VARIANTS[1]),
+              "Consistency": ("consistency", dict(gamma=1., perturbed="features"))}
+    loss, options = losses[shown_rival(surer)]
+    less = confidence_percent(runs) - confidence_percent(of_loss(root, loss, **options))
+    assert surer.effect.value == pytest.approx(less, abs=1e-4)
+    lower = finding(study, "BSCE-GRA is less confident than BSCE")
+    variant = dict(gamma=float(re.search(r"γ (\d)", shown_rival(lower))[1]), beta=2.)
+    both = [confidence_percent(of_loss(root, loss, **variant)) for loss in ("bsce", "bsce_gra")]
+    assert lower.effect.value == pytest.approx(both[0] - both[1], abs=1e-4)
 
 
 def test_margins_over_the_exponents_are_of_the_trainings(root, study):
@@ -246,14 +252,15 @@ def test_the_full_setting_can_be_planned():
 FAULTY = """def focal_gradient_factor(p, gamma, of=focal_gradient_factor): return of(p, gamma - 1)
 def hypergradient(*args, of=hypergradient, **options):
     gradients, *rest = of(*args, **options)
-    return [1.1*g for g in gradients], *rest"""
+    return [1.1*g for g in gradients], *rest
+def true_posterior(*args, **options): raise MissingData("no file of votes")"""
 
 
-def test_one_repetition_on_real_images_with_wrong_identities(root):
-    "No truth is known, and nothing but the algebra is decided."
-    folder = run_with(STUDY, FAULTY, SETTINGS | dict(n_seeds=1, quick_data="digits"), root)
+def test_one_repetition_without_a_known_truth_with_wrong_identities(root, study):
+    "The trainings are those of the study. Nothing but the algebra is decided."
+    folder = run_here(STUDY, FAULTY, SETTINGS | dict(n_seeds=1), root)["experiment"].folder
     assert not any("true calibration error" in cell for cell in table(folder, "before_and_after")[0])
+    assert not (folder/"tables"/"weights_and_truth.csv").exists()
     assert {f.verdict for f in folder.result.findings if f.kind != "identity"} == {OPEN}
-    assert finding(folder, "BSCE-GRA has the lowest ECE before").effect.n_test == 697
     assert finding(folder, "the gradient norm is BS^½").verdict == WRONG, "an identity of a paper"
     assert finding(folder, "the hypergradient in closed").verdict == CONTRADICTED, "our own"

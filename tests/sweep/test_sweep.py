@@ -1,77 +1,27 @@
 """Sweeps: each run is made once, a failure is recorded with its reason, and the other runs are finished."""
 import os
-import re
 import signal
-import socket
-import subprocess
 import sys
 from collections import Counter
-from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
-import numpy as np
 import pytest
-from conftest import ROOT, Command, forks, main_with_forked_kernels, patience, wait_for, write_notebook
-from holding import main_held
+import torch
+import yaml
+from conftest import ROOT, main_with_forked_kernels, patience, wait_for, write_notebook
 from nbformat.v4 import new_code_cell
-from yours import forget
+from sweeping import LONG, begun, command, held_command, running, same_tables, spec_file, with_checkpoint
+from sweeping import faulty_notebook, nothing_goes_on, own_names, two_workers  # noqa: F401
 
 from calibnb.cli import main
 from calibnb.cli.run import _print_means
-from calibnb.evaluate import Pieces, evaluate_pieces
 from calibnb.runs.folder import RunFolder, find_runs, run_path
-from calibnb.runs import RunConfig, collect, get_run
+from calibnb.runs import Run, RunConfig, get_run
 from calibnb.sweep import SweepSpec, expand, sweep
 from calibnb.sweep.engines import engines
 from calibnb.train import Recipe
-
-HOW = """import os, signal, time
-from calibnb.notebooks import Experiment
-experiment = Experiment('faulty', dict(seed=seed, how=how, seconds=seconds))
-time.sleep(seconds)
-if how == 'raises': raise ValueError('no luck today')
-if how == 'killed': os.kill(os.getpid(), signal.SIGKILL)
-if how == 'stuck': time.sleep(3600)
-if how == 'gpu': experiment.file('gpu.txt').write_text(os.environ['CUDA_VISIBLE_DEVICES'])
-if how == 'no result': raise SystemExit(0)
-if how == 'full': experiment.file('big.bin').write_bytes(bytes(8_000_000))
-experiment.findings([])"""
-
-
-@pytest.fixture
-def faulty(tmp_path):
-    "A notebook that fails in the way that its parameter names."
-    return write_notebook(tmp_path/"faulty.ipynb", "how: str = 'well'\nseed: int = 0\nseconds: float = 0.0", HOW)
-
-
-def begun(folder):
-    "How often a run was begun."
-    return (folder/"log.txt").read_text().count("begun by")
-
-
-def running(root, file=""):
-    "Return the runs that are at work and have a file."
-    return [f for f in find_runs(root) if f.status.get("state") == "running" and (f/file).exists()]
-
-
-@pytest.fixture(autouse=True)
-def two_workers(monkeypatch):
-    forks()
-    monkeypatch.setenv("CALIBNB_WORKERS", "2")
-
-
-started = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_goes_on():
-    "What a test that fails has started ends with it."
-    yield
-    while started:
-        started.pop().kill()
 
 
 def test_every_failure_is_recorded_and_the_rest_is_finished(faulty, tmp_path):
@@ -150,60 +100,21 @@ def test_a_full_disk_fails_with_its_reason(faulty, small_disk):
     assert [RunFolder(small_disk/run).state == "done" for run in table.run] == [True, False]
 
 
-LONG = dict(preset="quick", base={"recipe.epochs": 20}, grid=dict(seed=[0, 1]))
-
-
-def command(args, root, function=main, env={}):
-    process = Command(function, args, env=os.environ | dict(CALIBNB_RUNS=str(root)) | env, folder=root.parent)
-    started.append(process)
-    return process
-
-
-def held_command(args, root, go):
-    "One whose trainings save after a step and wait until the file `go` is there: they cannot be over too soon."
-    return command(args, root, main_held, dict(CALIBNB_TEST_GO=str(go)))
-
-
-def spec_file(tmp_path, spec):
-    import yaml
-    path = tmp_path/"sweep.yaml"
-    path.write_text(yaml.safe_dump(spec))
-    return str(path)
-
-
-def with_checkpoint(root):
-    return running(root, "checkpoint.pt")
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_worker_is_replaced_and_its_run_goes_on(tmp_path, how):
+def test_a_killed_worker_is_replaced_and_its_run_ends_in_the_same_bits(tmp_path):
+    "Other signals, and a sweep that is killed itself, in tests/slow/test_kills.py."
     root, go = tmp_path/"runs", tmp_path/"go"
     master = held_command(["sweep", spec_file(tmp_path, LONG), "--workers", "2"], root, go)
     wait_for(lambda: with_checkpoint(root), 120, lambda: master.poll() is None)
     victim = with_checkpoint(root)[0]
-    os.kill(victim.status["pid"], how)
+    os.kill(victim.status["pid"], signal.SIGKILL)
     go.touch()
     out, err = master.communicate(timeout=patience(240))
     assert master.returncode == 0, err
     assert "2 done" in out and all(f.state == "done" for f in find_runs(root))
     assert begun(victim) == 2 and "resuming from checkpoint.pt" in (victim/"log.txt").read_text()
-
-
-def test_a_killed_sweep_leaves_nothing_running_and_goes_on_when_started_again(tmp_path):
-    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG)]
-    master = held_command(args, root, tmp_path/"go")
-    wait_for(lambda: with_checkpoint(root), 120, lambda: master.poll() is None)
-    pids = [f.status["pid"] for f in running(root)]
-    master.kill()
-    master.communicate()
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 90)
-    assert {f.state for f in find_runs(root)} <= {"interrupted", "failed", "died"}
-    again = command(args, root)
-    out, err = again.communicate(timeout=patience(240))
-    assert again.returncode == 0 and all(f.state == "done" for f in find_runs(root)), err
-    there = get_run(expand(LONG)[0].config, root)
-    alone = get_run(expand(LONG)[0].config, tmp_path/"alone")
-    assert there.metrics == alone.metrics  # as if nothing had happened
+    there, alone = Run(victim.path), get_run(Run(victim.path).config, tmp_path/"alone", progress=False)
+    assert there.history.rows == alone.history.rows and there.metrics == alone.metrics
+    assert torch.equal(there.predictions().logits, alone.predictions().logits)  # bits: a resumed run is the run
 
 
 @pytest.mark.parametrize("typed, what", [("run {} -p how stuck", "notebook faulty"),
@@ -245,35 +156,8 @@ def test_ctrl_c_counts_finished_notebooks_and_their_finished_trainings(faulty, t
     assert master.returncode == 130 and f"interrupted: {report}; to continue: calibnb {typed}\n" in err
 
 
-def test_trainings_interrupted_from_a_terminal_say_so(tmp_path):
-    "Ctrl-C goes to every process of the group: one that is started, and that leads a group, as in a terminal."
-    def hears():  # also where the tests run in the background of a shell
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG)]
-    env = os.environ | dict(CALIBNB_RUNS=str(root), CALIBNB_TEST_GO=str(tmp_path/"go"))
-    how = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hears)
-    master = subprocess.Popen([sys.executable, ROOT/"tests"/"holding.py", *args], env=env, **how)
-    started.append(master)
-    wait_for(lambda: len(with_checkpoint(root)) == 2, 120, lambda: master.poll() is None)
-    os.killpg(master.pid, signal.SIGINT)
-    out, err = master.communicate(timeout=patience(120))
-    assert master.returncode == 130 and "; saved: 2 checkpoints; to continue: calibnb sweep" in err
-    assert {f.status["reason"] for f in find_runs(root)} == {"interrupted"}
-
-
-def test_a_notebook_that_changed_is_run_again(faulty, tmp_path):
-    root = tmp_path/"runs"
-    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done"]
-    nb = nbformat.read(faulty, 4)
-    nb.cells.append(new_code_cell("1 + 1"))
-    nbformat.write(nb, faulty)
-    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done"]
-    assert list(sweep(dict(notebook=faulty), root, progress=False).state) == ["done before"]
-
-
-def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
-    root = tmp_path/"runs"
-    args = ["sweep", faulty, "--grid", "seed=0:4", "-p", "seconds", "0.2"]
+def test_two_sweeps_of_the_same_grid_make_every_run_once(tmp_path):
+    root, args = tmp_path/"runs", ["sweep", spec_file(tmp_path, LONG | dict(grid=dict(seed="0:4")))]
     both = [command(args, root) for _ in range(2)]
     for master in both:
         out, err = master.communicate(timeout=patience(240))
@@ -283,10 +167,17 @@ def test_two_sweeps_of_the_same_grid_do_every_run_once(faulty, tmp_path):
 
 def test_command_line(faulty, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    assert main(["sweep", faulty, "--grid", "how=well,raises", "--dry-run"]) == 0
-    assert "2 runs, 2 to be made" in capsys.readouterr().out and not find_runs()
+    def planned():
+        assert main(["sweep", faulty, "--grid", "how=well,raises", "--dry-run"]) == 0
+        return capsys.readouterr().out
+    assert "2 runs, 2 to be made" in planned() and not find_runs()
     assert main(["sweep", faulty, "--grid", "how=well,raises"]) == 1
     assert "1 done, 1 failed" in capsys.readouterr().out.replace("1 failed, 1 done", "1 done, 1 failed")
+    assert "2 runs, 1 to be made" in planned()
+    nb = nbformat.read(faulty, 4)
+    nb.cells.append(new_code_cell("1 + 1"))
+    nbformat.write(nb, faulty)
+    assert "2 runs, 2 to be made" in planned()  # a notebook that changed is run again
     (tmp_path/"bad.yaml").write_text("grid: {loss: [ce]}\nbses: {}\n")
     assert main(["sweep", str(tmp_path/"bad.yaml")]) == 2
     assert "bses" in capsys.readouterr().err
@@ -313,66 +204,6 @@ def test_each_run_sees_the_gpu_of_its_worker(faulty, tmp_path, monkeypatch):
 SMALL = dict(preset="quick", base={"recipe.epochs": 2}, grid=dict(loss="ce,brier"))
 
 
-def measures(root):
-    "Settings and results of all runs, but not when they were made."
-    return collect(root).sort_values("run").reset_index(drop=True)
-
-
-RAY_WAITS = dict(gcs_server_port_wait_time_s=30, agent_register_timeout_ms=30_000, worker_register_timeout_seconds=60,
-                 py_gcs_connect_timeout_s=30, health_check_timeout_ms=10_000)
-RAY_PORTS = "metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
-
-
-def free_ports():
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in RAY_PORTS]
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return {name: s.getsockname()[1] for name, s in zip(RAY_PORTS, sockets)}
-
-
-@pytest.fixture
-def patient_ray(monkeypatch):
-    "Let Ray wait longer on a busy machine: it gives up a node after 30 s, and helpers without ports after 15 s."
-    for name, wait in RAY_WAITS.items():
-        monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
-    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster that this machine may belong to
-    ray = pytest.importorskip("ray")
-    get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
-    def is_there(*node):
-        try:
-            return nodes.append(get_node(*node)) is None
-        except RuntimeError:
-            return False
-    def with_port(command, *args, **kwargs):
-        if given := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
-            command = [*command, f"--dashboard_agent_listen_port={given[1]}"]
-        return start(command, *args, **kwargs)
-    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: is_there(*node)) or nodes[-1])
-    monkeypatch.setattr("ray._private.services.start_ray_process", with_port)
-    return ray
-
-
-OWN = """from torch import nn
-from calibnb.data import digits, register_data
-from calibnb.losses import register_loss
-from calibnb.models import MLP, register_model
-register_loss("own_loss")(lambda z, y, k=2.: k*nn.functional.cross_entropy(z, y, reduction="none"))
-register_model("own_net")(lambda num_classes, in_shape, width=8: MLP(num_classes, in_shape, hidden=(width,)))
-register_data("own_data")(lambda seed, n_train=200: digits(seed, n_train=n_train))
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    "A loss, a network and a data set that a file of the user's registers, beside cross-entropy."
-    (tmp_path/"own.py").write_text(OWN)
-    monkeypatch.setenv("CALIBNB_PLUGINS", str(tmp_path/"own.py"))
-    base = {"data": "own_data", "model": "own_net", "recipe.epochs": 1}
-    yield dict(preset="quick", base=base, grid=dict(loss="ce,own_loss"))
-    forget(tmp_path/"own.py")
-
-
 def test_out_of_memory_ends_one_run_and_not_the_sweep(tmp_path, own):
     "A loss that asks for too much beside one that does not."
     greedy = """
@@ -389,84 +220,51 @@ def greedy(z, y):
     assert RunFolder(tmp_path/"runs"/table.run.iloc[0]).state == "failed" and table.tries.iloc[0] == 1
 
 
+def ray_in_this_process(calls, connected=False):
+    "A stand-in for Ray of one core: a task is done at once, where it is asked for."
+    def remote(**options):
+        calls.append("remote")
+        return lambda function: SimpleNamespace(remote=lambda *job: partial(lambda value: value, function(*job)))
+    return SimpleNamespace(
+        is_initialized=lambda: connected, init=lambda **options: calls.append("init"),
+        shutdown=lambda: calls.append("shutdown"), cluster_resources=dict, remote=remote,
+        nodes=lambda: [dict(Alive=True, Resources=dict(CPU=1.))], get=lambda task: task(),
+        wait=lambda tasks, timeout: (tasks[:1], tasks[1:]))
+
+
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_sweep_starts_and_ends_ray_unless_it_is_connected(monkeypatch, connected):
     calls = []
-    fake = SimpleNamespace(
-        is_initialized=lambda: connected, init=lambda **options: calls.append("init"),
-        shutdown=lambda: calls.append("shutdown"), cluster_resources=dict,
-        nodes=lambda: [dict(Alive=True, Resources=dict(CPU=1.))], remote=lambda **options: lambda function: function)
-    monkeypatch.setitem(sys.modules, "ray", fake)
+    monkeypatch.setitem(sys.modules, "ray", ray_in_this_process(calls, connected))
     assert list(engines["ray"]([], 1, 1, None, {})) == []
-    assert calls == ([] if connected else ["init", "shutdown"])
-
-
-def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_adds_the_same_pieces(tmp_path, patient_ray, own):
-    from ray.cluster_utils import Cluster
-    cluster, ray = Cluster(), patient_ray
-    logits = np.random.default_rng(0).standard_normal((2000, 3))
-    np.savez(tmp_path/"predictions.npz", logits=logits, target=logits.argmax(1)*(logits[:, 0] < 1))
-    def evaluated(engine):
-        pieces = Pieces(tmp_path/"predictions.npz", "logits", rows=50, engine=engine)  # five tasks
-        return evaluate_pieces(pieces, None, ["vector", "isotonic"], part=900, draws=2).record()
-    try:
-        for _ in range(2):
-            cluster.add_node(num_cpus=1, include_dashboard=False, **free_ports())
-        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-        there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
-        assert evaluated("ray") == evaluated("local")  # bit for bit
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    here = sweep(own, tmp_path/"here", workers=1, progress=False)
-    assert list(there.state) == ["done"]*2 and list(here.state) == ["done"]*2, (there.reason, here.reason)
-    assert all(folder.status["job"].startswith("Ray worker ") for folder in find_runs(tmp_path/"ray"))
-    assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
+    assert calls == (["remote"] if connected else ["init", "remote", "shutdown"])
 
 
 @pytest.fixture
-def local_submitit(tmp_path, monkeypatch):
-    "Make submitit take its local executor, as on a machine without Slurm; the commands of Slurm that are here say no."
+def inline_submitit(monkeypatch):
+    "Let submitit do each job at once, in this process."
     submitit = pytest.importorskip("submitit")
-    monkeypatch.setattr(submitit, "AutoExecutor", partial(submitit.AutoExecutor, cluster="local"))
-    commands, calls = tmp_path/"slurm_commands", tmp_path/"slurm_calls"
-    commands.mkdir()
-    for name in ("sbatch", "srun", "sacct", "scancel", "squeue"):
-        (commands/name).write_text(f"#!/bin/sh\necho {name} >> '{calls}'; exit 1\n")
-        (commands/name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
-    yield
-    assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
+    monkeypatch.setattr(submitit, "AutoExecutor", partial(submitit.AutoExecutor, cluster="debug"))
 
 
-def same_tables(own, tmp_path, **how):
-    "Make a sweep with a failure with the options `how` and in processes here; compare the tables, return the first."
-    with open(tmp_path/"own.py", "a") as file:
-        file.write("""
-@register_loss("unlucky")
-def unlucky(z, y):
-    if len(z) > 2: raise ValueError("no luck today")
-    return nn.functional.cross_entropy(z, y)
-""")
-    spec = own | dict(grid=dict(loss="ce,unlucky"))
-    there = sweep(spec, tmp_path/"slurm", progress=False, **how)
-    here = sweep(spec, tmp_path/"here", workers=1, progress=False)
-    for table in there, here:
-        assert list(table.state) == ["done", "failed"] and "no luck today" in table.reason[1]
-    assert measures(tmp_path/"slurm").equals(measures(tmp_path/"here"))
-    return there
-
-
-@pytest.mark.usefixtures("local_submitit")
-def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
-    same_tables(own, tmp_path, engine="slurm", workers=2)
+@pytest.mark.usefixtures("inline_submitit")
+@pytest.mark.parametrize("engine", ["ray", "slurm"])
+def test_an_engine_of_clusters_makes_the_same_table_and_tells_what_failed(tmp_path, own, monkeypatch, engine):
+    "A cluster of two nodes, jobs in processes of their own and a real Slurm: tests/slow/test_cluster.py."
+    monkeypatch.setitem(sys.modules, "ray", ray_in_this_process([]))
+    monkeypatch.setenv("CALIBNB_JOB", "")  # what a job sets goes after the test
+    monkeypatch.setenv("SUBMITIT_FOLDER", str(tmp_path/"there"/".slurm"))  # as in a job
+    same_tables(own, tmp_path, engine=engine, workers=2)
+    about = dict(ray=("job", "Ray worker "), slurm=("log", str(tmp_path/"there"/".slurm")))
+    key, begins = about[engine]
+    assert [run.status[key].startswith(begins) for run in find_runs(tmp_path/"there")] == [True, True]
 
 
 @pytest.mark.parametrize("wrong, told", [
     (dict(options=dict(slurm_partitoin="gpu")), "slurm_partitoin"),
     (dict(per_gpu=2), "per_gpu: 2"),
 ])
-@pytest.mark.usefixtures("local_submitit")
+@pytest.mark.usefixtures("inline_submitit")
 def test_what_submitit_does_not_know_is_refused(faulty, tmp_path, wrong, told):
     with pytest.raises(ValueError, match=told):
         sweep(dict(notebook=faulty), tmp_path/"slurm", engine="slurm", progress=False, **wrong)
@@ -508,7 +306,6 @@ def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, m
 
 
 def test_the_sweeps_of_the_papers_can_be_read():
-    import yaml
     for path in (ROOT/"sweeps").glob("*.yaml"):
         assert SweepSpec.model_validate(yaml.safe_load(path.read_text())).settings(), path
 

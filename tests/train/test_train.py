@@ -1,10 +1,10 @@
 "Training gives the same in one process and in two, streamed or resident, whole or in pieces, and when interrupted."
 import json
 import math
+import os
 import pickle
-import random
+import signal
 import sys
-import time
 from dataclasses import replace
 from functools import partial
 from runpy import run_module
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import forked_torchrun, forks, on_processes, patience, wait_for
+from conftest import Command, forked_torchrun, group_of, on_processes, patience, wait_for
+from killing import SMALL, assert_same_bits, assert_same_run, child, plain, saved_at, saved_state
 from safetensors.torch import save_file
 from torch import nn
 
@@ -23,18 +24,16 @@ from calibnb.core.atomic import atomic_write
 from calibnb.data import Rows, Split, Splits, load_data
 from calibnb.data.trees import parse_tree, tree_tables
 from calibnb.losses import make_loss
-from calibnb.meta import MetaRecipe
 from calibnb.models import TreeLSTM, make_model
-from calibnb.processes.distributed import joined, torchrun, world_size
+from calibnb.processes.distributed import joined, world_size
 from calibnb.runs import Run, RunConfig, get_run
 from calibnb.runs.folder import RunError, RunFolder
 from calibnb.runs.run import main, train_file
 from calibnb.train import ConfidenceHistogram, Evaluator, History, NLLBreakdown, Recipe, Trainer
 from calibnb.train.batches import EpochPlan, batches, crop_and_flip
 from calibnb.train.checkpoint import Saver, Stopped, describe, load_checkpoint
+from calibnb.train.device import compile_function
 from calibnb.train.evaluator import check_micro_batches, loss_reduction
-
-SMALL = dict(model_args=dict(hidden=[32]))
 
 
 def images(n=70, side=8, K=3, seed=0):
@@ -62,11 +61,6 @@ def trained(splits, loss="ce", model="small_cnn", **recipe):
 def mlp_trainer(splits, loss, recipe, **model):
     "A trainer of an MLP for ten classes."
     return Trainer(make_model("mlp", 10, splits.in_shape, **model), loss, recipe, "cpu")
-
-
-def saved_state(path):
-    "The checkpoint of a run."
-    return torch.load(path/"checkpoint.pt", weights_only=True)
 
 
 # the same training, done in another way
@@ -357,18 +351,15 @@ def test_every_option_learns_and_repeats(recipe):
     assert (~a.predict(splits.test).hit).double().mean() < .5
 
 
-def test_compiled_training_agrees(monkeypatch):
-    "Traced whole, and run without the C++ compiler, which some machines lack."
-    seen, compile = [], torch.compile
-
-    def traced(fn, mode, **options):
-        seen.append(mode)
-        return compile(fn, **options, backend="aot_eager", fullgraph=True)
-    monkeypatch.setattr("torch.compile", traced)
+def test_a_compiled_training_compiles_once(monkeypatch):
+    "What torch makes of it, traced whole, in tests/slow/test_grids.py."
+    asked = []
+    monkeypatch.setattr("torch.compile", lambda fn, **options: asked.append(options) or fn)
     splits = load_data("digits", n_train=128)
-    trainers = [trained(splits, model="mlp", epochs=1, compile=c)[0] for c in (False, True)]
-    plain, compiled = (trainer.predict(splits.test).logits for trainer in trainers)
-    assert torch.allclose(plain, compiled, atol=1e-4) and len(seen) == 1
+    plain, compiled = (trained(splits, model="mlp", epochs=1, compile=c)[0] for c in (False, True))
+    assert torch.equal(plain.predict(splits.test).logits, compiled.predict(splits.test).logits)  # bits: one function
+    compile_function(summed, "max-autotune")
+    assert asked == [dict(dynamic=False, mode=None), dict(dynamic=False, mode="max-autotune")]
 
 
 def test_a_deterministic_training_asks_torch_for_it_and_gives_it_back():
@@ -486,93 +477,19 @@ def test_out_of_memory_says_what_to_do():
 
 # interrupted and resumed
 
-def saved_at(path):
-    "When the checkpoint of a run was written; None before the first."
-    return (path/"checkpoint.pt").stat().st_mtime_ns if (path/"checkpoint.pt").exists() else None
-
-
-def train_when_told(pipe, setting, root, every_s, steps):
-    """Train once the pipe says so, and tell it each epoch; checkpoints are `every_s` seconds apart.
-
-    After `steps` batches, and a checkpoint, wait to be killed.
-    """
-    torch.set_num_threads(1)
-    fit, after_batch, done = Trainer.fit, Saver.after_batch, []
-
-    def counted(self, last=False):
-        after_batch(self, last)
-        done.append(last)
-        if len(done) >= steps and self.took_s:
-            pipe.recv()  # as far as it may come, and saved
-    Trainer.fit = lambda self, *args, **kwargs: fit(self, *args, **{**kwargs, "every_s": every_s})
-    Saver.after_batch = counted
-    pipe.recv()
-    get_run(setting, root, progress=pipe.send)
-
-
-def child(setting, root, every_s=.02, steps=10**9):
-    "A process that does `train_when_told`, and the pipe to it."
-    pipe, theirs = forks().Pipe()
-    process = forks().Process(target=train_when_told, args=(theirs, setting, root, every_s, steps), daemon=True)
-    process.start()
-    theirs.close()
-    return process, pipe
-
-
-PLAIN = RunConfig(
-    data_args=dict(pool=1), recipe=Recipe.quick(75, augment=["flip"], mixup=.2, keep="val_nll"),
-    recorders=["nll_breakdown", "learned_epoch"], **SMALL)
-BILEVEL = RunConfig(
-    data_args=dict(n_meta=100), meta=MetaRecipe(lr=1e-3), recipe=Recipe.quick(50, keep="val_nll"),
-    recorders=["gamma_stats", "meta_progress"], **SMALL)
-
-CHANGING = RunConfig(
-    data_args=dict(pool=1), loss="adafocal", loss_args=dict(n_bins=5), recipe=Recipe.quick(60),
-    recorders=["gamma_stats"], **SMALL)
-KILLED = dict(plain=(PLAIN, 5, 140), bilevel=(BILEVEL, 4, 120), changing=(CHANGING, 4, 120))
-
-
-@pytest.mark.parametrize("setting, kills, steps", KILLED.values(), ids=KILLED)
-def test_a_run_killed_at_random_moments_ends_in_the_same_bits(tmp_path, setting, kills, steps):
-    """SIGKILL at any moment changes neither weights, optimisers, history nor predictions.
-
-    There is augmentation, mixup, a best epoch to keep, recorders and a loss that learns.
-    """
-    whole = get_run(setting, tmp_path/"whole", progress=False)
-    path, draw, moments = setting.path(tmp_path/"killed"), random.Random(0), []
-    for process, pipe in [child(setting, tmp_path/"killed", steps=steps) for _ in range(kills)]:
-        before = saved_at(path)
-        pipe.send("go")
-        wait_for(lambda: saved_at(path) != before, alive=process.is_alive)
-        time.sleep(draw.uniform(0, .1))
-        process.kill()
-        process.join()
-        assert RunFolder(path).state == "died", "over before it could be killed"
-        state = saved_state(path)
-        moments.append((len(state["history"]), state["step"]))
-    assert len(set(moments)) > kills/2 and any(step for _, step in moments), moments
-    resumed = get_run(setting, tmp_path/"killed", progress=False)
-    assert repr(resumed.history.rows) == repr(whole.history.rows)  # repr: nan is not equal to nan
-    assert resumed.metrics == whole.metrics
-    for split in "val", "test":
-        found, want = (run.predictions(split).logits for run in (resumed, whole))
-        assert torch.equal(found, want)  # bits: a resumed run is the run
-    resumed_state, whole_state = saved_state(resumed.path), saved_state(whole.path)
-    for part in "model", "stepper", "kept", "arrays":  # the arrays are what recorders keep
-        assert_same_bits(resumed_state[part], whole_state[part])
-    assert_same_bits(resumed_state.get("loss"), whole_state.get("loss"))
-    assert ("loss" in whole_state) == (setting is CHANGING)
-
-
-def assert_same_bits(a, b):
-    if isinstance(a, torch.Tensor):
-        return torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
-    if not isinstance(a, (dict, list, tuple)):
-        assert repr(a) == repr(b)
-        return
-    assert len(a) == len(b) and (list(a) == list(b) or not isinstance(a, dict))
-    for x, y in zip(a.values(), b.values()) if isinstance(a, dict) else zip(a, b):
-        assert_same_bits(x, y)
+def test_a_killed_run_ends_in_the_same_bits(tmp_path):
+    "Killed once, in the middle of an epoch; at any moment, and with losses that change, in tests/slow/test_kills.py."
+    setting = plain(epochs=8)
+    path = setting.path(tmp_path/"killed")
+    process, pipe = child(setting, tmp_path/"killed", every_s=0, steps=40)
+    pipe.send("go")
+    while pipe.poll(patience(60)) and pipe.recv() != "held": pass
+    process.kill()
+    process.join()
+    assert RunFolder(path).state == "died"
+    assert (len(saved_state(path)["history"]), saved_state(path)["step"]) == (3, 4)  # of 12 batches each
+    whole, resumed = (get_run(setting, tmp_path/name, progress=False) for name in ("whole", "killed"))
+    assert_same_run(resumed, whole)
 
 
 def event_files(folder):
@@ -901,27 +818,27 @@ def test_batch_norm_on_two_processes_is_one_network(tmp_path):
     assert run.predictions("test").hit.double().mean() > .6
 
 
-def train_on_two(setting, root):
-    get_run(setting, root, processes=2, device="cpu", tensorboard=True)
-
-
-def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path):
-    "When a cluster ends the job, the processes it started save and stop, and none outlives it."
+def test_interrupting_two_processes_saves_the_epoch_they_are_in(tmp_path, monkeypatch):
+    "A signal that one of them hears ends both; under torchrun itself in tests/slow/test_kills.py."
     setting = RunConfig(data_args=dict(n_train=40), recipe=Recipe(epochs=100000, batch_size=4, lr=1e-4), **SMALL)
-    process = forks().Process(target=train_on_two, args=(setting, tmp_path))
-    process.start()
     folder = RunFolder(setting.path(tmp_path))
 
-    def hears_signals():
-        "Both processes do once an epoch has ended, which adds its numbers to the event file of 161 bytes."
-        return [file for file in folder.path.glob("tensorboard/*") if file.stat().st_size > 300]
-    try:
-        wait_for(hears_signals, alive=process.is_alive)
-        process.terminate()
-        process.join(patience(60))
-        assert process.exitcode == 143
-    finally:
-        process.kill()
+    def interrupted(module, arguments, processes, output, *, env, stop):
+        "Run the processes as copies, and signal this one when both are at work."
+        store, ranks = group_of(processes)
+        both = [Command(main, arguments, env=os.environ | env | rank, folder=tmp_path) for rank in ranks]
+        try:
+            wait_for((folder/"progress.json").exists, alive=lambda: both[0].poll() is None)
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_for(stop)
+            both[1].send_signal(signal.SIGTERM)
+            for process in both: process.communicate(patience(60))
+        finally:
+            for process in both: process.kill()
+        return max(process.returncode for process in both)
+    monkeypatch.setattr("calibnb.runs.run.torchrun", interrupted)
+    with pytest.raises(Stopped):
+        get_run(setting, tmp_path, processes=2, device="cpu")
     assert folder.state == "interrupted" and "SIGTERM; the state is saved" in folder.status["reason"]
     state = saved_state(folder)
     assert len(state["own"]) == 2 and (state["step"] or state["history"])
@@ -942,15 +859,6 @@ def test_a_signal_during_the_exchange_of_several_processes_is_kept(monkeypatch):
     saver.after_batch()
     with pytest.raises(Stopped): saver.after_batch()
     assert states == [(False, False), (True, True), "saved"]
-
-
-def test_torchrun_returns_the_code_and_keeps_the_output_of_its_processes(tmp_path):
-    "Of a module that needs nothing heavy."
-    assert torchrun("json.tool", ["--help"], 2, tmp_path/"out") == 0
-    assert (tmp_path/"out").read_text().count("usage: ") == 2
-    assert torchrun("json.tool", ["/no/such/file"], 2, tmp_path/"out") == 1
-    told = (tmp_path/"out").read_text()  # of one process at least: torchrun ends the other one when the first fails
-    assert "No such file or directory: '/no/such/file'" in told
 
 
 def test_a_failure_on_two_processes_has_its_reason(tmp_path, monkeypatch):

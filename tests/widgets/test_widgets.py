@@ -1,29 +1,23 @@
 "Explorers: numbers, figures equal to figures drawn from scratch, and pages without a kernel."
 import io
-import shutil
+import re
 import sys
 
 import nbformat
 import numpy as np
 import pytest
 import torch
-from conftest import for_slow_kernels, forks
+from explored import EXPLORE, check_pictures
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from nbconvert import HTMLExporter
 from PIL import Image
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.processes.kernels import forked_kernels
 from calibnb.losses import focal_gradient_factor
 from calibnb.train import Recipe
 from calibnb.runs import RunConfig, get_run
 from calibnb.widgets import loss_explorer, reliability_explorer, run_explorer, simplex_explorer
 from calibnb.widgets.losses import _loss_and_gradient
-
-from conftest import ROOT
-
-EXPLORE = ROOT/"nbs"/"explore"
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +47,17 @@ def percent(text, which):
 
 def test_numbers_equal_the_metrics(preds):
     explorer = reliability_explorer(preds)
-    for T in 1., 1.7:
+    for T, n_bins in (1., 15), (1.7, 7):
         probs = (preds.logits.double()/T).softmax(1)
-        for n_bins in 7, 15:
-            for scheme, measure in ("equal width", metrics.ece), ("equal mass", metrics.ada_ece):
-                explorer.set(temperature=T, n_bins=n_bins, scheme=scheme, of=None)
-                assert abs(percent(explorer.picture()[1], 1) - 100*measure(probs, preds.target, n_bins).item()) < .0051
-            explorer.set(scheme="equal width")
-            each = []
-            for k in range(4):
-                explorer.set(of=k)
-                each.append(percent(explorer.picture()[1], 1))
-            assert abs(np.mean(each) - 100*metrics.classwise_ece(probs, preds.target, n_bins).item()) < .0051
+        for scheme, measure in ("equal width", metrics.ece), ("equal mass", metrics.ada_ece):
+            explorer.set(temperature=T, n_bins=n_bins, scheme=scheme, of=None)
+            assert abs(percent(explorer.picture()[1], 1) - 100*measure(probs, preds.target, n_bins).item()) < .0051
+        explorer.set(scheme="equal width")
+        each = []
+        for k in range(4):
+            explorer.set(of=k)
+            each.append(percent(explorer.picture()[1], 1))
+        assert abs(np.mean(each) - 100*metrics.classwise_ece(probs, preds.target, n_bins).item()) < .0051
 
 
 def test_one_column_begins_with_itself(preds):
@@ -92,28 +85,23 @@ def test_the_first_temperature_is_fitted_on_the_validation_set(preds):
 
 MOVES = {  # an explorer -> moves of its controls, the last of which leads back to where it began
     reliability_explorer: [
-        dict(temperature=2.),
-        dict(n_bins=40),
-        dict(scheme="equal mass"),
-        dict(of=2),
+        dict(temperature=2., n_bins=40),
+        dict(scheme="equal mass", of=2),
         dict(of=None, n_bins=15, scheme="equal width", temperature=1.),
     ],
     loss_explorer: [
-        dict(focal=1.5),
-        dict(classes=10),
+        dict(focal=1.5, classes=10),
         dict(losses=("ce", "dual_focal")),
         dict(losses=("ce", "focal", "inverse_focal", "bsce_gra"), classes=2, focal=3.),
     ],
     simplex_explorer: [
-        dict(turn=60),
-        dict(weight="focal"),
+        dict(turn=60, weight="focal"),
         dict(least=.5),
         dict(turn=10, weight="BSCE", least=0.),
     ],
     run_explorer: [
-        dict(epoch=1),
+        dict(epoch=1, n_bins=5),
         dict(column="test_ece"),
-        dict(n_bins=5),
         dict(epoch=6, column="train_loss", n_bins=15),
     ],
 }
@@ -217,28 +205,14 @@ def test_other_objects_and_a_missing_package_are_refused(preds, monkeypatch):
         reliability_explorer(preds)
 
 
-@pytest.mark.parametrize("name", sorted(p.stem for p in EXPLORE.glob("*.ipynb")))
+@pytest.mark.parametrize("name", ["reliability", "losses"])
 def test_pictures_replace_a_front_end(name, tmp_path, preds, monkeypatch):
-    from papermill import execute_notebook
-    forks()
+    "The other notebooks in tests/slow/test_browser.py."
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    shutil.copy(EXPLORE/f"{name}.ipynb", tmp_path)
-    preds.save(tmp_path/"preds.safetensors")
-    given = dict(file=str(tmp_path/"preds.safetensors")) if name == "reliability" else {}
-    options = dict(progress_bar=False, kernel_manager_class=forked_kernels(), **for_slow_kernels())
-    execute_notebook(tmp_path/f"{name}.ipynb", tmp_path/"out.ipynb", given, **options)
-    nb = nbformat.read(tmp_path/"out.ipynb", 4)
-    shown = [o for c in nb.cells for o in c.get("outputs", []) if "image/png" in o.get("data", {})]
-    page, _ = HTMLExporter().from_notebook_node(nb)
-    if name != "start":
-        assert shown and "data:image/png" in page
-        assert all(o["metadata"]["image/png"]["alt"] == o["data"]["text/plain"] for o in shown)
-    if given:
-        assert "n = 3,000" in shown[0]["data"]["text/plain"]
+    check_pictures(name, tmp_path, preds)
 
 
 def test_links_of_the_start_page_work():
-    import re
     for path in EXPLORE.glob("*.ipynb"):
         text = "\n".join(c.source for c in nbformat.read(path, 4).cells if c.cell_type == "markdown")
         for link in re.findall(r"\]\(([^)#]+)\)", text):

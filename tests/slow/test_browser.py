@@ -1,6 +1,6 @@
-"""JupyterLab in a browser: the explore notebooks are run, a slider is moved, the figure and the number change.
+"""The explore notebooks: executed, and in JupyterLab in a browser, where a slider moves the figure and the number.
 
-Skipped where there is no Chromium.
+What needs Chromium is skipped where there is none.
 """
 import os
 import shutil
@@ -24,9 +24,10 @@ from calibnb.posthoc import TemperatureScaling
 from calibnb.runs.paper_tables import Cell, MethodTable, Row, write_method_tables
 
 from conftest import ROOT, patience, wait_for
+from explored import EXPLORE, check_pictures
 
 chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(chromium is None, reason="no Chromium")
+needs_chromium = pytest.mark.skipif(chromium is None, reason="no Chromium")
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--disable-sync"]
 CHANGED = """([src, text]) => document.querySelector('.jp-OutputArea-output img').src != src
@@ -141,6 +142,7 @@ def look_at_the_tables(page):
     assert page.evaluate("document.documentElement.scrollWidth") == 400
 
 
+@needs_chromium
 def test_scripts_in_names_do_not_run(pages, browser):
     for path in pages:
         page, failed = browser.new_page(), []
@@ -174,12 +176,13 @@ def slider(page, label):
     return page.locator(".widget-slider", has=page.locator(".widget-label", has_text=label)).locator(".noUi-handle")
 
 
+@needs_chromium
 @pytest.mark.parametrize("name, label", [
     ("losses", "FL γ"),
     ("first_five_minutes", "bins"),
 ])
 def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp_path):
-    "Of two explorers: all are executed and moved in test_widgets.py, and reach the page in the same way."
+    "Of two explorers: all are executed below and moved in test_widgets.py, and reach the page in the same way."
     page = browser.new_page()
     try:
         run_all(page, lab, name)
@@ -198,3 +201,12 @@ def test_a_slider_moves_the_figure_and_the_number(lab, browser, name, label, tmp
     finally:
         page.screenshot(path=os.environ.get("CALIBNB_SCREENSHOTS", str(tmp_path)) + f"/{name}.png")
         page.close()
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in EXPLORE.glob("*.ipynb")))
+def test_pictures_replace_a_front_end(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+    draw = torch.Generator().manual_seed(0)
+    logits = 2*torch.randn(3000, 4, generator=draw)
+    target = torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0]
+    check_pictures(name, tmp_path, Predictions(2*logits, target))

@@ -2,6 +2,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 
 
@@ -27,3 +28,16 @@ def outlive(file, send):
 
 def call(job, *args, send):
     return job(*args, send=send)
+
+
+BEGIN = """import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import simple_jobs
+from calibnb.processes.pool import in_processes
+"""
+
+
+def script(path, *lines):
+    "Write a program that does `lines` as the main process; return the command that runs it."
+    path.write_text(BEGIN + "if __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in lines))
+    return [sys.executable, str(path), os.path.dirname(__file__)]

@@ -1,23 +1,109 @@
-"A sweep on a real Slurm: one node on this machine, where Slurm is installed."
+"""Sweeps on clusters: Ray of two nodes, submitit's own processes, and a real Slurm of one node on this machine.
+
+What is not installed is skipped. The fast tests have stand-ins that do each job at once.
+"""
 import ctypes
 import getpass
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import threading
+from contextlib import ExitStack
 from functools import partial
 
+import numpy as np
 import pytest
-from conftest import patience, wait_for
-from test_sweep import forks, own, same_tables  # noqa: F401
+from conftest import forks, patience, wait_for
+from sweeping import measures, same_tables
+from sweeping import own_names, two_workers  # noqa: F401
 
 from calibnb.cli import main
+from calibnb.evaluate import Pieces, evaluate_pieces
 from calibnb.runs.folder import find_runs
 from calibnb.runs.watch import watch_lines
 from calibnb.sweep import engines as engines_room
 from calibnb.sweep import expand, running, sweep
+
+RAY_WAITS = dict(gcs_server_port_wait_time_s=30, agent_register_timeout_ms=30_000, worker_register_timeout_seconds=60,
+                 py_gcs_connect_timeout_s=30, health_check_timeout_ms=10_000)
+RAY_PORTS = "metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port"
+
+
+def free_ports(n):
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
+        for s in sockets:
+            s.bind(("127.0.0.1", 0))
+        return [s.getsockname()[1] for s in sockets]
+
+
+@pytest.fixture
+def patient_ray(monkeypatch):
+    "Let Ray wait longer on a busy machine: it gives up a node after 30 s, and helpers without ports after 15 s."
+    for name, wait in RAY_WAITS.items():
+        monkeypatch.setenv(f"RAY_{name}", str(int(patience(wait))))
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # not the cluster that this machine may belong to
+    ray = pytest.importorskip("ray")
+    get_node, start, nodes = ray._private.services.get_node, ray._private.services.start_ray_process, []
+    def is_there(*node):
+        try:
+            return nodes.append(get_node(*node)) is None
+        except RuntimeError:
+            return False
+    def with_port(command, *args, **kwargs):
+        if given := re.search(r"--listen-port=(\d+)", " ".join(map(str, command))):
+            command = [*command, f"--dashboard_agent_listen_port={given[1]}"]
+        return start(command, *args, **kwargs)
+    monkeypatch.setattr("ray._private.services.get_node", lambda *node: wait_for(lambda: is_there(*node)) or nodes[-1])
+    monkeypatch.setattr("ray._private.services.start_ray_process", with_port)
+    return ray
+
+
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_adds_the_same_pieces(tmp_path, patient_ray, own):
+    from ray.cluster_utils import Cluster
+    cluster, ray = Cluster(), patient_ray
+    logits = np.random.default_rng(0).standard_normal((2000, 3))
+    np.savez(tmp_path/"predictions.npz", logits=logits, target=logits.argmax(1)*(logits[:, 0] < 1))
+    def evaluated(engine):
+        pieces = Pieces(tmp_path/"predictions.npz", "logits", rows=50, engine=engine)  # five tasks
+        return evaluate_pieces(pieces, None, ["vector", "isotonic"], part=900, draws=2).record()
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1, include_dashboard=False, **dict(zip(RAY_PORTS, free_ports(len(RAY_PORTS)))))
+        ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
+        there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
+        assert evaluated("ray") == evaluated("local")  # bit for bit
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    here = sweep(own, tmp_path/"here", workers=1, progress=False)
+    assert list(there.state) == ["done"]*2 and list(here.state) == ["done"]*2, (there.reason, here.reason)
+    assert all(folder.status["job"].startswith("Ray worker ") for folder in find_runs(tmp_path/"ray"))
+    assert measures(tmp_path/"ray").equals(measures(tmp_path/"here"))
+
+
+@pytest.fixture
+def local_submitit(tmp_path, monkeypatch):
+    "Make submitit take its local executor, as on a machine without Slurm; the commands of Slurm that are here say no."
+    submitit = pytest.importorskip("submitit")
+    monkeypatch.setattr(submitit, "AutoExecutor", partial(submitit.AutoExecutor, cluster="local"))
+    commands, calls = tmp_path/"slurm_commands", tmp_path/"slurm_calls"
+    commands.mkdir()
+    for name in ("sbatch", "srun", "sacct", "scancel", "squeue"):
+        (commands/name).write_text(f"#!/bin/sh\necho {name} >> '{calls}'; exit 1\n")
+        (commands/name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    yield
+    assert not calls.exists(), f"asked Slurm: {calls.read_text()}"
+
+
+@pytest.mark.usefixtures("local_submitit")
+def test_submitit_makes_the_same_table_and_tells_what_failed(tmp_path, own):
+    same_tables(own, tmp_path, engine="slurm", workers=2)
+
 
 CONF = """ClusterName=test
 SlurmctldHost=localhost
@@ -44,16 +130,6 @@ NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=2 Sockets=2
 PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
 """
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
-
-
-def free_ports(n):
-    sockets = [socket.socket() for _ in range(n)]
-    for s in sockets:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
 
 
 def ends_with_parent():
@@ -123,21 +199,21 @@ def quick_slurm(slurm_servers, limited, monkeypatch):
     return dict(engine="slurm", options=dict(timeout_min=int(patience(300)//60) + 1))
 
 
-def long_runs(own, n):  # noqa: F811
+def long_runs(own, n):
     base = own["base"] | {"recipe.epochs": 100_000}
     return expand(own | dict(base=base, grid=dict(seed=list(range(n)))))
 
 
-def test_slurm_makes_the_same_table_and_names_jobs_and_logs(quick_slurm, tmp_path, own, monkeypatch, capfd):  # noqa: F811
+def test_slurm_makes_the_same_table_and_names_jobs_and_logs(quick_slurm, tmp_path, own, monkeypatch, capfd):
     forks()
     there = same_tables(own, tmp_path, **quick_slurm)
     assert "sacct" not in capfd.readouterr().err
-    assert main(["show", there.run[1], "--root", str(tmp_path/"slurm")]) == 0
+    assert main(["show", there.run[1], "--root", str(tmp_path/"there")]) == 0
     shown = capfd.readouterr().out
     assert all(text in shown for text in ("no luck today", "Slurm job ", "own.py", "_log.err"))
 
 
-def test_jobs_cancelled_in_the_queue_and_at_work_are_interrupted(quick_slurm, tmp_path, own, monkeypatch):  # noqa: F811
+def test_jobs_cancelled_in_the_queue_and_at_work_are_interrupted(quick_slurm, tmp_path, own, monkeypatch):
     root, shown, seen = tmp_path/"runs", [], []
     class Shown:
         def __init__(self, lines, show): shown.append(lines)
@@ -170,7 +246,7 @@ def test_jobs_cancelled_in_the_queue_and_at_work_are_interrupted(quick_slurm, tm
 
 
 def test_a_sweep_that_ends_early_takes_its_jobs_out_of_the_queue_and_says_so(
-        quick_slurm, tmp_path, own, capsys):  # noqa: F811
+        quick_slurm, tmp_path, own, capsys):
     slurm("scontrol", "update", "nodename=localhost", "state=drain", "reason=test")
     try:
         pairs = [(job.config, tmp_path/"runs") for job in long_runs(own, 2)]
@@ -184,7 +260,7 @@ def test_a_sweep_that_ends_early_takes_its_jobs_out_of_the_queue_and_says_so(
         slurm("scontrol", "update", "nodename=localhost", "state=resume")
 
 
-def test_what_slurm_refuses_is_said(quick_slurm, tmp_path, own):  # noqa: F811
+def test_what_slurm_refuses_is_said(quick_slurm, tmp_path, own):
     options = quick_slurm["options"] | dict(slurm_partition="nowhere")
     with pytest.raises(ValueError, match="options: Slurm refuses a job: .*invalid partition specified: nowhere"):
         sweep(long_runs(own, 1), tmp_path/"runs", engine="slurm", options=options, progress=False)

@@ -106,3 +106,22 @@ def test_a_release_is_a_version_a_changelog_and_a_tag_or_nothing(tmp_path, monke
     changes.write_text("")
     with pytest.raises(SystemExit, match="not clean"):
         release.release(tmp_path, "9.2.0", day, build=lambda root: None)
+
+
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path):
+    "Beside a clone called calibnb, Python finds that folder first; an editable install must be found all the same."
+    clone, site, beside = tmp_path/"clone", tmp_path/"site", tmp_path/"beside"
+    (beside/"calibnb").mkdir(parents=True)
+    site.mkdir()
+    shutil.copytree(ROOT/"calibnb", clone/"calibnb", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(ROOT/name, clone/name)
+    build = "import setuptools.build_meta as b, sys; b.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, str(site)], cwd=clone, check=True, capture_output=True, timeout=120)
+    shutil.unpack_archive(next(site.glob("*.whl")), site, "zip")
+    found = ("import site, sys; from importlib.util import find_spec; site.addsitedir(sys.argv[1]); "
+             "print(find_spec('calibnb').origin)")
+    command = [sys.executable, "-S", "-c", found, str(site)]
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    ended = subprocess.run(command, cwd=beside, env=env, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.strip() == str(clone/"calibnb"/"__init__.py"), ended
