@@ -256,12 +256,10 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     "The slowest files come first, so that all workers end together."
-    slowest = ["test_sweep.py", "test_calibratability.py", "test_train.py", "test_losses.py", "test_docs.py",
-               "test_weighted_gradients.py", "test_loss_comparison.py", "test_meta_regularization.py",
-               "test_nll_overfitting.py", "test_browser.py", "test_files.py", "test_defaults.py", "test_places.py",
-               "test_experiments.py", "test_evaluate.py", "test_house.py", "test_notebooks.py", "test_verdicts.py",
-               "test_train_and_report.py", "test_side_by_side.py", "test_pool.py", "test_shift.py",
-               "test_loss_geometry.py", "test_metrics.py", "test_toy_gaussian.py"]
+    slowest = ["test_house.py", "test_calibratability.py", "test_defaults.py", "test_evaluate.py", "test_sweep.py",
+               "test_train.py", "test_losses.py", "test_weighted_gradients.py", "test_notebooks.py", "test_files.py",
+               "test_verdicts.py", "test_cli_errors.py", "test_standins.py", "test_pool.py", "test_metrics.py",
+               "test_train_and_report.py", "test_experiments.py", "test_loss_comparison.py"]
     place = {name: i for i, name in enumerate(slowest)}
     items.sort(key=lambda item: place.get(item.path.name, len(slowest)))
 

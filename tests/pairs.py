@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import torch
-from conftest import Command, forks, main_with_forked_kernels
+from conftest import Command, forks, main_with_forked_kernels, wait_for
 
 from calibnb.cli.folder import _foreign
 from calibnb.models import make_model
@@ -43,17 +43,32 @@ def make_files(here):
         get_run(RunConfig(recipe=Recipe.quick(1, seed=ord(name))), here / f"runs-{name}", progress=False)
 
 
-def command(line, here, folder, notebooks):
+def command(line, here, folder, notebooks, meet=None):
     env = os.environ | dict(CALIBNB_RUNS=str(here / "runs"), CALIBNB_DATA=str(here / "data"))
-    return Command(called, line, str(here), notebooks, env=env, folder=folder)
+    return Command(called, line, str(here), notebooks, meet, env=env, folder=folder)
 
 
-def called(line, folder, notebooks):
+def called(line, folder, notebooks, meet):
     "The command line in a folder; without notebooks, as where papermill is not installed."
     os.chdir(folder)
     if not notebooks:
         sys.modules["papermill"] = None
+    if meet:
+        flush_together(meet)
     return main_with_forked_kernels(line.split())
+
+
+def flush_together(folder):
+    "Let the first flush to the disk wait for that of another process: both have then begun to write."
+    flush, here = os.fsync, folder / str(os.getpid())
+
+    def fsync(handle):
+        if not here.exists():
+            here.touch()
+            wait_for(lambda: len([*folder.iterdir()]) > 1)
+        flush(handle)
+
+    os.fsync = fsync
 
 
 def contents(path):
@@ -88,7 +103,9 @@ class Place:
         "Two commands at once leave what one of them alone would have left, and nothing else."
         forks()
         ends = [self.alone(line, folder) for line in (first, second)]
-        ended([command(line, self.here, folder, self.notebooks) for line in (first, second)])
+        (folder / "meet").mkdir()
+        meet = None if self.notebooks else folder / "meet"  # one of two that share a run waits for the other
+        ended([command(line, self.here, folder, self.notebooks, meet) for line in (first, second)])
         for line in (first, second):
             left = self.here / line.split()[-1]
             assert contents(left) in ends

@@ -638,7 +638,7 @@ def test_degenerate_sets_give_a_table(kind, make):
     preds = make(80)
     if kind == "zeros and ones" and not preds.binary:
         preds = Predictions(20*preds.logits, preds.target)
-    names = ["temperature", "vector", "isotonic", "temperature+platt"]
+    names = ["temperature", "isotonic", "temperature+platt"]
     table = evaluate(degenerate(kind, preds), calibrators=names, n_boot=20, draws=2)
     assert table.text() and table._repr_html_() and table.recommended in table.rows
     if kind == "constant" and not preds.binary:
@@ -651,8 +651,8 @@ def test_degenerate_sets_give_a_table(kind, make):
 def test_noise_floors(n_bins):
     "The floor is the mean error of labels drawn from the probabilities; with few bins, these differ much in a bin."
     preds = overconfident(500, K=3)
-    found = [measure_all(Scored.of(preds, n_bins=n_bins), draws=200, n_boot=2) for _ in range(2)]
-    N = 100
+    found = [measure_all(Scored.of(preds, n_bins=n_bins), draws=150, n_boot=2) for _ in range(2)]
+    N = 60
     draw = torch.Generator().manual_seed(7)
     labels = [torch.multinomial(preds.probs, 1, generator=draw)[:, 0] for _ in range(N)]
     for name in "ece", "ada_ece", "smooth_ece", "classwise_ece":
@@ -662,9 +662,9 @@ def test_noise_floors(n_bins):
         assert found[0][name].floor == found[1][name].floor
 
 
-@pytest.mark.parametrize("make, n_sets, most", [(overconfident, 40, 5), (one_column, 40, 7)])
+@pytest.mark.parametrize("make, n_sets, most", [(overconfident, 30, 4), (one_column, 30, 6)])
 def test_calibrated_models_are_rarely_accused(make, n_sets, most):
-    "Of 40 calibrated sets 1 is expected to be called miscalibrated, of 40 binary ones 2: more once in 1,400 times."
+    "Of 30 calibrated sets .75 are expected to be accused, of 30 binary ones 1.5: more once in 1,200 times."
     accused = 0
     for seed in range(n_sets):
         preds = make(300, seed=seed)

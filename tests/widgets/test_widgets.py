@@ -84,24 +84,27 @@ def test_the_first_temperature_is_fitted_on_the_validation_set(preds):
 
 
 MOVES = {  # an explorer -> moves of its controls, the last of which leads back to where it began
-    reliability_explorer: [
+    reliability_explorer: [  # each control by itself: test_numbers_equal_the_metrics
         dict(temperature=2., n_bins=40),
         dict(scheme="equal mass", of=2),
         dict(of=None, n_bins=15, scheme="equal width", temperature=1.),
     ],
     loss_explorer: [
-        dict(focal=1.5, classes=10),
+        dict(focal=1.5),
+        dict(classes=10),
         dict(losses=("ce", "dual_focal")),
         dict(losses=("ce", "focal", "inverse_focal", "bsce_gra"), classes=2, focal=3.),
     ],
     simplex_explorer: [
-        dict(turn=60, weight="focal"),
+        dict(turn=60),
+        dict(weight="focal"),
         dict(least=.5),
         dict(turn=10, weight="BSCE", least=0.),
     ],
     run_explorer: [
-        dict(epoch=1, n_bins=5),
+        dict(epoch=1),
         dict(column="test_ece"),
+        dict(n_bins=5),
         dict(epoch=6, column="train_loss", n_bins=15),
     ],
 }
