@@ -17,7 +17,8 @@ from sklearn.ensemble import RandomForestClassifier
 from calibnb import metrics
 from calibnb.core import Predictions
 from calibnb.core.predictions import class_probs
-from calibnb.evaluate import UNCALIBRATED, Evaluation, Scored, check_sets, evaluate, measure_all
+from calibnb.evaluate import (
+    UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
 from calibnb.evaluate.audit import CrossFits
 from calibnb.evaluate.ranking import as_good_as_best
 from calibnb.evaluate.table import miscalibration_p
@@ -694,3 +695,16 @@ def test_of_equal_calibrators_the_simplest_wins(columns):
         found = evaluate(preds, calibrators=pair[::-1], draws=2, n_boot=50, more_bins=())
         simple, other = (found.rows[name]["nll"].value for name in pair)
         assert abs(simple - other) < 1e-6 and found.recommended == pair[0], (i, found.recommended)
+
+
+def test_measures_of_a_study_are_those_of_the_metrics():
+    "Of a set, as the public functions give them; the first value of a resampled measure is that of the whole set."
+    draw = torch.Generator().manual_seed(0)
+    logits = 3*torch.randn(400, 5, generator=draw, dtype=torch.float64)
+    preds = Predictions(logits, torch.multinomial((logits/2).softmax(1), 1, generator=draw)[:, 0])
+    found = resampled_measures(Scored.of(preds), Resamples(len(preds), 50))
+    for name in "ece", "nll", "brier":
+        want = dict(brier=metrics.brier_score).get(name, getattr(metrics, name, None))(preds.probs, preds.target)
+        assert found[name][0] == pytest.approx(want.item(), rel=1e-9), name
+    for name in "debiased_ece", "smooth_ece":
+        assert found[name] == pytest.approx(getattr(metrics, name)(preds.probs, preds.target).item(), rel=2e-3), name
