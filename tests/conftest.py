@@ -313,11 +313,6 @@ def study(request, root):
         return run_forked(with_cell(module.STUDY, "", root), module.SETTINGS, root=root)
 
 
-def claim(folder, start):
-    found, = [f.verdict for f in folder.result.findings if f.claim.startswith(start)]
-    return found
-
-
 def pictures(path):
     return sum("image/png" in o.get("data", {}) for c in nbformat.read(path, 4).cells for o in c.get("outputs", []))
 

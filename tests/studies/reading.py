@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import matplotlib as mpl
 import numpy as np
-from conftest import ROOT, run_forked, with_cell
+from conftest import ROOT
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
@@ -84,11 +84,6 @@ def calibration_part(conf, truth):
 
 
 DRAWS_NOTHING = "experiment.figure = lambda fig, *name, **options: plt.close(fig)"
-
-
-def run_with(name, source, settings, root):
-    "Run a study with a cell after its imports; it draws no figures, which takes half of the time."
-    return run_forked(with_cell(name, f"{DRAWS_NOTHING}\n{source}", root), settings, root=root)
 
 
 def run_here(name, source, settings, root, until="", figures=True):
