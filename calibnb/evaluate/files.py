@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS', 'FileContents', 'ColumnNames',
-           'column_numbers', 'class_names', 'is_of_lm_eval', 'advice', 'CsvPlaces', 'unused_columns', 'class_ids',
-           'binary_names', 'column_order', 'read_file', 'named_kind', 'read_predictions', 'class_targets', 'read_sets',
-           'in_order', 'ReadColumns', 'read_columns', 'read_scored', 'read_scores', 'table_of', 'write_npz',
-           'write_probs']
+           'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval', 'advice',
+           'CsvPlaces', 'unused_columns', 'class_ids', 'binary_names', 'column_order', 'read_file', 'named_kind',
+           'read_predictions', 'class_targets', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'read_scored',
+           'read_scores', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -16,6 +16,7 @@ import json
 import re
 import warnings
 import zipfile
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from io import BytesIO
@@ -99,11 +100,11 @@ KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
 
 def _plain(name): return str(name).strip().lower()
 
-def _is_number(text):
-    "Return True if a text is a number."
-    try: float(text)
-    except ValueError: return False
-    return True
+_NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.IGNORECASE)
+
+def _number(text):
+    "Return the number that a text states, else None; unlike `float`, refuse nan, inf and 1_000, which may be names."
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 def column_numbers(names):
     "Return [0, 1, ...] or [1, 2, ...] if names count in this way, e.g. class_0, class_1, ...; else []."
@@ -118,34 +119,51 @@ def class_names(columns):
     "Return the class names in a header; () if the names only count the classes, or are empty."
     return () if column_numbers(columns) or not any(columns) else tuple(columns)
 
-def _labels_of_columns(
+def in_counted_order(names):
+    "Return names such as prob_10, prob_2, prob_1, ... in the order of their numbers; names that do not count unchanged."
+    ordered = sorted(names, key=lambda name: int(re.search(r'\d*$', name)[0] or 0))
+    return ordered if column_numbers(ordered) else [*names]
+
+def columns_of_labels(
     columns, # names of the class columns
     known,   # distinct labels as text
-)->list[str]: # the label of each column as text
-    "Return the names of the columns, without a common prefix such as prob_; [] unless all known labels are among them."
-    starts = [0, *(found.end() for found in re.finditer(r'[\W_]+', commonprefix([*columns])))]
-    for start in starts:
-        labels = [name[start:] for name in columns]
-        if known and {*known} <= {*labels}: return labels
-    return []
+)->tuple[list[str], list]: # the label of each column, and the column of each known label or None
+    """Match labels with the names of columns, without a common prefix such as prob_.
 
-def _check_class_columns(names, known=()):
+    A label matches a name as text, else as a number: 2 matches prob_2, prob_002 and 2.0."""
+    prefix = commonprefix([*columns])
+    starts = [0, *(found.end() for found in re.finditer(r'[\W_]', prefix)), len(re.match(r'\D*', prefix)[0])]
+    best = [*columns], [None]*len(known)
+    for start in dict.fromkeys(starts):
+        labels = [name[start:] for name in columns]
+        numbers = [*map(_number, labels)]
+        once = {number for number, count in Counter(numbers).items() if count == 1} - {None}
+        column = {number: k for k, number in enumerate(numbers) if number in once} | {
+            label: k for k, label in enumerate(labels)}
+        found = [column.get(label, column.get(_number(label))) for label in known]
+        if found.count(None) < best[1].count(None): best = labels, found
+    return best
+
+def _check_class_columns(names, known=(), chosen=False):
     """Raise ValueError if the first line of a file is not a header, or if numbered columns are out of order.
 
-    A name that is a number is accepted if the names count the classes, or if all `known` labels are names."""
-    counted = column_numbers(names) or len(names) > 1 and _labels_of_columns(names, known)
-    no_name = [name for name in names if name.startswith('Unnamed: ') or (_is_number(name) and not counted)]
+    A name that is a number is accepted if the names count the classes, if a `known` label is one of the names, or if
+    the user has `chosen` the columns."""
+    counted = column_numbers(names)
+    named = len(names) > 1 and [k for k in columns_of_labels(names, known)[1] if k is not None]
+    no_name = [name for name in names if name.startswith('Unnamed: ')
+               or _number(name) is not None and not (counted or named or chosen)]
     if no_name:
         raise ValueError(f'the first line has {no_name[0]!r} as a name; want a header with `target` and a name for '
                          'each class, and no index (index=False)')
     if len(names) == 1 and counted == [0]:
         raise ValueError(f'column {names[0]!r} is the only one, and its name says class 0; a single column is for '
                          'class 1: name it p, or give both columns')
-    numbered = [re.fullmatch(r'\D*(\d+)', name) for name in names]
-    order = [int(match[1]) for match in numbered] if all(numbered) else []
-    if order != sorted(order):
-        raise ValueError(f'the columns {names[0]}, {names[1]}, ... are not in the order of their numbers; '
-                         'classes are counted from the left')
+    numbered = [re.fullmatch(r'(\D*)(\d+)', name) for name in names]
+    order = [int(match[2]) for match in numbered] if all(numbered) else []
+    if order != sorted(order) and len({match[1] for match in numbered}) == 1 and not (named or chosen):
+        raise ValueError(f'the columns {names[0]}, {names[1]}, ... are not in the order of their numbers; if they are '
+                         f'in the order of the classes, say so: --prob-cols {",".join(names)}')
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #4a23f6a6
 def _pandas_reads_all_digits(version): return tuple(map(int, version.split('.')[:2])) >= (3, 1)
@@ -248,7 +266,9 @@ def _table(frame, place, names=ColumnNames()):
     extra = {name: advice(name) for name in scores if _plain(name) in WEIGHT_NAMES}
     extra |= {name: text for name in scores if name not in extra and (text := _text_found(scores[name], place))}
     scores = scores.drop(columns=[*extra])
-    _check_class_columns([*scores], _numbers_as_text(frame[labels]) or names.classes)
+    known = _distinct_labels(np.asarray(frame[labels[0]].dropna().unique()))[0] if len(labels) == 1 else names.classes
+    _check_class_columns([*scores], known, bool(names.scores))
+    if not names.scores: scores = scores[in_counted_order([*scores])]
     arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
     return FileContents(arrays, [*scores], extra, place, of_groups)
 
@@ -257,11 +277,6 @@ def _distinct_labels(labels):
     numeric = labels.dtype.kind in 'fiu'
     known, index = np.unique(labels if numeric else labels.astype(str), return_inverse=True)
     return [f'{v:.15g}' if numeric else str(v).strip() for v in known], index
-
-def _numbers_as_text(labels):
-    "Return the distinct labels as text if `labels` is a single column of numbers; otherwise []."
-    if labels.shape[1] != 1 or labels.iloc[:, 0].dtype.kind not in 'fiu': return []
-    return _distinct_labels(labels.to_numpy()[:, 0])[0]
 
 def _words(labels): return set() if labels.dtype.kind in 'fiub' else {str(word).strip() for word in labels.unique()}
 
@@ -367,40 +382,34 @@ def _check_missing(labels, name, place):
     raise ValueError(f'column {name!r} has no label in {where}{more}; give each '
                      'sample a label, or leave the sample out (in tables, words like NA or None are missing labels)')
 
-def _numeric_ids(labels, name, classes):
-    """Return (N,) class ids; numeric labels are column names, or ids from 0 (from 1 if the columns are counted from 1).
+def _numeric_ids(labels, name, classes, place='row {}'.format):
+    """Return (N,) class ids; numeric labels are names of columns if all of them are, else ids from 0.
 
-    Raises ValueError if the labels could count from 0 or from 1."""
-    if len(classes) > 1 and not column_numbers(classes): return _ids_by_number(labels, name, classes)
-    if not _count_from_one(classes) or (labels == 0).any(): return labels
-    if (labels == len(classes)).any(): return labels - 1
-    raise ValueError(f'column {name!r} has no label 0 and no label {len(classes)}, so the labels may count from 0, '
-                     'or from 1 like the columns; name the columns from 0: class_0, class_1, ...')
-
-def _ids_by_number(labels, name, classes):
-    "Replace each numeric label by the id of the class column it names; return the labels unchanged if they name none."
-    if not all(column[-1:].isdigit() for column in classes): return labels
+    Raises ValueError if only some of the labels are names of columns, unless the columns count the classes."""
+    counted = column_numbers(classes)
+    if len(classes) < 2 or not any(classes) or counted[:1] == [0]: return labels
     known, index = _distinct_labels(labels)
-    names = _labels_of_columns(classes, known)
-    ids = [names.index(label) for label in known if names]
-    if [*map(str, ids)] == known or not names: return labels
-    if {*known} <= {*map(str, range(len(classes)))}:
-        raise ValueError(f'column {name!r} has the labels {brief(", ".join(known), 40)}, which may be names of columns '
-                         'or class ids from 0; name the classes by words, e.g. class a, in the columns and the labels')
-    return np.array(ids)[index]
+    found = columns_of_labels(classes, known)[1]
+    if None not in found: return np.array(found)[index]
+    named = [label for label, column in zip(known, found) if column is not None]
+    if counted or not named: return labels
+    unknown = found.index(None)
+    raise ValueError(f'column {name!r} holds {known[unknown]} in {place(int((index == unknown).argmax()))}, which is '
+                     f'not the name of a class column, but {named[0]} is one; want names as labels, '
+                     f'of {quote_names(classes)}')
 
 def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
     "Return the (N,) class ids of a column of labels; words are class names, or are compared with `pos_label`."
     _check_missing(labels, name, place)
     # True and False are words if columns have these names
     has_words = labels.dtype.kind not in 'fiub' or labels.dtype == bool and {'True', 'False'} <= set(classes)
-    if pos_label is None and not has_words: return _numeric_ids(labels, name, classes)
+    if pos_label is None and not has_words: return _numeric_ids(labels, name, classes, place)
     known, index = _distinct_labels(labels)
     if pos_label is None and len(classes) == 1 and classes[0] in known: pos_label = classes[0]
     if pos_label is None:
-        names = _labels_of_columns(classes, known) if len(classes) > 1 else []
-        if not names: raise _unknown_word(known, index, name, classes, place)
-        return np.array([names.index(word) for word in known])[index]
+        found = columns_of_labels(classes, known)[1] if len(classes) > 1 else [None]
+        if None in found: raise _unknown_word(known, index, found, name, classes, place)
+        return np.array(found)[index]
     positive = _positive_text(pos_label, known, name, classes)
     return np.array([int(word == positive) for word in known])[index]
 
@@ -417,9 +426,9 @@ def _positive_text(pos_label, known, name, classes):
                          f'pos_label out to read the column as P({classes[0]}), or name the column p to read P({text})')
     return text
 
-def _unknown_word(known, index, name, classes, place):
-    "Return the error for labels that are words but not names of class columns."
-    unknown = [k for k, word in enumerate(known) if len(classes) == 1 or word not in classes]
+def _unknown_word(known, index, columns, name, classes, place):
+    "Return the error for labels that are words but not names of class columns; `columns` has the columns of the others."
+    unknown = [k for k in range(len(known)) if len(classes) < 2 or columns[k] is None]
     row = int(np.isin(index, unknown).argmax())
     found, last = brief(known[index[row]], 40), brief(known[-1], 40)
     start = f'column {name!r} holds text, {found!r} in {place(row)}, '
@@ -590,20 +599,27 @@ def read_predictions(
 def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(), needed=True):
     "Return unchecked scores, labels, class names, and groups (None unless `needed`)."
     if kind == 'confidence': names = _of_stated(names)
+    score_names = names
+    if target_path:  # read first, since the labels say whether numbers are names of columns
+        with naming(target_path):
+            labelled = read_file(target_path, ColumnNames(names.target, ignored=names.ignored))
+            name, labels = _labels_in(target_path, labelled, names.target, alone=True)
+        score_names = replace(names, target='', classes=tuple(_distinct_labels(labels)[0]))
     with naming(path):
-        score_names = replace(names, target='') if target_path else names
         contents, scores, header = _read_scores(path, kind, score_names, needed)
         of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
-        if target_path:
-            path, contents = target_path, read_file(target_path, ColumnNames(names.target, ignored=names.ignored))
-        wanted = (_plain(names.target),) if names.target else TARGET_NAMES
-        name = '' if target_path and [*contents.arrays] == [''] else _only(path, contents, wanted)
-        labels = contents.arrays[name]
-        if name == '' and np.shape(labels)[1:] == (1,): labels = labels[:, 0]
-        is_table = contents.columns is not None
+        if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
+        is_table = labelled.columns is not None
         if kind == 'confidence': header = ['correct']
-        return scores, *class_targets(labels, name, header, is_table, pos_label, contents.place), of_groups or None
+        return scores, *class_targets(labels, name, header, is_table, pos_label, labelled.place), of_groups or None
+
+def _labels_in(path, contents, target='', alone=False):
+    "Return the name and the (N,) labels of a file; with `alone`, an array without a name has the labels."
+    wanted = (_plain(target),) if target else TARGET_NAMES
+    name = '' if alone and [*contents.arrays] == [''] else _only(path, contents, wanted)
+    labels = np.asarray(contents.arrays[name])
+    return name, labels[:, 0] if name == '' and labels.shape[1:] == (1,) else labels
 
 def class_targets(
     labels,     # (N,) labels in a file
@@ -616,8 +632,8 @@ def class_targets(
     "Return the class id of each label."
     given = np.asarray(labels)
     if given.dtype == bool: given = labels = _bool_ids(given, header)
-    if name == '' and pos_label is None: labels = _numeric_ids(given, 'target', header)
-    elif is_table or pos_label is not None: labels = class_ids(given, name or 'target', header, pos_label, place)
+    if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
+    elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header): labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
     if len(header) == 1 and pos_label is None: _check_two_labels(target)
     names = class_names(header)
@@ -629,8 +645,8 @@ def _bool_ids(labels, header):
 
     Without such names, return 0 for False and 1 for True. Other labels are returned unchanged."""
     if labels.dtype != bool or len(header) != 2: return labels
-    named = _labels_of_columns([name.casefold() for name in header], ['false', 'true'])
-    return np.where(labels, named.index('true'), named.index('false')) if named else labels.astype(np.int64)
+    found = columns_of_labels([name.casefold() for name in header], ['false', 'true'])[1]
+    return np.array([0, 1] if None in found else found)[labels.astype(np.int64)]
 
 def _check_two_labels(target):
     "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."
@@ -726,7 +742,7 @@ def _optional_labels(labels, name, classes, pos_label=None):
 
 def _without_kind(names):
     "Remove a prefix like prob_ if all names have one."
-    short = tuple(re.sub(r'(?i)^(logits?|prob(s|a|abilit(y|ies))?)[_ .-]', '', name) for name in names)
+    short = tuple(re.sub(r'(?i)^(logits?|p|prob(s|a|abilit(y|ies))?|scores?)[_ .-]', '', name) for name in names)
     return short if all(map(str.__ne__, short, names)) else names
 
 def _label_words(labels, header, names):
@@ -741,8 +757,9 @@ def _label_words(labels, header, names):
     numbers = tuple(map(str, column_numbers(header))) if _count_from_one(header) else ()
     if labels is None: return _without_kind(class_names(header)) or numbers
     if numeric and column_numbers(header): return () if (labels == 0).any() else numbers
-    named = tuple(_labels_of_columns(header, _distinct_labels(labels)[0]))
-    return named or (tuple(header) if all(header) and not numeric else ())
+    named, found = columns_of_labels(header, _distinct_labels(labels)[0])
+    if None not in found: return tuple(named)
+    return tuple(header) if all(header) and not numeric else ()
 
 def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
     "Return only the logits and the labels of `read_columns`."

@@ -306,9 +306,9 @@ class RunFolder:
 
     @contextmanager
     def running(self, kind:str, settings:dict, **more):
-        "Begin the run, and finish the run after the block; if the block raises an exception, record a failure."
-        self.begin(kind, settings, **more)
+        "Begin the run, and finish the run after the block; record a failure of the beginning or of the block."
         try:
+            self.begin(kind, settings, **more)
             yield self
             self.finish()
         except BaseException as e:

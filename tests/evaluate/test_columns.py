@@ -78,6 +78,51 @@ def test_names_that_only_count_are_no_names():
     assert read_sets("c.csv", "logits", val_path="fit.csv")[1].classes == tuple(WORDS)
 
 
+# how people name three classes in a header, and how the labels of the classes look beside it
+NAMED = {
+    "zero-padded": (["prob_000", "prob_002", "prob_010"], ["000", "002", "010"], [0, 2, 10]),
+    "floats": (["1.0", "2.0", "3.5"], ["1.0", "2.0", "3.5"], [1., 2., 3.5]),
+    "floats with a prefix": (["p_1.0", "p_2.0", "p_2.5"], ["1.0", "2.0", "2.5"], [1., 2., 2.5]),
+    "negative": (["prob_-1", "prob_0", "prob_1"], ["-1", "0", "1"], [-1, 0, 1]),
+    "mixed with words": (["1", "02", "other"], ["1", "02", "other"], None),
+    "codes that end in digits": (["E10", "E11", "I10"], ["E10", "E11", "I10"], None),
+    "numbers that skip": (["c1", "c2", "c4"], ["1", "2", "4"], [1, 2, 4]),
+    "counted, out of order": (["prob_2", "prob_0", "prob_1"], ["2", "0", "1"], [2, 0, 1]),
+    "counted from 1": (["1", "2", "3"], ["1", "2", "3"], [1, 2, 3]),
+    "words with a prefix": (["score_cat", "score_dog", "score_owl"], WORDS, None),
+}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather", ".jsonl"])
+@pytest.mark.parametrize("style", NAMED)
+def test_labels_that_are_names_of_columns_are_read_as_these(style, suffix):
+    "As text or as numbers, in the file or in one of their own; also where the last classes are absent."
+    columns, words, numbers = NAMED[style]
+    write_as = {".parquet": "to_parquet", ".feather": "to_feather"}
+    def written(rows, labels):
+        frame = pd.DataFrame(LOGITS[rows].numpy(), columns=columns)
+        if labels is not None:
+            frame["y"] = labels[rows]
+        if suffix == ".jsonl":
+            frame.to_json("a.jsonl", orient="records", lines=True, double_precision=15)
+        elif suffix.startswith(".csv"):
+            frame.to_csv(f"a{suffix}", index=False)
+        else:
+            getattr(frame, write_as[suffix])(f"a{suffix}")
+    for labels in (np.array(values)[TARGET] for values in (words, numbers) if values is not None):
+        for rows in slice(None), TARGET < 2:
+            written(rows, labels)
+            counted = style == "counted, out of order"
+            want = LOGITS[rows].gather(1, TARGET[rows, None])
+            preds = read_predictions(f"a{suffix}", "logits")
+            assert torch.allclose(preds.logits.gather(1, preds.target[:, None]).double(), want, atol=1e-5)
+            assert preds.classes == () if counted else len(set(preds.classes)) in (0, 3)
+            np.save("labels.npy", labels[rows].astype(str) if labels.dtype == object else labels[rows])
+            written(rows, None)
+            apart = read_predictions(f"a{suffix}", "logits", "labels.npy")
+            assert torch.equal(apart.target, preds.target) and torch.equal(apart.logits, preds.logits)
+
+
 def test_a_validation_set_is_put_into_order_by_name(capsys):
     write("test.csv", rows=slice(300))
     write("val.csv", rows=slice(300, 600))
