@@ -188,6 +188,7 @@ def _calibrate(read, calibrator, args):
     "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."
     from calibnb.core.predictions import class_probs
     from calibnb.core.reading import naming
+    from calibnb.metrics.decisions import reaches
     order = _columns_of(read.header, calibrator, args.file)
     with naming(args.file): logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
@@ -199,7 +200,7 @@ def _calibrate(read, calibrator, args):
         if two.shape[1] != 2 or calibrator.columns_:
             found = 'is multilabel' if calibrator.columns_ else f'has {probs.shape[1]} classes'
             raise ValueError(f'--threshold: {args.calibrator} {found}, want a binary model')
-        pred = (two[:, 1] >= args.threshold).long()
+        pred = reaches(two[:, 1], args.threshold).long()
     if len(order) > 1 and not calibrator.columns_: probs, pred = probs[:, order.argsort()], order[pred]
     return probs, pred, prevalence
 

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax', 'exp_',
-           'top_probability', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text', 'Predictions']
+           'top_probability', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text', 'Predictions',
+           'row_hashes', 'random_order']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -412,9 +413,37 @@ class Predictions:
         kind = head.get('kind', 'probs' if 'given' in data else 'logits')  # older files have no kind
         return cls(**data, classes=json.loads(head.get('classes', '[]')), kind=kind)
 
-def _row_hashes(preds):
-    "Return (N,) int64 hashes, each of the logits and the label of one sample."
-    bits = preds.logits.detach().cpu().double().contiguous().view(torch.int64)
+def _row_hashes(preds): return row_hashes(preds.logits, preds.target)
+
+def row_hashes(
+    logits:Tensor, # (N, K)
+    target:Tensor|None=None, # (N,) labels
+)->Tensor:         # (N,) int64
+    "Return hashes, each of the logits and the label of one sample."
+    bits = (logits.detach().cpu().double() + 0.).contiguous().view(torch.int64)  # + 0. makes -0. a 0.
     draw = torch.Generator().manual_seed(0)
-    factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu')
-    return (bits*factors[:-1]).sum(1) + preds.target.cpu()*factors[-1]  # int64 arithmetic wraps around
+    factors = torch.randint(2**62, (bits.shape[1] + 1,), generator=draw, device='cpu') | 1
+    bits = bits ^ (bits >> 31)  # a product keeps little of numbers such as .5, whose lower bits are all 0
+    hashes = (bits*factors[:-1]).sum(1)  # int64 arithmetic wraps around
+    return hashes if target is None else hashes + target.cpu()*factors[-1]
+
+def random_order(
+    logits:Tensor, target:Tensor|None=None, # as in `row_hashes`
+    seed:int=0,
+)->Tensor:         # (N,) int64 row numbers, on the CPU
+    """Return a random order of samples that depends on what the rows hold, not on where they stand in the file.
+
+    Each row is placed by a hash of its values to three decimals, its label and, for equal rows, its number among them.
+    Rounding to float32 therefore moves few rows, and equal rows are spread."""
+    z = class_logits(logits).detach().cpu().double()
+    order = row_hashes(z, target).argsort()  # equal rows may change places
+    hashes = row_hashes((1000*z).round(), target)
+    order = order[hashes[order].argsort(stable=True)]
+    _, group, size = hashes[order].unique_consecutive(return_inverse=True, return_counts=True)
+    number = torch.arange(len(order), device='cpu') - (size.cumsum(0) - size)[group]
+    return order[_mixed(_mixed(hashes[order]) + number + (2*seed + 1)*0x9E3779B97F4A7C1).argsort()]
+
+def _mixed(x):
+    "Mix the bits of int64 numbers, as SplitMix64 does [Steele 2014]."
+    for shift, factor in (30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15): x = (x ^ (x >> shift))*factor
+    return x ^ (x >> 31)

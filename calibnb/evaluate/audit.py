@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 
 from ..core.options import pick
 from ..core.checks import ENOUGH_ROWS, refuse_probs
-from ..core.predictions import Predictions
+from ..core.predictions import Predictions, random_order
 from ..core.runtime import in_threads
 from ..metrics.bins import check_bins
 from ..metrics.intervals import Resamples
@@ -94,8 +94,7 @@ class CrossFits:
 
 def _folds(preds, folds, seed):
     "Return the random order of the samples and, for each fold, the samples outside and inside the fold."
-    N, draw = len(preds), torch.Generator().manual_seed(seed)
-    order = torch.randperm(N, generator=draw, device='cpu')
+    N, order = len(preds), random_order(preds.logits, preds.target, seed)
     twice = preds[torch.cat([order, order])]
     ends = list(accumulate(len(fold) for fold in order.tensor_split(folds)))
     return order, [(twice[end:start + N], twice[start:end]) for start, end in zip([0, *ends[:-1]], ends)]
@@ -245,7 +244,8 @@ def evaluate(
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
-    resamples, more_bins = Resamples(len(preds), n_boot, seed, 'multinomial'), [M for M in more_bins if M != n_bins]
+    order, more_bins = random_order(preds.logits, preds.target, seed), [M for M in more_bins if M != n_bins]
+    resamples = Resamples(len(preds), n_boot, seed, 'multinomial', order)
     measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
     found = _Comparison(preds, fits, measured, notes)

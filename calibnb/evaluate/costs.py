@@ -12,6 +12,7 @@ from textwrap import fill
 
 import torch
 
+from ..core.predictions import random_order
 from ..core.text import html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
@@ -75,7 +76,8 @@ class Decisions:
         given = scored[UNCALIBRATED]
         check_costs(cost_fp, cost_fn, given.num_classes if not given.binary else 2)
         y, probs = given.target == 1, {name: _p_of_one(one) for name, one in scored.items()}
-        resamples = Resamples(len(y), n_boot, seed, 'multinomial')
+        order = random_order(probs[UNCALIBRATED][:, None], y, seed)
+        resamples = Resamples(len(y), n_boot, seed, 'multinomial', order)
         costs, saved = _cost_rows(probs, y, cost_fp, cost_fn, resamples, _WORDS[given.stated])
         thresholds = sorted({*CHOSEN_THRESHOLDS, cost_threshold(cost_fp, cost_fn)})
         curves = {name: decision_curve(p, y) for name, p in probs.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..metrics.bins import bin_ids, equal_mass_starts
+from ..metrics.bins import bin_ids, edge_tolerance, equal_mass_starts, tie_starts
 from ..metrics.smoothing import _cosine_means_on_grid, smooth_error_norms
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #47d1bf40
@@ -20,6 +20,15 @@ _GRID = 2**12          # number of equal-width cells above that; bin edges cut s
 def _width_starts(conf, n_bins):
     "Return the first position of each equal-width bin in sorted confidences."
     return torch.searchsorted(bin_ids(conf, n_bins), torch.arange(n_bins, dtype=torch.int32, device='cpu'))
+
+def _ties_across(conf, edges):
+    "Return the first position and the end of each group of equal sorted confidences that lies on both sides of an edge."
+    start = tie_starts(conf[:, None], edge_tolerance(conf))[:, 0]
+    across = [edge for edge in edges if 0 < edge < len(conf) and not start[edge]]
+    if not across: return torch.zeros(2, 0, dtype=torch.int64, device='cpu')
+    first = torch.cat([start.nonzero()[:, 0], torch.tensor([len(conf)])])
+    group = torch.searchsorted(first, torch.tensor(across), right=True).unique()
+    return first[group - 1], first[group]
 
 def _cell_sums(conf, starts):
     "Return the number of samples and the sum of confidences of each cell; cells begin at `starts`."
@@ -31,8 +40,10 @@ def _cell_sums(conf, starts):
 class ConfidenceHistogram:
     """A fine histogram of confidences for several calibration errors; each bin of an error consists of whole cells.
 
-    Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, and the `first_cells` of the
-    bins of each error."""
+    Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, the `first_cells` of the
+    bins of each error, and `first_ties`, the first cell of each group of cells with equal confidences; None if no group
+    lies in several equal-mass bins."""
+    first_ties, equal_mass = None, ()
     def __init__(self,
         conf:Tensor,         # (N,) float64 in [0, 1]
         n_bins:dict,         # name -> number of equal-width bins
@@ -40,10 +51,16 @@ class ConfidenceHistogram:
     ):
         conf, self.n = torch.from_numpy(np.sort(conf.numpy())), len(conf)
         first = {name: _width_starts(conf, M) for name, M in n_bins.items()}
-        first |= {name: equal_mass_starts(self.n, M) for name, M in equal_mass.items()}
+        by_mass = {name: equal_mass_starts(self.n, M) for name, M in equal_mass.items()}
+        first, self.equal_mass = first | by_mass, tuple(equal_mass)
+        tied, ends = _ties_across(conf, [edge for edges in by_mass.values() for edge in edges.tolist()])
         starts = torch.arange(self.n, device='cpu')
-        if self.n > _SINGLE_CELLS: starts = torch.cat([_width_starts(conf, _GRID), *first.values()]).unique()
+        if self.n > _SINGLE_CELLS: starts = torch.cat([_width_starts(conf, _GRID), *first.values(), tied, ends]).unique()
         starts = starts[starts < self.n]
+        if len(tied):
+            inside = torch.searchsorted(tied, starts, right=True) > torch.searchsorted(ends, starts, right=True)
+            begins = torch.isin(starts, tied)
+            self.first_ties = (begins | ~inside).nonzero()[:, 0].numpy()
         count, total = _cell_sums(conf, starts)
         self.count, self.conf = count.numpy(), (total/count).clamp(0, 1)
         # drop empty bins: each begins where the next bin begins, or after the last sample
@@ -74,9 +91,17 @@ class ConfidenceHistogram:
         "Simulate the errors of a calibrated model: draw each hit with its confidence as probability."
         count, conf = self.count[:, None], self.conf.numpy()[:, None]
         residual = np.random.default_rng(seed).binomial(count, conf, (len(conf), draws)) - count*conf
-        found = {name: abs(np.add.reduceat(residual, cells)).sum(0)/self.n for name, cells in self.first_cells.items()}
+        tied = residual if self.first_ties is None else self._with_mean_of_ties(residual)
+        found = {name: abs(np.add.reduceat(tied if name in self.equal_mass else residual, cells)).sum(0)/self.n
+                 for name, cells in self.first_cells.items()}
         smooth = self._smooth_errors(torch.from_numpy(residual))
         return {name: torch.from_numpy(values) for name, values in found.items()} | dict(smooth=smooth)
+
+    def _with_mean_of_ties(self, residual):
+        "Divide the residual of each group of equal confidences among its cells by their counts, as `mass_table` does."
+        size = np.diff(self.first_ties, append=len(self.count))
+        total, count = (np.add.reduceat(v, self.first_ties) for v in (residual, self.count))
+        return np.repeat(total/count[:, None], size, axis=0)*self.count[:, None]
 
     def _smooth_errors(self, residual):
         """Return the (draws,) smooth ECEs, from the residuals binned linearly on a grid.

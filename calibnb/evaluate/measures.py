@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..core.predictions import Predictions, form_text
 from calibnb.metrics.bins import (
-    ReliabilityBins, bin_ids, check_bins, class_sums, mass_table, squared_gaps, table_norm, width_bins
+    ReliabilityBins, bin_ids, check_bins, class_sums, edge_tolerance, mass_table, squared_gaps, table_norm, width_bins
 )
 from ..metrics.smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 from ..metrics.scores import brier_of_samples
@@ -72,6 +72,13 @@ class BinnedConfidences:
 # %% ../../nbs/40_evaluate/04_measures.ipynb #fe4fe1ae
 _CHUNK_NUMBERS = 2**18  # number of probabilities computed at a time (2 MiB); a chunk has at least 256 samples
 
+def _on_edges(conf, n_bins, tolerance):
+    "Move confidences within `tolerance` of an edge to the edge, in float64; for the usual numbers of bins and `n_bins`."
+    for M in dict.fromkeys((10, 15, 20, 25, 30, 50, 100, n_bins)):
+        edge = (conf*M).round()/M
+        conf = torch.where((conf - edge).abs() <= tolerance, edge, conf)
+    return conf
+
 @dataclass(frozen=True, eq=False)
 class Scored(BinnedConfidences):
     "The label and four numbers per sample (binary: five), and the bins of each class; the input of all measures."
@@ -92,13 +99,16 @@ class Scored(BinnedConfidences):
         n_bins:int=15, # number of bins for each class
         binary:bool=False, # True: the two columns were made from P(y = 1)
         stated:bool=False, # True: the two columns were made from stated confidences; label 1 is a correct answer
+        narrow:bool=False, # True: the probabilities were given in float32 or less
     )->'Scored':
         "Score samples from their probabilities."
         if stated: pred = torch.ones_like(target)  # no threshold: each answer is the prediction
         conf = probs.gather(1, pred[:, None])[:, 0].clamp(0, 1)
         judged = probs[:, 1:] if binary or stated else probs
         one = judged[:, 0].clamp(0, 1) if binary else None
-        classes = class_sums(judged if stated else probs, target, n_bins).cpu()
+        tolerance = edge_tolerance(probs.float() if narrow else probs)
+        classes = class_sums(judged if stated else probs, target, n_bins, tolerance=tolerance).cpu()
+        if narrow: conf, one = (v if v is None else _on_edges(v, n_bins, tolerance) for v in (conf, one))
         return cls(pred, target, conf, nll, brier_of_samples(judged, target), classes, one)
 
     @classmethod
@@ -110,7 +120,8 @@ class Scored(BinnedConfidences):
         "Score predictions, uncalibrated or after a fitted calibrator."
         size = max(256, _CHUNK_NUMBERS//preds.num_classes)
         chunks = (preds[slice(start, start + size)] for start in range(0, len(preds), size))
-        form = dict(binary=preds.binary and not preds.stated, stated=preds.stated)
+        narrow = calibrator is None and preds.given is not None and preds.given.dtype != torch.float64
+        form = dict(binary=preds.binary and not preds.stated, stated=preds.stated, narrow=narrow)
         return cls.joined(cls.of_probs(*_probs_of(chunk, calibrator), n_bins, **form) for chunk in chunks)
 
     @classmethod
@@ -189,11 +200,13 @@ def _means(scored, resamples):
             for (name, v), of_resamples in zip(each.items(), means.T)}
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
-def _binned(table, n_bins, simulated, seed):
-    "Return the ECE of a table of bins as a Measure; `simulated` are (draws,) errors of a calibrated model."
+def _binned(table, n_bins, simulated, seed, tied=False):
+    """Return the ECE of a table of bins as a Measure; `simulated` are (draws,) errors of a calibrated model.
+
+    `tied`: some bins share hits, so bins cannot be drawn one by one for the p value."""
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
-    errors = consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
+    errors = simulated if tied else consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
     p = monte_carlo_p(errors, value)
     return Measure.of(value, n, interval, bins=n_bins, floor=simulated.mean().item(), floor_high=_high(errors), p=p)
 
@@ -210,9 +223,10 @@ def _calibration_errors(scored, more_bins, draws, seed):
     "Return {measure: Measure} of ECE, adaptive ECE and smooth ECE."
     (conf, hit), n_bins = scored.pairs, scored.n_bins
     numbers = {'ece' if M == n_bins else f'ece_{M}': M for M in (n_bins, *more_bins)}
-    simulated = ConfidenceHistogram(conf, numbers, dict(ada_ece=n_bins)).errors(draws, seed)
+    histogram = ConfidenceHistogram(conf, numbers, dict(ada_ece=n_bins))
+    simulated, tied = histogram.errors(draws, seed), histogram.first_ties is not None
     found = {name: _binned(width_bins(conf, hit, M), M, simulated[name], seed) for name, M in numbers.items()}
-    found['ada_ece'] = _binned(mass_table(conf, hit, n_bins), n_bins, simulated['ada_ece'], seed)
+    found['ada_ece'] = _binned(mass_table(conf, hit, n_bins), n_bins, simulated['ada_ece'], seed, tied)
     return found | dict(smooth_ece=_smooth(conf, hit, simulated['smooth'], seed))
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9026aaaa

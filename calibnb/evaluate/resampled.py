@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..core.predictions import Predictions
 from .measures import _probs_of
-from ..metrics.bins import bin_ids, mass_ids
+from ..metrics.bins import bin_ids, mass_shares
 from ..metrics.intervals import Resamples
 
 # %% ../../nbs/40_evaluate/04a_resampled.ipynb #dbd3dd99
@@ -25,7 +25,7 @@ def resampled_top_label(
     "Return ada_ece and mce of the test set (entry 0) and of each resample."
     conf = conf.double()
     residual, ids = hit.double() - conf, bin_ids(conf, n_bins)
-    by_mass = resamples.sums_by_bin(mass_ids(conf, n_bins), residual, n_bins)
+    by_mass = sum(resamples.sums_by_bin(bins, share*residual, n_bins) for bins, share in mass_shares(conf, n_bins))
     gaps, counts = (resamples.sums_by_bin(ids, values, n_bins) for values in (residual, torch.ones_like(conf)))
     found = dict(ada_ece=by_mass.abs().sum(1)/resamples.size[:, 0], mce=(gaps.abs()/counts).nan_to_num(0.).amax(1))
     return {name + suffix: values.numpy() for name, values in found.items()}

@@ -32,7 +32,7 @@ def reliability_bins(
     n_bins:int=15,        # M
     *, scheme:str='width',# 'width': equal-width bins; 'mass': bins with equal counts; or another name in `BIN_RULES`
     closed:str='right',   # for equal-width bins: 'right' for (lo, hi], 'left' for [lo, hi)
-    ties:str='split',     # in equal-mass bins: 'split' equal confidences, or 'group' them in one bin
+    ties:str='mean',      # equal confidences in equal-mass bins: 'mean', 'group' or 'split', as in `ada_ece`
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -115,7 +115,8 @@ def ada_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,          # bins of equal mass
     *, method:str='split',  # 'split': every sample counts; 'interp': as the reference code, for comparison
-    ties:str='split',       # equal confidences: 'split' them in sample order, or 'group' them in one bin
+    ties:str='mean',        # equal confidences: 'mean': all count with their common share of hits, so the order of
+                            # samples does not matter; 'group': in one bin; 'split': in sample order, as in the paper
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values

@@ -20,8 +20,8 @@ from ..core.checks import at_least_float32, check_bool, check_positive
 from ..core.options import pick, renamed_option
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
-    BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps, mass_table,
-    mukhoti_adaptive_ece, squared_gaps, table_norm, width_table
+    BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps,
+    edge_tolerance, mass_table, mean_of_ties, mukhoti_adaptive_ece, squared_gaps, table_norm, width_table
 )
 from calibnb.metrics.smoothing import (
     cosine_means, dirichlet_bandwidth, dirichlet_regression, gaussian_regression, grid_size, smooth_error_norm,
@@ -60,12 +60,12 @@ def reliability_bins(
     n_bins:int=15,        # M
     *, scheme:str='width',# 'width': equal-width bins; 'mass': bins with equal counts; or another name in `BIN_RULES`
     closed:str='right',   # for equal-width bins: 'right' for (lo, hi], 'left' for [lo, hi)
-    ties:str='split',     # in equal-mass bins: 'split' equal confidences, or 'group' them in one bin
+    ties:str='mean',      # equal confidences in equal-mass bins: 'mean', 'group' or 'split', as in `ada_ece`
 )->ReliabilityBins:
     "Return the count, accuracy and mean confidence of each bin; binary: the frequency and mean probability of y = 1."
     return _table(samples, n_bins, scheme, closed, ties)
 
-def _table(samples, n_bins, scheme='width', closed='right', ties='split'):
+def _table(samples, n_bins, scheme='width', closed='right', ties='mean'):
     "Return the `reliability_bins` of samples."
     check_bins(n_bins)
     check_closed(closed)
@@ -173,8 +173,8 @@ def noise_floor(
     if np.ndim(n_bins):
         raise ValueError('target: noise_floor takes no target, because it draws hits; call noise_floor(probs)')
     check_bins(n_bins)
-    conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).double().cpu()
-    ids, draw = bin_ids(conf, n_bins, closed), torch.Generator().manual_seed(seed)
+    conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).cpu()
+    ids, conf, draw = bin_ids(conf, n_bins, closed), conf.double(), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     total = 0
     for _ in range(draws):
@@ -257,7 +257,8 @@ def ada_ece(
     samples,
     n_bins:int=15,          # bins of equal mass
     *, method:str='split',  # 'split': every sample counts; 'interp': as the reference code, for comparison
-    ties:str='split',       # equal confidences: 'split' them in sample order, or 'group' them in one bin
+    ties:str='mean',        # equal confidences: 'mean': all count with their common share of hits, so the order of
+                            # samples does not matter; 'group': in one bin; 'split': in sample order, as in the paper
 )->Tensor:                  # 0-d float64 in [0, 1]
     "Return the adaptive ECE: the ECE with bins of equal mass [Mukhoti 2020, AdaECE]."
     check_bins(n_bins)
@@ -285,15 +286,6 @@ def classwise_ece(
     return errors if reduction == 'none' else errors.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160
-def _mean_of_ties(p, values):
-    "Average (N, K) values over rows with equal p, within each column; the columns of p are sorted."
-    first = torch.ones_like(p, dtype=torch.bool)
-    first[1:] = p[1:] != p[:-1]
-    group = first.T.flatten().cumsum(0) - 1  # one column after another; each column begins a new group
-    flat = values.T.flatten()
-    total, number = (torch.zeros_like(flat).index_add_(0, group, v) for v in (flat, torch.ones_like(flat)))
-    return (total/number)[group].view(p.shape[::-1]).T
-
 @sample_metric('task')
 def ace(
     samples,
@@ -307,7 +299,7 @@ def ace(
     p, order = samples.probs.double().sort(dim=0, stable=True)
     labels = torch.arange(p.shape[1], device=p.device) + samples.binary
     hit = (samples.target[order] == labels).double()
-    if ties == 'mean': hit = _mean_of_ties(p, hit)
+    if ties == 'mean': hit = mean_of_ties(p, hit, edge_tolerance(samples.probs))
     ranges = zip(hit.tensor_split(n_bins), p.tensor_split(n_bins))
     gaps = [(h - q).mean(0).abs() for h, q in ranges if len(h)]
     return torch.stack(gaps).mean().cpu()

@@ -76,12 +76,16 @@ class Resamples:
         n_boot:int=400,  # number of resamples
         seed:int=0,
         draw:str='poisson', # 'poisson': a cluster has the same counts in every set; 'multinomial': draw N samples
+        order:Tensor|None=None, # (N,) row numbers, e.g. of `random_order`: counts are drawn for the samples in this order
     ):
         check_resamples(n_boot)
         pick('draw', draw, ('poisson', 'multinomial'))
         self.n = clusters if isinstance(clusters, int) else len(clusters)
         if draw == 'poisson': self.group, counts = _poisson_counts(clusters, n_boot, seed)
         else: self.group, counts = _multinomial_counts(self.n, n_boot, seed)
+        if order is not None:
+            drawn = torch.arange(self.n, device='cpu') if self.group is None else self.group
+            self.group = torch.empty_like(drawn).index_copy_(0, order, drawn)
         self.weight = F.pad(counts, (0, 0, 1, 0), value=1.)
         self.size = self._sums(torch.ones(1, self.n, dtype=torch.float64, device='cpu'))  # (1 + n_boot, 1)
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_bool, check_positive
+from ..core.predictions import random_order
 from .errors import ada_ece, average_ce, debiased_ece, ece, mce, smooth_ece
 from .intervals import check_level, check_metric, check_resamples, monte_carlo_p, z_quantile
 from .measure import Measure
@@ -43,7 +44,8 @@ def _label_cdf(probs):
 def _sorted_top_labels(probs):
     "Return (N, 1) sorted confidences (cheap to sort again), (N, 1) probabilities of a hit, and the row numbers."
     top, total = probs.amax(1, keepdim=True), probs.sum(1, keepdim=True)
-    order = top[:, 0].argsort()
+    order = random_order(probs)
+    order = order[top[order, 0].argsort(stable=True)]
     return top[order], (top if probs.shape[1] == 1 else top/total)[order], order
 
 def _draw_labels(cdf, draw):
@@ -128,7 +130,7 @@ def kernel_width(
 )->float:          # 1 if all predictions are equal
     "Return the median distance between two predictions; if the median is 0, the mean of the positive distances."
     if len(probs) > 1000:
-        order = torch.randperm(len(probs), generator=torch.Generator().manual_seed(seed), device='cpu')
+        order = random_order(probs, seed=seed)
         probs = probs[order[:1000].to(probs.device)]
     distances = F.pdist(probs.double())
     positive = distances[distances > 0]
@@ -144,7 +146,7 @@ def _h(p, r, q, s, width):
 def _block_values(p, r, width, block, seed):
     "Return the (blocks,) float64 mean over the pairs of each block of shuffled samples; drop an incomplete block."
     n_blocks = len(p)//block
-    order = torch.randperm(len(p), generator=torch.Generator().manual_seed(seed), device='cpu')[:n_blocks*block]
+    order = random_order(torch.cat([p, r], 1), seed=seed)[:n_blocks*block]
     p, r = (v[order.to(v.device)].reshape(n_blocks, block, -1) for v in (p, r))
     def mean(q, s): return (_h(q, s, q, s, width).sum((1, 2)) - s.square().sum((1, 2)))/(block*(block - 1))
     size = max(1, _CHUNK//block**2)
@@ -228,6 +230,8 @@ def skce_ci(
 # %% ../../nbs/10_metrics/06b_testing.ipynb #e9213cbd
 def _bootstrap_null(p, r, width, draws, seed):
     "Return the statistic of all pairs, and (draws,) bootstrap values of this statistic under the null hypothesis."
+    order = random_order(torch.cat([p, r], 1), seed=seed).to(p.device)
+    p, r = p[order], r[order]
     n, diagonal = len(p), r.square().sum(1).cpu()
     draw, counts = torch.Generator().manual_seed(seed), torch.zeros(draws, n, dtype=torch.float64, device='cpu')
     for row in counts: row.copy_(torch.randint(n, (n,), generator=draw, device='cpu').bincount(minlength=n))

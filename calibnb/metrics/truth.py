@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .bins import mass_ids
+from .bins import mass_shares
 from .intervals import Resamples, percentiles
 
 # %% ../../nbs/10_metrics/06e_truth.ipynb #fcd4185c
@@ -56,10 +56,12 @@ def resampled_truth_error(
     "Return true_squared and true_calibration of the set and of each resample."
     conf, truth = conf.double().cpu(), truth.double().cpu()
     _check_truth(conf, truth, votes, resamples)
-    gap, ids = truth - conf, mass_ids(conf, n_bins)
+    gap, one = truth - conf, torch.ones_like(conf)
     noise = torch.zeros_like(gap) if votes is None else truth*(1 - truth)/(votes.double().cpu() - 1)
     squared = resamples.mean(gap.square() - noise)
-    number, sums, squares = (resamples.sums_by_bin(ids, v, n_bins) for v in (torch.ones_like(gap), gap, gap.square()))
+    shares = mass_shares(conf, n_bins)
+    number, sums, squares = (sum(resamples.sums_by_bin(ids, share*v, n_bins) for ids, share in shares)
+                             for v in (one, gap, gap.square()))
     mean = sums/number
     variance = (squares/number - mean.square())*number/(number - 1)
     each = number*(mean.square() - variance/number)

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from ..core.checks import check_bool, check_positive
 from ..core.options import pick, renamed_option
-from .bins import bin_ids, bin_sums, check_bins, chunks, class_sums, hit_variance, width_table
+from calibnb.metrics.bins import (
+    bin_ids, bin_sums, check_bins, chunks, class_sums, edge_tolerance, hit_variance, tie_starts, width_table
+)
 from .errors import _table, _warn_of_pairs, from_tables
 from .intervals import check_level, check_resamples, gap_interval, monte_carlo_p, z_quantile
 from .samples import over_samples, sample_metric
@@ -78,7 +80,8 @@ def _ranked_table(samples, k, n_bins, ranks, closed):
     check_bins(n_bins)
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = _ranked(samples, k, ranks)
-    return width_table(bin_sums(bin_ids(conf, n_bins, closed), conf, hit, n_bins, samples.weight).cpu())
+    ids = bin_ids(conf, n_bins, closed, edge_tolerance(samples.probs))
+    return width_table(bin_sums(ids, conf, hit, n_bins, samples.weight).cpu())
 
 @sample_metric('sample_weight')
 def top_k_ece(
@@ -105,7 +108,7 @@ def cumulative_errors(
     residual = hit[order].double() - conf
     weight = torch.ones_like(conf) if samples.weight is None else samples.weight[order]
     share = weight/weight.sum()
-    last = torch.cat([conf[1:] != conf[:-1], conf.new_ones(1, dtype=torch.bool)])  # True at the last of ties
+    last = tie_starts(conf[:, None], edge_tolerance(samples.probs))[:, 0].roll(-1)  # True at the last of ties
     return conf, (share*residual).cumsum(0)[last], (share*residual).square().sum().sqrt()
 
 @sample_metric('task', 'sample_weight')
@@ -222,8 +225,8 @@ def _contribution_variance(samples, gap, n_bins, closed):
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
     for p, y in chunks(samples.probs, samples.target):
-        p, hit = p.double(), (y[:, None] == first//n_bins + samples.binary).double()
         g = flat[bin_ids(p, n_bins, closed) + first]
+        p, hit = p.double(), (y[:, None] == first//n_bins + samples.binary).double()
         each = (2*g*(hit - p) - g.square()).mean(1)
         total, squares = total + each.sum(), squares + each.square().sum()
     return max((squares/N - (total/N)**2).item(), 0.)
@@ -242,10 +245,10 @@ def _calibrated_hits(samples, n_bins, closed, draws, seed):
     first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
     hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
     for p in samples.probs.split(max(1, 2**20//max(draws, K))):
+        cells = F.pad(bin_ids(p, n_bins, closed).cpu() + first, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)
-        cells = F.pad(bin_ids(p, n_bins, closed) + first, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
         cells = cells.gather(1, label).T
         hits.scatter_add_(1, cells, torch.ones_like(cells, dtype=hits.dtype))
     return hits[:, :-1].reshape(draws, K, n_bins)

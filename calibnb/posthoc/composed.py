@@ -11,7 +11,7 @@ from sklearn.base import clone
 from torch import Tensor
 
 from ..core.options import pick
-from ..core.predictions import class_logits
+from ..core.predictions import class_logits, random_order
 from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
 from .calibrator import Calibrator, make_calibrator, name_of, rows_per_piece
 
@@ -39,9 +39,9 @@ def held_out_logits(
     folds:int=5,           # number of folds, or fewer so that each fold has two samples
 )->Tensor:                 # like the logits, float64
     "Return the calibrated logits of each sample, from a copy of the calibrator that is fitted on the other folds."
-    folds, draw = min(folds, len(logits)//2), torch.Generator().manual_seed(0)
+    folds = min(folds, len(logits)//2)
     if folds < 2: return calibrated_logits(clone(calibrator).fit(logits, target), logits)
-    order = torch.randperm(len(logits), generator=draw, device='cpu').to(logits.device)
+    order = random_order(logits, target).to(logits.device)
     splits, held_out = order.tensor_split(folds), torch.empty_like(logits, dtype=torch.float64)
     for i, fold in enumerate(splits):
         rest = torch.cat([*splits[:i], *splits[i + 1:]])

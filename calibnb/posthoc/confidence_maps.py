@@ -16,7 +16,7 @@ from ..core.checks import traced
 from ..core.options import pick
 from ..core.predictions import first_argmax
 from ..metrics.bins import chunks
-from .score_maps import affine_map, bbq_map, histogram_map, isotonic_map, step_map
+from .score_maps import ROUNDING, affine_map, bbq_map, histogram_map, isotonic_map, step_map
 from .smooth_maps import beta, beta_map, platt, platt_map, spline, spline_map, with_curvature
 from .venn_abers import venn_abers, venn_abers_map
 from .calibrator import Calibrator
@@ -147,7 +147,7 @@ class ConfidenceMap(Calibrator):
 # %% ../../nbs/30_posthoc/05_confidence_maps.ipynb #22228a7c
 class HistogramBinning(ConfidenceMap, name='histogram'):
     "Accuracy in the bin of the confidence [Zadrozny 2001]; `maps_[0]` holds edges, count and values."
-    _apply, takes_weight = staticmethod(step_map), True
+    takes_weight = True
     sizes, shares = dict(edges=(1, 0), values=(1, -1), count=(1, -1)), ('edges', 'values')
     def __init__(self,
         n_bins:int=15,
@@ -159,6 +159,8 @@ class HistogramBinning(ConfidenceMap, name='histogram'):
 
     def _fit_map(self, score, hit, weight=None):
         return histogram_map(score, hit, self.n_bins, self.scheme, self.empty, self.smooth, weight)
+
+    def _apply(self, m, score): return step_map(m, score, min(ROUNDING, 1e-3/self.n_bins) if self.scheme == 'width' else 0.)
 
 class Isotonic(ConfidenceMap, name='isotonic'):
     "The non-decreasing function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."

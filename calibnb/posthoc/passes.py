@@ -15,7 +15,7 @@ from ..core.predictions import class_logits, first_argmax
 from ..metrics.bins import bin_ids, bin_sums
 from .temperature import TemperatureNLL, bracketed_newton, warn_at_bound, wide_enough
 from .newton import minimise, newton_step
-from .score_maps import check_unit_interval, histogram_of_sums
+from .score_maps import ROUNDING, check_unit_interval, histogram_of_sums
 from .calibrator import Calibrator
 from .linear import DiagonalMap, LinearObjective
 
@@ -47,7 +47,7 @@ def _hit_sums(z, y, calibrator): return _scores_and_hits(calibrator, z, y)[1].su
 def _bin_sums(z, y, calibrator):
     score, hit = _scores_and_hits(calibrator, z, y)
     check_unit_interval(score)
-    return bin_sums(bin_ids(score, calibrator.n_bins), score, hit, calibrator.n_bins),
+    return bin_sums(bin_ids(score, calibrator.n_bins, tolerance=ROUNDING), score, hit, calibrator.n_bins),
 
 def _logistic_sums(z, y, calibrator, beta, scale, labels):
     "Return the NLL of soft labels (miss, hit), its gradient (2,) and its Hessian (2, 2) in beta."

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.checks import refuse_probs, check_logits
 from ..core.options import pick
-from ..core.predictions import class_logits
+from ..core.predictions import class_logits, random_order
 from ..metrics.intervals import Resamples, check_level, percentiles
 from ..metrics.measure import Measure
 from ..metrics.scores import brier_of_samples
@@ -41,7 +41,7 @@ def held_out_scores(
     if not 2 <= folds <= N//2:
         raise ValueError(f'folds: {folds}, want 2 or more folds of at least 2 of the {N} samples')
     if isinstance(calibrator, str): calibrator = make_calibrator(calibrator)
-    order = torch.randperm(N, generator=torch.Generator().manual_seed(seed), device='cpu').to(logits.device)
+    order = random_order(logits, target, seed).to(logits.device)
     splits, scores = order.tensor_split(folds), torch.empty_like(logits[:, 0])
     for i, fold in enumerate(splits):
         rest = torch.cat([*splits[:i], *splits[i + 1:]])
@@ -69,6 +69,7 @@ def score_decomposition(
     logits, target = check_logits(logits, target, least=1)
     total = _uncalibrated_scores(logits.detach().double(), target, score).cpu()
     terms = {score: total, 'calibration': total - refinement, 'refinement': refinement}
-    means = Resamples(len(total), n_boot, seed, 'multinomial').means(torch.stack(list(terms.values())))[1:]
+    resamples = Resamples(len(total), n_boot, seed, 'multinomial', random_order(logits, target, seed))
+    means = resamples.means(torch.stack(list(terms.values())))[1:]
     return {name: Measure.of(values.mean(), len(total), percentiles(column, level))
             for (name, values), column in zip(terms.items(), means.T)}

@@ -150,7 +150,7 @@ _CELLS, _FOLDS = 1000, 5
 
 def _averaged(s, t, hit, weight, fold):
     "Average neighbouring samples of a fold in cells; return each cell's log-odds, label, hits, weight and fold."
-    order = np.argsort(s, kind='stable')
+    order = np.lexsort([weight, hit, s])
     cell = np.empty(len(s), dtype=np.int64)
     cell[order] = np.arange(len(s))*min(_CELLS, len(s))//len(s)
     ids, cell = np.unique(cell*_FOLDS + fold, return_inverse=True)
@@ -173,7 +173,9 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     The (N,) arrays are log-odds, soft labels, hits and frequencies; `curves` and `roughness` are from `natural_spline`.
     The fit uses soft labels, and the held-out NLL uses hits."""
     if len(s) < 2*_FOLDS: return _SMOOTHINGS[0]
-    fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
+    fold = np.empty(len(s), dtype=np.int64)  # of the sorted samples, so that their order does not matter
+    drawn = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy()
+    fold[np.lexsort([weight, hit, s])] = drawn % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
     held_out = fold == np.arange(_FOLDS)[:, None]
     arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(2*roughness)

@@ -6,11 +6,14 @@
 __all__ = ['tangent_point', 'values_with_hit', 'venn_abers_map', 'venn_abers', 'gap_index']
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #39a2a385
+import math
+
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from .score_maps import bucket, check_finite, merged_scores
+from .score_maps import ROUNDING, bucket, check_finite, merged_scores
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #f8f7187e
 def _above(W, S, i, j, k):
@@ -67,11 +70,11 @@ def values_with_hit(count, hits):
     return np.array([*found, 1.])
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2
-def _folds(N, folds):
-    "Return the rows of each fold, drawn with a fixed seed."
+def _folds(score, hit, folds):
+    "Return the rows of each fold, drawn with a fixed seed from the sorted samples, so that their order does not matter."
     if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: {folds!r}, want 2 or more, or None')
-    order = torch.randperm(N, generator=torch.Generator().manual_seed(0), device='cpu').numpy()
-    return np.array_split(order, min(folds, N))
+    order = torch.randperm(len(score), generator=torch.Generator().manual_seed(0), device='cpu').numpy()
+    return np.array_split(np.lexsort([hit, score])[order], min(folds, len(score)))
 
 def _gaps_around(scores, at, side):
     """Map the n scores `at`, and the n + 1 gaps around them, to indices of gaps around `scores`.
@@ -98,9 +101,11 @@ def venn_abers_map(
 )->dict:           # scores (n,), odds (2n + 1,), low and high (2n + 1,): for `venn_abers`
     "Return p0 (new sample as a miss) and p1 (new sample as a hit) for each score and each gap [Vovk 2015]."
     check_finite('score', score)
-    u = np.unique(score.double().cpu().numpy())
+    score, hit = score.double().cpu(), hit.cpu()
+    u = merged_scores(score, hit)[0]
+    score = torch.from_numpy(u[np.searchsorted(u, score.numpy(), 'right') - 1])  # equal in each fold
     log_1_minus_p0, log_p1 = [], []  # one array per fold
-    for rows in [slice(None)] if folds is None else _folds(len(score), folds):
+    for rows in [slice(None)] if folds is None else _folds(score.numpy(), hit.numpy(), folds):
         scores, low, high = _bounds(score[rows], hit[rows], None if weight is None else weight[rows])
         log_1_minus_p0.append(np.log1p(-low[_gaps_around(scores, u, 'right')]))
         log_p1.append(np.log(high[_gaps_around(scores, u, 'left')]))
@@ -113,5 +118,10 @@ def venn_abers(m:dict, score:Tensor)->Tensor:
     return m['odds'].to(score)[gap_index(m['scores'].to(score), score)]
 
 def gap_index(scores, score):
-    "Return the index among 2n + 1 gaps and scores: 2i for the gap below score i, 2i + 1 for score i."
-    return bucket(scores, score) + bucket(scores, score, right=True)
+    """Return the index among 2n + 1 gaps and scores: 2i for the gap below score i, 2i + 1 for score i.
+
+    A score of the fit reaches as far as rounding moves log-odds, and at most a third of the way to the next score."""
+    gap = F.pad(scores[1:] - scores[:-1], (1, 1), value=math.inf)
+    reach = torch.minimum(ROUNDING*(2 + 2*scores.cosh()), torch.minimum(gap[1:], gap[:-1])/3)
+    reach = reach.clamp_max(1/3)  # of a single score
+    return bucket(scores - reach, score, right=True) + bucket(scores + reach, score)

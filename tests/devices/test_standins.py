@@ -16,7 +16,7 @@ from calibnb.losses import list_losses, make_loss, surrogates
 from calibnb.meta import InnerLoss, MetaRecipe, MetaStepper
 from calibnb.metrics import streaming
 from calibnb.metrics.bins import (
-    _dense_class_sums, _ids_by_edges, bin_ids, bin_sums, class_sums, equal_mass_starts, scatter_sums)
+    _dense_class_sums, bin_ids, bin_sums, class_sums, equal_mass_starts, scatter_sums)
 from calibnb.metrics.samples import hits
 from calibnb.metrics.smoothing import cosine_means
 from calibnb.models import make_model
@@ -252,9 +252,6 @@ def test_other_devices_get_the_same_numbers(closed):
     assert hits(probs, target, conf, conf).equal(hit)
     for n_bins in (1, 15, 70):
         ids = bin_ids(conf, n_bins, closed)
-        assert ids.equal(_ids_by_edges(conf, n_bins, closed))
-        edges = torch.arange(n_bins + 1, dtype=torch.float64)/n_bins
-        assert bin_ids(edges, n_bins, closed).equal(_ids_by_edges(edges, n_bins, closed))
         for w in (None, weight):
             values = [hit, conf] if w is None else [w*hit, w*conf, w]
             sums = scatter_sums(ids, n_bins, [torch.ones_like(ids), *values])

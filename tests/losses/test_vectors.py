@@ -82,7 +82,7 @@ SCALARS = {
 }
 BY_BINS = {
     "ece_right_closed": metrics.ece, "ece_left_closed": lambda p, y, m: metrics.ece(p, y, m, closed="left"),
-    "mce": metrics.mce, "adaece_split": metrics.ada_ece,
+    "mce": metrics.mce, "adaece_split": lambda p, y, m: metrics.ada_ece(p, y, m, ties="split"),
     "adaece_interp_reference": lambda p, y, m: metrics.ada_ece(p, y, m, method="interp"),
 }
 DATA_CASES = [c for c in METRIC_CASES if c["id"] in METRIC_DATA]

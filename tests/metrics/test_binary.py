@@ -33,7 +33,7 @@ INPUTS = {"plain": (P, Y, {}), "weighted": (P, Y, dict(sample_weight=WEIGHTS)),
 SCORES = ["error_rate", "mean_confidence", "nll", "brier_score", "entropy"]
 BINNED = {"ece": metrics.ece, "ece_left": partial(metrics.ece, closed="left"),
           "ece_l2": partial(metrics.ece, norm="l2"), "mce": metrics.mce, "average_ce": metrics.average_ce,
-          "debiased_ece": metrics.debiased_ece, "ada_ece": metrics.ada_ece,
+          "debiased_ece": metrics.debiased_ece, "ada_ece": partial(metrics.ada_ece, ties="split"),
           "ace": partial(metrics.ace, ties="split"), "classwise_ece": metrics.classwise_ece}
 LOGITS = {"from_logits": partial(metrics.ece_from_logits, norm="l1")}
 METRICS = {name: getattr(metrics, name) for name in SCORES} | BINNED | LOGITS | {

@@ -79,7 +79,7 @@ def test_a_score_on_an_edge_belongs_below_it():
     assert found["count"].tolist() == [3, 1, 0, 0, 1]
     assert score_maps.step_map(found, score).tolist() == [1., 1., 0., 1., 1.]
     tied = score_maps.histogram_map(torch.full((10,), .5, dtype=torch.float64), torch.arange(10) < 4, 3, "mass")
-    assert tied["edges"].tolist() == [0., .5, 1.] and tied["count"].tolist() == [10, 0] and tied["values"][0] == .4
+    assert tied["edges"].tolist() == [0., 1.] and tied["count"].tolist() == [10] and tied["values"][0] == .4
 
 
 @pytest.mark.parametrize("correct, pred", [(4, 0), (2, 1)])
