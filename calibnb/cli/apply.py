@@ -13,8 +13,8 @@ from pathlib import Path
 
 from ..core.reading import are_several_files
 from calibnb.cli.flags import (
-    _add_columns, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows, _column_names, _kind,
-    _check_stated, _listed, _noting
+    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows,
+    _column_names, _kind, _kind_in, _check_stated, _listed, _noting
 )
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
@@ -23,8 +23,9 @@ def _add_apply(commands):
     apply = commands.add_parser('apply', help=about)
     apply.add_argument('calibrator', help='file of the calibrator, .safetensors')
     apply.add_argument('file', help='file of logits, probabilities or stated confidences; labels are not needed')
-    _add_kind(apply)
+    _add_kind(apply, required=False)
     _add_columns(apply)
+    _add_drop_missing(apply, 'a score')
     apply.add_argument('--out', required=True, metavar='FILE',
                        help='output file, replaced if it exists: .npz, .npy, .csv, .parquet, .pt or .safetensors; '
                        '.parquet or .npy for a file that is read in pieces')
@@ -126,19 +127,24 @@ def _check_apply(args)->Path:
 def _check_no_columns(args):
     "Raise ValueError for a flag that names columns, because the file is read in pieces."
     flags = {'--confidence': args.confidence, '--target-col': args.target_col, '--prob-cols': args.prob_cols,
-             '--ignore-col': args.ignore_col, '--keep': args.keep}
+             '--ignore-col': args.ignore_col, '--keep': args.keep, '--drop-missing': args.drop_missing}
     for flag in (flag for flag, given in flags.items() if given):
         raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, or give '
                          'one file and a larger --rows-in-memory')
 
-def _check_kind(calibrator, args):
-    "Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."
+def _settle_kind(calibrator, args):
+    """Fill in the kind of scores: of a flag, else of the names in the file, else of the samples of the fit.
+
+    Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."""
+    said = f'--{_kind(args)}:' if args.logits or args.probs or args.confidence else f'file: {args.file}'
+    if not args.confidence: setattr(args, _kind_in(args) or calibrator.input_ or 'logits', True)
     if calibrator.input_ in (None, 'logits' if args.logits else 'probs'): return  # None: a file of an older version
     if args.logits: fitted_on, advice = 'probabilities', 'give a file of probabilities, with --probs'
     else:
         fitted_on = 'logits'
         advice = 'give a file of logits, with --logits, or audit probabilities to fit another calibrator'
-    raise ValueError(f'--{_kind(args)}: {args.calibrator} was fitted on {fitted_on}; {advice}')
+    if said.startswith('file'): said += f' holds {_kind(args)}, but'
+    raise ValueError(f'{said} {args.calibrator} was fitted on {fitted_on}; {advice}')
 
 def _fit_text(calibrator):
     "Return the number of samples and the date of the fit as text; '' for a file of an older version."
@@ -153,7 +159,7 @@ def _apply(args):
     from calibnb.evaluate.pieces import exceeds_memory, read_pieces, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
-    _check_kind(calibrator, args)
+    _settle_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
     file = args.file, _kind(args), eps, calibrator.class_names_
     if exceeds_memory(args.file, args.rows_in_memory):

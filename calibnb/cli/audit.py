@@ -33,8 +33,8 @@ from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
 from calibnb.cli.flags import (
-    _add_columns, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists, _check_root, _check_rows,
-    _column_names, _kind, _kind_of, _named_columns, _settle_stated
+    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists, _check_root,
+    _check_rows, _column_names, _kind, _kind_of, _named_columns, _settle_stated
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -61,6 +61,7 @@ def _add_audit(commands):
                        f'{_EXAMPLE} in the current folder')
     _add_kind(audit, required=False)
     _add_columns(audit)
+    _add_drop_missing(audit, 'a score or a label')
     _add_stated(audit)
     audit.add_argument('--target', dest='target_file', metavar='FILE', help='separate file of labels')
     audit.add_argument('--val', dest='val_file', metavar='FILE',
@@ -141,6 +142,8 @@ def _check_audit(args):
     if args.example: _write_example(args)
     if not args.file: raise ValueError('file: none given; want a file of predictions, or --example')
     if not args.confidence: setattr(args, _kind_of(args), True)
+    if args.drop_missing and (args.target_file or args.val_target_file):
+        raise ValueError('--drop-missing: given with --target; want scores and labels in one file')
     if args.val_target_file and not args.val_file: raise ValueError('--val-target: given without --val')
     if args.eps is not None:
         if args.logits: raise ValueError(f'--eps: {args.eps:g}, but logits need none; it is for --probs')
@@ -177,7 +180,7 @@ def _is_in_pieces(args):
     paths = [path for path in (args.file, args.val_file) if path]
     if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
     flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
-             '--confidence': args.confidence,
+             '--confidence': args.confidence, '--drop-missing': args.drop_missing,
              '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
     for flag, given in flags.items():
         if not given: continue
@@ -246,7 +249,8 @@ def _audit_settings(args):
     words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=target)
     columns = dict(prob_cols=[*scores], ignore_col=[*args.ignore_col, *_group_columns(args)])
     # paths come first, so that an error names the file and not the title, which contains the file's name
-    return dict(kind=_kind(args), quick=not args.full, **paths, **words, **columns, **options)
+    return dict(kind=_kind(args), quick=not args.full, drop_missing=args.drop_missing, **paths, **words, **columns,
+                **options)
 
 def _title(args): return args.title or Path(args.file).name
 
@@ -329,7 +333,7 @@ def _command_to_apply(answer, args)->str:
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
-    elif decisions: named += ['--threshold', f'{decisions.threshold:.12g}']
+    elif decisions: named += ['--threshold', f'{decisions.threshold:.4g}']
     suffix = '.parquet' if are_several_files(args.file) else file_format(args.file)
     if suffix not in ('.csv', '.parquet'): suffix = '.npz'
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,
@@ -472,6 +476,7 @@ def _code(args)->str:
     named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
              ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]
     flags += [part for flag, values in named for value in values for part in (flag, value)] + ['--full']*args.full
+    flags += ['--drop-missing']*args.drop_missing
     flags += ['--find-slices']*args.find_slices + (['--prob-cols', ','.join(args.prob_cols)] if args.prob_cols else [])
     kind = _kind(args)
     if args.format: flags = ['--format', args.format, *flags]

@@ -191,6 +191,19 @@ def _plain_output():
     with redirect_stdout(PlainStream(sys.stdout)), redirect_stderr(PlainStream(sys.stderr, bars=True)): yield
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770003
+_OPTIONS = dict(target='--target-col', ignored='--ignore-col', pos_label='--pos-label', drop_missing='--drop-missing')
+
+def _corrected(error, argv, args)->str:
+    "Return the command line with the flags that the error asks for; '' if it asks for none, or for an unknown flag."
+    given = sys.argv[1:] if argv is None else argv
+    flags = {_OPTIONS[name]: value for name, value in getattr(error, 'options', {}).items()}
+    known = parser().commands.choices[args.command_name]._option_string_actions
+    if not flags or not {*flags} <= {*known}: return ''
+    words = []
+    for flag, value in flags.items():
+        words += [flag] if value is True else [flag, ','.join(value) if isinstance(value, tuple) else value]
+    return shlex.join(['calibnb', *map(str, given), *words])
+
 def _interruption(report, argv):
     "Return the text to print after Ctrl-C; with a `report` of what is saved, add the command line that continues."
     if not report: return 'interrupted'
@@ -210,7 +223,9 @@ def main(argv=None)->int: # exit code
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
-            print(f'calibnb: {_as_typed(_one_line(_reason(e)), vars(args).get("flags", {}))}', file=sys.stderr)
+            command = _corrected(e, argv, args)
+            message = _as_typed(_one_line(_reason(e)), vars(args).get('flags', {}))
+            print(f'calibnb: {message}' + f'; try: {printable(command, one_line=True)}'*bool(command), file=sys.stderr)
             return 2
         except KeyboardInterrupt as e:
             print(f'calibnb: {_interruption(str(e), argv)}', file=sys.stderr)

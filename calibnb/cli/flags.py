@@ -108,8 +108,8 @@ def _kind(args):
     if args.confidence: return 'confidence'
     return 'probs' if args.probs else 'logits'
 
-def _kind_of(args, name='file')->str:
-    "Return the kind of scores in the file that the argument `name` gives, from a flag or from the names in the file."
+def _kind_in(args, name='file')->str|None:
+    "Return the kind of scores in the file that the argument `name` gives, from a flag or the names in the file; or None."
     if args.logits or args.probs or args.confidence: return _kind(args)
     if getattr(args, 'prob_cols', None): return 'probs'
     path = getattr(args, name)
@@ -118,8 +118,12 @@ def _kind_of(args, name='file')->str:
         from calibnb.evaluate.files import named_kind
         from calibnb.evaluate.pieces import parquet_paths
     if are_several_files(path): path = parquet_paths(path)[0]
-    if kind := named_kind(path): return kind
-    raise ValueError(f'{name}: {path} does not say what it holds; give --logits or --probs, or '
+    return named_kind(path)
+
+def _kind_of(args, name='file')->str:
+    "Return `_kind_in`; raise ValueError if neither a flag nor a name says the kind."
+    if kind := _kind_in(args, name): return kind
+    raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
 
 def _listed(text): return [name for part in text.split(',') if (name := part.strip())]
@@ -141,7 +145,11 @@ def _column_names(args):
     "Return the columns that the flags name."
     from calibnb.evaluate.files import ColumnNames
     target, scores = _named_columns(args)
-    return ColumnNames(target, tuple(scores), tuple(args.ignore_col))
+    return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False))
+
+def _add_drop_missing(command, what):
+    command.add_argument('--drop-missing', action='store_true', help=f'leave out the rows without {what}; a note has '
+                         'their number')
 
 def _add_stated(command):
     command.add_argument('--correct', metavar='COLUMN', help='with --confidence: column that is 1 or True where the '

@@ -22,7 +22,8 @@ def _add_gate(audit):
     gate.add_argument('--max-nll', type=float, metavar='NATS', help='largest NLL')
     gate.add_argument('--fail-on', action='append', default=[], metavar='CODE',
                       help='check that must not be an issue or a tip, e.g. CNB001; may be repeated')
-    gate.add_argument('--after', action='store_true', help='apply the limits to the recommended calibrator')
+    gate.add_argument('--after', action='store_true', help='apply the limits, and the checks '
+                      'CNB001, CNB003, CNB004 and CNB005, to the recommended calibrator')
     gate.add_argument('--by-estimate', action='store_true', help='decide by the estimate, not by its interval')
     gate.add_argument('--junit', metavar='FILE', help='write the outcomes as JUnit XML')
 

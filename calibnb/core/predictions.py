@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .atomic import atomic_write
 from .options import pick
-from .checks import at_least_float32, traced, check_logits, check_probs
+from .checks import at_least_float32, traced, check_logits, check_probs, missing_text
 from .reading import brief
 
 # %% ../../nbs/00_core/05_predictions.ipynb #393a75ef
@@ -166,6 +166,7 @@ def class_order(
 # %% ../../nbs/00_core/05_predictions.ipynb #c242c925
 def _classifier_probs(classifier, X, y):
     "Return (N, K) probabilities, the (N,) column of each label, and the class names, or () for numeric labels."
+    import pandas as pd
     kind = type(classifier).__name__
     if not hasattr(classifier, 'predict_proba'):
         raise TypeError(f'classifier: {kind} has no predict_proba; '
@@ -173,9 +174,13 @@ def _classifier_probs(classifier, X, y):
     probs, classes, y = classifier.predict_proba(X), np.asarray(classifier.classes_), np.asarray(y)
     if y.ndim != 1 or np.ndim(probs) != 2:
         raise ValueError(f'y: shape {y.shape}, want one label per sample; pass the outputs one by one')
-    columns = np.searchsorted(classes, y).clip(max=len(classes) - 1)
-    unknown = y[classes[columns] != y].tolist()
+    missing = pd.isna(y)
+    if missing.any(): raise ValueError(f'y: {missing_text(missing, "label")}')
+    column = {label: k for k, label in enumerate(classes.tolist())}
+    labels = y.tolist()
+    unknown = [label for label in labels if label not in column]
     if unknown: raise _unknown_label('y', unknown[0], classifier)
+    columns = np.array([column[label] for label in labels], dtype=np.int64)
     return probs, columns, () if classes.dtype.kind in 'fiub' else tuple(map(str, classes))
 
 def _classifier_column(classifier, label):

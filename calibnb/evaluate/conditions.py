@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from ..core.atomic import atomic_write
-from .checks import check_codes, round_up
+from .checks import check_codes, outcome_after, round_up
 from .table import UNCALIBRATED, Evaluation
 
 # %% ../../nbs/40_evaluate/06b_conditions.ipynb #7e450c01
@@ -27,7 +27,7 @@ def gate(
     *, max_ece:float|None=None, # largest ECE, a fraction
     max_nll:float|None=None,    # largest NLL, in nats
     fail_on=(),                 # codes of checks whose outcome must not be issue or tip
-    after:bool=False,           # True: limits are for the recommended calibrator, not for the uncalibrated model
+    after:bool=False,           # True: limits, and checks of bias, are for the recommended calibrator
     by_estimate:bool=False,     # True: the estimate decides, not its 95 % interval
 )->list[Condition]:
     "Return the outcome of each condition; raise ValueError for an unknown code or a wrong limit."
@@ -41,7 +41,7 @@ def gate(
     row = found.recommended if after else UNCALIBRATED
     conditions = [_limit(name, limit, found.rows[row][name], row, by_estimate)
                   for name, limit in limits.items() if limit is not None]
-    return conditions + [_no_finding(found, code) for code in codes]
+    return conditions + [_no_finding(found, code, row) for code in codes]
 
 _UNITS = dict(ece=('ECE', 100, '.2f', ' %'), nll=('NLL', 1, '.4f', ' nats'))
 
@@ -66,12 +66,14 @@ def _enough(m, limit):
     if not d: return 'the estimate equals the limit'
     return f'about {max(m.n, round_up(m.n*(r/d)**2)):,} samples would decide'
 
-def _no_finding(found, code):
-    "Return the Condition that a check finds no fault; raise ValueError if the check was ignored."
+def _no_finding(found, code, row):
+    "Return the Condition that a check finds no fault in a row; raise ValueError if the check was ignored."
     check = next((c for c in found.checks if c.code == code), None)
     if check is None: raise ValueError(f'fail_on: {code} was not checked; do not ignore it')
+    after = outcome_after(found, code) if row != UNCALIBRATED else None
+    check = after or check
     outcome = 'failed' if check.status in ('issue', 'tip') else 'passed'
-    return Condition(f'not {code} {check.title}', outcome, check.text or f'{check.status.capitalize()}.')
+    return Condition(f'not {code} {check.title}' + f' after {row}'*bool(after), outcome, check.text or f'{check.status.capitalize()}.')
 
 def exit_code(conditions:list[Condition])->int:
     "Return 1 if a condition failed; otherwise 2 if a condition is undecided, and 0 if all passed."

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS', 'FileContents', 'ColumnNames',
-           'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval', 'advice',
-           'CsvPlaces', 'unused_columns', 'class_ids', 'binary_names', 'column_order', 'read_file', 'named_kind',
-           'read_predictions', 'class_targets', 'read_sets', 'in_order', 'ReadColumns', 'read_columns', 'read_scored',
-           'read_scores', 'table_of', 'write_npz', 'write_probs']
+           'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval',
+           'like_labels_among', 'advice', 'CsvPlaces', 'unused_columns', 'class_ids', 'label_in_name', 'binary_names',
+           'column_order', 'read_file', 'named_kind', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
+           'ReadColumns', 'read_columns', 'read_scored', 'read_scores', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -32,7 +32,9 @@ from torch import Tensor
 
 from ..core.atomic import atomic_write
 from ..core.options import pick
-from ..core.reading import brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
+from calibnb.core.reading import (
+    NeedsOptions, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
+)
 from ..core.content import content_hash, note_input
 from ..core.checks import _ABOVE_ONE, _OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
@@ -48,6 +50,8 @@ class FileContents:
     extra_columns:dict=field(default_factory=dict) # name of any other column -> why the column is not a class
     place:object='row {}'.format  # function: position of a sample -> its place in the file, for errors
     groups:dict=field(default_factory=dict) # name of a column in `ColumnNames.groups` -> (N,) values
+    names:tuple=()                # names of all columns of a table
+    like_labels:tuple=()          # names of the columns that look most like labels, in a file without known labels
 
 @dataclass(frozen=True)
 class ColumnNames:
@@ -59,6 +63,7 @@ class ColumnNames:
     optional:tuple=() # columns to leave out if they are in the file
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
+    drop_missing:bool=False # leave out the samples without a score or a label
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -124,18 +129,24 @@ def in_counted_order(names):
     ordered = sorted(names, key=lambda name: int(re.search(r'\d*$', name)[0] or 0))
     return ordered if column_numbers(ordered) else [*names]
 
+_KIND_WORDS = r'(logits?|p|prob(s|a|abilit(y|ies))?|scores?)'
+_KIND_PREFIX, _KIND_SUFFIX = re.compile(rf'(?i)^{_KIND_WORDS}[_ .-]'), re.compile(rf'(?i)[_ .-]{_KIND_WORDS}$')
+
 def columns_of_labels(
     columns, # names of the class columns
     known,   # distinct labels as text
 )->tuple[list[str], list]: # the label of each column, and the column of each known label or None
-    """Match labels with the names of columns, without a common prefix such as prob_.
+    """Match labels with the names of columns, without a common prefix such as prob_, or a common suffix such as _prob.
 
     A label matches a name as text, else as a number: 2 matches prob_2, prob_002 and 2.0."""
     prefix = commonprefix([*columns])
     starts = [0, *(found.end() for found in re.finditer(r'[\W_]', prefix)), len(re.match(r'\D*', prefix)[0])]
+    kind = _KIND_SUFFIX.search(commonprefix([name[::-1] for name in columns])[::-1])
+    parts = [slice(start, None) for start in dict.fromkeys(starts)]
+    if kind: parts.append(slice(0, -len(kind[0])))
     best = [*columns], [None]*len(known)
-    for start in dict.fromkeys(starts):
-        labels = [name[start:] for name in columns]
+    for part in parts:
+        labels = [name[part] for name in columns]
         numbers = [*map(_number, labels)]
         once = {number for number, count in Counter(numbers).items() if count == 1} - {None}
         column = {number: k for k, number in enumerate(numbers) if number in once} | {
@@ -260,6 +271,8 @@ def _table(frame, place, names=ColumnNames()):
     labels = [names.target] if names.target else [name for name in frame if _plain(name) in TARGET_NAMES]
     if names.target: pick('column', names.target, [*frame])
     of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
+    used = frame.drop(columns=[name for name in frame if name in {*of_groups, *names.ignored, *names.optional}])
+    like_labels = () if labels else like_labels_among(used, names)
     scores = frame.drop(columns=list({*labels, *of_groups, *names.ignored, *names.optional} & {*frame}))
     if [*scores] != ['prediction']: scores = scores.drop(columns=['prediction'], errors='ignore')
     scores = _class_columns(scores, names, {word for name in labels for word in _words(frame[name])})
@@ -270,7 +283,7 @@ def _table(frame, place, names=ColumnNames()):
     _check_class_columns([*scores], known, bool(names.scores))
     if not names.scores: scores = scores[in_counted_order([*scores])]
     arrays = {'': scores.to_numpy(dtype=np.float64)} | {name: frame[name].to_numpy() for name in labels}
-    return FileContents(arrays, [*scores], extra, place, of_groups)
+    return FileContents(arrays, [*scores], extra, place, of_groups, (*frame,), like_labels)
 
 def _distinct_labels(labels):
     "Return the distinct labels as text, and the index of each sample's label among them, (N,)."
@@ -299,9 +312,36 @@ def _summed(scores, skipped):
     "Return the numeric columns if their rows sum to 1 only together with the skipped columns; otherwise []."
     numbers = scores[[name for name, column in scores.items()
                       if column.dtype.kind in 'fiu' and _plain(name) not in WEIGHT_NAMES and not _is_index(column)]]
-    def off(table): return abs(table.sum(axis=1, skipna=False) - 1).max()
+    numbers = numbers.dropna()
+    def off(table): return abs(table.sum(axis=1) - 1).max()
     if not off(numbers) < _OFF_SUM or off(numbers.drop(columns=skipped, errors='ignore')) < _OFF_SUM: return []
     return [*numbers]
+
+_LABEL_WORDS = ('ground_?truth', 'gt', 'gold', 'true', 'truth', 'actual', 'observed', 'outcome', 'class', 'labels?',
+                'targets?', 'y')
+_LIKE_LABEL = re.compile(rf'(.*[\W_])?({"|".join(_LABEL_WORDS)})([\W_].*)?')
+_LIKE_PREDICTION = re.compile(r'(.*[\W_])?(y_?hat|pred(ict(ed|ions?))?s?|guess(es)?)([\W_].*)?')
+
+def like_labels_among(
+    columns,  # DataFrame, or dictionary of (N,) arrays
+    names:ColumnNames=ColumnNames(),
+    K:int=0,  # number of classes, if the scores are not among the columns
+)->tuple:
+    "Return the names of the columns that look most like labels, by their values and their names; () if none does."
+    import pandas as pd
+    columns = {name: pd.Series(values, name=name).dropna() for name, values in columns.items()}
+    of_kind = [name for name in columns if names.kind in KINDS and KINDS[names.kind].fullmatch(_plain(name))]
+    scores = [*names.scores] or of_kind or [name for name, values in columns.items() if _has_fractions(values)]
+    K, like = K or max(2, len(scores)), {}
+    for name, values in columns.items():
+        plain, is_text = _plain(name), values.dtype.kind not in 'fiub'
+        roles = plain in (*_SKIPPED, *WEIGHT_NAMES) or _is_index(values) or _LIKE_PREDICTION.fullmatch(plain)
+        if name in scores or roles or _has_fractions(values) or not 1 < values.nunique() <= K: continue
+        known = _distinct_labels(values.to_numpy())[0]
+        is_named = len(scores) > 1 and None not in columns_of_labels(scores, known)[1]
+        if not (is_text or is_named or {*known} <= {*map(str, range(K + 1))} or values.dtype.kind == 'b'): continue
+        like[name] = is_named, bool(_LIKE_LABEL.fullmatch(plain))
+    return tuple(name for name, rank in like.items() if rank == max(like.values()))
 
 def _has_fractions(column): return column.dtype.kind == 'f' and bool((column.dropna() % 1 != 0).any())
 
@@ -345,8 +385,9 @@ def _wrong_numbers(scores, names, kind, place):
 
 def unused_columns(scores, names):
     "Return {name: reason} for a column if every row of probabilities sums to 1 without the column; else {}."
+    scores = scores[np.isfinite(scores).all(1)]
     excess = scores.sum(1) - 1
-    if len(names) < 3 or abs(excess).max() < _OFF_SUM: return {}
+    if len(names) < 3 or not scores.size or abs(excess).max() < _OFF_SUM: return {}
     found = [name for name, column in zip(names, scores.T) if abs(excess - column).max() < _OFF_SUM]
     return {name: 'is not a class, every row sums to 1 without it' for name in found[:1]}
 
@@ -356,18 +397,31 @@ def _check_table(table, kind):
     wrong = _wrong_numbers(scores, names, kind, table.place)
     link = 'softmax(1)' if len(names) > 1 else 'sigmoid()'
     hint = dict(probs=f'logits need .{link} first, percentages /100; ', confidence='percentages /100; ').get(kind, '')
-    def remedy(text):
-        return 'leave out the row, or the column' if 'holds nan' in text else f'{hint}drop columns that are not classes'
+    way_out = 'leave out the row (--drop-missing), or the column (--ignore-col)'
+    def remedy(text): return way_out if 'holds nan' in text else f'{hint}drop columns that are not classes'
     found = {name: f'{text}, want {_EXPECTED[kind]}; {remedy(text)}' for name, text in wrong.items()}
     if len(wrong) == len(names): found = dict([*found.items()][:1]) if not extra else {}
     found = extra | found
     if kind == 'probs' and scores.size: found |= unused_columns(scores, names)
-    if len(found) == 1: raise ValueError('column {!r} {}'.format(*found.popitem()))
     if not found: return
+    strays = {*found} - {name for name in wrong if not _is_stray(scores[:, names.index(name)], kind)}
+    options = dict(ignored=tuple(name for name in found if name in strays)) if strays else {}
+    if not strays and all('holds nan' in text for text in wrong.values()): options = dict(drop_missing=True)
+    if len(found) == 1: raise NeedsOptions('column {!r} {}'.format(*found.popitem()), **options)
+    if not strays and options:
+        raise NeedsOptions(f'{len(wrong)} columns lack a number: {quote_names([*wrong])}, the first '
+                           f'{[*wrong.values()][0].replace("holds nan ", "")}; leave out these rows (--drop-missing)',
+                           **options)
     details = [f'{name!r} {text.partition("; ")[0].removesuffix(", want numbers")}' for name, text in found.items()]
     more = f' and {len(details) - 6} more' if len(details) > 6 else ''
-    raise ValueError(f'{len(found)} columns are not classes: {", ".join(details[:6])}{more}; leave them out, '
-                     'classes and a target only, or --ignore-col NAME')
+    raise NeedsOptions(f'{len(found)} columns are not classes: {", ".join(details[:6])}{more}; leave them out, '
+                       'classes and a target only, or --ignore-col NAME', **options)
+
+def _is_stray(column, kind):
+    "Return True if most numbers of a column are not logits or probabilities, so that the column is not a class."
+    given = column[~np.isnan(column)]
+    if kind == 'logits' or not given.size: return not given.size
+    return ((given < 0) | (given > 1 + _ABOVE_ONE)).mean() > .5
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fce12306
 def _check_missing(labels, name, place):
@@ -379,8 +433,9 @@ def _check_missing(labels, name, place):
     if not missing.any(): return
     where, n = place(int(missing.argmax())), int(missing.sum())
     more = f', and {n} such {where.split()[0]}s' if n > 1 else ''
-    raise ValueError(f'column {name!r} has no label in {where}{more}; give each '
-                     'sample a label, or leave the sample out (in tables, words like NA or None are missing labels)')
+    raise NeedsOptions(f'column {name!r} has no label in {where}{more}; give each sample a label, or leave these '
+                       'samples out: --drop-missing (in tables, words like NA or None are missing labels)',
+                       drop_missing=True)
 
 def _numeric_ids(labels, name, classes, place='row {}'.format):
     """Return (N,) class ids; numeric labels are names of columns if all of them are, else ids from 0.
@@ -411,6 +466,12 @@ def class_ids(labels, name, classes, pos_label=None, place='row {}'.format):
         if None in found: raise _unknown_word(known, index, found, name, classes, place)
         return np.array(found)[index]
     positive = _positive_text(pos_label, known, name, classes)
+    if len(known) > 2:
+        rest = {word: int((index == k).sum()) for k, word in enumerate(known) if word != positive}
+        counts = ', '.join(f'{brief(word)!r} ({n:,})' for word, n in [*rest.items()][:10]) + ', ...'*(len(rest) > 10)
+        meaning = 'incorrect' if classes == _STATED else 'y = 0'
+        warnings.warn(f'column {name!r}: only {positive!r} counts as {"correct" if classes == _STATED else "y = 1"}; '
+                      f'{counts} all count as {meaning}')
     return np.array([int(word == positive) for word in known])[index]
 
 def _positive_text(pos_label, known, name, classes):
@@ -430,13 +491,38 @@ def _unknown_word(known, index, columns, name, classes, place):
     "Return the error for labels that are words but not names of class columns; `columns` has the columns of the others."
     unknown = [k for k in range(len(known)) if len(classes) < 2 or columns[k] is None]
     row = int(np.isin(index, unknown).argmax())
-    found, last = brief(known[index[row]], 40), brief(known[-1], 40)
+    found = brief(known[index[row]], 40)
     start = f'column {name!r} holds text, {found!r} in {place(row)}, '
     if len(classes) != 1:
         named = f'the name of a class column ({quote_names(classes)}), or ' if classes else ''
         return ValueError(f'{start}want {named}class ids from 0')
-    return ValueError(f'{start}and nothing says which label {classes[0]!r} is about: name the column after the label, '
-                      f'give pos_label={last!r} (--pos-label {last}), or write 0 and 1')
+    return _unknown_positive(f'{start}and nothing says which label', known, classes[0])
+
+_STATED = ['correct']  # the header of stated confidences
+_CORRECT = 'correct', 'c', 'right', 'true', 'yes', 'pass', 'passed'
+
+def label_in_name(known, column):
+    "Return the label that the name of a single column contains, as prob_left contains left; None if it is not clear."
+    if column == 'correct': found = [label for label in known if _plain(label) in _CORRECT]
+    else:
+        parts = re.split(r'[\W_]+', _plain(column))
+        spelt = {'_'.join(parts[i:j]) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
+        found = [label for label in known if '_'.join(re.split(r'[\W_]+', _plain(label))) in spelt]
+    return found[0] if len(found) == 1 else None
+
+def _unknown_positive(start, known, column):
+    "Return the error for two or more labels of a single column; only the name of the column proposes one of them."
+    label = label_in_name(known, column)
+    if column == 'correct':
+        way = f'give it with --pos-label {label or "LABEL"}' + f', one of {quote_names(known)}'*(label is None)
+        return NeedsOptions(f'{start} is a correct answer: {way}, or write 1 and 0', **_given(pos_label=label))
+    if label is None:
+        return NeedsOptions(f'{start} {column!r} is about: name the column after the label, or give the label with '
+                            f'pos_label (--pos-label LABEL), one of {quote_names(known)}, or write 0 and 1')
+    return NeedsOptions(f'{start} {column!r} is about: name the column {label}, give pos_label={label!r} '
+                        f'(--pos-label {label}), or write 0 and 1', pos_label=label)
+
+def _given(**options): return {name: value for name, value in options.items() if value is not None}
 
 def binary_names(labels, column, pos_label=None):
     "Return the names of y = 0 and y = 1 of a single column; y = 0 is '' if it has several labels; () if unknown."
@@ -482,7 +568,14 @@ def read_file(
         contents = reader(path, names) if reader in _TABLES else reader(path)
     if contents.columns is None:
         contents.groups = {name: contents.arrays[name] for name in names.groups if name in contents.arrays}
+        if not _find(contents, TARGET_NAMES): contents.like_labels = _like_labels_in(contents)
     return contents
+
+def _like_labels_in(contents):
+    "Return the names of the arrays that look most like labels."
+    shapes = {name: np.shape(values) for name, values in contents.arrays.items()}
+    columns = {name: np.asarray(contents.arrays[name]) for name, shape in shapes.items() if name and len(shape) == 1}
+    return like_labels_among(columns, K=max((shape[1] for shape in shapes.values() if len(shape) > 1), default=2))
 
 def _check_groups(path, contents, names):
     "Raise ValueError unless the file has all groups and all columns to leave out."
@@ -527,11 +620,15 @@ def _only(path, contents, wanted):
     "Return the name of the only entry with a wanted name; otherwise a ValueError lists the names in the file."
     found = _find(contents, wanted)
     if len(found) == 1: return found[0]
-    names = [k for k in contents.arrays if k != ''] or [*(contents.columns or ()), *contents.extra_columns]
+    names = [*contents.names] or [k for k in contents.arrays if k != '']
     shown = brief(', '.join(map(repr, names)) or 'none', 300)
-    flag = '; --target-col names another' if wanted == TARGET_NAMES else ''
-    raise ValueError(f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
-                     f'names in it: {shown}{flag}')
+    start = f'file: {path} has {len(found)} entries called {" or ".join(wanted)}, want 1; '
+    if wanted != TARGET_NAMES: raise ValueError(f'{start}names in it: {shown}')
+    like = found or contents.like_labels
+    if not like: raise ValueError(f'{start}names in it: {shown}; --target-col names another')
+    if len(like) == 1:
+        raise NeedsOptions(f'{start}{like[0]!r} looks like the labels: --target-col {like[0]}', target=like[0])
+    raise ValueError(f'{start}choose one: ' + ' or '.join(f'--target-col {name}' for name in like))
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #73399bf8
 def _score_name(path, contents, kind, names=ColumnNames()):
@@ -547,13 +644,35 @@ def _of_stated(names):
     if len(names.scores) == 1: return names
     raise ValueError(f'confidence: columns {quote_names(names.scores)}, want one column')
 
-def _read_scores(path, kind, names=ColumnNames(), needed=True):
+def _drop_missing(contents, names, labelled):
+    "Leave out the samples without a score or, if `labelled`, without a label, and warn with their number."
+    import pandas as pd
+    scores = '' if '' in contents.arrays else _score_name('', contents, names.kind, names)
+    used = [scores, *(_find(contents, (_plain(names.target),) if names.target else TARGET_NAMES) if labelled else ())]
+    missing = np.zeros(len(contents.arrays[scores]), dtype=bool)
+    for name in used:
+        values = np.asarray(contents.arrays[name])
+        if len(values) == len(missing): missing |= pd.isna(values.reshape(len(values), -1)).any(1)
+    if not missing.any(): return
+    if missing.all(): raise ValueError('every sample lacks a score or a label')
+    kept, place = np.flatnonzero(~missing), contents.place
+    def of_kept(arrays):
+        return {name: values[kept] if len(values) == len(missing) else values for name, values in arrays.items()}
+    contents.arrays, contents.groups = of_kept(contents.arrays), of_kept(contents.groups)
+    contents.place = lambda row: place(int(kept[row]))
+    lack = 'a score or a label' if labelled else 'a score'
+    warnings.warn(f'{missing.sum():,} of {len(missing):,} samples lack {lack} and are left out')
+
+def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     """Return the contents of a file, the logits or probabilities in floating point, and the names of the class columns.
 
-    `needed`: raise ValueError unless the file has all groups and all columns to leave out."""
+    `needed`: raise ValueError unless the file has all groups and all columns to leave out.
+    `labelled`: raise ValueError unless the file has labels."""
     names = replace(names, kind=pick('kind', kind, kinds))
     contents = read_file(path, names)
     if needed: _check_groups(Path(path), contents, names)
+    if labelled: _only(path, contents, (_plain(names.target),) if names.target else TARGET_NAMES)
+    if names.drop_missing: _drop_missing(contents, names, labelled)
     if contents.columns is not None: _check_table(contents, kind)
     if '' in contents.arrays and 0 in np.shape(contents.arrays['']):
         raise ValueError(f'file: {path} has no classes or no samples')
@@ -596,8 +715,34 @@ def read_predictions(
     labelled = _read_labelled(path, kind, target_path, pos_label, names)
     return _predictions(labelled, kind, eps, target_path or path)
 
+def _with_all_options(read, check, names, pos_label=None):
+    """Return read(names, pos_label); an error has all options that reading needs, or none if they do not suffice.
+
+    With these options, `check` must accept the result."""
+    try: return read(names, pos_label)
+    except NeedsOptions as e: error, options = e, e.options
+    all_options = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        while options:
+            ignored = (*all_options.get('ignored', ()), *options.get('ignored', ()))
+            all_options |= options | (dict(ignored=ignored) if ignored else {})
+            with_options = {name: value for name, value in all_options.items() if name not in ('ignored', 'pos_label')}
+            changed = replace(names, **with_options, ignored=(*names.ignored, *ignored))
+            try: check(read(changed, all_options.get('pos_label', pos_label)))
+            except NeedsOptions as e: options = {} if e.options.items() <= all_options.items() else e.options
+            except Exception: options = {}
+            else: raise NeedsOptions(str(error), **all_options)
+    raise NeedsOptions(str(error))
+
 def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(), needed=True):
     "Return unchecked scores, labels, class names, and groups (None unless `needed`)."
+    if names.drop_missing and target_path:
+        raise ValueError('drop_missing: the labels are in a file of their own; want scores and labels in one file')
+    def read(names, pos_label): return _read_labelled_once(path, kind, target_path, pos_label, names, needed)
+    return _with_all_options(read, lambda labelled: _predictions(labelled, kind, 0., path), names, pos_label)
+
+def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
     if kind == 'confidence': names = _of_stated(names)
     score_names = names
     if target_path:  # read first, since the labels say whether numbers are names of columns
@@ -606,7 +751,7 @@ def _read_labelled(path, kind, target_path, pos_label=None, names=ColumnNames(),
             name, labels = _labels_in(target_path, labelled, names.target, alone=True)
         score_names = replace(names, target='', classes=tuple(_distinct_labels(labels)[0]))
     with naming(path):
-        contents, scores, header = _read_scores(path, kind, score_names, needed)
+        contents, scores, header = _read_scores(path, kind, score_names, needed, labelled=not target_path)
         of_groups = {name: np.asarray(values) for name, values in contents.groups.items()} if needed else {}
     with naming(target_path or path):
         if not target_path: labelled, (name, labels) = contents, _labels_in(path, contents, names.target)
@@ -635,7 +780,7 @@ def class_targets(
     if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
     elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header): labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
-    if len(header) == 1 and pos_label is None: _check_two_labels(target)
+    if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
     names = class_names(header)
     if len(header) == 1: names = binary_names(given, header[0], pos_label) if name else ()
     return target, names
@@ -648,13 +793,12 @@ def _bool_ids(labels, header):
     found = columns_of_labels([name.casefold() for name in header], ['false', 'true'])[1]
     return np.array([0, 1] if None in found else found)[labels.astype(np.int64)]
 
-def _check_two_labels(target):
+def _check_two_labels(target, column):
     "Raise ValueError if the labels of a single column are two numbers other than 0 and 1."
     found = target.unique().tolist() if target.dtype != torch.bool else []
     if len(found) != 2 or found == [0, 1]: return
-    low, high = found
-    raise ValueError(f'target: labels {low} and {high}, want 0 and 1; say which label the column is about: '
-                     f'pos_label={high} (--pos-label {high}), or write 0 and 1')
+    raise _unknown_positive(f'target: labels {found[0]} and {found[1]}, want 0 and 1, and nothing says which label',
+                            [*map(str, found)], column)
 
 def _predictions(labelled, kind, eps, source):
     "Return scores and labels as `Predictions`; an error names the file `source`."
@@ -715,6 +859,10 @@ def read_columns(
     columns:ColumnNames=ColumnNames(),
 )->ReadColumns:
     "Read the logits, the labels if the file has labels, and the names; raise a one-line ValueError for wrong logits."
+    def read(columns, _): return _read_columns_once(path, kind, eps, names, columns)
+    return _with_all_options(read, lambda found: found, columns)
+
+def _read_columns_once(path, kind, eps, names, columns):
     with naming(path):
         contents, scores, header = _read_scores(path, kind, replace(columns, classes=tuple(names)))
         found = _find(contents, (_plain(columns.target),) if columns.target else TARGET_NAMES)
@@ -741,9 +889,11 @@ def _optional_labels(labels, name, classes, pos_label=None):
     except ValueError: return None
 
 def _without_kind(names):
-    "Remove a prefix like prob_ if all names have one."
-    short = tuple(re.sub(r'(?i)^(logits?|p|prob(s|a|abilit(y|ies))?|scores?)[_ .-]', '', name) for name in names)
-    return short if all(map(str.__ne__, short, names)) else names
+    "Remove a prefix like prob_, or a suffix like _prob, if all names have one."
+    for kind in _KIND_PREFIX, _KIND_SUFFIX:
+        short = tuple(kind.sub('', name) for name in names)
+        if all(map(str.__ne__, short, names)): return short
+    return names
 
 def _label_words(labels, header, names):
     "Return the class names for writing labels as words; () to write numbers."
@@ -759,7 +909,7 @@ def _label_words(labels, header, names):
     if numeric and column_numbers(header): return () if (labels == 0).any() else numbers
     named, found = columns_of_labels(header, _distinct_labels(labels)[0])
     if None not in found: return tuple(named)
-    return tuple(header) if all(header) and not numeric else ()
+    return _without_kind(tuple(header)) if all(header) and not numeric else ()
 
 def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
     "Return only the logits and the labels of `read_columns`."

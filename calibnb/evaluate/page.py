@@ -72,7 +72,6 @@ def _tiles(found, command):
     before, row = found.rows[UNCALIBRATED], found.recommended
     ece, after, nll = before['ece'], found.rows[row], before['nll'].value
     low, high = (100*end for end in ece.interval)
-    gained = None if nll is None or after['nll'].value is None else nll - after['nll'].value
     given = found.scored[UNCALIBRATED]
     outcome = 'outcome' if given.stated else 'label'
     compared = 'P(y = 1) and the frequency of y = 1' if given.binary and not given.stated else 'confidence and accuracy'
@@ -89,14 +88,19 @@ def _tiles(found, command):
         ('by chance', f'{100*ece.floor:.2f} %', f'{ece.n:,} samples, {ece.bins} bins',
          'The mean ECE of a perfectly calibrated model on as many samples with the same confidences. An ECE near this '
          'number is not evidence of miscalibration.'),
-        ('NLL', f'{-gained:+.4f}'.replace('-', '−') if gained else _nll_words(before['nll']),
-         f'{_nll_words(before["nll"])} → {_nll_words(after["nll"])}' if row != UNCALIBRATED else 'unchanged',
+        ('NLL', _nll_words(after['nll'] if nll is None else before['nll']), _nll_change(before, after, row),
          f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
         ('what to do', use[0].upper() + use[1:], command, 'Chosen by the NLL on samples that were not used to fit the '
          f'calibrator. Among rows within {found.tie:g} nats of the lowest NLL, the simplest row whose ECE could be '
          f'chance is chosen; if there is none, the row with the lowest ECE within {3*found.tie:g} nats.'),
     ]
+
+def _nll_change(before, after, row):
+    "Return the small text of the NLL tile, whose large number is the first finite NLL."
+    if before['nll'].value is None:
+        return 'infinite, labels have probability 0' if after['nll'].value is None else 'after; before: infinite, see CNB010'
+    return 'unchanged' if row == UNCALIBRATED else f'after: {_nll_words(after["nll"])}'
 
 def _tile(title, large, small, meaning):
     if title == 'what to do' and small:  # a command: a line may end after / but not after --
@@ -164,10 +168,10 @@ def _table_cell(name, m, is_best):
 # %% ../../nbs/40_evaluate/07b_page.ipynb #7ba51db2
 _STYLE = '''
 :root { color-scheme: light dark; --ink: #17222d; --soft: #5b6875; --line: #d9dfe5; --paper: #fff; --tile: #f4f7f9;
-  --blue: #0072b2; --red: #d55e00; --green: #e3f1e9; }
+  --blue: #0072b2; --red: #d55e00; --under: #007a58; --green: #e3f1e9; }
 @media screen and (prefers-color-scheme: dark) { :root { --ink: #e6ebf0; --soft: #9aa8b5; --line: #38434e;
   --paper: #14191e;
-  --tile: #1e262d; --blue: #56b4e9; --red: #f0975a; --green: #1f3a2d; } }
+  --tile: #1e262d; --blue: #56b4e9; --red: #f0975a; --under: #4fd0a5; --green: #1f3a2d; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 70rem; padding: 1.5rem 1rem 3rem; background: var(--paper); color: var(--ink);
   font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; font-variant-numeric: tabular-nums; }
@@ -202,12 +206,16 @@ summary { cursor: pointer; color: var(--blue); }
 svg { display: block; width: 100%; height: auto; overflow: visible; }
 svg text { fill: var(--ink); font-size: 12px; } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .diagonal { stroke: var(--soft); stroke-dasharray: 4 4; }
-svg .bar { fill: var(--blue); fill-opacity: .5; } svg .gap { fill: var(--red); fill-opacity: .35; }
+svg .bar { fill: var(--blue); fill-opacity: .5; } svg .over { stroke: var(--red); } svg .under { stroke: var(--under); }
+svg pattern line { stroke-width: 1.6; }
 svg .accuracy { stroke: var(--blue); stroke-width: 2.5; }
 .legend span { white-space: nowrap; margin-right: .8rem; }
 .legend i { display: inline-block; width: 1rem; height: .8rem; margin-right: .4rem; }
 .legend .accuracy { background: color-mix(in srgb, var(--blue) 50%, transparent); border-top: 3px solid var(--blue); }
-.legend .gap { background: color-mix(in srgb, var(--red) 35%, transparent); }
+.legend .over { border: 1px solid var(--red);
+  background: repeating-linear-gradient(135deg, var(--red) 0 1.5px, transparent 1.5px 5px); }
+.legend .under { border: 1px solid var(--under);
+  background: repeating-linear-gradient(135deg, var(--under) 0 1.5px, transparent 1.5px 5px); }
 .legend .whisker { width: 0; border-left: 2px solid var(--ink); }
 #dots { max-width: 48rem; }
 .meanings dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem .8rem; max-width: 50rem; }
@@ -291,7 +299,8 @@ function describe(bin) {
   const box = document.getElementById('bin');
   if (!bin) {
     const list = Object.assign(element('p', ''), {className: 'legend'});
-    for (const [name, text] of [['accuracy', hits], ['gap', 'gap to ' + confidence], ['whisker', '95 % interval']]) {
+    for (const [name, text] of [['accuracy', hits], ['over', confidence + ' too high'],
+        ['under', confidence + ' too low'], ['whisker', '95 % interval']]) {
       const item = element('span', text);
       item.prepend(Object.assign(element('i', ''), {className: name}));
       list.append(item, ' ');
@@ -304,7 +313,7 @@ function describe(bin) {
     'bin': `${bin.lo.toFixed(3)} to ${bin.hi.toFixed(3)}`, 'samples': bin.n.toLocaleString('en'),
     [hits]: `${percent(bin.acc)} (95 % interval ${percent(bin.low)} to ${percent(bin.high)})`,
     ['mean ' + confidence]: percent(bin.conf),
-    'gap': `${(100*(bin.acc - bin.conf)).toFixed(1).replace('-', '−')} points`,
+    'gap': `${(100*Math.abs(bin.conf - bin.acc)).toFixed(1)} points, ${bin.conf > bin.acc ? 'too high' : 'too low'}`,
     'rows, from 0': names(bin.rows, bin.n), [missed]:
       names(bin.misses, Math.round(bin.n*(1 - bin.acc)))};
   if (!bin.rows) for (const name of Object.keys(facts).slice(5)) delete facts[name];
@@ -317,15 +326,21 @@ function diagram() {
   const svg = canvas('diagram', left + size + 10, top + size + below + 44, `reliability diagram, ${state.row}`);
   const x = v => left + size*v, y = v => top + size*(1 - v), most = Math.max(...bins.map(b => b.n)),
     base = top + size + below;
+  for (const side of ['over', 'under']) {  // hatched, as in the figures of the notebook
+    const pattern = make(svg, 'pattern', {id: side, width: 5, height: 5, patternUnits: 'userSpaceOnUse',
+      patternTransform: 'rotate(45)'});
+    make(pattern, 'line', {class: side, x1: 1, x2: 1, y1: 0, y2: 5});
+  }
   for (const v of [0, .2, .4, .6, .8, 1]) {
     make(svg, 'line', {class: 'grid', x1: left, x2: left + size, y1: y(v), y2: y(v)});
     make(svg, 'text', {class: 'soft', x: left - 6, y: y(v) + 4, 'text-anchor': 'end'}, v.toFixed(1));
     make(svg, 'text', {class: 'soft', x: x(v), y: base + 16, 'text-anchor': 'middle'}, v.toFixed(1));
   }
   for (const b of bins) {
-    const at = x(b.lo), w = x(b.hi) - at - 1, between = [Math.min(b.acc, b.conf), Math.max(b.acc, b.conf)];
-    make(svg, 'rect', {class: 'bar', x: at + .5, width: w, y: y(between[0]), height: size*between[0]});
-    make(svg, 'rect', {class: 'gap', x: at + .5, width: w, y: y(between[1]), height: size*(between[1] - between[0])});
+    const at = x(b.lo), w = x(b.hi) - at - 1, over = b.conf > b.acc;
+    make(svg, 'rect', {class: 'bar', x: at + .5, width: w, y: y(b.acc), height: size*b.acc});
+    make(svg, 'rect', {class: over ? 'over' : 'under', x: at + .5, width: w, y: y(Math.max(b.acc, b.conf)),
+      height: size*Math.abs(b.acc - b.conf), fill: `url(#${over ? 'over' : 'under'})`});
     make(svg, 'line', {class: 'accuracy', x1: at + .5, x2: at + .5 + w, y1: y(b.acc), y2: y(b.acc)});
     make(svg, 'line', {class: 'whisker', x1: at + w/2, x2: at + w/2, y1: y(b.low), y2: y(b.high)});
     make(svg, 'rect', {class: 'share', x: at + .5, width: w, y: base - (below - 12)*b.n/most,
@@ -346,11 +361,11 @@ function diagram() {
 }
 function dots() {
   const width = Math.max(300, document.getElementById('dots').clientWidth), line = 40, key = state.measure;
-  const all = data.dots.filter(d => d[key] !== null), ends = all.flatMap(d => [d[key], ...(d[key + '_range'] ?? [])]);
+  const all = data.dots.filter(d => d[key] !== null), infinite = data.dots.filter(d => d[key] === null), ends = all.flatMap(d => [d[key], ...(d[key + '_range'] ?? [])]);
   if (key === 'ece') ends.push(0, ...all.map(d => d.chance));
   const least = Math.min(...ends), room = (Math.max(...ends) - least) || 1,
     x = v => 8 + (width - 16)*(v - least)/room;
-  const svg = canvas('dots', width, line*all.length + 4, `${key.toUpperCase()} of each calibrator`);
+  const svg = canvas('dots', width, line*all.length + 40, `${key.toUpperCase()} of each calibrator`);
   const show = v => key === 'ece' ? percent(v, 2) : v.toFixed(4);
   all.forEach((d, i) => {
     const y = line*i + 28, chosen = d.chosen ? ' chosen' : '', range = d[key + '_range'];
@@ -362,6 +377,14 @@ function dots() {
     if (key === 'ece') make(svg, 'line', {class: 'chance', x1: x(d.chance), x2: x(d.chance), y1: y - 6, y2: y + 6});
     make(svg, 'circle', {class: 'dot' + chosen, cx: x(d[key]), cy: y, r: 5});
   });
+  const base = line*all.length + 6, unit = key === 'ece' ? 'ECE' : 'NLL, nats';
+  for (const [share, anchor] of [[0, 'start'], [1/3, 'middle'], [2/3, 'middle'], [1, 'end']]) {
+    const v = least + share*room;
+    make(svg, 'line', {class: 'grid', x1: x(v), x2: x(v), y1: 20, y2: base});
+    make(svg, 'text', {class: 'soft', x: x(v), y: base + 14, 'text-anchor': anchor}, show(v));
+  }
+  const left_out = infinite.length ? `; infinite, not drawn: ${infinite.map(d => d.name).join(', ')}` : '';
+  make(svg, 'text', {x: 8, y: base + 30}, unit + left_out);
 }
 function draw() {
   const names = Object.fromEntries(rows.map((r, i) => [r, i ? 'after: ' + r : 'before']));

@@ -298,6 +298,8 @@ def miscalibration_p(
 
 _OVERCONFIDENT, _UNDERCONFIDENT = 'The model is overconfident', 'The model is underconfident'
 _TOO_HIGH, _TOO_LOW = 'P(y = 1) is too high', 'P(y = 1) is too low'
+_OF_LABEL = {_OVERCONFIDENT: 'The probability of the predicted label is too high',
+             _UNDERCONFIDENT: 'The probability of the predicted label is too low'}
 
 def _means_to_test(scored):
     "Return [(confidences, hits, text if the mean confidence is too high, text if it is too low)]."
@@ -333,8 +335,10 @@ def _bias_direction(scored):
     for conf, hit, high, low in tested:
         if calibration_in_the_large_p(conf, hit) >= .05/(1 + len(tested)): continue
         bias = (conf.mean() - hit.double().mean()).item()
-        found.append(f'{high if bias > 0 else low} by {100*abs(bias):.1f} points on average')
-    return found
+        found.append((high if bias > 0 else low, f'by {100*abs(bias):.1f} points on average'))
+    # beside P(y = 1), "overconfident" would be a second sign of the same thing
+    if len(found) > 1: found[1] = _OF_LABEL[found[1][0]], found[1][1]
+    return [' '.join(parts) for parts in found]
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #a7b3ba63
 def _choice(found, row):

@@ -1,5 +1,6 @@
 "Checks with codes: in the answer, in JSON that fits its schema, in the report, and left out on demand."
 import json
+import warnings
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +11,9 @@ from jsonschema import Draft202012Validator
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.evaluate import CHECKS, Evaluation, evaluate
+from calibnb.evaluate import CHECKS, UNCALIBRATED, Evaluation, evaluate, gate
+from calibnb.evaluate.answer import verdict
+from calibnb.evaluate.page import write_page
 
 DOCS = Path(__file__).resolve().parents[2]/"docs"
 SCHEMA = json.loads((DOCS/"audit-1.schema.json").read_text())
@@ -87,3 +90,38 @@ def test_three_exit_codes(tmp_path, monkeypatch, capsys):
         sharp=("2", "1", "0"), calibrated=("2", "0", "0"), few=("2", "0", "1"))
     assert "samples would decide" in parts["few"].find("testcase/error").get("message")
     assert "UNDECIDED  ECE at most 7 %: ECE " in said["few"]
+
+
+def biased():
+    "Binary predictions whose log-odds are twice the true ones, and shifted."
+    draw = torch.Generator().manual_seed(0)
+    z = 1.5*torch.randn(2000, 1, generator=draw, dtype=torch.float64)
+    return Predictions(2.5*z + 1.5, (torch.rand(2000, generator=draw, dtype=torch.float64) < z[:, 0].sigmoid()).long())
+
+
+@pytest.mark.parametrize("calibrator, outcome, advice", [("platt", "passed", "agrees with the share"),
+                                                         ("temperature", "failed", "with an offset (--calibrator platt)")])
+def test_the_bias_that_a_calibrator_leaves_decides_after_it(calibrator, outcome, advice):
+    found = evaluate(biased(), calibrators=[calibrator], n_boot=20, draws=20)
+    assert found.recommended == calibrator
+    before, after = (gate(found, fail_on=["CNB005"], after=after)[0] for after in (False, True))
+    assert before.outcome == "failed" and after.outcome == outcome and after.name.endswith(f"after {calibrator}")
+    check, = (c for c in found.checks if c.code == "CNB005")
+    assert advice in check.advice
+    said = verdict(found)
+    assert "P(y = 1) is too high by" in said and "probability of the predicted label is too high" in said
+    assert "overconfident" not in said
+
+
+def test_the_tile_of_the_nll_shows_an_nll(tmp_path):
+    preds = biased()
+    p = preds.probs[:, 0].clone()
+    for worst in None, 0.:
+        if worst is not None: p[preds.target == 1] = p[preds.target == 1].where(p[preds.target == 1] > .05, worst)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = evaluate(Predictions.from_probs(p, preds.target), calibrators=["platt"], n_boot=20, draws=2)
+        page = write_page(found, tmp_path/"page.html").read_text()
+        tile = page.split("<h2>NLL</h2>")[1].split("</section>")[0]
+        row = "platt" if worst is not None else UNCALIBRATED
+        assert f"<b>{found.rows[row]['nll'].value:.4f}</b>" in tile and ("infinite" in tile) == (worst is not None)

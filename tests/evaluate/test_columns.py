@@ -262,6 +262,89 @@ def test_another_label_is_another_audit(monkeypatch):
         ("no", "y", ["other"]), ("yes", "y", ["other"]), ("yes", "other", ["y"])]
 
 
+def tables_with_a_way_out():
+    "Name -> flags, a table, and the flags that make the command work."
+    draw, words = np.random.default_rng(0), np.array(WORDS)[TARGET]
+    table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS)
+    city, age = draw.choice(["Rome", "Oslo"], 600), draw.integers(20, 60, 600)
+    holes = table.mask(draw.random((600, 3)) < .01)
+    unlabelled = pd.Series(words, dtype=object).where(draw.random(600) < .99)
+    hit, conf = draw.random(600) < .7, draw.random(600)
+    score = np.where(hit, "C", draw.choice(["I", "P", "N"], 600))
+    left = pd.DataFrame(dict(prob_left=conf, y=np.where(hit, "left", "stayed")))
+    stated = "--confidence conf --correct score"
+    return dict(
+        truth=("--probs", table.assign(ground_truth=words), "--target-col ground_truth"),
+        text=("--probs", table.assign(city=city, animal=words), "--target-col animal --ignore-col city"),
+        several=("--probs", table.assign(age=age, city=city, outcome=TARGET.numpy()), "--target-col outcome --ignore-col city,age"),
+        churn=("--probs", pd.DataFrame(dict(p=conf, churned=hit.astype(int))), "--target-col churned"),
+        scores=("--probs", holes.assign(y=words), "--drop-missing"),
+        labels=("--probs", table.assign(y=unlabelled), "--drop-missing"),
+        all=("--probs", holes.assign(truth=unlabelled, city=city), "--target-col truth --ignore-col city --drop-missing"),
+        left=("--probs", left, "--pos-label left"),
+        stayed=("--probs", left.rename(columns=dict(prob_left="Stayed %")), "--pos-label stayed"),
+        unclear=("--probs", left.rename(columns=dict(prob_left="prob_x")), ""),
+        two=("--probs", table.assign(a=words, b=words), ""),
+        numbers=("--probs", pd.DataFrame(dict(p=conf, y=np.where(hit, 2, 1))), ""),
+        inspect=(stated, pd.DataFrame(dict(conf=conf, score=score)), "--pos-label C"))
+
+
+@pytest.mark.parametrize("name", tables_with_a_way_out())
+def test_the_command_of_an_error_works_when_typed(name, capsys):
+    flags, table, more = tables_with_a_way_out()[name]
+    table.to_csv("t.csv", index=False)
+    line = f"audit t.csv {flags} --no-report --json --calibrator temperature"
+    err = refused(capsys, *line.split())
+    assert ("; try: calibnb " in err) == bool(more), err
+    if not more: return
+    command = err.split("; try: ")[1].strip()
+    assert command == f"calibnb {line} {more}"
+    assert cli.main(command.split()[1:]) == 0
+    found = json.loads(capsys.readouterr().out)
+    want = table.dropna()
+    assert found["samples"] == len(want)
+    if "--drop-missing" in more: assert f"{600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
+    if name == "inspect":
+        assert abs(found["rows"]["uncalibrated"]["error"]["value"] - (want.score != "C").mean()) < 1e-12
+        assert all(f"{word!r} ({(want.score == word).sum()})" in str(found["notes"]) for word in "IPN")
+    if "animal" in more or "truth" in more:
+        labels = want.filter(regex="animal|truth").iloc[:, 0]
+        error = (want[WORDS].idxmax(axis=1) != labels).mean()
+        assert abs(found["rows"]["uncalibrated"]["error"]["value"] - error) < 1e-12
+
+
+def test_apply_needs_no_kind_and_leaves_out_rows_without_a_score(capsys):
+    write("fit.csv")
+    for kind in "logits", "probs":
+        preds = read_predictions("fit.csv", "logits")
+        if kind == "probs": preds = Predictions.from_probs(preds.probs, preds.target, classes=WORDS)
+        evaluate(preds, calibrators=["temperature"], draws=5, n_boot=20).fitted["temperature"].save(f"{kind}.safetensors")
+    scores = dict(logits=LOGITS, probs=LOGITS.softmax(1))
+    for kind, values in scores.items():
+        table = pd.DataFrame(values.numpy(), columns=WORDS).assign(id=range(600), y=LABELS)
+        table.loc[[3, 8], "dog"] = np.nan
+        table.to_csv("new.csv", index=False)
+        line = f"apply {kind}.safetensors new.csv --keep id --out out.csv"
+        err = refused(capsys, *line.split())
+        assert cli.main(err.split("; try: calibnb ")[1].split()) == 0
+        assert "2 of 600 samples lack a score" in capsys.readouterr().err
+        got = pd.read_csv("out.csv")
+        assert [*got.id] == [i for i in range(600) if i not in (3, 8)] and (got.target == LABELS[got.id]).all()
+    table.add_prefix("logit_").to_csv("said.csv", index=False)
+    assert "file: said.csv holds logits, but probs.safetensors was fitted on prob" in refused(
+        capsys, *"apply probs.safetensors said.csv --out out.csv".split())
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_missing_label_of_a_classifier_is_told_as_missing(missing):
+    from sklearn.linear_model import LogisticRegression
+    X = LOGITS.numpy()
+    classifier, labels = LogisticRegression().fit(X, LABELS), LABELS.astype(object)
+    labels[[3, 7]] = missing
+    with pytest.raises(ValueError, match="y: no label in row 3, and 2 such rows; leave out the samples without a label"):
+        Predictions.of(classifier, X, labels)
+
+
 def probs_table():
     table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS])
     return table.assign(y_true=TARGET.numpy())

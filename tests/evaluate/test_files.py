@@ -216,7 +216,7 @@ def bad_tables(folder):
     yield binary(p), "logits", "these are probabilities; read the file as probs"
     yield binary(torch.where(FLAGS == 1, p, float("nan"))), "probs", "column 'p' holds nan in line"
     yield binary(column="class_0"), "probs", "column 'class_0' is the only one, and its name says class 0"
-    hint = "labels -1 and 1, want 0 and 1; say which label the column is about: pos_label=1 (--pos-label 1)"
+    hint = "labels -1 and 1, want 0 and 1, and nothing says which label 'p' is about"
     yield binary(y=2*FLAGS.numpy() - 1), "probs", hint
     long = np.where(FLAGS[:9] == 1, "x"*100_000, "y"*100_000)
     yield binary(p[:9], y=long), "probs", " ... "

@@ -4,6 +4,7 @@ import warnings
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from close import close
@@ -272,7 +273,10 @@ BAD = {
     "not summing to 1": ((torch.tensor([[.7, .7], [.5, .5]]), GOOD[1]), "probs: row 0 sums to 1.400.*softmax"),
     "logits": ((torch.tensor([[3., -1.], [.5, .5]]), GOOD[1]),
                r"probs: 3 at row 0, column 0, want numbers in \[0, 1\]; logits need .softmax"),
-    "nan": ((torch.tensor([[float("nan"), 1.], [.5, .5]]), GOOD[1]), "probs: nan at row 0"),
+    "nan": ((torch.tensor([[float("nan"), 1.], [.5, .5]]), GOOD[1]), "probs: nan at row 0.*without a probability"),
+    "NA of pandas": ((GOOD[0], pd.Series([0, pd.NA])), "target: no value in row 1; leave out"),
+    "nullable labels": ((GOOD[0], pd.Series([0, pd.NA], dtype="Int64")), "target: no label in row 1; leave out"),
+    "too far off for rounding": ((torch.tensor([[.48, .5], [.5, .5]]), GOOD[1]), "probs: row 0 sums to .*keepdims=True"),
     "inf": ((torch.tensor([[.5, .5], [0., float("inf")]]), GOOD[1]), "probs: inf at row 1"),
     "label too large": ((GOOD[0], torch.tensor([0, 2])),
                         r"target: label 2 at row 1, want 0..1 \(probs has 2 columns\)"),
@@ -299,6 +303,15 @@ BAD = {
                  "probs: Predictions, want a tensor, array or list of numbers; give .probs"),
     "ragged": (([[.5, .5], [1.]], GOOD[1]), "probs: a ragged list"),
 }
+
+
+@pytest.mark.parametrize("digits", [2, 3])
+def test_rounded_rows_are_normalised_with_a_note(digits):
+    exact = torch.randn(200, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64).softmax(1)
+    probs, target = exact.mul(10**digits).round()/10**digits, torch.arange(200) % 5
+    with pytest.warns(UserWarning, match=f"probs: rounded to {digits} decimals, so .* of 200 rows do not sum to 1"):
+        got = metrics.nll(probs, target)
+    torch.testing.assert_close(got, metrics.nll(probs/probs.sum(1, keepdims=True), target), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", BAD)
