@@ -67,7 +67,7 @@ def wrap_label(arrays, rng):
 
 
 ARRAYS = [
-    (with_values("scores", [np.nan, np.inf, -np.inf]), False),
+    (with_values("scores", [np.nan, np.inf]), False),
     (with_values("scores", [1e308, -1e308, 1e300]), None),
     (with_values("target", [-1, 99, .5, 1e300, -1e300, 2.**60]), False),
     (with_values("target", [np.nan, np.inf]), False),

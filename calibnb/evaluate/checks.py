@@ -17,7 +17,7 @@ from ..core.options import pick
 from ..core.text import p_text
 from ..core.predictions import Predictions, _row_hashes, impossible_labels_text, quote_names
 from ..metrics.bins import width_bins
-from .measures import ece_text
+from .measures import Scored, ece_text
 from ..metrics.intervals import calibration_in_the_large_p
 from calibnb.evaluate.table import (
     _OF_LABEL, _OVERCONFIDENT, _TOO_HIGH, _TOO_LOW, _UNDERCONFIDENT, UNCALIBRATED, Evaluation, Outcome, _bias_direction,
@@ -76,7 +76,9 @@ def _overconfident(found, preds, val): return _biased(found, _OVERCONFIDENT, _OF
         'Compare the order of the columns with the class ids, e.g. `model.classes_`; calibrate after that.')
 def _permuted(found, preds, val):
     said = _label_order_warning(found.scored[UNCALIBRATED])
-    return ('issue', said[0]) if said else _PASSED
+    if said: return 'issue', said[0]
+    said = [] if val is None else _label_order_warning(Scored.of(val))
+    return ('issue', f'In the validation samples: {said[0]}') if said else _PASSED
 
 @_check('CNB003', 'underconfident',
         'The mean confidence is below the accuracy: the model is correct more often than it claims.',
@@ -123,6 +125,8 @@ def _zeros(found, preds, val):
     if preds.kind == 'logits': return _NOT_APPLICABLE
     probs = preds.class_probs
     rows, n = (probs == 0).any(1).sum().item(), len(preds)
+    in_val = 0 if val is None or found.scored[UNCALIBRATED].nll.isinf().any() else val.nll.isinf().sum().item()
+    if in_val: return 'issue', f'Validation samples: {impossible_labels_text(in_val, len(val), val.eps, val.stated)}.'
     if not rows: return _PASSED
     impossible = found.scored[UNCALIBRATED].nll.isinf().sum().item()
     if impossible: text = impossible_labels_text(impossible, n, preds.eps, preds.stated)
@@ -191,10 +195,15 @@ def _twice(found, preds, val):
         'Remove the copies, or audit one row per sample (e.g. not each augmented copy).')
 def _repeated(found, preds, val):
     if preds.binary: return _NOT_APPLICABLE
+    outcomes = [_repeated_in(preds)] if val is None else [_repeated_in(preds), _repeated_in(val, 'validation ')]
+    return next((o for status in ('tip', 'passed') for o in outcomes if o[0] == status), _NOT_APPLICABLE)
+
+def _repeated_in(preds, of=''):
+    "Return the outcome of the check for one set of samples; `of` is its name in the text."
     n, distinct = len(preds), len(_row_hashes(preds).unique())
     if 2*distinct < n: return _NOT_APPLICABLE
     if n - distinct <= .01*n: return _PASSED
-    return 'tip', f'{n - distinct:,} of {n:,} rows repeat the scores and the label of an earlier row.'
+    return 'tip', f'{n - distinct:,} of {n:,} {of}rows repeat the scores and the label of an earlier row.'
 
 @_check('CNB015', 'classes without labels',
         'Some classes have no sample, so the probabilities of these classes cannot be judged, and calibrators cannot '
@@ -208,10 +217,16 @@ def _missing(found, preds, val):
         return 'issue', f'All answers{of} are {"correct" if labels[0] else "wrong"}, so a calibrator learns only this.'
     if len(labels) == 1:
         return 'issue', f'All labels{of} belong to one class, so a calibrator learns only this class.'
+    if val is None: texts = [_missing_in(preds)]
+    else: texts = [_missing_in(preds, ' test'), _missing_in(val, ' validation')]
+    texts = [text for text in texts if text]
+    return ('tip', ' '.join(texts)) if texts else _PASSED
+
+def _missing_in(preds, of=''):
+    "Return a sentence on the classes without samples, or ''; `of` names the set of samples."
     missing = (preds.target.bincount(minlength=preds.num_classes) == 0).nonzero()[:, 0].tolist()
-    if not missing: return _PASSED
     names = quote_names([preds.classes[k] if preds.classes else str(k) for k in missing])
-    return 'tip', f'{len(missing):,} of {preds.num_classes:,} classes have no sample: {names}.'
+    return f'{len(missing):,} of {preds.num_classes:,} classes have no{of} sample: {names}.' if missing else ''
 
 @_check('CNB016', 'validation samples in the test set',
         'Calibrators are judged on samples that were used to fit them, so the calibrators look better than they are.',

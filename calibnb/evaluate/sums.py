@@ -32,7 +32,7 @@ from .measures import Scored, _binned, _classwise, _high
 from .table import SAME_NLL, UNCALIBRATED, Evaluation
 from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
-from .audit import _chosen, _on_top, warning_texts
+from .audit import _chosen, _on_top, doubts, warning_texts
 from .pieces import Pieces, added, in_second_fold, row_hashes
 
 # %% ../../nbs/40_evaluate/12_sums.ipynb #c761c879
@@ -191,9 +191,8 @@ class _PieceFits:
                 warnings.simplefilter('always', UserWarning)
                 try: self._fit(name, calibrator)
                 except (ValueError, NotImplementedError) as e: self.notes.append(f'{name} could not be fitted: {e}')
-            said = warning_texts(caught, name)
-            self.notes += [f'{name}: {text}' for text in said]
-            if (said or self.one_class) and name in self.fitted: self.doubtful.append(name)
+            self.notes += [f'{name}: {text}' for text in warning_texts(caught, name)]
+            if name in self.fitted and (self.one_class or doubts(caught)): self.doubtful.append(name)
             self.bar.update()
 
     def _fit(self, name, calibrator):

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
 from calibnb.losses.weights import (
-    LogProbs, _above_zero, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
+    LogProbs, _above_zero, _at_label, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
     inverse_focal_weight, dual_focal_weight, _second_class, bsce_weight, reduce
 )
 
@@ -160,7 +160,11 @@ def _plain(logits, target, weight, detach):
     lp = LogProbs(logits, target)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach): u = weight(lp)
     ce = -lp.log_p_y.clamp_min(-_largest_ce(lp.log_p_y))  # an infinite cross-entropy times a derivative of 0 is nan
-    return ce*u
+    return _inf_where_masked(ce*u, _at_label(lp.logits.detach(), target))
+
+def _inf_where_masked(values, label_logits):
+    "Return inf for each sample whose label is a masked class; the gradient stays finite."
+    return values + torch.where(label_logits == -math.inf, math.inf, 0.)
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):
@@ -214,6 +218,7 @@ class _PowerCE(torch.autograd.Function):
         else: slope = _loss_slope(parts, base, u, values, exponent, wants_gamma=gamma is not None)
         ctx.save_for_backward(logits, target, gamma)
         ctx.options, ctx.gap, ctx.slope = (weight, detach, reduction), parts.gap, slope
+        if logits.is_cpu: values = _inf_where_masked(values, logits.gather(1, target[:, None]))
         return values[:, 0].clone() if reduction == 'none' else reduce(values[:, 0], reduction)
 
     @staticmethod

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import surrogates
-from ..core.checks import check_positive
+from ..core.checks import check_positive, masked_classes
 from ..core.predictions import first_argmax
-from .weights import check_batch, reduce
+from .weights import check_batch, reduce, row_mean, unmasked
 from .weighted import focal_loss
 from .regularised import _check_weight, _valid_rows, _with_penalty, _with_surrogate
 
@@ -42,8 +42,9 @@ def mbls_loss(
     _check_margin(margin)
     _check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
-    excess = (_largest(batch.logits) - batch.logits - margin).relu()
-    return _with_penalty(batch, alpha*excess.mean(1), reduction)
+    largest, masked = _largest(batch.logits), masked_classes(batch.logits)
+    excess = (largest - unmasked(batch.logits, masked, largest) - margin).relu()
+    return _with_penalty(batch, alpha*row_mean(excess, masked), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #42718418
 def acls_loss(
@@ -61,10 +62,12 @@ def acls_loss(
     _check_margin(margin)
     for name, value in dict(alpha=alpha, top=top, others=others).items(): _check_weight(name, value)
     batch = check_batch(logits, target, weight, ignore_index)
-    largest = _largest(batch.logits)
+    largest, masked = _largest(batch.logits), masked_classes(batch.logits)
+    n_others = batch.logits.shape[1] - 1 if masked is None else ((~masked).sum(1) - 1).clamp_min(1)
     high = (largest[:, 0] - margin).relu().square()
-    low = (largest.detach() - batch.logits - margin).relu().square()  # 0 for the largest logit
-    rest = low.sum(1)/(low.shape[1] - 1)
+    fixed = largest.detach()
+    low = (fixed - unmasked(batch.logits, masked, fixed) - margin).relu().square()  # 0 for the largest logit
+    rest = low.sum(1)/n_others
     return _with_penalty(batch, alpha*(top*high + others*rest), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #83ca03d2
@@ -79,8 +82,9 @@ def max_sup_loss(
     "Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
     _check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
-    gap = (_largest(batch.logits) - batch.logits).mean(1)  # subtract first: the sum of large logits may overflow
-    return _with_penalty(batch, alpha*gap, reduction)
+    largest, masked = _largest(batch.logits), masked_classes(batch.logits)
+    gap = largest - unmasked(batch.logits, masked, largest)  # subtract first: the sum of large logits may overflow
+    return _with_penalty(batch, alpha*row_mean(gap, masked), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #a94d26d6
 _NORM_SHIFT = 1e-7  # added to the norm, as in the authors' code
@@ -96,8 +100,11 @@ def logit_norm_loss(
     "Return the cross-entropy of z/(|z| temperature), logit normalisation [Wei 2022, code]."
     check_positive(temperature=temperature)
     batch = check_batch(logits, target, weight, ignore_index)
-    norm = torch.linalg.vector_norm(batch.logits, dim=1, keepdim=True) + _NORM_SHIFT
-    values = F.cross_entropy(batch.logits/(norm*temperature), batch.labels, reduction='none')
+    masked = masked_classes(batch.logits)
+    logits = unmasked(batch.logits, masked)
+    norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True) + _NORM_SHIFT
+    scaled = unmasked(logits/(norm*temperature), masked, -math.inf)
+    values = F.cross_entropy(scaled, batch.labels, reduction='none')
     return reduce(values, reduction, batch.shape, batch.sample_weights())
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #87e78427

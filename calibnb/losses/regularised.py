@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import surrogates
-from ..core.checks import as_tensor, at_least_float32, check_scores, flatten_classes
-from .weights import LogProbs, _at_label, check_class_weight, check_batch, reduce, weighted_reduce
+from ..core.checks import as_tensor, at_least_float32, check_scores, flatten_classes, masked_classes
+from calibnb.losses.weights import (
+    LogProbs, _at_label, check_class_weight, check_batch, reduce, row_mean, unmasked, weighted_reduce
+)
 from .weighted import cross_entropy_loss
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #c055efab
@@ -41,11 +43,15 @@ def label_smoothing_loss(
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
     if mode not in ('uniform', 'off_target'): raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
     batch = check_batch(logits, target, weight, ignore_index)
-    K = batch.logits.shape[1]
+    masked, K = masked_classes(batch.logits), batch.logits.shape[1]
+    if masked is not None: K = (~masked).sum(1).clamp_min(2)  # (N,) classes among which eps is divided
     if mode == 'off_target': eps = eps*K/(K - 1)
     log_p, sample_weights = batch.logits.log_softmax(1), batch.sample_weights()
-    if batch.weight is not None: log_p = log_p*batch.weight
-    values = -(1 - eps)*_at_label(log_p, batch.labels) - eps*log_p.mean(1)
+    of_label, log_p = _at_label(log_p, batch.labels), unmasked(log_p, masked)
+    if batch.weight is not None:
+        log_p, each = log_p*batch.weight, batch.weight[batch.labels]
+        of_label = torch.where(each > 0, of_label*each, 0.)
+    values = -(1 - eps)*of_label - eps*row_mean(log_p, masked)
     if batch.valid is not None: values = torch.where(batch.valid, values, 0.)
     if sample_weights is None: return reduce(values, reduction, batch.shape)
     return weighted_reduce(values, sample_weights, reduction, batch.shape)
@@ -64,7 +70,7 @@ def lp_norm_loss(
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
     _check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
-    logits = batch.logits
+    logits = unmasked(batch.logits, masked_classes(batch.logits))
     tiny = torch.finfo(logits.dtype).tiny
     largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # a divisor, so that no power overflows
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
@@ -112,7 +118,8 @@ def soft_target_loss(
                          'for class ids use cross_entropy_loss')
     check_scores('logits', logits)
     rows, t = at_least_float32(flatten_classes(logits)), flatten_classes(t)
-    log_p = rows.log_softmax(1)
+    log_p, masked = rows.log_softmax(1), masked_classes(rows)
+    if masked is not None: log_p = unmasked(log_p, masked & (t == 0))  # 0 times -inf would be nan
     if weight is not None: log_p = log_p*check_class_weight(weight, rows)
     values = -(t.to(rows.dtype)*log_p).sum(1)
     return reduce(values, reduction, (logits.shape[0], *logits.shape[2:]))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LogProbs', 'focal_weight', 'flsd_weight', 'gamma_of_bucket', 'inverse_focal_weight', 'adafocal_weight',
            'gamma_of_bin', 'dual_focal_weight', 'bsce_weight', 'check_class_weight', 'LossBatch', 'check_batch',
-           'reduce', 'weighted_reduce', 'check_reduction']
+           'reduce', 'unmasked', 'row_mean', 'weighted_reduce', 'check_reduction']
 
 # %% ../../nbs/20_losses/01_weights.ipynb #90baca62
 import math
@@ -155,7 +155,7 @@ def dual_focal_weight(
 
 def _second_class(logits, label, second):
     "Return the class j of p_j, and z_y - z_j, which is inf if no such class exists; both are (N, 1)."
-    behind = logits.gather(1, label) - logits
+    behind = logits.gather(1, label).clamp_min(torch.finfo(logits.dtype).min) - logits  # -inf minus -inf would be nan
     if second == 'below': behind = F.threshold_(behind, 0., math.inf)  # leave out every z_k >= z_y
     else: behind = _with_label(behind, label, math.inf)
     ahead = behind.neg_()  # z_k - z_y, in place
@@ -248,6 +248,21 @@ def reduce(
     if reduction == 'sum': return values.sum()
     if reduction == 'none': return values if shape is None else values.reshape(shape)
     check_reduction(reduction)
+
+def unmasked(
+    values:Tensor,      # (N, K)
+    masked:Tensor|None, # (N, K) bool, see `masked_classes`; None: no class is masked
+    fill=0.,            # a number, or (N, 1)
+)->Tensor:              # (N, K)
+    "Replace the values of masked classes by `fill`, so that no infinite value reaches the loss or its gradient."
+    return values if masked is None else torch.where(masked, fill, values)
+
+def row_mean(
+    values:Tensor,      # (N, K), 0 for a masked class
+    masked:Tensor|None, # (N, K) bool; None: no class is masked
+)->Tensor:              # (N,)
+    "Return the mean of each row over its unmasked classes."
+    return values.mean(1) if masked is None else values.sum(1)/(~masked).sum(1).clamp_min(1)
 
 def weighted_reduce(
     values:Tensor,         # (N,) already multiplied by the weights

@@ -8,6 +8,7 @@ __all__ = ['CALIBRATORS', 'rows_per_piece', 'weighted_samples', 'fit_record', 'C
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #43716da4
 import json
+import math
 import sys
 import warnings
 from contextlib import contextmanager
@@ -23,7 +24,8 @@ from torch import nn, Tensor
 
 import calibnb
 from calibnb.core.checks import (
-    ENOUGH_ROWS, as_tensor, at_least_float32, check_logits, check_multilabel, check_probs, refuse_probs
+    ENOUGH_ROWS, as_tensor, at_least_float32, check_logits, check_multilabel, check_probs, check_unlabelled,
+    masked_classes, masked_far_below, refuse_probs
 )
 from ..core.options import pick
 from calibnb.core.predictions import (
@@ -84,6 +86,24 @@ def _check_user_probs(name, probs, shape, row):
                      '1; check the attributes that _fit sets')
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #3bf4e60d
+def _check_labels_unmasked(masked, target):
+    "Raise ValueError if the label of a sample is a masked class, whose NLL no calibrator makes finite."
+    if masked is None: return
+    impossible = masked.gather(1, target[:, None])[:, 0]
+    if not impossible.any(): return
+    k, n = target[impossible][0].item(), impossible.sum().item()
+    raise ValueError(f'target: label {k} has the logit -inf, a masked class ({n} such samples), want labels of classes '
+                     'with finite logits; leave these samples out, or do not mask their classes')
+
+def _without_masked(log_p, masked):
+    "Set log-probabilities of masked classes to -inf and normalise; a row of zeros becomes uniform over the others."
+    if masked is None: return log_p
+    left = torch.where(masked, -math.inf, log_p)
+    total = left.logsumexp(1, keepdim=True)
+    uniform = torch.where(masked, -math.inf, -(~masked).sum(1, keepdim=True).to(log_p).log())
+    left = torch.where(total == -math.inf, uniform, left - torch.where(total == -math.inf, 0., total))
+    return torch.where(masked.any(1, keepdim=True), left, log_p)
+
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
     "Return logits and labels of weight above 0, and the dictionary `{'weight': weights}`, empty without weights."
     if sample_weight is None: return logits, target, {}
@@ -162,10 +182,12 @@ class Calibrator(BaseEstimator):
     - `_affine()`, if the calibrated logits are W z + b: W (K, K) and b (K,), for `fold_into`;
     - `in_audits = False`, if an audit should try the calibrator only on request, by name;
     - `takes_weight = True`, if `_fit` takes `weight`, (N,) float64 above 0;
+    - `fits_masked = True`, if `_fit` handles logits of -inf; else it gets `masked_far_below`. After `_logits` or
+      `_probs`, masked classes get probability 0 in any case;
     - `__init__` with named options, each stored in an attribute of the same name, as in scikit-learn.
 
     `class Mine(Calibrator, name='mine')` registers the class; a calibrator without a name cannot be saved."""
-    keeps_prediction, in_audits, takes_weight = True, True, False
+    keeps_prediction, in_audits, takes_weight, fits_masked = True, True, False, False
     fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
     shapes = {}              # attribute -> shape, to check files: () for a number, 'K' for the number of classes
     columns_, input_, eps_, class_names_, prior_, fitted_on_ = (), 'logits', 0., (), (), {}
@@ -250,7 +272,7 @@ class Calibrator(BaseEstimator):
         z, target, weight = weighted_samples(self, z, target, sample_weight, shape)
         with _user_errors(self):
             if z.shape[1] == 1: self._fit_binary(class_logits(z), target, **weight)
-            else: self._fit(z, target, **weight)
+            else: self._fit_classes(z, target, **weight)
             self.columns_, self.n_classes_, self.prior_ = (), z.shape[1], _frequencies(z, target, **weight)
             try: _check_user_calibrator(self, z)
             except BaseException:
@@ -258,6 +280,12 @@ class Calibrator(BaseEstimator):
                 raise
         self.fitted_on_ = fit_record(z, target, *weight.values())
         return self
+
+    def _fit_classes(self, z, target, **weight):
+        "Fit to (N, K) logits; raise ValueError if the label of a sample is masked."
+        masked = masked_classes(z)
+        _check_labels_unmasked(masked, target)
+        self._fit(z if self.fits_masked else masked_far_below(z, masked), target, **weight)
 
     def _set_columns(self, columns, fitted_on):
         "Set the attributes of a multilabel fit; return the calibrator."
@@ -377,11 +405,27 @@ class Calibrator(BaseEstimator):
     def _all_probs(self, z):
         "Return probabilities of (N, K) float64 logits; for binary and multilabel problems P(y = 1)."
         if self.columns_: return torch.cat([c._all_probs(column) for c, column in zip(self.columns_, z.split(1, 1))], 1)
-        return self._all_log_probs(z).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(z)
+        if self.n_classes_ == 1: return self._all_log_probs(z).exp()[:, 1:]
+        masked = masked_classes(z)
+        probs = self._probs(self._finite(z, masked))
+        if masked is None: return probs
+        return torch.where(masked.any(1, keepdim=True), _without_masked(probs.log(), masked).exp(), probs)
 
     def _all_log_probs(self, z):
         "Return log-probabilities of all classes, which are two classes for a binary problem."
-        return self._binary_log_probs(class_logits(z)) if z.shape[1] == 1 else self._log_probs(z)
+        if z.shape[1] == 1: return self._binary_log_probs(class_logits(z))
+        masked = masked_classes(z)
+        return _without_masked(self._log_probs(self._finite(z, masked)), masked)
+
+    def _finite(self, z, masked):
+        "Return the logits for `_logits` and `_probs`; a calibrator that handles -inf itself returns z."
+        return masked_far_below(z, masked)
+
+    def _masked_logits(self, z):
+        "Return the calibrated logits of (N, K) float64 logits, -inf for masked classes."
+        masked = masked_classes(z)
+        a = self._logits(self._finite(z, masked))
+        return a if masked is None else torch.where(masked, -math.inf, a)
 
     def _predicted(self, z):
         "Return the predicted classes of (N, K) logits in the form that `_fit` takes."
@@ -449,7 +493,8 @@ class Calibrator(BaseEstimator):
     def _ready_logits(self, x):
         "Check logits and return them in the shape (N, K)."
         self._check_is_fitted()
-        flat = check_multilabel(self._as_rows(x), None, name='logits')[0]
+        rows = self._as_rows(x)
+        flat = check_multilabel(rows, None, name='logits')[0] if self.columns_ else check_unlabelled(rows, least=1).detach()
         self._check_width(flat)
         if not self.columns_: refuse_probs(flat, least_rows=ENOUGH_ROWS)
         return flat

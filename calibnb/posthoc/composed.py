@@ -10,6 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import Tensor
 
+from ..core.checks import check_logits
 from ..core.options import pick
 from ..core.predictions import class_logits, random_order
 from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
@@ -30,7 +31,11 @@ def calibrated_logits(
 )->Tensor:                 # like the logits, float64
     "Return the calibrated logits, before the softmax."
     if logits.shape[1] == 1: return _binary_odds(calibrated_logits(calibrator, class_logits(logits)))
-    return torch.cat([calibrator._logits(z.double()) for z in logits.split(rows_per_piece(logits))])
+    return torch.cat([calibrator._masked_logits(z.double()) for z in logits.split(rows_per_piece(logits))])
+
+def _fitted_on_top(then, logits, target):
+    "Fit the second calibrator to calibrated logits, which may look like probabilities."
+    return then._fit_rows(logits, target, None, target.shape)._record('logits')
 
 def held_out_logits(
     calibrator:Calibrator, # a calibrator with `_logits`; not modified
@@ -51,7 +56,7 @@ def held_out_logits(
 # %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4
 class Composed(Calibrator, name='+'):
     "A pipeline of `first_`, which calibrates all classes, and `then_`, a function of the confidence after `first_`."
-    fitted, keeps_prediction = ('first_', 'then_'), False
+    fitted, keeps_prediction, fits_masked = ('first_', 'then_'), False, True
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
         then:str='isotonic',      # one of `ON_TOP`, e.g. 'histogram', 'isotonic' or 'platt'
@@ -70,7 +75,7 @@ class Composed(Calibrator, name='+'):
     def _fit_parts(self, logits, target, second_input):
         "Fit both calibrators; `second_input` converts the logits of the first to the input of the second."
         first, then = self.parts().values()
-        self.then_ = then.fit(second_input(held_out_logits(first, logits, target)), target)
+        self.then_ = _fitted_on_top(then, second_input(held_out_logits(first, logits, target)), target)
         self.first_ = first.fit(logits, target)
 
     @classmethod
@@ -83,7 +88,9 @@ class Composed(Calibrator, name='+'):
         "Fit the second calibrator and return the pipeline; raises ValueError for an unsuitable calibrator."
         pipeline = cls(name_of(first), then)
         pick('first', pipeline.first, COMPOSABLE)
-        pipeline.first_, pipeline.then_ = first, pipeline.parts()['then_'].fit(first._ready_logits(held_out), target)
+        first._check_is_fitted()
+        held_out, target = check_logits(held_out, target, values=True, least=1)
+        pipeline.first_, pipeline.then_ = first, _fitted_on_top(pipeline.parts()['then_'], held_out, target)
         pipeline.n_classes_, pipeline.prior_, pipeline.fitted_on_ = first.n_classes_, first.prior_, first.fitted_on_
         return pipeline._record(first.input_, first.eps_, first.class_names_)
 
@@ -104,7 +111,8 @@ class Composed(Calibrator, name='+'):
         (slope, offset), (then_slope, then_offset) = self.first_._binary_affine(), self.then_._binary_affine()
         return slope*then_slope, offset*then_slope + then_offset
 
-    def _probs(self, z): return self.then_._probs(self.first_._logits(z))
-    def _log_probs(self, z): return self.then_._log_probs(self.first_._logits(z))
+    def _finite(self, z, masked): return z
+    def _probs(self, z): return self.then_._all_probs(self.first_._masked_logits(z))
+    def _log_probs(self, z): return self.then_._all_log_probs(self.first_._masked_logits(z))
     def _binary_log_probs(self, z):
         return self.then_._binary_log_probs(class_logits(_binary_odds(self.first_._logits(z))))

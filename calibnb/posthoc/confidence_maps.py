@@ -12,7 +12,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from ..core.checks import traced
+from ..core.checks import masked_classes, masked_far_below, traced
 from ..core.options import pick
 from ..core.predictions import first_argmax
 from ..metrics.bins import chunks
@@ -83,6 +83,7 @@ class ConfidenceMap(Calibrator):
     between 0 and 1. The score of a binary problem is the probability or the log-odds of y = 1."""
     not_affine = 'it is a function of one probability of each row'
     keeps_prediction = False  # if the calibrated confidence is below 1/K, another class has a larger probability
+    fits_masked = True
     on_log_odds = False
     fitted, sizes, shares = ('maps_',), {}, ()
 
@@ -104,13 +105,19 @@ class ConfidenceMap(Calibrator):
         return x.log(), torch.log1p(-x)
 
     def _fit(self, logits, target, **weight):
+        masked = masked_classes(logits)
+        logits = masked_far_below(logits, masked)
         if pick('mode', self.mode, ('top', 'each')) == 'top':
             top = first_argmax(logits)
             score = torch.cat([self._scores(z.double(), k) for z, k in chunks(logits, top, _CHUNK)])
             self.maps_ = [self._fit_map(score, top == target, **weight)]
             return
         scores = torch.cat([self._scores(z.double()) for z, _ in chunks(logits, target, _CHUNK)])
-        self.maps_ = [self._fit_map(s.contiguous(), target == k, **weight) for k, s in enumerate(scores.unbind(1))]
+        self.maps_ = []
+        for k, score in enumerate(scores.unbind(1)):
+            rows = slice(None) if masked is None or masked[:, k].all() else ~masked[:, k]
+            self.maps_.append(self._fit_map(score[rows].contiguous(), target[rows] == k,
+                                            **{name: w[rows] for name, w in weight.items()}))
 
     def _fit_binary(self, logits, target, **weight):
         pick('mode', self.mode, ('top', 'each'))

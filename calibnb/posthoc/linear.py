@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['FullMap', 'DiagonalMap', 'LinearObjective', 'Hessian', 'DiagonalPreconditioner', 'FullPreconditioner',
-           'tempered_logits', 'fit_linear_map', 'affine_logits', 'LinearScaling', 'VectorScaling', 'odir_strengths',
-           'MatrixScaling', 'Dirichlet', 'mixed_log_probs', 'StructuredScaling', 'StructuredVectorScaling',
-           'StructuredMatrixScaling']
+           'tempered_logits', 'nearly_constant', 'fit_linear_map', 'affine_logits', 'smallest_for_masked',
+           'LinearScaling', 'VectorScaling', 'odir_strengths', 'MatrixScaling', 'Dirichlet', 'mixed_log_probs',
+           'StructuredScaling', 'StructuredVectorScaling', 'StructuredMatrixScaling']
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #5a7500cb
 import math
@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.checks import at_least_float32
+from ..core.checks import at_least_float32, masked_classes, masked_far_below
 from ..core.predictions import exp_
 from .calibrator import Calibrator
-from .newton import conjugate_gradients, minimise, newton_step
+from .newton import FitNote, conjugate_gradients, minimise, newton_step
 from .temperature import start_temperature, wide_enough
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #094a24b3
@@ -53,6 +53,11 @@ class FullMap:
         return S
 
     @staticmethod
+    def diagonal(S):
+        "Return the (K,) penalties of the diagonal weights, in the memory of S."
+        return S[:, :-1].diagonal()
+
+    @staticmethod
     def weight_and_bias(D):
         "Return the weights (I plus all columns of D except the last) and the offsets (the last column of D)."
         weight = D[:, :-1].clone()
@@ -82,6 +87,9 @@ class DiagonalMap:
         return torch.tensor([[diagonal, intercept]], dtype=torch.float64, device='cpu').repeat(K, 1)
 
     @staticmethod
+    def diagonal(S): return S[:, 0]
+
+    @staticmethod
     def weight_and_bias(D): return 1 + D[:, 0], D[:, 1].clone()
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #00a8ca54
@@ -94,39 +102,41 @@ class LinearObjective:
 
     `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
     m is the number of parameters of a class, K + 1 or 2.
-    `total` is the sum of w. `dtype` is the precision of an evaluation. `hessian_samples` is the maximum number of
-    samples of the Hessian. `subsample` is computed on first use, and so is the `preconditioner` of a full map; a
+    `total` is the sum of w. `masked`, (K, N) or None, is True for classes that get probability 0. `dtype` is the
+    precision of an evaluation. `hessian_samples` is the maximum number of samples of the Hessian. `subsample` is computed on first use, and so is the `preconditioner` of a full map; a
     diagonal map has a new one for each Newton step. `latest` holds the latest D and its probabilities, if all samples
     fit in one chunk."""
 
-    def __init__(self, kind, X, y, S, w=None, dtype=None):
-        self.kind, self.X, self.y, self.S, self.w = kind, X, y, S, w
+    def __init__(self, kind, X, y, S, w=None, dtype=None, masked=None):
+        self.kind, self.X, self.y, self.S, self.w, self.masked = kind, X, y, S, w, masked
         self.dtype, self.hessian_samples = dtype or X.dtype, _HESSIAN_SAMPLES
         self.total = len(y) if w is None else w.sum().item()
         self.identity, self.subsample, self.preconditioner = kind.identity(len(S)), None, None
         self.latest:tuple = None, None
 
     def chunks(self):
-        "Yield the inputs (K + 1, n), the labels (n,) and the weights (n,) or None of each chunk of samples."
+        "Yield inputs (K + 1, n), labels (n,), weights (n,) or None, and `masked` (K, n) or None of each chunk."
         size = max(1, _CHUNK//len(self.X)) if self.X.is_cpu else len(self.y)
         for start in range(0, len(self.y), size):
             rows = slice(start, start + size)
             w = None if self.w is None else self.w[rows].to(self.dtype)
-            yield self.X[:, rows].to(self.dtype), self.y[rows], w
+            masked = None if self.masked is None else self.masked[:, rows]
+            yield self.X[:, rows].to(self.dtype), self.y[rows], w, masked
 
     @cached_property
     def Y(self):
         "The weighted mean of e_y x~ᵀ, (K, m)."
         sums = torch.zeros_like(self.S)
-        for X, y, w in self.chunks():
+        for X, y, w, _ in self.chunks():
             w = X.new_ones(len(y)) if w is None else w
             hot = X.new_zeros(len(X) - 1, len(y)).scatter_(0, y[None], w[None])
             sums += self.kind.gradient(hot, X).cpu()
         return sums/self.total
 
-    def softmax(self, D, X):
+    def softmax(self, D, X, masked=None):
         "Return probabilities (K, n) and the log-sum-exp (n,) of the logits for inputs X."
         a = self.kind.logits((D + self.identity).to(X), X)
+        if masked is not None: a.masked_fill_(masked, -math.inf)
         top = a.amax(0)
         p = exp_(a.sub_(top))
         total = p.sum(0)
@@ -135,8 +145,8 @@ class LinearObjective:
     def __call__(self, D):
         "Return the value and the gradient (K, m), in float64 on the CPU."
         value, sums = 0., torch.zeros_like(D)
-        for X, _, w in self.chunks():
-            p, logsumexp = self.softmax(D, X)
+        for X, _, w, masked in self.chunks():
+            p, logsumexp = self.softmax(D, X, masked)
             if p.shape[1] == len(self.y): self.latest = D, p
             if w is not None: p, logsumexp = p*w, logsumexp*w
             value += logsumexp.sum(dtype=torch.float64).item()
@@ -154,10 +164,12 @@ class LinearObjective:
         "Return the Newton step (K, m): exact for few parameters, else by preconditioned conjugate gradients."
         if self.subsample is None:
             step = -(-len(self.y)//self.hessian_samples)  # rounded up
-            self.subsample = self.X[:, ::step].to(self.dtype).contiguous(), None if self.w is None else self.w[::step]
-        X, w = self.subsample
+            w, masked = self.w, self.masked
+            self.subsample = (self.X[:, ::step].to(self.dtype).contiguous(), None if w is None else w[::step],
+                              None if masked is None else masked[:, ::step])
+        X, w, masked = self.subsample
         latest_D, p = self.latest
-        if latest_D is not D or p.shape[1] != X.shape[1]: p = self.softmax(D, X)[0]
+        if latest_D is not D or p.shape[1] != X.shape[1]: p = self.softmax(D, X, masked)[0]
         H = Hessian(self.kind, X, p, self.S, w)
         if G.numel() <= _DENSE:
             return newton_step(H.matrix(), G.flatten()).reshape(G.shape)
@@ -228,6 +240,8 @@ class FullPreconditioner:
 _PRECONDITIONERS = {DiagonalMap: DiagonalPreconditioner, FullMap: FullPreconditioner}
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #094a24b4
+_CONSTANT = .01  # scores are nearly constant if their deviation is a smaller share of their root mean square
+
 def tempered_logits(
     logits:Tensor, # (N, K)
     target:Tensor, # (N,)
@@ -237,12 +251,40 @@ def tempered_logits(
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T
-    size = torch.linalg.vector_norm(z - z.mean(0), dtype=torch.float64).item()/math.sqrt(z.numel())
+    size, of_rows = (torch.linalg.vector_norm(z - z.mean(i, keepdim=True), dtype=torch.float64).item()/math.sqrt(z.numel())
+                     for i in (0, 1))
+    if size < _CONSTANT*of_rows: return z, T  # nearly constant scores: a T of this size would make them huge
     return z, start_temperature(logits, target, size or 1., weight)
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #a01269c1
 _FIRM_PENALTY = 1e-7  # large compared with the rounding error of a gradient in float32
 _UNBOUNDED = 1e4      # a larger logit shows that the objective has no minimum
+
+_PRIOR = .5           # N times the penalty of the weight of a nearly constant input: a normal prior with deviation 1
+
+def nearly_constant(
+    x:Tensor,           # (K, N) inputs
+    masked:Tensor|None, # (K, N) bool; None: no class is masked
+)->Tensor:              # (K,) bool
+    "Return True for each class whose input, minus the mean of the sample, varies too little to fit a weight."
+    if masked is None: centred, free = x - x.mean(0), None
+    else:
+        free = ~masked
+        centred = (x - torch.where(free, x, 0.).sum(0)/free.sum(0).clamp_min(1))*free
+    spread = centred.std(1, correction=0)
+    constant = (spread < _CONSTANT) & (spread <= _CONSTANT*centred.square().mean().sqrt())
+    return constant if free is None else constant & free.any(1)
+
+def _warn_constant(name, n):
+    warnings.warn(f'{name}: some scores hardly vary among the {n} samples of the fit, so their weights are not '
+                  'determined and get a penalty; fit on samples with other scores', FitNote, stacklevel=5)
+
+def _warn_absent(name, absent):
+    ids = absent.nonzero()[:, 0].tolist()
+    shown = ', '.join(map(str, ids[:5])) + ', ...'*(len(ids) > 5)
+    classes, offset = ('class', 'its offset is') if len(ids) == 1 else (f'{len(ids)} classes:', 'their offsets are')
+    warnings.warn(f'{name}: no sample of {classes} {shown} in the fit, so {offset} the mean of the others; '
+                  'fit on samples of every class', FitNote, stacklevel=5)
 
 def fit_linear_map(
     kind,              # `DiagonalMap` or `FullMap`
@@ -251,15 +293,31 @@ def fit_linear_map(
     strengths:tuple,   # penalty of an offset, of a diagonal weight and, for a full map, of an off-diagonal weight
     w:Tensor|None=None,# (N,) frequencies above 0
     name:str='',       # name of the calibrator, for the warning
+    masked:Tensor|None=None, # (K, N) bool, True for masked classes, whose inputs are finite; None: no class is masked
 )->Tensor:             # (K, m) D, float64 on the CPU
-    "Return the difference D from the identity that minimises the penalised NLL; warn if there is no minimum."
+    """Return the difference D from the identity that minimises the penalised NLL; warn if there is no minimum.
+
+    A class without samples takes no part: its row of D is 0, and the offsets of the other classes have mean 0. The
+    weights of nearly constant inputs get a penalty. Both cases warn."""
     X, S = torch.cat([x, x.new_ones(1, len(y))]), kind.penalty(len(x), *strengths)
+    absent = y.bincount(minlength=len(x)) == 0
+    if absent.any():
+        _warn_absent(name, absent)
+        masked = absent[:, None].expand(x.shape) if masked is None else masked | absent[:, None]
+    constant = nearly_constant(x, masked)
+    if constant.any():
+        _warn_constant(name, len(y))
+        kind.diagonal(S)[constant.cpu()] += _PRIOR/(len(y) if w is None else w.sum().item())
     dtype, tolerance, check_last = torch.float64, 1e-9, S.amin().item() <= _FIRM_PENALTY
     if min(strengths[0], strengths[-1]) > _FIRM_PENALTY: dtype, tolerance = torch.float32, 2e-8
-    f = LinearObjective(kind, X, y, S, w, dtype)
+    f = LinearObjective(kind, X, y, S, w, dtype, masked)
     D, decrease = minimise(f, torch.zeros_like(S), tolerance, check_last=check_last)
     if x.dtype == torch.float64:
-        D, decrease = minimise(LinearObjective(kind, X, y, S, w), D, 1e-16, check_last=check_last)
+        D, decrease = minimise(LinearObjective(kind, X, y, S, w, masked=masked), D, 1e-16, check_last=check_last)
+    if absent.any():
+        present = ~absent.cpu()
+        D[~present] = 0
+        D[present, -1] -= D[present, -1].mean()
     largest_logit = kind.logits(D.abs(), X.abs().amax(1, keepdim=True).double().cpu()).amax()
     if decrease > 1e-4 or largest_logit > _UNBOUNDED:
         warnings.warn(f'{name}: no minimum found; are some classes separable, or too rare for {D.numel()} parameters? '
@@ -280,28 +338,44 @@ def affine_logits(
     weight, bias = weight.to(x), bias.to(x)
     return F.linear(x, weight, bias) if weight.ndim == 2 else (x*weight).add_(bias)
 
+def smallest_for_masked(
+    x:Tensor,           # (N, K) inputs, -inf for masked classes
+    masked:Tensor|None, # (N, K) bool; None: no class is masked
+)->Tensor:              # (N, K)
+    "Replace the input of each masked class by the smallest other input of its row, since a matrix would spread -inf."
+    if masked is None: return x
+    return torch.where(masked, torch.where(masked, math.inf, x).amin(1, keepdim=True), x)
+
 _TINY_PENALTY = 1e-10  # penalty of a diagonal weight
 
 class LinearScaling(Calibrator):
     """softmax(W x + b) of inputs x, with W in `weight_` and b in `bias_`.
 
     A subclass defines the `kind` of map, the `_strengths` of the penalty, and `_inputs` if x is not the logits."""
-    kind, keeps_prediction = FullMap, False
+    kind, keeps_prediction, fits_masked = FullMap, False, True
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=('K', 'K'), bias_=('K',))
 
     def _inputs(self, z): return z
+    def _finite(self, z, masked): return z
 
     def _fit(self, logits, target):
-        z, T = tempered_logits(logits, target)
+        masked = masked_classes(logits)
+        z, T = tempered_logits(masked_far_below(logits, masked), target)
         strengths = self._strengths(*z.shape, T)
-        D = fit_linear_map(self.kind, (self._inputs(z)/T).T, target, strengths, name=type(self).__name__)
+        x = self._inputs(z if masked is None else z.masked_fill(masked, -math.inf))
+        D = fit_linear_map(self.kind, (smallest_for_masked(x, masked)/T).T, target, strengths, None, type(self).__name__,
+                           None if masked is None else masked.T)
         weight, bias = self.kind.weight_and_bias(D)
         # rounding leaves means other than 0; subtracting the means changes no probability
         if weight.ndim == 2: weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)
         bias -= bias.mean()
         self.weight_, self.bias_ = weight/T, bias
 
-    def _logits(self, z): return affine_logits(self._inputs(z), self.weight_, self.bias_)
+    def _logits(self, z):
+        masked = masked_classes(z)
+        a = affine_logits(smallest_for_masked(self._inputs(z), masked), self.weight_, self.bias_)
+        return a if masked is None else torch.where(masked, -math.inf, a)
+
     def _affine(self): return (self.weight_ if self.weight_.ndim == 2 else self.weight_.diag()), self.bias_
 
 class VectorScaling(LinearScaling, name='vector'):
@@ -365,7 +439,7 @@ class StructuredScaling(Calibrator):
     """softmax(W x + b) with x = `mixed_log_probs` for `temperature_` and `uniform_`, W in `weight_` and b in `bias_`.
 
     A subclass defines the `kind` of map, and the strengths of the penalty as options."""
-    keeps_prediction, in_audits, takes_weight = False, False, True
+    keeps_prediction, in_audits, takes_weight, fits_masked = False, False, True, True
     fitted = 'temperature_', 'uniform_', 'weight_', 'bias_'
     not_affine = 'its input is the logarithm of a mixture with a uniform distribution'
     shapes = dict(temperature_=(), uniform_=(), weight_=('K', 'K'), bias_=('K',))
@@ -375,10 +449,12 @@ class StructuredScaling(Calibrator):
         sizes = dict(zip(('intercept', 'diagonal', 'off_diagonal'), self.kind.sizes(K)))
         _check_strengths(**{name: getattr(self, name) for name in sizes})
         strengths = [getattr(self, name)*size/N for name, size in sizes.items()]
-        z, self.temperature_ = tempered_logits(logits, target, weight)
+        masked = masked_classes(logits)
+        z, self.temperature_ = tempered_logits(masked_far_below(logits, masked), target, weight)
         self.uniform_ = 1/(N + 1)
         x = mixed_log_probs(z.T.contiguous(), self.temperature_, self.uniform_, classes=0)
-        D = fit_linear_map(self.kind, x, target, strengths, weight, type(self).__name__)
+        D = fit_linear_map(self.kind, x, target, strengths, weight, type(self).__name__,
+                           None if masked is None else masked.T)
         self.weight_, self.bias_ = self.kind.weight_and_bias(D)
 
     def _inputs(self, z): return mixed_log_probs(z, self.temperature_, self.uniform_)

@@ -6,40 +6,49 @@
 __all__ = ['is_sum', 'fit_in_passes']
 
 # %% ../../nbs/30_posthoc/06b_passes.ipynb #6a683a2b
+import math
 from functools import partial
 
 import torch
 import torch.nn.functional as F
 
+from ..core.checks import masked_classes, masked_far_below
 from ..core.predictions import class_logits, first_argmax
 from ..metrics.bins import bin_ids, bin_sums
 from .temperature import TemperatureNLL, bracketed_newton, warn_at_bound, wide_enough
 from .newton import minimise, newton_step
 from .score_maps import ROUNDING, check_unit_interval, histogram_of_sums
 from .calibrator import Calibrator
-from .linear import DiagonalMap, LinearObjective
+from .linear import DiagonalMap, LinearObjective, smallest_for_masked
 
 
 # %% ../../nbs/30_posthoc/06b_passes.ipynb #ba06ad4c
 def _temperature_sums(z, y, b):
     "Return the first and the second derivative of the NLL with respect to b."
-    first, second = TemperatureNLL(wide_enough(class_logits(z)), y).derivatives(b)
+    z = class_logits(z)
+    first, second = TemperatureNLL(wide_enough(masked_far_below(z, masked_classes(z))), y).derivatives(b)
     return len(y)*first, len(y)*second
 
-def _vector_sums(z, y, D, T):
+def _vector_sums(z, y, D, T, absent):
     "Return the NLL and its gradient (K, 2) in D."
-    value, gradient = _linear_objective(z, y, T, torch.zeros_like(D))(D)
+    value, gradient = _linear_objective(z, y, T, torch.zeros_like(D), absent)(D)
     return len(y)*value, len(y)*gradient
 
-def _linear_objective(z, y, T, penalty):
-    "Return the objective of vector scaling, as a function of D."
-    x = class_logits(z).double().T/T
-    return LinearObjective(DiagonalMap, torch.cat([x, x.new_ones(1, len(y))]), y, penalty)
+def _linear_objective(z, y, T, penalty, absent):
+    "Return the objective of vector scaling, as a function of D; `absent` (K,) is True for classes without samples."
+    z = class_logits(z).double()
+    masked = masked_classes(z)
+    x = smallest_for_masked(z, masked).T/T
+    if absent.any(): masked = (absent.to(z.device) | (z == -math.inf))
+    return LinearObjective(DiagonalMap, torch.cat([x, x.new_ones(1, len(y))]), y, penalty,
+                           masked=None if masked is None else masked.T)
+
+def _class_counts(z, y): return y.bincount(minlength=max(2, z.shape[1])).cpu(),
 
 def _scores_and_hits(calibrator, z, y):
     "Return the score that a map of the confidence takes, and True where the prediction is correct or y is 1."
     if z.shape[1] == 1: return calibrator._binary_scores(class_logits(z).double()), y == 1
-    top = first_argmax(z)
+    z, top = masked_far_below(z, masked_classes(z)), first_argmax(z)
     return calibrator._scores(z.double(), top), top == y
 
 def _hit_sums(z, y, calibrator): return _scores_and_hits(calibrator, z, y)[1].sum().item(), len(y)
@@ -73,13 +82,15 @@ class _PassObjective:
 
 def _fit_vector(calibrator, total, n, part):
     T, penalty = 1/calibrator.weight_.mean().item(), DiagonalMap.penalty(len(calibrator.weight_), 0., 1e-10)
-    on_part = _linear_objective(*part, T, penalty)  # for the Hessian
+    absent = total(_class_counts)[0] == 0
+    on_part = _linear_objective(*part, T, penalty, absent)  # for the Hessian
     on_part.hessian_samples = max(2**11, 2**20//len(penalty))
     def sums(D):
-        value, gradient = total(partial(_vector_sums, D=D, T=T))
+        value, gradient = total(partial(_vector_sums, D=D, T=T, absent=absent))
         return value/n + (penalty*D*D).sum().item(), gradient/n + 2*penalty*D
     start = torch.stack([calibrator.weight_*T - 1, calibrator.bias_], 1)
     D, _ = minimise(_PassObjective(sums, on_part.newton_step, on_part.more_hessian_samples), start, 1e-16)
+    D[~absent, 1] -= D[~absent, 1].mean()
     weight, bias = DiagonalMap.weight_and_bias(D)
     calibrator.weight_, calibrator.bias_ = weight/T, bias - bias.mean()
 

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.options import pick
-from ..core.checks import at_least_float32, check_unlabelled
+from ..core.checks import at_least_float32, check_unlabelled, masked_classes, masked_far_below
 from ..core.predictions import first_argmax
 from ..metrics.bins import bin_ids, bin_sums, check_bins, chunks
 
@@ -125,7 +125,7 @@ def find_temperature(
 )->float:
     "Return the temperature with the least NLL within the bounds."
     _check_varied(logits)
-    logits = wide_enough(logits)
+    logits = wide_enough(masked_far_below(logits, masked_classes(logits)))
     lo, hi = 1/bounds[1], 1/bounds[0]
     b, step = 1., len(logits)//_SUBSAMPLE
     if step > 1: b = bracketed_newton(TemperatureNLL(logits[::step], target[::step]).derivatives, b, lo, hi, tol=1e-2)

@@ -125,3 +125,60 @@ def test_the_tile_of_the_nll_shows_an_nll(tmp_path):
         tile = page.split("<h2>NLL</h2>")[1].split("</section>")[0]
         row = "platt" if worst is not None else UNCALIBRATED
         assert f"<b>{found.rows[row]['nll'].value:.4f}</b>" in tile and ("infinite" in tile) == (worst is not None)
+
+
+def of_classes(n, seed, factor=1.5):
+    draw = torch.Generator().manual_seed(seed)
+    logits = 2*torch.randn(n, 5, generator=draw)
+    return Predictions(factor*logits, torch.multinomial(logits.softmax(1), 1, generator=draw)[:, 0])
+
+
+def test_validation_labels_without_a_class():
+    "The class is named, no row of the table makes it impossible, and vector scaling may still be recommended."
+    preds, val = of_classes(1500, 0), of_classes(1500, 1)
+    val = val[val.target != 2]
+    found = evaluate(preds, val, calibrators=["temperature", "vector", "matrix"])
+    missing = next(c for c in found.checks if c.code == "CNB015")
+    assert missing.status == "tip" and missing.text == "1 of 5 classes have no validation sample: '2'."
+    assert [note for note in found.notes if note.startswith("vector: ") and "no sample of class 2 in the fit" in note]
+    nll = {row: found.rows[row]["nll"].value for row in found.rows}
+    assert nll["vector"] < nll["uncalibrated"] and "vector" not in found.doubtful
+
+
+@pytest.mark.parametrize("code, spoil", [
+    ("CNB002", lambda v: Predictions(v.logits, (v.target + 1) % 5)),
+    ("CNB014", lambda v: v[torch.cat([torch.arange(1500), torch.arange(100)])]),
+    ("CNB015", lambda v: v[v.target != 2])])
+def test_checks_of_labels_look_at_the_validation_set(code, spoil):
+    preds, val = of_classes(1500, 0), of_classes(1500, 1)
+    def outcome(val):
+        found = evaluate(preds, val, calibrators=["temperature"])
+        return next(c for c in found.checks if c.code == code)
+    assert outcome(val).status == "passed"
+    spoilt = outcome(spoil(val))
+    assert spoilt.status in ("issue", "tip") and "validation" in spoilt.text
+
+
+@pytest.mark.filterwarnings("ignore:1 of 1500 labels have probability 0")
+def test_zeros_of_validation_labels_are_an_issue():
+    preds, val = (Predictions.from_probs(p.probs, p.target, .01) for p in (of_classes(1500, 0), of_classes(1500, 1)))
+    probs = val.probs.clone()
+    probs[0, val.target[0]] = 0
+    val = Predictions.from_probs(probs/probs.sum(1, keepdim=True), val.target, .01)
+    found = evaluate(preds, val, calibrators=["temperature"])
+    zeros = next(c for c in found.checks if c.code == "CNB010")
+    assert zeros.status == "issue" and zeros.text.startswith("Validation samples: 1 of 1500 labels have probability 0")
+
+
+def test_audit_of_masked_classes():
+    preds, val = of_classes(1500, 0), of_classes(1500, 1)
+    def masked(p):
+        logits = p.logits.clone()
+        logits[::2, 4] = -torch.inf
+        kept = logits.gather(1, p.target[:, None])[:, 0] > -torch.inf
+        return Predictions(logits[kept], p.target[kept])
+    preds, val = masked(preds), masked(val)
+    assert preds.nll.isfinite().all() and preds.probs[preds.logits == -torch.inf].eq(0).all()
+    for found in evaluate(preds, val), evaluate(preds):
+        assert len(found.rows) > 5 and not [note for note in found.notes if "could not be fitted" in note]
+        for row in found.rows.values(): assert np.isfinite([m.value for m in row.values() if m.value is not None]).all()

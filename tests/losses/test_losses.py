@@ -1,6 +1,7 @@
 "Properties of the losses, beyond the golden numbers."
 import inspect
 import itertools
+import math
 from functools import partial
 from importlib.util import find_spec
 
@@ -57,6 +58,59 @@ def test_detached_gradient_is_u_times_ce_gradient(name):
     fn = make_loss(name).fn
     grad, = torch.autograd.grad(fn(logits, target, detach_weight=True, reduction="sum"), logits)
     torch.testing.assert_close(grad, (u[:, None]*(logits.softmax(1) - F.one_hot(target, 5))).detach())
+
+
+def masked_batch(K=5, dtype=torch.float64):
+    "Logits in which class 3 of the even samples is masked, and labels of other classes."
+    logits, target = batch(N=8, K=K)
+    target = target.where(target != 3, 0)
+    return logits.to(dtype).masked_fill((torch.arange(8) % 2 == 0)[:, None] & (torch.arange(K) == 3), -math.inf), target
+
+
+MASKED = [*((name, {}) for name in NAMES), *ANALYTIC, ("label_smoothing", dict(mode="off_target")),
+          ("bsce", dict(beta=3.)), ("bsce", dict(form="sum")), ("lp_norm", dict(p=2.)),
+          ("consistency", dict(perturbed="logits", noise="uniform"))]
+
+
+@pytest.mark.parametrize("name, options", MASKED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_masked_class_counts_as_absent(name, options, dtype):
+    "A logit of -inf gives the loss and the gradient of the logits without this column."
+    logits, target = masked_batch(dtype=dtype)
+    loss = make_loss(name, **options, reduction="none")
+    value, grad = value_and_grad(loss, logits, target)
+    assert value.isfinite().all() and grad.isfinite().all()
+    assert (grad[::2, 3] == 0).all()
+    if name in DRAWN | BATCHWISE: return
+    kept = [0, 1, 2, 4]
+    want, by_kept = value_and_grad(loss, logits[::2, kept], (target - (target > 3).long())[::2])
+    torch.testing.assert_close(value[::2], want)
+    torch.testing.assert_close(grad[::2][:, kept], by_kept)
+
+
+def value_and_grad(loss, logits, target):
+    logits = logits.detach().clone().requires_grad_()
+    value = loss(logits, target)
+    return value.detach(), torch.autograd.grad(value.sum(), logits)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_label_has_infinite_loss(name):
+    logits, target = masked_batch(dtype=torch.float32)
+    target[0] = 3
+    value, grad = value_and_grad(make_loss(name, reduction="none"), logits, target)
+    assert value[0] == math.inf or name == "brier", value  # the Brier score is at most 2
+    assert value[1:].isfinite().all() and not grad.isnan().any()
+    weighted = make_loss(name, weight=[1., 1., 1., 0., 1.])(logits, target)
+    assert weighted.isfinite()
+
+
+def test_masked_classes_of_soft_targets():
+    logits, t = torch.tensor([[0., 1., -math.inf]], requires_grad=True), torch.tensor([[.5, .5, 0.]])
+    value = losses.soft_target_loss(logits, t)
+    torch.testing.assert_close(value.item(), .8132616875)
+    torch.testing.assert_close(*torch.autograd.grad(value, logits), torch.tensor([[-.2310585786, .2310585786, 0.]]))
+    assert losses.soft_target_loss(logits, [[.5, .25, .25]]) == math.inf
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -503,3 +503,22 @@ def test_metrics_of_all_pairs_warn_of_many_samples(name, monkeypatch):
         getattr(metrics, name)(probs, target)
     getattr(metrics, name)(probs[:10], target[:10])  # silent
     metrics.kde_ece(probs, target, kernel="triweight")
+
+
+METRICS_OF_LOGITS = {
+    "ece_from_logits": metrics.ece_from_logits, "nll of Predictions": lambda z, y: Predictions(z, y).nll.mean(),
+    "energy": lambda z, y: metrics.energy_score(z).mean(),
+    "ood": lambda z, y: metrics.ood_auroc(z[:40], z[40:] - 1., score="max_logit")}
+
+
+@pytest.mark.parametrize("name", METRICS_OF_LOGITS)
+def test_metrics_of_logits_with_masked_classes(name):
+    "A logit of -inf is the limit of a very low logit; a row without another logit is refused."
+    draw = torch.Generator().manual_seed(0)
+    logits, target = torch.randn(80, 4, generator=draw), torch.randint(3, (80,), generator=draw)
+    masked, low = (logits.index_fill(1, torch.tensor([3]), v) for v in (-math.inf, -1e5))
+    metric = METRICS_OF_LOGITS[name]
+    torch.testing.assert_close(metric(masked, target), metric(low, target))
+    masked[1] = -math.inf
+    with pytest.raises(ValueError, match="row 1 holds nan or inf, want finite numbers; did training diverge"):
+        metric(masked, target)

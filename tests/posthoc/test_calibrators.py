@@ -731,3 +731,94 @@ def test_a_forged_head_is_refused(tmp_path):
         save_file({}, path, metadata=dict(format="calibnb-calibrator/1", head=text))
         with pytest.raises(ValueError, match="c.safetensors is damaged"):
             Calibrator.load(path)
+
+
+# masked classes, absent classes, constant scores
+
+def with_masks(N=300, K=5, scale=2.):
+    "Logits with class 3 masked in the even rows; no label is masked."
+    draw = torch.Generator().manual_seed(0)
+    logits = scale*torch.randn(N, K, generator=draw, dtype=torch.float64)
+    logits[::2, 3] = -math.inf
+    return logits, torch.multinomial((logits/1.5).softmax(1), 1, generator=draw)[:, 0]
+
+
+EACH = [cls(mode="each") for cls in (CALIBRATORS[name] for name in ("histogram", "isotonic", "platt", "bbq", "beta",
+                                                                    "spline", "venn_abers"))]
+
+
+@pytest.mark.parametrize("calibrator", [*ALL, "temperature+isotonic", "vector+platt", "ets+beta", *EACH], ids=str)
+def test_masked_class_keeps_probability_zero(calibrator):
+    "The logit -inf has probability 0 in the fit, in `transform`, and in a module of either precision."
+    logits, target = with_masks()
+    masked = logits == -math.inf
+    fitted = quiet(calibrator if isinstance(calibrator, str) else clone(calibrator), logits, target)
+    for probs, tolerance in [(fitted.transform(logits), 1e-9), (fitted.as_module()(logits), 1e-9),
+                             (fitted.as_module(torch.float32)(logits.float()), 1e-5)]:
+        assert (probs[masked] == 0).all() and (probs >= 0).all()
+        assert ((probs.sum(1) - 1).abs() < tolerance).all()
+    nll = fitted.nll(logits, target)
+    assert nll.isfinite().all()
+    assert nll.mean() < F.cross_entropy(logits, target) + .05
+    with pytest.raises(ValueError, match=r"^target: label 3 has the logit -inf, a masked class \(1 such"):
+        quiet(calibrator if isinstance(calibrator, str) else clone(calibrator), logits, target.index_fill(
+            0, torch.tensor([0]), 3))
+    for value in (-math.inf, math.inf, math.nan):
+        bad = logits.clone()
+        bad[1] = value
+        with pytest.raises(ValueError, match="did training diverge"): fitted.transform(bad)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_class_masked_everywhere_counts_as_absent(name):
+    "The fit is the fit without the column; a full matrix sees one input more, and mixtures with 1/K depend on K."
+    logits, target = with_masks()
+    logits[:, 3], rest = -math.inf, [0, 1, 2, 4]
+    target = target.where(target != 3, logits.argmax(1))
+    narrow = quiet(name, logits[:, rest], target - (target > 3).long()).transform(logits[:, rest])
+    found = quiet(name, logits, target).transform(logits)[:, rest]
+    rough = dict(ets=.01, hts=.01, svs=.02, sms=.1, matrix=.1, dirichlet=.1)
+    torch.testing.assert_close(found, narrow, rtol=0, atol=rough.get(name, 1e-6))
+
+
+@pytest.mark.parametrize("name", ["temperature", "vector", "matrix", "dirichlet", "svs", "platt", "isotonic",
+                                  "temperature+isotonic"])
+def test_onnx_of_masked_classes(name, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    logits, target = with_masks()
+    fitted = quiet(name, logits, target)
+    fitted.export_onnx(tmp_path/"calibrator.onnx")
+    session = onnxruntime.InferenceSession(tmp_path/"calibrator.onnx")
+    probs = torch.from_numpy(session.run(None, {"logits": logits.float().numpy()})[0])
+    assert (probs[logits == -math.inf] == 0).all()
+    same = (probs - fitted.transform(logits.float())).abs().amax(1) < 1e-5
+    assert same.double().mean() > .98  # a step map may take another step for a score at its edge
+
+
+@pytest.mark.parametrize("noise", [0., 1e-4])
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("name", [n for n in ALL if n not in ("temperature", "ets", "hts", "isotonic", "venn_abers")])
+def test_nearly_constant_scores_give_the_share_of_the_labels(name, columns, noise):
+    "50 samples at log-odds -.85, 27 of them ones: P(y = 1) is about 27/50."
+    draw = torch.Generator().manual_seed(0)
+    def scores():
+        p = torch.sigmoid(torch.tensor(-.85, dtype=torch.float64)) + noise*torch.randn(50, 1, generator=draw).double()
+        return p.logit() if columns == 1 else torch.cat([1 - p, p], 1).log()
+    target = (torch.randperm(50, generator=draw) < 27).long()
+    if name in ("histogram", "bbq"): fitted = quiet(name, scores(), target)  # no slope to warn of
+    else:
+        with pytest.warns(UserWarning, match="hardly vary|nearly constant"):
+            fitted = make_calibrator(name).fit(scores(), target)
+    probs = fitted.transform(scores())[:, -1]
+    assert ((probs - .54).abs() < .03).all()
+
+
+@pytest.mark.parametrize("name", [n for n in ALL if n in ("vector", "matrix", "dirichlet", "svs", "sms")])
+def test_class_without_samples_in_the_fit_stays_possible(name):
+    logits, target = overconfident(N=2000, K=5)
+    kept = target != 2
+    with pytest.warns(UserWarning, match="no sample of class 2 in the fit"):
+        fitted = make_calibrator(name).fit(logits[kept], target[kept])
+    share = fitted.transform(logits).mean(0)[2]
+    assert abs(share - (target == 2).double().mean()) < .08
+    assert fitted.nll(logits, target).mean() < F.cross_entropy(logits, target)

@@ -213,6 +213,7 @@ def test_beta_is_platt_where_the_data_do_not_determine_a_and_b():
 
 @pytest.mark.parametrize("targets", ["platt", "hard"])
 @pytest.mark.parametrize("shape", ["constant", "apart", "one side"])
+@pytest.mark.filterwarnings("ignore:log-odds")
 def test_a_beta_curve_is_finite(targets, shape):
     hit = torch.arange(60) % 10 > 0
     unit = torch.rand(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -126,6 +126,7 @@ FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in":
 def test_nan_and_inf_have_no_temperature(find):
     for bad in math.nan, math.inf, -math.inf:
         for logits in torch.full((4, 3), bad), torch.eye(4, 3).masked_fill(torch.eye(4, 3) > 0, bad):
+            if bad == -math.inf and logits.isfinite().any(): continue  # a masked class
             with pytest.raises(ValueError, match="logits: row 0 holds nan or inf, want finite numbers"):
                 find(logits, torch.tensor([0, 1, 2, 0]))
 
