@@ -47,6 +47,10 @@ def rows_per_piece(logits):
 
 def _is_builtin(calibrator): return type(calibrator).__module__.startswith('calibnb.')
 
+def _copied_for(calibrator, values):
+    "Return a copy for a user-defined calibrator, which may work in place; else the values themselves."
+    return values if _is_builtin(calibrator) else values.clone()
+
 @contextmanager
 def _user_errors(calibrator):
     "Convert an exception of a user-defined calibrator within the block into a ValueError that names the class."
@@ -249,8 +253,9 @@ class Calibrator(BaseEstimator):
         "Fit to checked (N, K) logits and (N,) labels; `shape` is the shape of the labels before flattening."
         z, target, weight = weighted_samples(self, z, target, sample_weight, shape)
         with _user_errors(self):
-            if z.shape[1] == 1: self._fit_binary(class_logits(z), target, **weight)
-            else: self._fit(z, target, **weight)
+            given = [_copied_for(self, values) for values in (z, target)]
+            if z.shape[1] == 1: self._fit_binary(class_logits(z), given[1], **weight)
+            else: self._fit(*given, **weight)
             self.columns_, self.n_classes_, self.prior_ = (), z.shape[1], _frequencies(z, target, **weight)
             try: _check_user_calibrator(self, z)
             except BaseException:
@@ -377,11 +382,11 @@ class Calibrator(BaseEstimator):
     def _all_probs(self, z):
         "Return probabilities of (N, K) float64 logits; for binary and multilabel problems P(y = 1)."
         if self.columns_: return torch.cat([c._all_probs(column) for c, column in zip(self.columns_, z.split(1, 1))], 1)
-        return self._all_log_probs(z).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(z)
+        return self._all_log_probs(z).exp()[:, 1:] if self.n_classes_ == 1 else self._probs(_copied_for(self, z))
 
     def _all_log_probs(self, z):
         "Return log-probabilities of all classes, which are two classes for a binary problem."
-        return self._binary_log_probs(class_logits(z)) if z.shape[1] == 1 else self._log_probs(z)
+        return self._binary_log_probs(class_logits(z)) if z.shape[1] == 1 else self._log_probs(_copied_for(self, z))
 
     def _predicted(self, z):
         "Return the predicted classes of (N, K) logits in the form that `_fit` takes."
