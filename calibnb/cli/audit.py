@@ -362,7 +362,8 @@ def _print_json(answer, args, report):
     parts = dict(shifted=answer.shifted, decisions=answer.decisions, slices=answer.slices)
     more = {name: part.record() for name, part in parts.items() if part}
     if answer.conditions: more['conditions'] = [vars(c) for c in answer.conditions]
-    print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1))
+    print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1),
+          file=args.stdout)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):

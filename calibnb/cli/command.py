@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 from ast import literal_eval
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 
@@ -155,10 +155,16 @@ def _do(args)->int:
     _check_current_folder()
     _check_file_names(args)
     _check_paths(args)
-    _load_named_plugins(args)
-    code = args.do(args) or 0
+    with _only_json_printed(args):
+        _load_named_plugins(args)
+        code = args.do(args) or 0
     sys.stdout.flush()
     return code
+
+def _only_json_printed(args):
+    "With --json, send what plugins print to stderr; commands print their answer to `args.stdout`."
+    args.stdout = sys.stdout
+    return redirect_stdout(sys.stderr) if getattr(args, 'json', False) else nullcontext()
 
 # %% ../../nbs/90_cli/05_command.ipynb #5e770002
 def _can_write(folder):

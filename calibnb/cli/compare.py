@@ -99,7 +99,7 @@ def _compare(args)->int:
     new = in_order(new, old, args.new)
     if args.id: new = _matched(old, new, args)
     found = compare_models(old, new, margins, args.by, least=args.least)
-    if args.json: print(json.dumps(found.record(), indent=1))
+    if args.json: print(json.dumps(found.record(), indent=1), file=args.stdout)
     elif args.markdown: print(found.markdown())
     else: _print_comparison(found)
     return found.exit_code

@@ -83,7 +83,7 @@ def _papers(args):
     from calibnb.notebooks.papers import figure_index
     if args.claims: return _print_claims(args)
     rows = figure_index(args.paper)
-    if args.json: return print(json.dumps(rows, indent=1))
+    if args.json: return print(json.dumps(rows, indent=1), file=args.stdout)
     for paper in dict.fromkeys(row['paper'] for row in rows):
         print('\n'.join(_paper_lines(paper, [row for row in rows if row['paper'] == paper])), end='\n\n')
 
@@ -113,7 +113,7 @@ def _print_claims(args):
     verdicts = read_verdicts(resource('runs/gallery'))
     if not verdicts: print('calibnb: no verdicts are shown, because only a clone has the gallery', file=sys.stderr)
     rows = [row | dict(state=claim_state(row, verdicts)) for row in paper_claims(args.paper, 'empirical')]
-    if args.json: return print(json.dumps(rows, indent=1))
+    if args.json: return print(json.dumps(rows, indent=1), file=args.stdout)
     for paper in dict.fromkeys(row['paper'] for row in rows):
         print(paper)
         for row in (row for row in rows if row['paper'] == paper):

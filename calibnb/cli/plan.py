@@ -47,4 +47,4 @@ def _plan(args):
     if read.logits.shape[1] == 1: probs = probs[:, 1:]
     found = labels_needed(probs, read.target, width=args.width, below=args.below, power=args.power,
                           assumed_ece=args.assume, n_bins=args.bins, seed=args.seed)
-    print(json.dumps(found.record(), indent=1) if args.json else found.text())
+    print(json.dumps(found.record(), indent=1) if args.json else found.text(), file=args.stdout)

@@ -56,7 +56,7 @@ def _runs(args):
     elif args.html:
         from calibnb.notebooks.index import write_index
         print(f'{len(table)} runs in {write_index(None if args.html is True else args.html, root, table=table)}')
-    elif args.json: print(table.to_json(orient='records', indent=1))
+    elif args.json: print(table.to_json(orient='records', indent=1), file=args.stdout)
     elif args.sort: print(_lines(table, named_by_experiment=True))
     else:
         limit = None if args.experiment or where else _LATEST

@@ -222,10 +222,12 @@ def form_text(
 
 # %% ../../nbs/00_core/05_predictions.ipynb #6f1d2a90
 def _check_groups(groups, n):
-    "Return a DataFrame of n rows, or None; raise ValueError for another number of rows."
+    "Return a DataFrame of n rows, or None; raise ValueError for another number of rows, or for equal names."
     if groups is None: return None
     import pandas as pd
     frame = pd.DataFrame(groups).rename(columns=str)
+    repeated = frame.columns[frame.columns.duplicated()]
+    if len(repeated): raise ValueError(f'groups: two columns are named {repeated[0]!r}, want distinct names')
     if len(frame) != n: raise ValueError(f'groups: {len(frame)} rows, want {n}, one for each sample')
     return frame.reset_index(drop=True)
 

@@ -7,8 +7,9 @@ __all__ = ['MADE', 'ALPHA', 'Grouping', 'groupings', 'crossed', 'Slice', 'Slices
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #c7e56dff
 import math
-from dataclasses import dataclass
-from itertools import combinations
+from collections import Counter
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from scipy.fft import irfft, rfft
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.reading import brief
-from ..core.text import counted, escaped_style, fitting, html_text, p_text, printable, text_table
+from ..core.text import counted, distinct_names, escaped_style, fitting, html_text, p_text, printable, text_table
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
@@ -50,13 +51,19 @@ class Grouping:
         if values.dtype.kind in 'fiu' and values.nunique() > _MOST_VALUES: names, ids = _ranges(column, values)
         else:
             ids, known = pd.factorize(values, sort=False)
-            names = [f'{column} = {printable(brief(str(value), 40), one_line=True)}' for value in known]
+            names = [f'{column} = {text}' for text in _value_texts(known)]
         if (ids < 0).any(): names, ids = [*names, f'{column} is missing'], np.where(ids < 0, len(names), ids)
         return cls(column, *_pooled(column, names, ids, least), banded)
 
     def members(self)->np.ndarray:
         "Return (N, S) bool: True if the sample is in the slice."
         return self.ids[:, None] == np.arange(len(self.names))
+
+def _value_texts(values):
+    "Return a short text for each value; equal texts become the values as in Python: '1' beside 1, or a long URL."
+    def line(text, at_most): return printable(brief(text, at_most), one_line=True)
+    count = Counter(texts := [line(str(value), 40) for value in values])
+    return [line(repr(value), 200) if count[text] > 1 else text for text, value in zip(texts, values)]
 
 def _ranges(column, values):
     "Cut numbers into ranges with equally many samples; return names and ids. Equal numbers share a range."
@@ -89,8 +96,9 @@ def _pooled(column, names, ids, least):
     found, note, values = [names[i] for i in large], '', f'{len(rare)} value' + 's'*(len(rare) > 1)
     if n_rare >= least:
         new_id[rare] = len(found)
-        found.append(f'{column} = other')
-        note = f'{column}: {values} with fewer than {least} samples are pooled as "other", {n_rare:,} samples.'
+        pool = next(word for word in ('other', 'rare values') if f'{column} = {word}' not in names)
+        found.append(f'{column} = {pool}')
+        note = f'{column}: {values} with fewer than {least} samples are pooled as "{pool}", {n_rare:,} samples.'
     elif n_rare: note = f'{column}: {values} with fewer than {least} samples are left out, {n_rare:,} samples.'
     return found, new_id[ids], note
 
@@ -108,7 +116,12 @@ def groupings(
     if not by:
         raise ValueError('by: no column is named; give Predictions(..., groups=DataFrame), or by=["predicted_class"]')
     for name in by: pick('by', name, dict.fromkeys([*columns, *MADE]))
-    return [_grouping(preds, name, name in columns, least) for name in dict.fromkeys(by)]
+    return _named_apart([_grouping(preds, name, name in columns, least) for name in dict.fromkeys(by)])
+
+def _named_apart(found):
+    "Return the groupings with a name for each slice that no other slice has: a name is the key of its slice."
+    names = iter(distinct_names([name for g in found for name in g.names]))
+    return [replace(g, names=[*islice(names, len(g.names))]) for g in found]
 
 def _grouping(preds, name, is_column, least):
     if is_column: return Grouping.of(name, preds.groups[name], least)
@@ -138,7 +151,7 @@ def crossed(
         new_id[large] = np.arange(len(large))
         names = [f'{a.names[k//width]}, {b.names[k % width]}' for k in large]
         return Grouping(f'{a.column} and {b.column}', names, new_id[ids])
-    return [c for c in (cross(a, b) for a, b in combinations(found, 2)) if c.names]
+    return _named_apart([c for c in (cross(a, b) for a, b in combinations(found, 2)) if c.names])
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #f545e958
 ALPHA = .05  # level of the tests of slices
@@ -391,7 +404,7 @@ def slices(
     check_bins(n_bins)
     if permutations is not None: check_resamples(permutations, 'permutations')
     found = groupings(preds, by, least)
-    if find: found += crossed([g for g in found if not g.banded], least)
+    if find: found = _named_apart(found + crossed([g for g in found if not g.banded], least))
     conf, hit = (preds.probs[:, 0], preds.target == 1) if preds.binary else (preds.conf, preds.hit)
     conf, hit = conf.cpu().clamp(0, 1), hit.cpu()
     members = np.concatenate([g.members() for g in found], 1)

@@ -66,14 +66,18 @@ def _number(name, value):
         raise ValueError(f'metric: {name} gives {found}, want one number') from None
 
 def _value_of(name, metric, probs, target):
-    "Compute a metric; add the name of the metric to the message of a ValueError."
-    try: value = metric(probs, target)
+    "Compute a metric on copies, since it may work in place; an error names the metric."
+    try: value = metric(probs.clone(), target.clone())
     except ValueError as e: raise ValueError(f'metric: {name}: {e}') from e
+    except Exception as e:
+        if name in _NAMED: raise
+        raise ValueError(f'metric: {name} fails with {type(e).__name__}: {(str(e).splitlines() or ["no message"])[0]}'
+                         ) from e
     return _number(name, value)
 
 def _bootstrap_interval(name, metric, probs, target, n_boot, seed):
     "Return the 95 % percentile bootstrap interval of a metric."
-    values = [_number(name, metric(probs[r], target[r])) for r in resamples(len(target), n_boot, seed)]
+    values = [_value_of(name, metric, probs[r], target[r]) for r in resamples(len(target), n_boot, seed)]
     return percentiles(torch.tensor(values, dtype=torch.float64, device='cpu'), .95)
 
 def registered_measures(

@@ -49,6 +49,10 @@ def rows_per_piece(logits):
 
 def _is_builtin(calibrator): return type(calibrator).__module__.startswith('calibnb.')
 
+def _copied_for(calibrator, values):
+    "Return a copy for a user-defined calibrator, which may work in place; else the values themselves."
+    return values if _is_builtin(calibrator) else values.clone()
+
 @contextmanager
 def _user_errors(calibrator):
     "Convert an exception of a user-defined calibrator within the block into a ValueError that names the class."
@@ -271,8 +275,9 @@ class Calibrator(BaseEstimator):
         "Fit to checked (N, K) logits and (N,) labels; `shape` is the shape of the labels before flattening."
         z, target, weight = weighted_samples(self, z, target, sample_weight, shape)
         with _user_errors(self):
-            if z.shape[1] == 1: self._fit_binary(class_logits(z), target, **weight)
-            else: self._fit_classes(z, target, **weight)
+            given = [_copied_for(self, values) for values in (z, target)]
+            if z.shape[1] == 1: self._fit_binary(class_logits(z), given[1], **weight)
+            else: self._fit_classes(*given, **weight)
             self.columns_, self.n_classes_, self.prior_ = (), z.shape[1], _frequencies(z, target, **weight)
             try: _check_user_calibrator(self, z)
             except BaseException:
@@ -419,7 +424,7 @@ class Calibrator(BaseEstimator):
 
     def _finite(self, z, masked):
         "Return the logits for `_logits` and `_probs`; a calibrator that handles -inf itself returns z."
-        return masked_far_below(z, masked)
+        return masked_far_below(_copied_for(self, z), masked)
 
     def _masked_logits(self, z):
         "Return the calibrated logits of (N, K) float64 logits, -inf for masked classes."

@@ -53,12 +53,12 @@ def adjust_prior(
     columns = class_probs(p)
     w = _check_prior('to_prior', to_prior, columns.shape[1], True)/_check_prior('from_prior', from_prior,
                                                                                 columns.shape[1])
-    columns = columns*w.to(columns)
+    columns = columns.double()*w.to(columns.device)  # float32 would lose tiny probabilities: 1e-44 times a weight
     total = columns.sum(1, keepdim=True)
     if not (total > 0).all():
         raise ValueError(f'to_prior: sample {int((total == 0).int().argmax())} has probability 0 for every class with '
                          'a prior above 0; give all classes a prior above 0')
-    adjusted = (columns/total)[:, -p.shape[1]:].reshape(shape[0], *shape[2:], p.shape[1]).movedim(-1, 1).reshape(shape)
+    adjusted = (columns/total).to(p.dtype)[:, -p.shape[1]:].reshape(shape[0], *shape[2:], p.shape[1]).movedim(-1, 1).reshape(shape)
     return adjusted if isinstance(probs, Tensor) else adjusted.numpy()
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #dc21e4c1

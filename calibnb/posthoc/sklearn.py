@@ -47,6 +47,14 @@ def _class_ids(y, classes):
 def _no_score(estimator, X, y=None): return 0.  # `cross_validate` only fits the estimators
 
 # %% ../../nbs/30_posthoc/09_sklearn.ipynb #1a0d03d1
+def _refuse_pairwise(estimator, n_classes):
+    "Raise ValueError if the scores of a classifier, the last step of a pipeline or the best of a search, belong to pairs of classes."
+    while hasattr(estimator, 'steps') or hasattr(estimator, 'best_estimator_'):
+        estimator = estimator.steps[-1][1] if hasattr(estimator, 'steps') else estimator.best_estimator_
+    if n_classes < 3 or getattr(estimator, 'decision_function_shape', 'ovr') != 'ovo': return
+    raise ValueError(f"estimator: {type(estimator).__name__}(decision_function_shape='ovo') gives a score for each "
+                     "pair of classes, want a score for each class; take decision_function_shape='ovr'")
+
 class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """A classifier with calibrated probabilities, for pipelines and searches of scikit-learn.
 
@@ -77,6 +85,7 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
         else: self.estimator_, held_out = self._fitted(X, y, sample_weight, fit_params)
         self.response_method_ = self._find_method()
         self.classes_ = np.asarray(self.estimator_.classes_)
+        if self.response_method_ == 'decision_function': _refuse_pairwise(self.estimator_, len(self.classes_))
         self._fit_calibrator(calibrator, held_out)
         for name in 'n_features_in_', 'feature_names_in_':
             if hasattr(self.estimator_, name): setattr(self, name, getattr(self.estimator_, name))

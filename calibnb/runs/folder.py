@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError', 'failure',
-           'error_details', 'write_json', 'read_json', 'code_version', 'RunFolder', 'locked_folder', 'find_runs',
-           'find_trainings', 'input_now']
+           'error_details', 'write_json', 'read_json', 'code_version', 'RunContent', 'RunFolder', 'locked_folder',
+           'find_runs', 'find_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache, cached_property
 from hashlib import sha256
@@ -161,8 +162,9 @@ def write_json(path, data, flush=True):
 
 def read_json(path):
     "Read a dictionary from a JSON file; return None if the file is missing or holds no dictionary."
-    try: data = json.loads(Path(path).read_text(encoding='utf-8'))
-    except (FileNotFoundError, NotADirectoryError, ValueError): return None
+    try:
+        with open(path, encoding='utf-8') as file: data = json.load(file)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError): return None
     return data if isinstance(data, dict) else None
 
 # %% ../../nbs/70_runs/01_folder.ipynb #70cd559e
@@ -193,6 +195,14 @@ def _cluster_job()->dict:
     job = os.environ.get('CALIBNB_JOB') or slurm and f'Slurm job {slurm}'
     log = os.environ.get('CALIBNB_JOB_LOG')
     return (dict(job=job) if job else {}) | (dict(log=log) if log else {})
+
+@dataclass(frozen=True)
+class RunContent:
+    "The files of a run, each read once."
+    info:dict          # run.json
+    status:dict        # status.json
+    state:str          # see `RunFolder.state`
+    result:object      # Result, or None unless the state is 'done'
 
 class RunFolder:
     """One run on disk: its path, lock and state, and the methods that change the run.
@@ -257,8 +267,20 @@ class RunFolder:
     @property
     def result(self)->Result|None:
         "The content of `result.json`; None if the file is missing or invalid."
-        try: return Result.model_validate(read_json(self/'result.json'))
-        except ValidationError: return None
+        try:
+            with open(f'{self.path}/result.json', 'rb') as file: return Result.model_validate_json(file.read())
+        except (ValidationError, FileNotFoundError, NotADirectoryError, IsADirectoryError): return None
+
+    def read(self)->RunContent:
+        "Read each file of the run once; raise ValueError for files that hold something that calibnb does not write."
+        info, status = read_json(f'{self.path}/run.json') or {}, read_json(f'{self.path}/status.json') or {}
+        texts = [status.get(key) for key in ('state', 'reason', 'start', 'end', 'host', 'job')]
+        tables = [info.get('settings'), info.get('files')]
+        if not info or not (all(isinstance(text, str) for text in texts if text is not None)
+                            and all(isinstance(table, dict) for table in tables if table is not None)):
+            raise ValueError(f'{self.path}: run.json or status.json was not written by calibnb')
+        result = self.result if status.get('state') == 'done' else None
+        return RunContent(info, status, self._state(status, result), result)
 
     @property
     def state(self)->str:
@@ -267,9 +289,13 @@ class RunFolder:
         'died': status.json says running, but the lock is free. 'interrupted': the run was
         stopped by Ctrl-C or SIGTERM, or its cluster job was cancelled."""
         status = self.status
+        return self._state(status, self.result if status.get('state') == 'done' else None)
+
+    def _state(self, status, result):
+        "Return the state from the content of `status.json` and `result.json`."
         state = status.get('state', 'absent')
         if state == 'failed' and str(status.get('reason')).startswith(_INTERRUPTED): return 'interrupted'
-        if state == 'done' and not self.result: return 'failed'
+        if state == 'done' and not result: return 'failed'
         if state == 'running' and not self.is_locked(): return 'died'
         return state
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from ..core.options import pick
 from ..core.settings import reasons
+from ..core.text import distinct_names
 from ..data.sets import data_options
 from ..evaluate.measures import Scored
 from ..models.named import model_options
@@ -93,9 +94,7 @@ def group_runs(
 def _group(title, common, found):
     "Return the RunGroup of [(method, {seed: run})]."
     names, options = method_names([method for method, _ in found])
-    # number equal names: 'CE (1)', 'CE (2)'
-    names = [f'{name} ({names[:i].count(name) + 1})' if names.count(name) > 1 else name for i, name in enumerate(names)]
-    named = dict(sorted(zip(names, found), key=lambda pair: pair[0]))
+    named = dict(sorted(zip(distinct_names(names), found), key=lambda pair: pair[0]))
     methods = {name: method for name, (method, _) in named.items()}
     runs = {(name, seed): run for name, (_, seeds) in named.items() for seed, run in seeds.items()}
     fixed = common['data_seed'] is not None

@@ -10,11 +10,12 @@ import re
 from pathlib import Path
 
 # %% ../../nbs/70_runs/02a_names.ipynb #4c1d90a6
-def _flat(settings, start=''):
+def _flat(settings, start='', columns=None):
     "Flatten nested dictionaries; join the keys by dots."
-    columns = {}
+    columns = {} if columns is None else columns
     for key, value in settings.items():
-        columns |= _flat(value, f'{start}{key}.') if isinstance(value, dict) else {f'{start}{key}': value}
+        if isinstance(value, dict): _flat(value, f'{start}{key}.', columns)
+        else: columns[f'{start}{key}'] = value
     return columns
 
 def setting_columns(settings):

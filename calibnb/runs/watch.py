@@ -106,8 +106,10 @@ _ORDER = 'running', 'stalled', 'died', 'failed', 'interrupted', 'done', 'absent'
 def _watched(root, now):
     "Yield (sort key, name, state) of runs that changed in the last hour, and of older runs that have not ended."
     for path in sorted(root.glob('*/*-s*/status.json')):
+        if not path.is_file(): continue
         folder = RunFolder(path.parent)
-        with suppress(OSError):  # a folder that is not readable, or was just deleted
+        # a folder that is not readable, is damaged, or was just deleted
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
             is_recent, status = now - path.stat().st_mtime < RECENT_S, folder.status
             if is_recent or not (folder/'result.json').exists() and status.get('state') == 'running':
                 state = watched_state(folder, now)

@@ -30,7 +30,7 @@ from .evaluator import Evaluator, check_micro_batches, check_scalar, check_task,
 from .evaluator import makes_own_labels
 from .history import EventFiles, History
 from .recipe import Recipe
-from .recorders import BestEpoch, EpochView, make_recorders
+from .recorders import BestEpoch, EpochView, make_recorders, view_for
 from .device import average_buffers, clip_gradients, compile_function, largest_magnitude, to_memory_format
 from .device import training_context
 
@@ -40,9 +40,20 @@ def _loss_of_model(loss, recipe, device):
     def forward(model, x, y, y_partner):
         with autocast(device, recipe.precision):
             logits, target = model.supervised(x, y) if hasattr(model, 'supervised') else (model(x), y)
+        versions = None if torch.compiler.is_compiling() else _versions(logits, target)
         value = check_scalar(loss(logits, target))
+        if versions: _check_kept(loss, logits, target, versions)
         return value, None if y_partner is None else loss(logits, y_partner), len(target)
     return forward
+
+def _versions(*tensors): return [tensor._version for tensor in tensors]  # torch counts the changes in place
+
+def _check_kept(loss, logits, target, versions):
+    "Raise ValueError if a loss has changed its logits or labels in place: mixup and later epochs use them again."
+    for name, before, after in zip(('logits', 'labels'), versions, _versions(logits, target)):
+        if before == after: continue
+        raise ValueError(f'loss: {getattr(loss, "__name__", type(loss).__name__)} changes its {name} in place, want a '
+                         f'loss that leaves them as they are; compute on a copy, e.g. {name}.clone()')
 
 class _NetworkWithLoss(nn.Module):
     "A network and its loss as one module, for DistributedDataParallel."
@@ -388,8 +399,8 @@ class Trainer:
     def _record(self, view)->dict:
         "Return the columns of all recorders and the epoch's score; update a loss that changes between epochs."
         columns = {}
-        for record in (*self.recorders, self.best): columns.update(record(view) or {})
-        if hasattr(self.loss, 'after_epoch'): self.loss.after_epoch(view)
+        for record in (*self.recorders, self.best): columns.update(record(view_for(record, view)) or {})
+        if hasattr(self.loss, 'after_epoch'): self.loss.after_epoch(view_for(self.loss, view))
         return columns
 
     def predict(self,

@@ -134,3 +134,26 @@ def test_bad_input_is_one_line(files, capsys, line, told):
     paths = dict(old=files("old.csv", 1), less=files("less.csv", 1, slice(10)), turned=files("turned.csv", 1, order=-1))
     code, out, err = run(capsys, *line.format(**paths).split())
     assert code == 2 and not out and err.count("\n") == 1 and told.format(**paths) in err, err
+
+
+SHARED = "https://example.org/a/long/path/of/a/document/", "/and/a/long/end/of/it.html"
+ALIKE = {
+    "a real value beside the pool": ["other"]*400 + ["a"]*3400 + [f"rare{i}" for i in range(200)],
+    "long values": [f"{SHARED[0]}{k}{SHARED[1]}" for k in [1]*400 + [2]*3600],
+    "a number beside its text": [1]*400 + ["1"]*3600,
+}
+
+
+@pytest.mark.parametrize("values", ALIKE.values(), ids=ALIKE)
+def test_slices_whose_names_would_be_equal_are_all_compared(values):
+    "The first 400 rows are far worse."
+    target = torch.tensor(TARGET)
+    worse = torch.tensor(np.concatenate([-LOGITS[:400], LOGITS[400:]]))
+    old = Predictions(torch.tensor(LOGITS), target, groups=dict(part=pd.Series(values, dtype=object)))
+    found = compare_models(old, Predictions(worse, target), dict(error=1, nll=9, brier=9, ece=1), by="part")
+    assert sorted(s["error"].n for s in found.slices.values())[-1] >= 3400
+    assert any(s["error"].n == 400 and s["error"].value > .3 for s in found.slices.values()), [*found.slices]
+    n_slices = len({str(type(v)) + str(v) for v in values if "rare" not in str(v)}) + ("rare1" in values)
+    assert len(found.slices) == n_slices and math.isclose(found.slice_level, 1 - .05/n_slices)
+    assert len(found.record()["slices"]) == n_slices and len(found.frame()) == 4*(1 + n_slices)
+    assert found.frame().index.is_unique

@@ -94,3 +94,14 @@ def test_rotations_agree_with_permutations(monkeypatch):
     monkeypatch.setattr("calibnb.evaluate.groups._ROTATED", 10**9)
     permuted = {s.name: s.p for s in slices(preds).slices}
     for name, p in rotated.items(): assert abs(p - permuted[name]) < 4*(2*max(p*(1 - p), .01)/1000)**.5, name
+
+
+def test_slices_of_all_columns_have_names_of_their_own():
+    "Names of two columns, of intersections, and of a column that is named like a band of confidence."
+    z, y, groups = drawn(2000)
+    conf = z.softmax(1).amax(1).numpy()
+    groups = {"a": np.where(y % 2, "1, b = 2", "1"), "b": np.where(y > 1, "2", "2, b = 2"), "confidence": conf}
+    found = slices(Predictions(z, y, groups=groups), ["a", "b", "confidence", "confidence_band"], find=True, least=5)
+    names = [s.name for s in found.slices]
+    assert len({*names}) == len(names) and found.frame().index.is_unique
+    with pytest.raises(ValueError, match="groups: two columns are named '1'"): Predictions(z, y, groups={1: y, "1": y})

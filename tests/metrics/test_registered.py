@@ -55,3 +55,33 @@ def test_a_metric_refuses_predictions_before_any_fit():
     assert CountsFits.fits == 0
     evaluate(preds, metrics=["ks_error"], **options)
     assert CountsFits.fits > 0
+
+
+def in_place(probs, target):
+    return probs.zero_()[0, 0] + target.fill_(0)[0]
+
+
+class InPlace(Calibrator):
+    def _fit(self, logits, target): logits.zero_(), target.zero_()
+
+    def _logits(self, z): return z.mul_(2)
+
+
+def test_code_of_a_user_gets_copies(monkeypatch):
+    "The numbers of an evaluation do not change beside a metric and a calibrator that work in place."
+    monkeypatch.setitem(metrics.registered.metrics, "zeroed", in_place)
+    logits, target = drawn(300, 3)
+    before, probs, labels = logits.clone(), logits.softmax(1), target.clone()
+    alone = evaluate(Predictions.from_probs(probs, target), calibrators=["temperature"], draws=5)
+    beside = evaluate(Predictions.from_probs(probs, target), calibrators={"mine": InPlace()},
+                      metrics=["zeroed"], draws=5)
+    assert alone.rows["uncalibrated"]["ece"] == beside.rows["uncalibrated"]["ece"]  # bits: the same computation
+    found = InPlace().fit(logits, target)
+    found.transform(logits), found.nll(logits, target)
+    assert torch.equal(logits, before) and torch.equal(target, labels)
+
+
+def test_a_metric_that_fails_is_named(monkeypatch):
+    monkeypatch.setitem(metrics.registered.metrics, "mine", lambda probs, target: probs.nothing)
+    with pytest.raises(ValueError, match="^metric: mine fails with AttributeError: 'Tensor' object"):
+        metrics.registered_measures(["mine"], *drawn(30, 3))

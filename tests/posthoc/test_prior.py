@@ -176,3 +176,12 @@ def test_apply_refuses_in_one_line(files, tmp_path, capsys, line, message):
         code = e.code
     err = capsys.readouterr().err
     assert code == 2 and message in err and err.count("\n") == 1 and not (tmp_path/"o.npz").exists()
+
+
+@pytest.mark.parametrize("p, source, target, found", [
+    ([1., 0.], [1., 1e-44], [.5, .5], [1., 0.]),             # the weight 5e43 is infinite in float32
+    ([1., 1e-44, 0.], [.3, .699, .001], [0., .001, .999], [0., 1., 0.]),  # 1e-44 times .0014 is 0 in float32
+])
+def test_tiny_numbers_in_float32_have_a_posterior(p, source, target, found):
+    adjusted = adjust_prior(torch.tensor([p], dtype=torch.float32), source, target)
+    assert adjusted.dtype == torch.float32 and adjusted.tolist() == [found]

@@ -12,6 +12,7 @@ from sklearn.ensemble import RandomForestClassifier, StackingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.svm import SVC
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
@@ -77,6 +78,12 @@ def test_few_small_margins_are_not_taken_for_probabilities():
     z = model.estimator_.decision_function(X)
     rows = X[(z > 0) & (z < 1)]
     assert len(rows) > 20 and (model.predict_proba(rows)[:, 1] > .5).all()
+
+
+@pytest.mark.parametrize("wrap", [lambda e: e, lambda e: make_pipeline(e), lambda e: GridSearchCV(e, dict(C=[1]))])
+def test_scores_of_pairs_of_classes_are_refused(wrap):
+    with pytest.raises(ValueError, match="^estimator: SVC.decision_function_shape='ovo'. gives a score for each pair"):
+        CalibratedModel(wrap(SVC(decision_function_shape="ovo")), cv=3).fit(X, WORDS)
 
 
 def test_weights_and_groups_go_where_they_are_asked_for():

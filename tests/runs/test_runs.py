@@ -19,6 +19,8 @@ from calibnb.data import load_data
 from calibnb.runs import training
 from calibnb.runs.folder import RunError, RunFolder, runs_root, write_json
 from calibnb.runs.run import _train_with_torchrun
+from calibnb.runs.tables import find_run
+from calibnb.runs.watch import watch_lines
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling, oracle_ece
@@ -444,11 +446,25 @@ def test_an_odd_folder_does_not_end_the_list(tmp_path, odd):
     assert len(list_runs(tmp_path)) == 2 and len(collect(tmp_path)) == 2
 
 
-def test_a_run_that_is_begun_anew_while_it_is_listed(tmp_path, monkeypatch):
-    "The state is read before the result, which another process removes in between."
-    write_run(tmp_path, "a", status=dict(state="done"))
-    monkeypatch.setattr(RunFolder, "state", "done")
-    assert list_runs(tmp_path).result.tolist() == [""] and collect(tmp_path).state.tolist() == ["done"]
+DAMAGED = {  # name of a file -> content, which calibnb does not write
+    "status.json": ['{"state": ["done"]}', '{"state": -5, "start": -5}', "["*100_000],
+    "run.json": ['{"kind": "train", "settings": -5}', "["*100_000, None],
+}
+
+
+@pytest.mark.parametrize("file, content", [(file, content) for file in DAMAGED for content in DAMAGED[file]])
+def test_a_damaged_folder_is_named_and_stops_nobody(tmp_path, capsys, file, content):
+    damaged = write_run(tmp_path, "a")
+    write_run(tmp_path, "b")
+    (damaged/file).unlink()
+    if content is None: (damaged/file).mkdir()
+    else: (damaged/file).write_text(content)
+    is_empty = file == "status.json" and content.startswith("[")  # as a status.json that is not there
+    for read in list_runs, collect:
+        assert len(read(tmp_path)) == 1 + is_empty
+        assert capsys.readouterr().err == "unreadable: toy/a-s0\n"*(not is_empty)
+    watch_lines(tmp_path)
+    assert find_run("toy/b-s0", tmp_path).path.name == "b-s0"
 
 
 def test_processes_write_where_the_experiment_folder_leads(tmp_path, monkeypatch):

@@ -307,6 +307,14 @@ def test_a_metric_that_is_nan_is_undefined_and_not_infinite(mine, predictions, c
     assert row["nothing"]["undefined"] and "undefined" not in row["endless"] and row["endless"]["value"] is None
 
 
+def test_what_a_plugin_prints_is_not_in_the_json(mine, predictions, capsys):
+    mine.write_text("from calibnb.metrics import register_metric\nprint('loaded')\n"
+                    "@register_metric('loud')\ndef loud(p, y):\n    print('computed')\n    return 0.\n")
+    main(["audit", predictions, "--logits", "--no-report", "--plugin", str(mine), "--metric", "loud", "--json"])
+    out, err = capsys.readouterr()
+    assert json.loads(out)["rows"] and "loaded" in err and "computed" in err
+
+
 def test_the_list_has_what_plugins_add(mine, capsys):
     assert main(["list", "losses", "--plugin", str(mine)]) == 0 and main(["list", "metrics"]) == 0
     out = capsys.readouterr().out

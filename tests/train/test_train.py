@@ -133,6 +133,23 @@ REDUCTIONS = {
 }
 
 
+def test_a_recorder_gets_copies_and_a_loss_keeps_its_batch():
+    def zeroed(view):
+        view.predictions("train").logits.zero_(), view.predictions("test").target.fill_(0)
+
+    splits, histories = problem(), []
+    for recorders in ([], [zeroed]):
+        net = make_model("small_cnn", splits.num_classes, splits.in_shape, seed=0, width=4)
+        trainer = Trainer(net, make_loss("ce"), Recipe(epochs=1, batch_size=16), "cpu")
+        histories.append(trainer.fit(splits, [*recorders, NLLBreakdown()]).rows)
+    assert histories[0] == histories[1]  # bits: the same training
+
+    def shifted(logits, target):
+        return F.cross_entropy(logits.sub_(1), target)
+
+    with pytest.raises(ValueError, match="^loss: shifted changes its logits in place"): trained(splits, shifted)
+
+
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_a_loss_that_sums_or_averages_is_recognised(reduction):
     assert [loss_reduction(loss) for loss in REDUCTIONS[reduction]] == [reduction]*len(REDUCTIONS[reduction])
