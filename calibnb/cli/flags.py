@@ -109,7 +109,7 @@ def _kind(args):
     return 'probs' if args.probs else 'logits'
 
 def _kind_in(args, name='file')->str|None:
-    "Return the kind of scores in the file that the argument `name` gives, from a flag or the names in the file; or None."
+    "Return the kind of scores in the file of the argument `name`, from a flag or the names in the file; or None."
     if args.logits or args.probs or args.confidence: return _kind(args)
     if getattr(args, 'prob_cols', None): return 'probs'
     path = getattr(args, name)

@@ -276,8 +276,8 @@ def _summing_to_one(probs):
     if not off.any(): return probs
     digits = rounded_digits(probs)
     if digits is not None and distance.max() <= min(.5*10**-digits*probs.shape[1], _MOST_ROUNDING) + 1e-6:
-        warnings.warn(f'probs: rounded to {digits} decimals, so {int(off.sum()):,} of {len(probs):,} rows do not sum to '
-                      '1; each row was divided by its sum', stacklevel=3)
+        warnings.warn(f'probs: rounded to {digits} decimals, so {int(off.sum()):,} of {len(probs):,} rows do not sum '
+                      'to 1; each row was divided by its sum', stacklevel=3)
         return probs/total[:, None]
     row = off.nonzero()[0, 0].item()
     raise ValueError(f'probs: row {row} sums to {total[row].item():.3f}, want 1; '

@@ -440,12 +440,13 @@ def random_order(
 )->Tensor:         # (N,) int64 row numbers, on the CPU
     """Return a random order of samples that depends on what the rows hold, not on where they stand in the file.
 
-    Each row is placed by a hash of its values to three decimals, its label and, for equal rows, its number among them.
-    Rounding to float32 therefore moves few rows, and equal rows are spread."""
+    A row is placed by a hash of its logits, less their maximum, to three decimals, and of its number among equal rows.
+    So labels do not move a row, one column and two give the same order, rounding to float32 moves few rows, and equal
+    rows are spread."""
     z = class_logits(logits).detach().cpu().double()
-    order = row_hashes(z, target).argsort()  # equal rows may change places
-    hashes = row_hashes((1000*z).round(), target)
-    order = order[hashes[order].argsort(stable=True)]
+    hashes = row_hashes((1000*(z - z.amax(1, keepdim=True))).round())
+    order = torch.arange(len(z), device='cpu') if target is None else target.cpu().argsort()
+    for key in row_hashes(z), hashes: order = order[key[order].argsort(stable=True)]  # equal rows may change places
     _, group, size = hashes[order].unique_consecutive(return_inverse=True, return_counts=True)
     number = torch.arange(len(order), device='cpu') - (size.cumsum(0) - size)[group]
     return order[_mixed(_mixed(hashes[order]) + number + (2*seed + 1)*0x9E3779B97F4A7C1).argsort()]

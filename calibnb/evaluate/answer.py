@@ -50,7 +50,8 @@ def _remedy(found, significant):
     if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'
     change = 'lowers' if after.value < before.value else 'does not lower'
     verb = 'and' if after.value < before.value else 'but'
-    if not after.interval[0]: return f'{start}, {verb} {change} the ECE; the remaining {_percent(after.value)} may be chance'
+    left = f'the remaining {_percent(after.value)}'
+    if not after.interval[0]: return f'{start}, {verb} {change} the ECE; {left} may be chance'
     return f'{start}, {verb} {change} the ECE, which stays above chance at {_percent(after.value)}'
 
 def _percent(value): return f'{100*value:.2f} %'

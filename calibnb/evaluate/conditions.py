@@ -73,7 +73,8 @@ def _no_finding(found, code, row):
     after = outcome_after(found, code) if row != UNCALIBRATED else None
     check = after or check
     outcome = 'failed' if check.status in ('issue', 'tip') else 'passed'
-    return Condition(f'not {code} {check.title}' + f' after {row}'*bool(after), outcome, check.text or f'{check.status.capitalize()}.')
+    name = f'not {code} {check.title}' + f' after {row}'*bool(after)
+    return Condition(name, outcome, check.text or f'{check.status.capitalize()}.')
 
 def exit_code(conditions:list[Condition])->int:
     "Return 1 if a condition failed; otherwise 2 if a condition is undecided, and 0 if all passed."

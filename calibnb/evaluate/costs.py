@@ -177,7 +177,8 @@ def decision_svg(decisions:Decisions)->str:
     parts += [f'<line class="diagonal" x1="{mark}" x2="{mark}" y1="12" y2="{base}"/>', line(curves[0].treat_all, 'all')]
     parts += [line(curve.model, kind) for curve, kind in zip(curves, ('before', 'after'))]
     parts.append(f'<text x="{x(.5)}" y="{base + 36}" text-anchor="middle">threshold of {confidence}</text>')
-    parts.append(f'<text transform="translate(10 {12 + _HEIGHT/2:g}) rotate(-90)" text-anchor="middle">net benefit</text>')
+    turned = f'translate(10 {12 + _HEIGHT/2:g}) rotate(-90)'
+    parts.append(f'<text transform="{turned}" text-anchor="middle">net benefit</text>')
     legend = zip(('before', 'after', 'all'), [*decisions.curves, *['']*(2 - len(curves)), everybody])
     for i, (kind, name) in enumerate((kind, name) for kind, name in legend if name):
         parts += [f'<line class="curve {kind}" x1="{x(.52)}" x2="{x(.6)}" y1="{24 + 18*i}" y2="{24 + 18*i}"/>',

@@ -125,7 +125,7 @@ def class_names(columns):
     return () if column_numbers(columns) or not any(columns) else tuple(columns)
 
 def in_counted_order(names):
-    "Return names such as prob_10, prob_2, prob_1, ... in the order of their numbers; names that do not count unchanged."
+    "Return names such as prob_10, prob_2, prob_1 in the order of their numbers, and names that do not count unchanged."
     ordered = sorted(names, key=lambda name: int(re.search(r'\d*$', name)[0] or 0))
     return ordered if column_numbers(ordered) else [*names]
 
@@ -488,7 +488,7 @@ def _positive_text(pos_label, known, name, classes):
     return text
 
 def _unknown_word(known, index, columns, name, classes, place):
-    "Return the error for labels that are words but not names of class columns; `columns` has the columns of the others."
+    "Return the error for labels that are words but not names of class columns; `columns` has those of the others."
     unknown = [k for k in range(len(known)) if len(classes) < 2 or columns[k] is None]
     row = int(np.isin(index, unknown).argmax())
     found = brief(known[index[row]], 40)
@@ -778,7 +778,8 @@ def class_targets(
     given = np.asarray(labels)
     if given.dtype == bool: given = labels = _bool_ids(given, header)
     if name == '' and pos_label is None and given.dtype.kind in 'iuf': labels = _numeric_ids(given, 'target', header)
-    elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header): labels = class_ids(given, name or 'target', header, pos_label, place)
+    elif is_table or pos_label is not None or given.dtype.kind in 'OU' and any(header):
+        labels = class_ids(given, name or 'target', header, pos_label, place)
     target = _to_integers(as_tensor(labels, name or 'target'))
     if len(header) == 1 and pos_label is None: _check_two_labels(target, header[0])
     names = class_names(header)

@@ -8,6 +8,7 @@ __all__ = ['ConfidenceHistogram', 'mean_absolute_deviation', 'classwise_floor']
 # %% ../../nbs/40_evaluate/03_floors.ipynb #8e1cbae6
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..metrics.bins import bin_ids, edge_tolerance, equal_mass_starts, tie_starts
@@ -22,12 +23,13 @@ def _width_starts(conf, n_bins):
     return torch.searchsorted(bin_ids(conf, n_bins), torch.arange(n_bins, dtype=torch.int32, device='cpu'))
 
 def _ties_across(conf, edges):
-    "Return the first position and the end of each group of equal sorted confidences that lies on both sides of an edge."
+    "Return the first position and the end of each group of equal sorted confidences on both sides of an edge."
     start = tie_starts(conf[:, None], edge_tolerance(conf))[:, 0]
     across = [edge for edge in edges if 0 < edge < len(conf) and not start[edge]]
     if not across: return torch.zeros(2, 0, dtype=torch.int64, device='cpu')
-    first = torch.cat([start.nonzero()[:, 0], torch.tensor([len(conf)])])
-    group = torch.searchsorted(first, torch.tensor(across), right=True).unique()
+    first = F.pad(start.nonzero()[:, 0], (0, 1), value=len(conf))
+    at = torch.tensor(across, dtype=torch.int64, device='cpu')
+    group = torch.searchsorted(first, at, right=True).unique()
     return first[group - 1], first[group]
 
 def _cell_sums(conf, starts):
@@ -55,7 +57,8 @@ class ConfidenceHistogram:
         first, self.equal_mass = first | by_mass, tuple(equal_mass)
         tied, ends = _ties_across(conf, [edge for edges in by_mass.values() for edge in edges.tolist()])
         starts = torch.arange(self.n, device='cpu')
-        if self.n > _SINGLE_CELLS: starts = torch.cat([_width_starts(conf, _GRID), *first.values(), tied, ends]).unique()
+        if self.n > _SINGLE_CELLS:
+            starts = torch.cat([_width_starts(conf, _GRID), *first.values(), tied, ends]).unique()
         starts = starts[starts < self.n]
         if len(tied):
             inside = torch.searchsorted(tied, starts, right=True) > torch.searchsorted(ends, starts, right=True)

@@ -73,7 +73,7 @@ class BinnedConfidences:
 _CHUNK_NUMBERS = 2**18  # number of probabilities computed at a time (2 MiB); a chunk has at least 256 samples
 
 def _on_edges(conf, n_bins, tolerance):
-    "Move confidences within `tolerance` of an edge to the edge, in float64; for the usual numbers of bins and `n_bins`."
+    "Move float64 confidences within `tolerance` of an edge to it, for the usual numbers of bins and for `n_bins`."
     for M in dict.fromkeys((10, 15, 20, 25, 30, 50, 100, n_bins)):
         edge = (conf*M).round()/M
         conf = torch.where((conf - edge).abs() <= tolerance, edge, conf)
@@ -206,7 +206,8 @@ def _binned(table, n_bins, simulated, seed, tied=False):
     `tied`: some bins share hits, so bins cannot be drawn one by one for the p value."""
     interval = gap_interval(table.gap, table.acc, table.count, table.weight, seed=seed)
     value, n = table_norm(table), table.count.sum().item()
-    errors = simulated if tied else consistent_errors(table.conf, table.count, seed=seed)  # fast: one draw for each bin
+    # one draw for each bin is fast
+    errors = simulated if tied else consistent_errors(table.conf, table.count, seed=seed)
     p = monte_carlo_p(errors, value)
     return Measure.of(value, n, interval, bins=n_bins, floor=simulated.mean().item(), floor_high=_high(errors), p=p)
 

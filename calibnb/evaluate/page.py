@@ -99,7 +99,8 @@ def _tiles(found, command):
 def _nll_change(before, after, row):
     "Return the small text of the NLL tile, whose large number is the first finite NLL."
     if before['nll'].value is None:
-        return 'infinite, labels have probability 0' if after['nll'].value is None else 'after; before: infinite, see CNB010'
+        if after['nll'].value is None: return 'infinite, labels have probability 0'
+        return 'after; before: infinite, see CNB010'
     return 'unchanged' if row == UNCALIBRATED else f'after: {_nll_words(after["nll"])}'
 
 def _tile(title, large, small, meaning):
@@ -361,7 +362,8 @@ function diagram() {
 }
 function dots() {
   const width = Math.max(300, document.getElementById('dots').clientWidth), line = 40, key = state.measure;
-  const all = data.dots.filter(d => d[key] !== null), infinite = data.dots.filter(d => d[key] === null), ends = all.flatMap(d => [d[key], ...(d[key + '_range'] ?? [])]);
+  const all = data.dots.filter(d => d[key] !== null), infinite = data.dots.filter(d => d[key] === null);
+  const ends = all.flatMap(d => [d[key], ...(d[key + '_range'] ?? [])]);
   if (key === 'ece') ends.push(0, ...all.map(d => d.chance));
   const least = Math.min(...ends), room = (Math.max(...ends) - least) || 1,
     x = v => 8 + (width - 16)*(v - least)/room;

@@ -150,8 +150,8 @@ def mass_table(
     conf:Tensor,       # (N,)
     hit:Tensor,        # (N,) bool
     n_bins:int,
-    ties:str='mean',   # equal confidences: 'mean': all count with their common share of hits; 'group': they share a bin,
-                       # and there may be fewer bins; 'split': they are split in sample order, as in the papers
+    ties:str='mean',   # equal confidences: 'mean': all count with their common share of hits; 'group': in one bin, so
+                       # that there may be fewer bins; 'split': in sample order, as in the papers
 )->ReliabilityBins:
     "Make the table of bins with equal numbers of samples; at most N bins."
     pick('ties', ties, ('mean', 'group', 'split'))
@@ -201,13 +201,14 @@ def equal_mass_starts(
 def mass_shares(
     conf:Tensor,  # (N,) on the CPU
     n_bins:int,
-)->list[tuple[Tensor, Tensor]]: # pairs of an equal-mass bin, (N,) int64, and a share, (N,); the shares of a sample sum to 1
+)->list[tuple[Tensor, Tensor]]: # pairs of equal-mass bins, (N,) int64, and shares, (N,); those of a sample sum to 1
     """Return the bins of `mass_table` that each sample counts in, and its share in each.
 
     There is one pair unless equal confidences fall into several bins; each of these samples counts in all of them."""
     sorted_conf, order = conf.double().sort()
     start = tie_starts(sorted_conf[:, None], edge_tolerance(conf))[:, 0].nonzero()[:, 0]
-    end, edges = F.pad(start[1:], (0, 1), value=len(conf)), F.pad(equal_mass_starts(len(conf), n_bins), (0, 1), value=len(conf))
+    edges = F.pad(equal_mass_starts(len(conf), n_bins), (0, 1), value=len(conf))
+    end = F.pad(start[1:], (0, 1), value=len(conf))
     first, last = (torch.searchsorted(edges, at, right=True) - 1 for at in (start, end - 1))
     ties = torch.empty_like(order)  # the group of equal confidences of each sample
     ties[order] = torch.arange(len(start), device='cpu').repeat_interleave(end - start)
@@ -281,7 +282,8 @@ def class_sums(
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
-        above_first = p > 1/n_bins + within if closed == 'right' else p >= 1/n_bins - within  # at most M entries of a row
+        # at most M entries of a row
+        above_first = p > 1/n_bins + within if closed == 'right' else p >= 1/n_bins - within
         index = above_first.reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)

@@ -76,7 +76,7 @@ class Resamples:
         n_boot:int=400,  # number of resamples
         seed:int=0,
         draw:str='poisson', # 'poisson': a cluster has the same counts in every set; 'multinomial': draw N samples
-        order:Tensor|None=None, # (N,) row numbers, e.g. of `random_order`: counts are drawn for the samples in this order
+        order:Tensor|None=None, # (N,) row numbers, e.g. of `random_order`: counts are drawn in this order of samples
     ):
         check_resamples(n_boot)
         pick('draw', draw, ('poisson', 'multinomial'))

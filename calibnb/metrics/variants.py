@@ -245,7 +245,8 @@ def _calibrated_hits(samples, n_bins, closed, draws, seed):
     first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
     hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
     for p in samples.probs.split(max(1, 2**20//max(draws, K))):
-        cells = F.pad(bin_ids(p, n_bins, closed).cpu() + first, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
+        cells = bin_ids(p, n_bins, closed).cpu() + first
+        cells = F.pad(cells, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
         label = torch.searchsorted(cdf, u if samples.binary else u*cdf[:, -1:], right=True)

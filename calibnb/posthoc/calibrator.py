@@ -499,7 +499,8 @@ class Calibrator(BaseEstimator):
         "Check logits and return them in the shape (N, K)."
         self._check_is_fitted()
         rows = self._as_rows(x)
-        flat = check_multilabel(rows, None, name='logits')[0] if self.columns_ else check_unlabelled(rows, least=1).detach()
+        if self.columns_: flat = check_multilabel(rows, None, name='logits')[0]
+        else: flat = check_unlabelled(rows, least=1).detach()
         self._check_width(flat)
         if not self.columns_: refuse_probs(flat, least_rows=ENOUGH_ROWS)
         return flat

@@ -167,7 +167,8 @@ class HistogramBinning(ConfidenceMap, name='histogram'):
     def _fit_map(self, score, hit, weight=None):
         return histogram_map(score, hit, self.n_bins, self.scheme, self.empty, self.smooth, weight)
 
-    def _apply(self, m, score): return step_map(m, score, min(ROUNDING, 1e-3/self.n_bins) if self.scheme == 'width' else 0.)
+    def _apply(self, m, score):
+        return step_map(m, score, min(ROUNDING, 1e-3/self.n_bins) if self.scheme == 'width' else 0.)
 
 class Isotonic(ConfidenceMap, name='isotonic'):
     "The non-decreasing function with the least squared error [Zadrozny 2002]; `maps_[0]` holds its knots x and y."

@@ -103,8 +103,9 @@ class LinearObjective:
     `kind` is `FullMap` or `DiagonalMap`. X (K + 1, N), y (N,), S (K, m) and w (N,) or None are as in the formulas;
     m is the number of parameters of a class, K + 1 or 2.
     `total` is the sum of w. `masked`, (K, N) or None, is True for classes that get probability 0. `dtype` is the
-    precision of an evaluation. `hessian_samples` is the maximum number of samples of the Hessian. `subsample` is computed on first use, and so is the `preconditioner` of a full map; a
-    diagonal map has a new one for each Newton step. `latest` holds the latest D and its probabilities, if all samples
+    precision of an evaluation. `hessian_samples` is the maximum number of samples of the Hessian. `subsample` is
+    computed on first use, and so is the `preconditioner` of a full map; a diagonal map has a new one for each Newton
+    step. `latest` holds the latest D and its probabilities, if all samples
     fit in one chunk."""
 
     def __init__(self, kind, X, y, S, w=None, dtype=None, masked=None):
@@ -251,8 +252,8 @@ def tempered_logits(
     z = at_least_float32(wide_enough(logits))
     T = start_temperature(logits, target, weight=weight)
     if .01 < T < 100: return z, T
-    size, of_rows = (torch.linalg.vector_norm(z - z.mean(i, keepdim=True), dtype=torch.float64).item()/math.sqrt(z.numel())
-                     for i in (0, 1))
+    def spread(i): return torch.linalg.vector_norm(z - z.mean(i, keepdim=True), dtype=torch.float64).item()
+    size, of_rows = (spread(i)/math.sqrt(z.numel()) for i in (0, 1))
     if size < _CONSTANT*of_rows: return z, T  # nearly constant scores: a T of this size would make them huge
     return z, start_temperature(logits, target, size or 1., weight)
 
@@ -363,8 +364,8 @@ class LinearScaling(Calibrator):
         z, T = tempered_logits(masked_far_below(logits, masked), target)
         strengths = self._strengths(*z.shape, T)
         x = self._inputs(z if masked is None else z.masked_fill(masked, -math.inf))
-        D = fit_linear_map(self.kind, (smallest_for_masked(x, masked)/T).T, target, strengths, None, type(self).__name__,
-                           None if masked is None else masked.T)
+        D = fit_linear_map(self.kind, (smallest_for_masked(x, masked)/T).T, target, strengths, None,
+                           type(self).__name__, None if masked is None else masked.T)
         weight, bias = self.kind.weight_and_bias(D)
         # rounding leaves means other than 0; subtracting the means changes no probability
         if weight.ndim == 2: weight -= (weight.sum(0) - weight.diag())/(len(weight) - 1)

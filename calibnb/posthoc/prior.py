@@ -58,7 +58,8 @@ def adjust_prior(
     if not (total > 0).all():
         raise ValueError(f'to_prior: sample {int((total == 0).int().argmax())} has probability 0 for every class with '
                          'a prior above 0; give all classes a prior above 0')
-    adjusted = (columns/total).to(p.dtype)[:, -p.shape[1]:].reshape(shape[0], *shape[2:], p.shape[1]).movedim(-1, 1).reshape(shape)
+    adjusted = (columns/total).to(p.dtype)[:, -p.shape[1]:]
+    adjusted = adjusted.reshape(shape[0], *shape[2:], p.shape[1]).movedim(-1, 1).reshape(shape)
     return adjusted if isinstance(probs, Tensor) else adjusted.numpy()
 
 # %% ../../nbs/30_posthoc/08_prior.ipynb #dc21e4c1

@@ -56,8 +56,8 @@ def no_slope(
     if variance > _CONSTANT**2*(weight @ (s*s))/n: return None
     squared_z = (weight @ (d*(t - share)))**2/(n*variance*share*(1 - share))
     if squared_z > 9: return None
-    warnings.warn(f'log-odds: nearly constant in the {len(s)} samples of the fit, so no slope can be fitted: the slope is '
-                  '1, and only the offset is fitted; fit on samples with other scores', FitNote, stacklevel=6)
+    warnings.warn(f'log-odds: nearly constant in the {len(s)} samples of the fit, so no slope can be fitted: the slope '
+                  'is 1, and only the offset is fitted; fit on samples with other scores', FitNote, stacklevel=6)
     return share.clamp(.5/(n + 1), 1 - .5/(n + 1)).logit() - mean
 
 def platt_map(

@@ -71,7 +71,7 @@ def values_with_hit(count, hits):
 
 # %% ../../nbs/30_posthoc/02b_venn_abers.ipynb #c3652fc2
 def _folds(score, hit, folds):
-    "Return the rows of each fold, drawn with a fixed seed from the sorted samples, so that their order does not matter."
+    "Return the rows of each fold, drawn from the sorted samples, so that their order does not matter."
     if not isinstance(folds, int) or folds < 2: raise ValueError(f'folds: {folds!r}, want 2 or more, or None')
     order = torch.randperm(len(score), generator=torch.Generator().manual_seed(0), device='cpu').numpy()
     return np.array_split(np.lexsort([hit, score])[order], min(folds, len(score)))

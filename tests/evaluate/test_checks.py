@@ -99,8 +99,8 @@ def biased():
     return Predictions(2.5*z + 1.5, (torch.rand(2000, generator=draw, dtype=torch.float64) < z[:, 0].sigmoid()).long())
 
 
-@pytest.mark.parametrize("calibrator, outcome, advice", [("platt", "passed", "agrees with the share"),
-                                                         ("temperature", "failed", "with an offset (--calibrator platt)")])
+@pytest.mark.parametrize("calibrator, outcome, advice", [
+    ("platt", "passed", "agrees with the share"), ("temperature", "failed", "with an offset (--calibrator platt)")])
 def test_the_bias_that_a_calibrator_leaves_decides_after_it(calibrator, outcome, advice):
     found = evaluate(biased(), calibrators=[calibrator], n_boot=20, draws=20)
     assert found.recommended == calibrator

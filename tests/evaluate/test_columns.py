@@ -276,11 +276,13 @@ def tables_with_a_way_out():
     return dict(
         truth=("--probs", table.assign(ground_truth=words), "--target-col ground_truth"),
         text=("--probs", table.assign(city=city, animal=words), "--target-col animal --ignore-col city"),
-        several=("--probs", table.assign(age=age, city=city, outcome=TARGET.numpy()), "--target-col outcome --ignore-col city,age"),
+        several=("--probs", table.assign(age=age, city=city, outcome=TARGET.numpy()),
+                 "--target-col outcome --ignore-col city,age"),
         churn=("--probs", pd.DataFrame(dict(p=conf, churned=hit.astype(int))), "--target-col churned"),
         scores=("--probs", holes.assign(y=words), "--drop-missing"),
         labels=("--probs", table.assign(y=unlabelled), "--drop-missing"),
-        all=("--probs", holes.assign(truth=unlabelled, city=city), "--target-col truth --ignore-col city --drop-missing"),
+        all=("--probs", holes.assign(truth=unlabelled, city=city),
+             "--target-col truth --ignore-col city --drop-missing"),
         left=("--probs", left, "--pos-label left"),
         stayed=("--probs", left.rename(columns=dict(prob_left="Stayed %")), "--pos-label stayed"),
         unclear=("--probs", left.rename(columns=dict(prob_left="prob_x")), ""),
@@ -303,7 +305,8 @@ def test_the_command_of_an_error_works_when_typed(name, capsys):
     found = json.loads(capsys.readouterr().out)
     want = table.dropna()
     assert found["samples"] == len(want)
-    if "--drop-missing" in more: assert f"{600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
+    if "--drop-missing" in more:
+        assert f"{600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
     if name == "inspect":
         assert abs(found["rows"]["uncalibrated"]["error"]["value"] - (want.score != "C").mean()) < 1e-12
         assert all(f"{word!r} ({(want.score == word).sum()})" in str(found["notes"]) for word in "IPN")
@@ -318,7 +321,8 @@ def test_apply_needs_no_kind_and_leaves_out_rows_without_a_score(capsys):
     for kind in "logits", "probs":
         preds = read_predictions("fit.csv", "logits")
         if kind == "probs": preds = Predictions.from_probs(preds.probs, preds.target, classes=WORDS)
-        evaluate(preds, calibrators=["temperature"], draws=5, n_boot=20).fitted["temperature"].save(f"{kind}.safetensors")
+        found = evaluate(preds, calibrators=["temperature"], draws=5, n_boot=20)
+        found.fitted["temperature"].save(f"{kind}.safetensors")
     scores = dict(logits=LOGITS, probs=LOGITS.softmax(1))
     for kind, values in scores.items():
         table = pd.DataFrame(values.numpy(), columns=WORDS).assign(id=range(600), y=LABELS)
@@ -341,7 +345,7 @@ def test_a_missing_label_of_a_classifier_is_told_as_missing(missing):
     X = LOGITS.numpy()
     classifier, labels = LogisticRegression().fit(X, LABELS), LABELS.astype(object)
     labels[[3, 7]] = missing
-    with pytest.raises(ValueError, match="y: no label in row 3, and 2 such rows; leave out the samples without a label"):
+    with pytest.raises(ValueError, match="y: no label in row 3, and 2 such rows; leave out the samples without a"):
         Predictions.of(classifier, X, labels)
 
 

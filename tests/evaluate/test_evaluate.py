@@ -16,7 +16,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from calibnb import metrics
 from calibnb.core import Predictions
-from calibnb.core.predictions import class_probs
+from calibnb.core.predictions import class_probs, random_order
 from calibnb.evaluate import (
     UNCALIBRATED, Evaluation, Resamples, Scored, check_sets, evaluate, measure_all, resampled_measures)
 from calibnb.evaluate.audit import CrossFits
@@ -94,7 +94,7 @@ def test_one_prediction_in_the_table_in_metrics_by_name_and_in_the_next_audit(na
 def test_cross_fitting_judges_no_sample_by_a_calibrator_that_saw_it():
     preds = overconfident(N=400)
     table = evaluate(preds, calibrators=["isotonic", "vector"], folds=2, n_boot=20, draws=2, seed=3)
-    halves = torch.randperm(400, generator=torch.Generator().manual_seed(3)).tensor_split(2)
+    halves = random_order(preds.logits, preds.target, 3).tensor_split(2)
     for name in "isotonic", "vector":
         for own, other in (halves, halves[::-1]):
             calibrator = make_calibrator(name).fit(preds.logits[other], preds.target[other])

@@ -67,7 +67,8 @@ def masked_batch(K=5, dtype=torch.float64):
     return logits.to(dtype).masked_fill((torch.arange(8) % 2 == 0)[:, None] & (torch.arange(K) == 3), -math.inf), target
 
 
-MASKED = [*((name, {}) for name in NAMES), *ANALYTIC, ("label_smoothing", dict(mode="off_target")),
+MASKED = [*((name, {}) for name in NAMES), *(case for case in ANALYTIC if case[0] != "dual_focal"),
+          ("label_smoothing", dict(mode="off_target")),
           ("bsce", dict(beta=3.)), ("bsce", dict(form="sum")), ("lp_norm", dict(p=2.)),
           ("consistency", dict(perturbed="logits", noise="uniform"))]
 

@@ -43,7 +43,8 @@ def test_metrics_do_not_depend_on_the_order_of_the_samples(form):
         metric = getattr(metrics, name)
         if not inspect.isfunction(metric) or [*inspect.signature(metric).parameters][:2] != ["probs", "target"]:
             continue
-        found, shuffled = (numbers(metric(probs[rows], target[rows], *MORE.get(name, ()))) for rows in (slice(None), ORDER))
+        found, shuffled = (numbers(metric(probs[rows], target[rows], *MORE.get(name, ())))
+                           for rows in (slice(None), ORDER))
         assert torch.allclose(found, shuffled, rtol=0, atol=rounding(N, size=N), equal_nan=True), name
         tried += 1
     assert tried > 35

@@ -148,5 +148,5 @@ def test_venn_abers(monkeypatch):
     within(fitted["high"][i], case["expected"]["p1"], case)
     within(VennAbers().fit(ODDS, HIT.long()).transform(AT), case["expected"]["p"], case)
     case = CASES["cross_venn_abers"]
-    monkeypatch.setattr(venn_abers, "_folds", lambda score, hit, folds: [np.arange(k, len(hit), folds) for k in range(folds)])
+    monkeypatch.setattr(venn_abers, "_folds", lambda s, hit, n: [np.arange(k, len(hit), n) for k in range(n)])
     within(venn_abers.venn_abers(venn_abers.venn_abers_map(ODDS, HIT, 3), AT).sigmoid(), case["expected"]["p"], case)

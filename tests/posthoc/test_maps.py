@@ -14,6 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.isotonic import IsotonicRegression
 
 from calibnb import metrics
+from calibnb.core.predictions import random_order
 from calibnb.posthoc import (
     BBQ, BetaCalibration, Calibrator, Composed, HistogramBinning, Isotonic, Platt, SplineCalibration,
     TemperatureScaling, VectorScaling, VennAbers, calibrated_logits, held_out_logits, make_calibrator
@@ -300,7 +301,7 @@ def test_held_out_logits_are_of_fits_that_saw_no_label():
     "One label changed changes the logits of the other folds only."
     logits, target = overconfident(N=200, K=4)
     got = held_out_logits(VectorScaling(), logits, target)
-    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))
+    order = random_order(logits, target)
     folds = order.tensor_split(5)
     for fold in folds:
         rest = torch.isin(order, fold, invert=True)

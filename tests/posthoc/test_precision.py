@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from calibnb import cli
-from calibnb.core import Predictions
 from calibnb.evaluate import evaluate
 from calibnb.evaluate.files import read_predictions
 from calibnb.posthoc import VennAbers, list_calibrators, make_calibrator

@@ -5,7 +5,8 @@ import torch
 from conftest import vectors, within
 
 from calibnb import posthoc
-from calibnb.posthoc import held_out_scores, score_decomposition
+from calibnb.core.predictions import random_order
+from calibnb.posthoc import held_out_scores, refinement, score_decomposition
 
 CASES, DATA = vectors("refinement")
 LOGITS, LABELS = torch.tensor(DATA["logits"], dtype=torch.float64), torch.tensor(DATA["labels"])
@@ -13,7 +14,7 @@ LOGITS, LABELS = torch.tensor(DATA["logits"], dtype=torch.float64), torch.tensor
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_golden_decomposition(case, monkeypatch):
-    monkeypatch.setattr(torch, "randperm", lambda *args, **options: torch.tensor(DATA["order"]))
+    monkeypatch.setattr(refinement, "random_order", lambda *args, **options: torch.tensor(DATA["order"]))
     within(held_out_scores(LOGITS, LABELS, score=case["id"], folds=4), case["expected"]["scores"], case)
     found = score_decomposition(LOGITS, LABELS, score=case["id"], folds=4, n_boot=5)
     for name, want in case["expected"]["means"].items():
@@ -29,7 +30,7 @@ def drawn(n, factor, seed):
 def test_no_label_is_seen_by_the_fit_that_scores_it():
     "Another label changes the scores of the other parts, and in its own part only its own score."
     logits, target = drawn(20, 1., 0)
-    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    order = random_order(logits, target)
     part = order.tensor_split(5)[0]
     changed = target.clone()
     changed[part[0]] = (changed[part[0]] + 1) % 3
@@ -74,7 +75,7 @@ def test_calibrators_of_one_column(name):
     found = score_decomposition(odds, ones, name, n_boot=10)
     plain = torch.nn.functional.binary_cross_entropy_with_logits(odds, ones.double())
     assert found["nll"].value == pytest.approx(plain)
-    order = torch.randperm(300, generator=torch.Generator().manual_seed(0))
+    order = random_order(odds[:, None], ones)
     for part in order.tensor_split(5):
         rest = order[~torch.isin(order, part)]
         fitted = posthoc.make_calibrator(name).fit(odds[rest], ones[rest])
