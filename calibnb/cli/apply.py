@@ -192,9 +192,9 @@ def _apply(args):
 
 def _calibrate(read, calibrator, args):
     "Return probabilities and predicted classes, in the order of the columns of the file, and lines on the prevalence."
+    from calibnb.core.checks import reaches
     from calibnb.core.predictions import class_probs
     from calibnb.core.reading import naming
-    from calibnb.metrics.decisions import reaches
     order = _columns_of(read.header, calibrator, args.file)
     with naming(args.file): logits = calibrator._as_fitted(read.logits[:, order])
     probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1

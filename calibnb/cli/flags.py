@@ -94,7 +94,9 @@ def typed(add, line):
     "Parse a command line with the parser of one command; for tests."
     parser = argparse.ArgumentParser()
     add(parser.add_subparsers())
-    return parser.parse_args(line.split())
+    args = parser.parse_args(line.split())
+    args.stdout = None  # where --json prints: standard output
+    return args
 
 # %% ../../nbs/90_cli/01_flags.ipynb #2d942ee8
 def _add_kind(command, required=True):

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..metrics.bins import bin_ids, edge_tolerance, equal_mass_starts, tie_starts
+from ..core.checks import edge_tolerance
+from ..metrics.bins import bin_ids, equal_mass_starts, tie_starts
 from ..metrics.smoothing import _cosine_means_on_grid, smooth_error_norms
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #47d1bf40

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.checks import edge_tolerance
 from ..core.predictions import Predictions, form_text
 from calibnb.metrics.bins import (
-    ReliabilityBins, bin_ids, check_bins, class_sums, edge_tolerance, mass_table, squared_gaps, table_norm, width_bins
+    ReliabilityBins, bin_ids, check_bins, class_sums, mass_table, squared_gaps, table_norm, width_bins
 )
 from ..metrics.smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 from ..metrics.scores import brier_of_samples

@@ -164,7 +164,7 @@ def _plain(logits, target, weight, detach):
 
 def _inf_where_masked(values, label_logits):
     "Return inf for each sample whose label is a masked class; the gradient stays finite."
-    return values + torch.where(label_logits == -math.inf, math.inf, 0.)
+    return values.masked_fill(label_logits == -math.inf, math.inf)
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #bd9246b9
 class _LossSlope(NamedTuple):

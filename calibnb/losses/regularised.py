@@ -50,7 +50,7 @@ def label_smoothing_loss(
     of_label, log_p = _at_label(log_p, batch.labels), unmasked(log_p, masked)
     if batch.weight is not None:
         log_p, each = log_p*batch.weight, batch.weight[batch.labels]
-        of_label = torch.where(each > 0, of_label*each, 0.)
+        of_label = (of_label*each).masked_fill(each <= 0, 0.)
     values = -(1 - eps)*of_label - eps*row_mean(log_p, masked)
     if batch.valid is not None: values = torch.where(batch.valid, values, 0.)
     if sample_weights is None: return reduce(values, reduction, batch.shape)

@@ -255,7 +255,8 @@ def unmasked(
     fill=0.,            # a number, or (N, 1)
 )->Tensor:              # (N, K)
     "Replace the values of masked classes by `fill`, so that no infinite value reaches the loss or its gradient."
-    return values if masked is None else torch.where(masked, fill, values)
+    if masked is None: return values
+    return torch.where(masked, fill, values) if isinstance(fill, Tensor) else values.masked_fill(masked, fill)
 
 def row_mean(
     values:Tensor,      # (N, K), 0 for a masked class

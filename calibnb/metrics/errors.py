@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..core.checks import at_least_float32, check_bool, check_positive
+from ..core.checks import at_least_float32, check_bool, check_positive, edge_tolerance
 from ..core.options import pick, renamed_option
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
     BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps,
-    edge_tolerance, mass_table, mean_of_ties, mukhoti_adaptive_ece, squared_gaps, table_norm, width_table
+    mass_table, mean_of_ties, mukhoti_adaptive_ece, squared_gaps, table_norm, width_table
 )
 from calibnb.metrics.smoothing import (
     cosine_means, dirichlet_bandwidth, dirichlet_regression, gaussian_regression, grid_size, smooth_error_norm,

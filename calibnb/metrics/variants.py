@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..core.checks import check_bool, check_positive
+from ..core.checks import check_bool, check_positive, edge_tolerance
 from ..core.options import pick, renamed_option
 from calibnb.metrics.bins import (
-    bin_ids, bin_sums, check_bins, chunks, class_sums, edge_tolerance, hit_variance, tie_starts, width_table
+    bin_ids, bin_sums, check_bins, chunks, class_sums, hit_variance, tie_starts, width_table
 )
 from .errors import _table, _warn_of_pairs, from_tables
 from .intervals import check_level, check_resamples, gap_interval, monte_carlo_p, z_quantile

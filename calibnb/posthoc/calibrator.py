@@ -102,10 +102,10 @@ def _check_labels_unmasked(masked, target):
 def _without_masked(log_p, masked):
     "Set log-probabilities of masked classes to -inf and normalise; a row of zeros becomes uniform over the others."
     if masked is None: return log_p
-    left = torch.where(masked, -math.inf, log_p)
+    left = log_p.masked_fill(masked, -math.inf)
     total = left.logsumexp(1, keepdim=True)
-    uniform = torch.where(masked, -math.inf, -(~masked).sum(1, keepdim=True).to(log_p).log())
-    left = torch.where(total == -math.inf, uniform, left - torch.where(total == -math.inf, 0., total))
+    uniform = torch.zeros_like(log_p).masked_fill(masked, -math.inf).log_softmax(1)
+    left = torch.where(total == -math.inf, uniform, left - total.masked_fill(total == -math.inf, 0.))
     return torch.where(masked.any(1, keepdim=True), left, log_p)
 
 def weighted_samples(calibrator, logits, target, sample_weight, shape):
@@ -430,7 +430,7 @@ class Calibrator(BaseEstimator):
         "Return the calibrated logits of (N, K) float64 logits, -inf for masked classes."
         masked = masked_classes(z)
         a = self._logits(self._finite(z, masked))
-        return a if masked is None else torch.where(masked, -math.inf, a)
+        return a if masked is None else a.masked_fill(masked, -math.inf)
 
     def _predicted(self, z):
         "Return the predicted classes of (N, K) logits in the form that `_fit` takes."

@@ -271,7 +271,7 @@ def nearly_constant(
     if masked is None: centred, free = x - x.mean(0), None
     else:
         free = ~masked
-        centred = (x - torch.where(free, x, 0.).sum(0)/free.sum(0).clamp_min(1))*free
+        centred = (x - x.masked_fill(~free, 0.).sum(0)/free.sum(0).clamp_min(1))*free
     spread = centred.std(1, correction=0)
     constant = (spread < _CONSTANT) & (spread <= _CONSTANT*centred.square().mean().sqrt())
     return constant if free is None else constant & free.any(1)
@@ -345,7 +345,7 @@ def smallest_for_masked(
 )->Tensor:              # (N, K)
     "Replace the input of each masked class by the smallest other input of its row, since a matrix would spread -inf."
     if masked is None: return x
-    return torch.where(masked, torch.where(masked, math.inf, x).amin(1, keepdim=True), x)
+    return torch.where(masked, x.masked_fill(masked, math.inf).amin(1, keepdim=True), x)
 
 _TINY_PENALTY = 1e-10  # penalty of a diagonal weight
 
@@ -375,7 +375,7 @@ class LinearScaling(Calibrator):
     def _logits(self, z):
         masked = masked_classes(z)
         a = affine_logits(smallest_for_masked(self._inputs(z), masked), self.weight_, self.bias_)
-        return a if masked is None else torch.where(masked, -math.inf, a)
+        return a if masked is None else a.masked_fill(masked, -math.inf)
 
     def _affine(self): return (self.weight_ if self.weight_.ndim == 2 else self.weight_.diag()), self.bias_
 

@@ -70,7 +70,7 @@ def edges_between(
     start = tie_starts(s[:, None], _SAME_SCORE)[:, 0].nonzero()[:, 0]
     start = torch.cat([start, start.new_tensor([len(s)])])
     first = start[torch.searchsorted(start, first)]
-    return torch.where(first < len(s), (s[first - 1] + s[first.clamp_max(len(s) - 1)])/2, 1.)
+    return ((s[first - 1] + s[first.clamp_max(len(s) - 1)])/2).masked_fill(first >= len(s), 1.)
 
 def histogram_map(
     score:Tensor,         # (N,) float64 in [0, 1]

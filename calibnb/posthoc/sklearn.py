@@ -48,7 +48,7 @@ def _no_score(estimator, X, y=None): return 0.  # `cross_validate` only fits the
 
 # %% ../../nbs/30_posthoc/09_sklearn.ipynb #1a0d03d1
 def _refuse_pairwise(estimator, n_classes):
-    "Raise ValueError if the scores of a classifier, also of the last in a pipeline or search, belong to pairs of classes."
+    "Raise ValueError if the scores of a classifier, also inside a pipeline or a search, belong to pairs of classes."
     while hasattr(estimator, 'steps') or hasattr(estimator, 'best_estimator_'):
         estimator = estimator.steps[-1][1] if hasattr(estimator, 'steps') else estimator.best_estimator_
     if n_classes < 3 or getattr(estimator, 'decision_function_shape', 'ovr') != 'ovo': return

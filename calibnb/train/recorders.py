@@ -29,30 +29,24 @@ from ..models.named import head_gradient_norm
 # %% ../../nbs/60_train/05_recorders.ipynb #bc61427d
 class EpochView:
     "The trainer, the splits, and the predictions of the splits at the end of an epoch."
-    def __init__(self, trainer, splits, epoch:int):
-        self.trainer, self.splits, self.epoch, self._cache = trainer, splits, epoch, {}
+    def __init__(self,
+        trainer, splits, epoch:int,
+        copied_from:'EpochView|None'=None, # the view to copy from for user code, which may work in place
+    ):
+        self.trainer, self.splits, self.epoch, self._cache, self._of = trainer, splits, epoch, {}, copied_from
 
     def predictions(self, split:str)->Predictions: return self._cached('predict', split)
     def features(self, split:str)->Tensor: return self._cached('features', split)
     def has_predictions(self, split:str)->bool:
         "Return True if the predictions have been computed already."
-        return ('predict', split) in self._cache
+        return self._of.has_predictions(split) if self._of else ('predict', split) in self._cache
 
     def _cached(self, method, split):
         "Call a method of the trainer with a split, and cache the result."
         if (method, split) not in self._cache:
-            self._cache[method, split] = getattr(self.trainer, method)(pick('split', split, self.splits.parts))
-        return self._cache[method, split]
-
-class _ViewOfCopies(EpochView):
-    "A view for user code, which may work in place: predictions and features are copies."
-    def __init__(self, view):
-        super().__init__(view.trainer, view.splits, view.epoch)
-        self._view = view
-
-    def has_predictions(self, split): return self._view.has_predictions(split)
-    def _cached(self, method, split):
-        if (method, split) not in self._cache: self._cache[method, split] = deepcopy(self._view._cached(method, split))
+            if self._of: found = deepcopy(self._of._cached(method, split))
+            else: found = getattr(self.trainer, method)(pick('split', split, self.splits.parts))
+            self._cache[method, split] = found
         return self._cache[method, split]
 
 def view_for(
@@ -60,7 +54,8 @@ def view_for(
     view:EpochView,
 )->EpochView:
     "Return the view for calibnb's own code, and a view of copies for the code of a user."
-    return view if (getattr(code, '__module__', None) or '').startswith('calibnb.') else _ViewOfCopies(view)
+    if (getattr(code, '__module__', None) or '').startswith('calibnb.'): return view
+    return EpochView(view.trainer, view.splits, view.epoch, copied_from=view)
 
 class Recorder:
     """Base class of recorders: a subclass defines `__call__`. A plain function of an `EpochView` works too.

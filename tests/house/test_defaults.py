@@ -73,6 +73,7 @@ def draw(*shape, seed=0, dtype=torch.float32):
 
 
 LOGITS = 2*draw(N, K)
+MASKED = LOGITS.masked_fill(torch.arange(K) == 1, -float("inf"))
 TARGET = torch.where(draw(N, seed=1) > -.5, LOGITS.argmax(1), (draw(N, seed=2) > 0).long())
 PROBS = LOGITS.softmax(1)
 CONF, HIT = PROBS.amax(1), PROBS.argmax(1) == TARGET
@@ -252,6 +253,8 @@ TABLE |= {f"weights.{name}": lambda fn=getattr(weights, name): fn(LP) for name i
 TABLE |= {
     "weights.LogProbs": lambda: weights.LogProbs(LOGITS, TARGET),
     "weights.gamma_of_bucket": lambda: weights.gamma_of_bucket(CONF, (.2, .5), (5., 3., 1.)),
+    "weights.unmasked": lambda: weights.unmasked(MASKED, MASKED == -float("inf")),
+    "weights.row_mean": lambda: [weights.row_mean(LOGITS, m) for m in (None, MASKED == -float("inf"))],
     "weights.reduce": lambda: [weights.reduce(CONF, r, None, s) for r in ("mean", "sum", "none") for s in (None, CONF)],
     "weights.weighted_reduce": lambda: weights.weighted_reduce(CONF, CONF, "mean"),
     "weights.check_batch": lambda: [weights.check_batch(z, y, [1., 2., .5], 1) for z, y in PAIRS],
@@ -269,6 +272,8 @@ TABLE |= {
     "bins.ReliabilityBins": lambda: [(t.gap, t.weight, t.noise, t.frame()) for t in [bins.width_bins(CONF, HIT, 5)]],
     "bins.mass_table": lambda: [bins.mass_table(CONF, HIT, 5, ties) for ties in ("mean", "split", "group")],
     "bins.mass_shares": lambda: bins.mass_shares(CONF, 5),
+    "bins.tie_starts": lambda: bins.tie_starts(CONF[:, None].sort(0).values, 1e-9),
+    "bins.mean_of_ties": lambda: bins.mean_of_ties(CONF[:, None].sort(0).values, HIT[:, None].double(), 1e-9),
     "bins.mukhoti_adaptive_ece": lambda: bins.mukhoti_adaptive_ece(CONF, HIT, 5),
     "bins.chunks": lambda: list(bins.chunks(PROBS, TARGET, 16)),
     "bins.class_sums": lambda: bins.class_sums(PROBS, TARGET, 5),
@@ -369,6 +374,7 @@ TABLE |= {
     "temperature.ece_by_temperature": lambda: temperature.ece_by_temperature(*ROUGH,
                                                                              temperature.temperature_lists["grid"]),
     "temperature.ece_temperature_in": lambda: temperature.ece_temperature_in(*ROUGH),
+    "score_maps.edges_between": lambda: score_maps.edges_between(CONF.double().sort().values, TARGET[:3] + 1),
     "score_maps.histogram_map": lambda: score_maps.histogram_map(CONF.double(), HIT),
     "score_maps.isotonic_map": lambda: score_maps.isotonic_map(CONF.double(), HIT),
     "score_maps.platt_map": lambda: score_maps.platt_map(CONF.double(), HIT),
@@ -682,6 +688,11 @@ TABLE |= {
     "core.as_tensor": lambda: [core.as_tensor(v)
                                for v in ([1, 2], [.1, .2], np.array([1.5], dtype=np.float32), np.array([True]))],
     "core.top_probability": lambda: core.top_probability(LOGITS, LOGITS.amax(1)),
+    "core.random_order": lambda: [core.random_order(LOGITS, TARGET), core.row_hashes(LOGITS, TARGET)],
+    "core.row_hashes": lambda: core.row_hashes(LOGITS),
+    "core.reaches": lambda: [core.reaches(p, .5) for p in (CONF, CONF.double())],
+    "core.masked_classes": lambda: [core.masked_classes(z) for z in (LOGITS, MASKED)],
+    "core.masked_far_below": lambda: core.masked_far_below(MASKED, MASKED == -float("inf")),
     "core.first_argmax": lambda: [core.first_argmax(z) for z in (LOGITS, LOGITS.bfloat16())],
 }
 
@@ -697,7 +708,8 @@ ELSEWHERE = {
     "losses": {HELPERS: "losses LossModule list_losses register_loss"},
     "surrogates": {},
     "metrics": {HELPERS: "metrics register_metric SCORES DecisionCurve cost_threshold"},
-    "posthoc": {HELPERS: "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
+    "posthoc": {HELPERS: "FitNote nearly_constant smallest_for_masked "
+                         "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record is_sum",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
@@ -717,12 +729,13 @@ ELSEWHERE = {
                         "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
                         "candidate_temperatures entropy_nll find_temperature mean_confidence mixture_nll scaled_exp "
                         "start_temperature wide_enough"},
-    "score_maps": {HELPERS: "check_finite check_unit_interval refuse_first",
+    "score_maps": {HELPERS: "ROUNDING no_slope check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
                        "banded_matrix choose_smoothing gap_index histogram_of_sums mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
+    "evaluate": {HELPERS: "doubts outcome_after "
+                          "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
                           "CHOSEN_THRESHOLDS check_costs LabelsNeeded "
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
@@ -748,11 +761,12 @@ ELSEWHERE = {
                        "compile_function clip_gradients largest_magnitude average_buffers GradientScale "
                        "lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Progress Reporter"},
-    "recorders": {HELPERS: "recorders History EventFiles EpochView Recorder "
+    "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
-    "core": {HELPERS: "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
+    "core": {HELPERS: "edge_tolerance missing_text rounded_digits "
+                      "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
                       "bind_options require renamed_option seed_everything seeded deterministic flush_denormals "
