@@ -180,7 +180,7 @@ def pt_of_another_kind(folder, rng):
         (dict(logits=quantised, target=y), False), (dict(logits=z.to(torch.float8_e4m3fn), target=y), False),
         (dict(logits=z.to_sparse(), target=y), False), (dict(logits=z.to(torch.complex64), target=y), False),
         (dict(logits=torch.zeros(1).expand(10**12, 3), target=y), False), (dict(logits=[[1., 2.]]*60, target=y), None),
-        (dict(logits=dict(a=z), target=y), False), (dict(logits=z, target=y.to(torch.uint64)), False),
+        (dict(logits=dict(a=z), target=y), False), (dict(logits=z, target=y.to(torch.uint64)), True),
         (dict(logits=torch.nn.Parameter(z), target=y), True), (dict(logits=z.bfloat16(), target=y.double()), True),
         (dict(logits=z, target=y.bfloat16()), None), ([z, y], False), ((z, y), False), (z, False), ("text", False),
         (None, False), ({1: z, 2: y}, False), (dict(logits=z.T.contiguous().T, target=y), True), ({}, False),

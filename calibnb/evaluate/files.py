@@ -518,7 +518,7 @@ def _unknown_positive(start, known, column):
         return NeedsOptions(f'{start} is a correct answer: {way}, or write 1 and 0', **_given(pos_label=label))
     if label is None:
         return NeedsOptions(f'{start} {column!r} is about: name the column after the label, or give the label with '
-                            f'pos_label (--pos-label LABEL), one of {quote_names(known)}, or write 0 and 1')
+                            f'pos_label (--pos-label LABEL), one of {brief(quote_names(known), 60)}, or write 0 and 1')
     return NeedsOptions(f'{start} {column!r} is about: name the column {label}, give pos_label={label!r} '
                         f'(--pos-label {label}), or write 0 and 1', pos_label=label)
 
@@ -763,7 +763,8 @@ def _labels_in(path, contents, target='', alone=False):
     "Return the name and the (N,) labels of a file; with `alone`, an array without a name has the labels."
     wanted = (_plain(target),) if target else TARGET_NAMES
     name = '' if alone and [*contents.arrays] == [''] else _only(path, contents, wanted)
-    labels = np.asarray(contents.arrays[name])
+    labels = contents.arrays[name]
+    labels = np.asarray(labels.float() if getattr(labels, 'dtype', None) == torch.bfloat16 else labels)
     return name, labels[:, 0] if name == '' and labels.shape[1:] == (1,) else labels
 
 def class_targets(

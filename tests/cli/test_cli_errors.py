@@ -271,7 +271,6 @@ AUDIT = [
     ("good.npz --logits --to ..", "--to: .. is the current folder"),
 ]
 APPLY = [
-    ("calibrator.safetensors good.npz --out o.npz", "--logits --probs --confidence is required"),
     ("calibrator.safetensors good.npz --logits --probs --out o.npz", "not allowed with"),
     ("calibrator.safetensors good.npz --logits", "--out"),
     *((f"calibrator.safetensors good.npz --logits --out {name}", f"--out: {name} is an input file (file)")

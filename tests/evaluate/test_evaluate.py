@@ -399,11 +399,12 @@ def bent(N=4000, seed=0):
 
 
 def test_advice_says_what_is_left_and_what_mends_it():
-    alone = evaluate(bent(), calibrators=["temperature"], n_boot=50, draws=20)
+    preds = bent(seed=1)
+    alone = evaluate(preds, calibrators=["temperature"], n_boot=50, draws=20)
     assert not alone.fits(alone.recommended)
     assert "The remaining ECE is" in alone.advice()
     assert alone.advice().endswith("No calibrator in the table removes this error.")
-    priced = evaluate(bent(), calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
+    priced = evaluate(preds, calibrators=["temperature", "temperature+isotonic"], n_boot=50, draws=20)
     assert priced.fits(priced.recommended) and "The remaining ECE" not in priced.advice()
     assert priced.recommended == "temperature+isotonic"
     assert "Use temperature scaling followed by isotonic regression: the NLL goes from" in priced.advice()
@@ -516,7 +517,7 @@ def test_calibrators_of_one_column_mend_a_base_rate(own):
 def test_compositions_of_one_column():
     "Judged on parts: the second is fitted to log-odds that the first has given to samples it had not seen."
     preds = one_column(900)
-    parts = torch.randperm(900, generator=torch.Generator().manual_seed(0)).tensor_split(3)
+    parts = random_order(preds.logits, preds.target).tensor_split(3)
     def others(values, i): return torch.cat([v for j, v in enumerate(values) if j != i])
     rests = [others(parts, i) for i in range(3)]
     first = [make_calibrator("temperature").fit(preds.logits[rest], preds.target[rest]) for rest in rests]
@@ -600,7 +601,7 @@ def test_one_column_and_its_two_are_the_same_predictions(problem, dtype, eps):
         torch.testing.assert_close(one.nll[possible], two.nll[possible], **tight)
     torch.testing.assert_close(one.conf, two.conf, **tight)
     if one.given is not None:
-        assert close(Scored.of(one).ece(), metrics.ece(p.double(), y), len(p), size=1.)
+        assert abs(Scored.of(one).ece() - metrics.ece(p, y)) < 2e-6  # float32: a confidence beside an edge moves to it
     for form in Predictions(one.logits, y), Predictions(one.logits[:, 0].numpy(), y.numpy()[:, None]):
         assert form.logits.equal(one.logits) and form.target.equal(one.target)
     assert one[[0]].binary and len(one[[0]]) == 1

@@ -46,7 +46,7 @@ def test_fitted_here_by_hand_and_refitted_as_an_audit_there_has_it(sets, carried
     gain = nll(there.probs, there.target) - nll(probs, there.target)
     assert row.gain == pytest.approx(gain.item(), abs=1e-9) and row.interval[0] < row.gain < row.interval[1]
     audited = evaluate(there, calibrators=NAMES, n_boot=5, draws=3, seed=3).rows[name]
-    exactly = 1e-9 if "+" not in name else .01  # there the second part is fitted on the cross-fitted first
+    exactly = 1e-9 if "+" not in name else .02  # there the second part is fitted on the cross-fitted first
     assert row.nll_refitted == pytest.approx(audited["nll"].value, abs=exactly)
     assert row.ece_refitted == pytest.approx(audited["ece"].value, abs=exactly)
 
