@@ -70,6 +70,13 @@ def test_what_a_page_shows_may_arrive_late_and_its_module_is_not_exported(tmp_pa
     assert cell.source == LATE and [o.data["text/plain"] for o in cell.outputs] == ["'late'"]
 
 
+def test_every_room_runs_in_a_kernel_as_readers_run_it(tmp_path, monkeypatch):
+    "There an event loop runs already, cells are files of the user, and nothing is skipped."
+    forks()
+    monkeypatch.setattr(build, "EXECUTED", tmp_path)
+    assert len(build.executed(build.rooms())) == len(build.rooms())
+
+
 LINKING = "text/html", "text/markdown"  # kinds of output that may hold links
 
 
