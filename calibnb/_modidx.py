@@ -413,8 +413,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                                           'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions._mixed': ( '00_core/predictions.html#_mixed',
                                                                                'calibnb/core/predictions.py'),
-                                          'calibnb.core.predictions._row_hashes': ( '00_core/predictions.html#_row_hashes',
-                                                                                    'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions._row_numbers': ( '00_core/predictions.html#_row_numbers',
                                                                                      'calibnb/core/predictions.py'),
                                           'calibnb.core.predictions._unknown_label': ( '00_core/predictions.html#_unknown_label',

@@ -333,7 +333,7 @@ def _command_to_apply(answer, args)->str:
     named = [f'--{_kind(args)}']
     named += [part for flag, names in columns.items() if names for part in (flag, ','.join(names))]
     if args.confidence: named = ['--confidence', args.confidence]
-    elif decisions: named += ['--threshold', f'{decisions.threshold:.4g}']
+    elif decisions: named += ['--threshold', f'{decisions.threshold:.10g}']
     suffix = '.parquet' if are_several_files(args.file) else file_format(args.file)
     if suffix not in ('.csv', '.parquet'): suffix = '.npz'
     return shlex.join(['calibnb', 'apply', f'{args.to}/calibrator.safetensors', 'FILE', *named,

@@ -393,7 +393,7 @@ class Predictions:
         Return 0 if the count could be chance: if it is at most 1 % of the smaller set, or at most 10 times the number
         of repeated rows within the two sets."""
         if len(other) == len(self) and torch.equal(other.logits, self.logits): return len(other)
-        unique, other_rows = _row_hashes(self).unique(), _row_hashes(other)
+        unique, other_rows = row_hashes(self.logits, self.target).unique(), row_hashes(other.logits, other.target)
         shared = torch.isin(other_rows, unique).sum().item()
         repeated = len(self) - len(unique) + len(other) - len(other_rows.unique())
         return shared if shared > max(.01*min(len(self), len(other)), 10*repeated) else 0
@@ -419,8 +419,6 @@ class Predictions:
         if 'eps' in data: data['eps'] = data['eps'].item()
         kind = head.get('kind', 'probs' if 'given' in data else 'logits')  # older files have no kind
         return cls(**data, classes=json.loads(head.get('classes', '[]')), kind=kind)
-
-def _row_hashes(preds): return row_hashes(preds.logits, preds.target)
 
 def row_hashes(
     logits:Tensor, # (N, K)

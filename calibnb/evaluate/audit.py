@@ -248,10 +248,11 @@ def evaluate(
     n_fit = len(preds) - len(preds)//folds if val is None and wanted else len(val or ())
     chosen, notes = _chosen(calibrators, preds.num_classes, n_fit)
     uncalibrated = _registered_measures(metrics, preds, preds.class_probs.cpu(), seed)  # first, since a metric may fail
-    order, more_bins = random_order(preds.logits, preds.target, seed), [M for M in more_bins if M != n_bins]
-    resamples = Resamples(len(preds), n_boot, seed, 'multinomial', order)
-    measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     fits = CrossFits(preds, val, folds if wanted else None, seed, n_bins, progress)
+    order = random_order(preds.logits, preds.target, seed) if fits.order is None else fits.order
+    resamples = Resamples(len(preds), n_boot, seed, 'multinomial', order)
+    more_bins = [M for M in more_bins if M != n_bins]
+    measured = partial(measure_all, more_bins=more_bins, draws=draws, seed=seed, resamples=resamples)
     found = _Comparison(preds, fits, measured, notes)
     with fits.bar, cached_temperatures():
         found.add(chosen)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from ..core.options import pick
 from ..core.text import p_text
-from ..core.predictions import Predictions, _row_hashes, impossible_labels_text, quote_names
+from ..core.predictions import Predictions, impossible_labels_text, quote_names, row_hashes
 from ..metrics.bins import width_bins
 from .measures import Scored, ece_text
 from ..metrics.intervals import calibration_in_the_large_p
@@ -200,7 +200,7 @@ def _repeated(found, preds, val):
 
 def _repeated_in(preds, of=''):
     "Return the outcome of the check for one set of samples; `of` is its name in the text."
-    n, distinct = len(preds), len(_row_hashes(preds).unique())
+    n, distinct = len(preds), len(row_hashes(preds.logits, preds.target).unique())
     if 2*distinct < n: return _NOT_APPLICABLE
     if n - distinct <= .01*n: return _PASSED
     return 'tip', f'{n - distinct:,} of {n:,} {of}rows repeat the scores and the label of an earlier row.'
@@ -235,7 +235,7 @@ def _missing_in(preds, of=''):
         'Split the samples again, or leave the validation set out: calibrators are then cross-fitted.')
 def _shared(found, preds, val):
     if val is None: return _NOT_APPLICABLE
-    rows, val_rows = _row_hashes(preds).unique(), _row_hashes(val)
+    rows, val_rows = row_hashes(preds.logits, preds.target).unique(), row_hashes(val.logits, val.target)
     if len(rows) < len(preds) or len(val_rows.unique()) < len(val): return _NOT_APPLICABLE
     shared = torch.isin(val_rows, rows).sum().item()
     return ('tip', f'{shared:,} of {len(val):,} validation samples are test samples, too.') if shared else _PASSED

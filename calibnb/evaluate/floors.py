@@ -25,7 +25,7 @@ def _width_starts(conf, n_bins):
 
 def _ties_across(conf, edges):
     "Return the first position and the end of each group of equal sorted confidences on both sides of an edge."
-    start = tie_starts(conf[:, None], edge_tolerance(conf))[:, 0]
+    start = tie_starts(conf, edge_tolerance(conf))
     across = [edge for edge in edges if 0 < edge < len(conf) and not start[edge]]
     if not across: return torch.zeros(2, 0, dtype=torch.int64, device='cpu')
     first = F.pad(start.nonzero()[:, 0], (0, 1), value=len(conf))

@@ -100,16 +100,17 @@ class Scored(BinnedConfidences):
         n_bins:int=15, # number of bins for each class
         binary:bool=False, # True: the two columns were made from P(y = 1)
         stated:bool=False, # True: the two columns were made from stated confidences; label 1 is a correct answer
-        narrow:bool=False, # True: the probabilities were given in float32 or less
+        tolerance:float|None=None, # of the probabilities as given, see `bin_ids`; None: of float64
     )->'Scored':
         "Score samples from their probabilities."
         if stated: pred = torch.ones_like(target)  # no threshold: each answer is the prediction
         conf = probs.gather(1, pred[:, None])[:, 0].clamp(0, 1)
         judged = probs[:, 1:] if binary or stated else probs
         one = judged[:, 0].clamp(0, 1) if binary else None
-        tolerance = edge_tolerance(probs.float() if narrow else probs)
+        within = edge_tolerance(probs)
+        if tolerance is None: tolerance = within
         classes = class_sums(judged if stated else probs, target, n_bins, tolerance=tolerance).cpu()
-        if narrow: conf, one = (v if v is None else _on_edges(v, n_bins, tolerance) for v in (conf, one))
+        if tolerance > within: conf, one = (v if v is None else _on_edges(v, n_bins, tolerance) for v in (conf, one))
         return cls(pred, target, conf, nll, brier_of_samples(judged, target), classes, one)
 
     @classmethod
@@ -121,8 +122,8 @@ class Scored(BinnedConfidences):
         "Score predictions, uncalibrated or after a fitted calibrator."
         size = max(256, _CHUNK_NUMBERS//preds.num_classes)
         chunks = (preds[slice(start, start + size)] for start in range(0, len(preds), size))
-        narrow = calibrator is None and preds.given is not None and preds.given.dtype != torch.float64
-        form = dict(binary=preds.binary and not preds.stated, stated=preds.stated, narrow=narrow)
+        tolerance = edge_tolerance(preds.given) if calibrator is None and preds.given is not None else None
+        form = dict(binary=preds.binary and not preds.stated, stated=preds.stated, tolerance=tolerance)
         return cls.joined(cls.of_probs(*_probs_of(chunk, calibrator), n_bins, **form) for chunk in chunks)
 
     @classmethod

@@ -159,17 +159,17 @@ def mass_table(
     ids = torch.arange(len(first), device=conf.device).repeat_interleave(last - first + 1, output_size=len(conf))
     if ties == 'group':
         # ties take the id of their first sample; if ids are skipped, the ids are renumbered
-        start = tie_starts(conf[:, None], tolerance)[:, 0]
+        start = tie_starts(conf, tolerance)
         ids = ids[start][start.cumsum(0) - 1].unique_consecutive(return_inverse=True)[1]
         last = ids.bincount().cumsum(0) - 1
         first = F.pad(last[:-1] + 1, (1, 0))
     return _table(scatter_sums(ids, len(last), [torch.ones_like(conf), hit, conf]).cpu(), conf[first], conf[last])
 
 def tie_starts(
-    p:Tensor,        # (N, K), each column sorted
+    p:Tensor,        # (N,) sorted; or (N, K), each column sorted
     tolerance:float, # neighbours up to this distance are equal
-)->Tensor:           # (N, K) bool
-    "Return True at the first of equal numbers in each column."
+)->Tensor:           # bool, in the shape of p
+    "Return True at the first of equal numbers, in each column."
     first = torch.ones_like(p, dtype=torch.bool)
     first[1:] = p[1:] - p[:-1] > tolerance
     return first
@@ -196,12 +196,12 @@ def equal_mass_starts(
 def mass_shares(
     conf:Tensor,  # (N,) on the CPU
     n_bins:int,
-)->list[tuple[Tensor, Tensor]]: # pairs of equal-mass bins, (N,) int64, and shares, (N,); those of a sample sum to 1
+)->list[tuple[Tensor, Tensor]]: # pairs of bins, (N,) int64, and shares, (N,); the shares of a sample sum to 1
     """Return the bins of `mass_table` that each sample counts in, and its share in each.
 
     There is one pair unless equal confidences fall into several bins; each of these samples counts in all of them."""
     sorted_conf, order = conf.double().sort()
-    start = tie_starts(sorted_conf[:, None], edge_tolerance(conf))[:, 0].nonzero()[:, 0]
+    start = tie_starts(sorted_conf, edge_tolerance(conf)).nonzero()[:, 0]
     edges = F.pad(equal_mass_starts(len(conf), n_bins), (0, 1), value=len(conf))
     end = F.pad(start[1:], (0, 1), value=len(conf))
     first, last = (torch.searchsorted(edges, at, right=True) - 1 for at in (start, end - 1))

@@ -146,6 +146,6 @@ def cheapest_threshold(
     # (N + 1,); entry i is the cost if the first i samples are untreated
     cost = torch.cat([(cost_fp*weight*~y).sum()[None], missed + alarms])
     # a threshold cannot separate equal probabilities: it lies at the first of ties, or above all samples
-    possible = torch.cat([tie_starts(p[:, None], tolerance)[:, 0], p.new_ones(1, dtype=torch.bool)])
+    possible = torch.cat([tie_starts(p, tolerance), p.new_ones(1, dtype=torch.bool)])
     best = torch.where(possible, cost, math.inf).argmin().item()
     return (p[best].item() if best < len(p) else math.inf), (cost[best]/weight.sum()).item()

@@ -108,7 +108,7 @@ def cumulative_errors(
     residual = hit[order].double() - conf
     weight = torch.ones_like(conf) if samples.weight is None else samples.weight[order]
     share = weight/weight.sum()
-    last = tie_starts(conf[:, None], edge_tolerance(samples.probs))[:, 0].roll(-1)  # True at the last of ties
+    last = tie_starts(conf, edge_tolerance(samples.probs)).roll(-1)  # True at the last of ties
     return conf, (share*residual).cumsum(0)[last], (share*residual).square().sum().sqrt()
 
 @sample_metric('task', 'sample_weight')

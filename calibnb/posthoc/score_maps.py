@@ -67,7 +67,7 @@ def edges_between(
     first:Tensor, # (M,) positions, above 0: the first score of each bin
 )->Tensor:        # (M,)
     "Return the midpoint of the scores on either side of each edge; an edge among equal scores moves to the next gap."
-    start = tie_starts(s[:, None], _SAME_SCORE)[:, 0].nonzero()[:, 0]
+    start = tie_starts(s, _SAME_SCORE).nonzero()[:, 0]
     start = torch.cat([start, start.new_tensor([len(s)])])
     first = start[torch.searchsorted(start, first)]
     return ((s[first - 1] + s[first.clamp_max(len(s) - 1)])/2).masked_fill(first >= len(s), 1.)

@@ -175,10 +175,8 @@ _SMOOTHINGS = 10.**np.arange(3, -6, -1)
 _CELLS, _FOLDS = 1000, 5
 
 def _averaged(s, t, hit, weight, fold):
-    "Average neighbouring samples of a fold in cells; return each cell's log-odds, label, hits, weight and fold."
-    order = np.lexsort([weight, hit, s])
-    cell = np.empty(len(s), dtype=np.int64)
-    cell[order] = np.arange(len(s))*min(_CELLS, len(s))//len(s)
+    "Average neighbours of a fold, sorted by s, in cells; return each cell's log-odds, label, hits, weight and fold."
+    cell = np.arange(len(s))*min(_CELLS, len(s))//len(s)
     ids, cell = np.unique(cell*_FOLDS + fold, return_inverse=True)
     total = np.bincount(cell, weight)
     return [np.bincount(cell, weight*v)/total for v in (s, t, hit)] + [total, ids % _FOLDS]
@@ -199,9 +197,9 @@ def choose_smoothing(s, t, hit, weight, knots, curves, roughness):
     The (N,) arrays are log-odds, soft labels, hits and frequencies; `curves` and `roughness` are from `natural_spline`.
     The fit uses soft labels, and the held-out NLL uses hits."""
     if len(s) < 2*_FOLDS: return _SMOOTHINGS[0]
-    fold = np.empty(len(s), dtype=np.int64)  # of the sorted samples, so that their order does not matter
-    drawn = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy()
-    fold[np.lexsort([weight, hit, s])] = drawn % _FOLDS
+    order = np.lexsort([weight, hit, s])  # so that the order of the samples does not matter
+    s, t, hit, weight = (v[order] for v in (s, t, hit, weight))
+    fold = torch.randperm(len(s), generator=torch.Generator().manual_seed(0), device='cpu').numpy() % _FOLDS
     s, t, hit, weight, fold = _averaged(s, t, hit, weight, fold)
     held_out = fold == np.arange(_FOLDS)[:, None]
     arrays = spline_features(knots, s) @ curves, t, hit, weight*~held_out, weight*held_out, np.diag(2*roughness)
@@ -228,9 +226,9 @@ def spline_map(
     if not isinstance(n_knots, int) or n_knots < 2: raise ValueError(f'n_knots: {n_knots!r}, want 2 or more')
     if smoothing is not None and not 0 <= smoothing < math.inf:
         raise ValueError(f'smoothing: {smoothing!r}, want a number of at least 0, or None to choose it')
-    t, weight = soft_labels(hit, targets, weight)
-    only, t, weight = no_slope(odds.double().cpu(), t, weight), t.numpy(), weight.numpy()
-    s = odds.double().cpu().numpy()
+    s, (t, weight) = odds.double().cpu(), soft_labels(hit, targets, weight)
+    only = no_slope(s, t, weight)
+    s, t, weight = (v.numpy() for v in (s, t, weight))
     scale = np.average(np.abs(s), weights=weight) or 1.
     s = s/scale
     knots = np.unique(_quantiles(s, np.linspace(0, 1, n_knots), weight))

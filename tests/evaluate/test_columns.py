@@ -120,6 +120,7 @@ def test_labels_that_are_names_of_columns_are_read_as_these(style, suffix):
             np.save("labels.npy", labels[rows].astype(str) if labels.dtype == object else labels[rows])
             written(rows, None)
             apart = read_predictions(f"a{suffix}", "logits", "labels.npy")
+            # bits: read, not computed
             assert torch.equal(apart.target, preds.target) and torch.equal(apart.logits, preds.logits)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from calibnb import cli
 from calibnb.core import Predictions
+from calibnb.core.checks import reaches
 from calibnb.evaluate import evaluate
 from calibnb.evaluate.costs import Decisions
 from calibnb.posthoc import make_calibrator
@@ -69,6 +70,14 @@ def test_the_command_prints_the_costs(capsys):
     assert cli.main([*command, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["decisions"]
     assert [row["name"] for row in found["costs"]] == ["uncalibrated", "temperature", "treat everybody", "treat nobody"]
+
+
+def test_the_threshold_in_the_command_is_the_one_of_the_costs(no_notebook, capsys):
+    "With four digits it was .1667, which a probability of 1/6 does not reach."
+    np.savez("new.npz", logits=TWO, target=TARGET.long())
+    assert cli.main("audit new.npz --logits --calibrator temperature --cost-fp 1 --cost-fn 5 --to audit".split()) == 0
+    printed = float(re.search(r"--threshold (\S+) ", capsys.readouterr().out)[1])
+    assert reaches(torch.tensor([1/6], dtype=torch.float64), printed).all()
 
 
 def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(no_notebook, capsys):
