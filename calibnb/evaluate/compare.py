@@ -8,7 +8,7 @@ __all__ = ['MARGINS', 'ModelComparison', 'check_margins', 'compare_models']
 # %% ../../nbs/40_evaluate/13_compare.ipynb #535597a6
 import math
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from .groups import ALPHA, groupings
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
 )
+from ..metrics.rare import losses_of_a_miss
 from ..metrics.scores import brier_of_samples
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
@@ -33,8 +34,16 @@ def _differences(old, new, rows, level):
     if old.binary: binned = [(p[:, 0].clamp(0, 1), y == 1) for p, y in zip(probs, target)]
     else: binned = [(p.amax(1).clamp(0, 1), ~w) for p, w in zip(probs, wrong)]
     brier = [brier_of_samples(p, y) for p, y in zip(probs, target)]
-    return dict(error=rate_difference(*wrong, level), nll=mean_difference(*nll, level),
-                brier=mean_difference(*brier, level), ece=ece_difference(*binned, level=level))
+    conf = [c.double().clamp(0, 1) for c in pair(lambda preds: preds.conf)]
+    classes = 1 if old.binary else old.num_classes
+    unseen = [losses_of_a_miss(c, ~w, *losses, classes) for c, w, *losses in zip(conf, wrong, nll, brier)]
+    # a small set may lack samples that only one model gets wrong
+    (old_nll, old_brier), (new_nll, new_brier) = unseen
+    of_nll = mean_difference(*nll, level, unseen=(old_nll, new_nll))
+    seen = bool(wrong[0].any() or wrong[1].any())
+    return dict(error=rate_difference(*wrong, level), nll=replace(of_nll, seen=seen),
+                brier=mean_difference(*brier, level, unseen=(old_brier, new_brier)),
+                ece=ece_difference(*binned, level=level))
 
 def _number(measure, value, sign=''):
     "Format a value in the unit of the table."
@@ -107,6 +116,7 @@ class ModelComparison:
         "Return a sentence with the number of samples that would decide."
         d, margin = self.differences[name], self.margins[name]
         if math.isnan(d.value): return f'{_name(name)} is infinite for both models, so it cannot be compared.'
+        if not d.seen: return f'{self.n:,} samples without a miss cannot decide {_name(name)}: give more samples.'
         n, start = d.needed(margin), f'{self.n:,} samples cannot decide {_name(name)}'
         return f'{start}; {n:,} samples would.' if n else f'{start}, nor would {100*self.n:,}.'
 
@@ -175,7 +185,8 @@ class ModelComparison:
 
     def _lines(self, differences):
         "Return {measure: fields of the difference, margin and verdict}."
-        return {name: vars(d) | dict(margin=self.margins[name], verdict=d.verdict(self.margins[name]))
+        def numbers(d): return {k: v for k, v in vars(d).items() if k != 'seen'}
+        return {name: numbers(d) | dict(margin=self.margins[name], verdict=d.verdict(self.margins[name]))
                 for name, d in differences.items()}
 
     def record(self)->dict:

@@ -39,14 +39,15 @@ def gate(
         raise ValueError(f'max_ece: {max_ece:g}, want a fraction of at most 1, e.g. .05 for 5 %')
     codes = check_codes(fail_on, 'fail_on')
     row = found.recommended if after else UNCALIBRATED
-    conditions = [_limit(name, limit, found.rows[row][name], row, by_estimate)
+    conditions = [_limit(name, limit, found.rows[row], row, by_estimate)
                   for name, limit in limits.items() if limit is not None]
     return conditions + [_no_finding(found, code, row) for code in codes]
 
 _UNITS = dict(ece=('ECE', 100, '.2f', ' %'), nll=('NLL', 1, '.4f', ' nats'))
 
-def _limit(name, limit, m, row, by_estimate):
+def _limit(name, limit, measures, row, by_estimate):
     "Return the Condition that a measure is at most the limit."
+    m = measures[name]
     title, scale, digits, unit = _UNITS[name]
     condition = f'{title} at most {scale*limit:g}{unit}'
     if row != UNCALIBRATED: condition += f' after {row}'
@@ -56,7 +57,10 @@ def _limit(name, limit, m, row, by_estimate):
     if not by_estimate: said += f', 95 % interval {scale*low:{digits}} to {scale*high:{digits}}'
     said += f', on {m.n:,} samples'
     if low > limit: return Condition(condition, 'failed', f'{said}.')
-    if high <= limit: return Condition(condition, 'passed', f'{said}.')
+    if high <= limit and (by_estimate or name != 'nll' or measures['error'].value):
+        return Condition(condition, 'passed', f'{said}.')
+    if high <= limit:
+        return Condition(condition, 'undecided', f'{said}; none is misclassified, so what a miss costs is unknown.')
     return Condition(condition, 'undecided', f'{said}; {_enough(m, limit)}.')
 
 def _enough(m, limit):

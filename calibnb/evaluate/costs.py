@@ -17,7 +17,8 @@ from ..core.text import html_text
 from calibnb.metrics.decisions import (
     DecisionCurve, benefit_of_samples, cheapest_threshold, cost_of_samples, cost_threshold, decision_curve
 )
-from ..metrics.intervals import Resamples, percentiles
+from ..metrics.intervals import Resamples
+from ..metrics.rare import mean_intervals
 from .table import UNCALIBRATED, Evaluation
 
 # %% ../../nbs/40_evaluate/06b_costs.ipynb #3e8211cc
@@ -123,22 +124,27 @@ def _threshold(p): return f'{p:.3f}' if .001 <= p < .9995 or p in (1, math.inf) 
 
 def _range(interval): return f'{_number(interval[0])} to {_number(interval[1])}'
 
-def _means(values, resamples):
-    "Return the V means of (V, N) numbers over the samples, and their 95 % intervals."
-    means = resamples.means(values)
-    return means[0].tolist(), [percentiles(column, .95) for column in means[1:].T]
+def _means(of_labels, y, p, resamples):
+    """Return the V means of (V, N) numbers over the samples, and their 95 % intervals.
+
+    `of_labels(y)` returns the numbers for labels y. A small set may lack a sample whose label is the unlikely one."""
+    values, weight = of_labels(y), (y.double() - p).abs()
+    unseen = of_labels(~y) @ weight/weight.sum().clamp_min(1e-300)
+    return values.mean(1).tolist(), mean_intervals(values, unseen, resamples)
 
 def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     "Return `costs` and `saved` of `Decisions`; `probs` has the P(y = 1) of each row."
     t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
     rules = probs | {words[0]: nobody + 1, words[1]: nobody}
-    costs = torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
+    def costs(y): return torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
+    def saving(y): return (costs(y)[0] - costs(y)[1])[None]
+    p = next(iter(probs.values()))
     rows = [dict(name=name, cost=value, interval=interval)
-            for name, value, interval in zip(rules, *_means(costs, resamples))]
+            for name, value, interval in zip(rules, *_means(costs, y, p, resamples))]
     for row, p in zip(rows, probs.values()):
         row['best_threshold'], row['best_cost'] = cheapest_threshold(p, y, cost_fp, cost_fn)
     if len(probs) == 1: return rows, None
-    (value,), (interval,) = _means((costs[0] - costs[1])[None], resamples)
+    (value,), (interval,) = _means(saving, y, p, resamples)
     return rows, dict(value=value, interval=interval)
 
 def _threshold_rows(probs, y, thresholds, resamples):
@@ -148,8 +154,9 @@ def _threshold_rows(probs, y, thresholds, resamples):
     rows = [dict(threshold=one, treat_all=everybody, before=before) for one, everybody, before in
             zip(thresholds, curves[0].treat_all.tolist(), curves[0].model.tolist())]
     if len(probs) == 1: return rows
-    before, after = (benefit_of_samples(p, y, t) for p in probs.values())
-    gains, intervals = _means(after - before, resamples)
+    before, after = probs.values()
+    def gain(y): return benefit_of_samples(after, y, t) - benefit_of_samples(before, y, t)
+    gains, intervals = _means(gain, y, before, resamples)
     return [row | dict(after=value, gain=gain, interval=interval)
             for row, value, gain, interval in zip(rows, curves[1].model.tolist(), gains, intervals)]
 

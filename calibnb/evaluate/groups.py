@@ -22,8 +22,9 @@ from ..core.text import counted, distinct_names, escaped_style, fitting, html_te
 from .floors import ConfidenceHistogram
 from .measures import _binned
 from ..metrics.bins import check_bins, width_bins
-from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p, z_quantile
+from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p
 from ..metrics.measure import Measure
+from ..metrics.rare import bias_interval
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
 MADE = 'predicted_class', 'confidence_band'  # names of groupings that need no column
@@ -257,14 +258,11 @@ class Slice:
 
 def _slice(name, conf, hit, n_bins, draws, seed):
     "Return the fields of a Slice; `p_calibrated` is not yet corrected."
-    residual, n = conf - hit.double(), len(conf)
-    half_width = z_quantile()*residual.std().item()/math.sqrt(n)
-    bias = residual.mean().item()
     floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
     ece = _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
     p = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
-    return dict(name=name, n=n, accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
-                bias_interval=(bias - half_width, bias + half_width), ece=ece, p_calibrated=p)
+    return dict(name=name, n=len(conf), accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
+                bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p)
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #1e51ede7
 @dataclass(frozen=True, eq=False)

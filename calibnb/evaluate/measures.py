@@ -22,9 +22,10 @@ from calibnb.metrics.bins import (
 from ..metrics.smoothing import cosine_means, smooth_curve, smooth_error_norm, smooth_noise
 from ..metrics.scores import brier_of_samples
 from calibnb.metrics.intervals import (
-    Resamples, class_interval, consistent_errors, gap_interval, norm_interval, percentiles, monte_carlo_p
+    Resamples, class_interval, consistent_errors, gap_interval, monte_carlo_p, norm_interval, proportion_interval
 )
 from ..metrics.measure import Measure
+from ..metrics.rare import losses_of_a_miss, mean_intervals
 from ..metrics.truth import resampled_truth_error
 from .floors import ConfidenceHistogram, classwise_floor
 
@@ -174,6 +175,9 @@ class Scored(BinnedConfidences):
     def per_sample(self)->dict[str, Tensor]:
         "Return {name: (N,) float64} for error, nll and brier of each sample."
         return dict(error=(~self.hit).double(), nll=self.nll, brier=self.brier)
+    def losses_of_a_miss(self)->tuple[float, float]:
+        "Return the NLL and the Brier score to expect of a misclassified sample, see `metrics.rare`."
+        return losses_of_a_miss(self.conf, self.hit, self.nll, self.brier, self.num_classes)
 
 def _probs_of(preds, calibrator):
     "Return probabilities, predictions, labels and NLL on the CPU."
@@ -194,12 +198,14 @@ def concatenate(
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #741c428e
 def _means(scored, resamples):
-    "Return {measure: Measure} of the means error, nll and brier, with bootstrap intervals."
-    each = scored.per_sample()
-    values = torch.stack(list(each.values()))
-    means = resamples.means(values.masked_fill(values.isinf(), math.nan))[1:]
-    return {name: Measure.of(v.mean(), len(scored), interval=percentiles(of_resamples, .95))
-            for (name, v), of_resamples in zip(each.items(), means.T)}
+    "Return {measure: Measure} of the means error, nll and brier: exact interval of the error, bootstrap of the others."
+    error, nll, brier = scored.per_sample().values()
+    n, misses = len(scored), error.sum()
+    low, high = proportion_interval(misses[None].cpu(), torch.tensor([n], dtype=torch.int64, device='cpu'))
+    unseen = torch.tensor(scored.losses_of_a_miss(), dtype=torch.float64, device='cpu')
+    of_losses = mean_intervals(torch.stack([nll, brier]), unseen, resamples)
+    return dict(error=Measure.of(error.mean(), n, (low.item(), high.item())),
+                nll=Measure.of(nll.mean(), n, of_losses[0]), brier=Measure.of(brier.mean(), n, of_losses[1]))
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #e556447e
 def _binned(table, n_bins, simulated, seed, tied=False):

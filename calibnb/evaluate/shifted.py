@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..core.predictions import Predictions, impossible_labels_text
 from ..metrics.bins import check_bins
-from ..metrics.intervals import z_quantile
+from ..metrics.paired import mean_difference
 from ..posthoc import Composed
 from .measures import Scored
 from .table import UNCALIBRATED, Evaluation
@@ -38,21 +38,18 @@ class ShiftResult:
 
         `given`, `there` and `refitted` are the samples there as Scored sets: `given` is uncalibrated, `there` has the
         calibrator fitted here, and `refitted` has the calibrator cross-fitted there (None if the fit failed)."""
-        gain, interval = _nll_gain(given.nll, there.nll)
+        gain, interval = _nll_gain(given, there)
         found = dict(nll=there.nll.mean().item(), ece=there.ece(n_bins), gain=gain, interval=interval)
         if refitted is not None:
             found |= dict(nll_refitted=refitted.nll.mean().item(), ece_refitted=refitted.ece(n_bins))
-            found['gain_refitted'] = _nll_gain(given.nll, refitted.nll)[0]
+            found['gain_refitted'] = _nll_gain(given, refitted)[0]
         return cls(row['nll'].value, row['ece'].value, **found)
 
 def _nll_gain(before, after):
     "Return the mean of before - after, and its 95 % interval; infinite if one NLL is infinite, nan if both are."
-    if before.isinf().any() or after.isinf().any():
-        mean = before.mean().item() - after.mean().item()
-        return mean, (mean, mean)
-    difference = before - after
-    mean, se = difference.mean().item(), difference.std().item()/math.sqrt(len(difference))
-    return mean, (mean - z_quantile()*se, mean + z_quantile()*se)
+    unseen = before.losses_of_a_miss()[0] - after.losses_of_a_miss()[0]
+    found = mean_difference(after.nll, before.nll, unseen=[unseen])
+    return found.value, (found.low, found.high)
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #76617980
 def _number(value, scale=1., digits=4):

@@ -20,7 +20,8 @@ from .smoothing import smooth_noise
 from calibnb.metrics.intervals import (
     check_level, check_metric, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
 )
-from .samples import _checked_weight, over_samples, sample_metric
+from .rare import with_unseen_misses
+from .samples import Samples, _checked_weight, over_samples, sample_metric
 from calibnb.metrics.errors import (
     _table, ece, mce, average_ce, debiased_ece, smooth_ece, sece, kde_ece, ada_ece, classwise_ece, ace
 )
@@ -52,18 +53,21 @@ def _warn_if_biased(metric, task=None):
                       f'true value; {_advice(metric, task)}', stacklevel=4)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
-def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the number of samples, and a function that computes the metric of the samples with given row numbers."
+def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
+    "Return the rows of each resample, and a function that computes the metric of the samples with given row numbers."
     samples = over_samples(lambda samples: samples, probs, target, None, sample_weight, ignore_index)
     flat = as_tensor(probs).ndim == 1  # the metric gets probabilities of the shape that the user passed
+    more, labels, source, drawn = with_unseen_misses(samples.probs, samples.target, n_boot, seed)
+    weight = None if samples.weight is None else torch.cat([samples.weight, samples.weight[source]])
+    samples = Samples(torch.cat([samples.probs, more]), torch.cat([samples.target, labels]), weight)
     def value(rows):
         part = samples[rows.to(samples.probs.device)]
         weights = {} if part.weight is None else dict(sample_weight=part.weight)
         return metric(part.probs[:, 0] if flat else part.probs, part.target, **weights, **options)
-    return len(samples), value
+    return drawn, value
 
-def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options):
-    "Return the number of samples, and a function from rows to the multilabel metric: nan if a column has no label."
+def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):
+    "Return the rows of each resample, and a function from rows to the multilabel metric: nan if a column has no label."
     over_samples(len, probs, target, 'multilabel', sample_weight, ignore_index, join=list)  # raises if invalid
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)
@@ -78,7 +82,7 @@ def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, optio
         if ignore_index is not None and (flags[rows] == ignore_index).all(0).any(): return math.nan
         weights = {} if sample_weight is None else dict(sample_weight=weight[rows])
         return metric(scores[rows], flags[rows], **weights, **shared, **options)
-    return len(scores), value
+    return resamples(len(scores), n_boot, seed), value
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #3c356fbd
 @renamed_option('kind', 'task')
@@ -94,17 +98,19 @@ def bootstrap_ci(
     ignore_index:int|None=None, # leave out samples with this label; in a multilabel task, single entries with it
     **options,         # for `metric`
 )->tuple[float, float]: # lower and upper end
-    "Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative."
+    """Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative.
+
+    If fewer than ten samples are misclassified, resamples have misses that the set could have had, see `metrics.rare`."""
     check_level(level)
     check_metric(metric)
     if task is not None: pick('task', task, ('multilabel',))
     _warn_if_biased(metric, task)
     if 'validate' in inspect.signature(metric).parameters: options['validate'] = False
     evaluated = _metric_of_columns if task else _metric_of_samples
-    n, value = evaluated(metric, probs, target, sample_weight, ignore_index, options)
+    drawn, value = evaluated(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # an infinite NLL would warn at every resample
-        values = [as_tensor(value(rows)) for rows in resamples(n, n_boot, seed)]
+        values = [as_tensor(value(rows)) for rows in drawn]
     if values[0].ndim:
         raise ValueError(f'metric: values of shape {tuple(values[0].shape)}, want one number; '
                          'ask for one n_bins, or a mean over classes')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_level', 'check_metric', 'z_quantile', 'check_resamples', 'resamples', 'percentiles', 'Resamples',
-           'bootstrap_mean', 'norm_interval', 'gap_interval', 'class_interval', 'squared_interval',
+           'bootstrap_mean', 'norm_interval', 'rate_variance', 'gap_interval', 'class_interval', 'squared_interval',
            'proportion_interval', 'consistent_errors', 'monte_carlo_p', 'calibration_in_the_large_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
@@ -204,6 +204,15 @@ def _normal_noise(error, draws, seed):
     options = dict(generator=torch.Generator().manual_seed(seed), dtype=torch.float32, device='cpu')
     return (torch.randn(n, len(error), **options)*error for n in _chunk_sizes(draws, len(error)))
 
+def rate_variance(
+    hits:Tensor,   # (M,) successes
+    count:Tensor,  # (M,) trials, at least 1
+)->Tensor:         # (M,) float64
+    "Return the variance of each rate, with two hits and two misses more than were seen [Agresti 1998]; never 0."
+    hits, count = hits.double(), count.double()
+    share = (hits + 2)/(count + 4)
+    return share*(1 - share)/count
+
 def gap_interval(
     gap:Tensor,      # (M,) accuracy minus confidence of each bin; nan where empty
     acc:Tensor,      # (M,) accuracy
@@ -218,8 +227,7 @@ def gap_interval(
     check_level(level)
     full = count > 0
     gap, acc, count, weight = gap[full], acc[full], count[full].double(), weight[full]
-    share = (acc*count + .5)/(count + 1)
-    error = (share*(1 - share)/count).sqrt()
+    error = rate_variance(acc*count, count).sqrt()
     noise = _normal_noise(error, draws, seed)
     return norm_interval(gap, noise, error, weight, len(gap), level, sign=sign)
 
@@ -247,11 +255,11 @@ def class_interval(
     if classes.shape[1] == 2: classes = classes[:, 1:]  # class 0 mirrors class 1
     number, hits, confs, squares = classes.flatten(1)
     number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
-    share, expected = (hits + .5)/(number + 1), (confs/number).clamp(0, 1)
+    expected = (confs/number).clamp(0, 1)
     # variance of the hits of a calibrated bin: for equal probabilities, and the exact sum of p(1 - p)
     binomial, variance = number*expected*(1 - expected), (confs - squares).clamp_min(0)
     std_ratio = torch.where(binomial > 0, variance/binomial, 0.).clamp_max(1).sqrt()
-    error = (share*(1 - share)/number).sqrt()
+    error = rate_variance(hits, number).sqrt()
     noise = _normal_noise(error, draws, seed)
     null_noise = _binomial_noise(number, expected, std_ratio, draws, seed)
     largest_error = torch.maximum(error, variance.sqrt()/number)
@@ -274,8 +282,9 @@ def squared_interval(
     debiased = gap.square() - noise/n
     value = (weight*debiased).sum()
     mean = (weight*gap.square()).sum()
-    by_sample = (weight*((gap.square() - mean).square() + 4*debiased*noise)).sum().clamp_min(0)/N
-    by_pairs = (2*weight.square()*noise.square()/(n*(n - 1).clamp_min(1))).sum()
+    spread = torch.maximum(noise, n*rate_variance(n, n))  # a bin without a miss is uncertain, too
+    by_sample = (weight*((gap.square() - mean).square() + 4*debiased*spread)).sum().clamp_min(0)/N
+    by_pairs = (2*weight.square()*spread.square()/(n*(n - 1).clamp_min(1))).sum()
     half_width = z_quantile(level)*(by_sample + by_pairs).sqrt()
     return (value - half_width).clamp_min(0).sqrt().item(), (value + half_width).clamp_min(0).sqrt().item()
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .bins import bin_ids, check_bins
-from .intervals import check_level, z_quantile
+from .intervals import check_level, rate_variance, z_quantile
 
 # %% ../../nbs/10_metrics/03a_paired.ipynb #a9247978
 WORSE, EQUIVALENT, BETTER = 'worse', 'equivalent', 'better'
@@ -30,11 +30,13 @@ class PairedDifference:
     low: float    # lower end of the interval
     high: float   # upper end of the interval
     n: int        # number of samples
+    seen: bool = True # False: neither model has a miss, so what a miss costs is unknown
 
     def verdict(self,
         margin:float, # the largest difference that does not matter, >= 0
     )->str:
         "Return 'worse', 'equivalent', 'better', 'better or equivalent' or 'undecided' for a margin."
+        if not self.seen: return UNDECIDED
         if self.low > margin: return WORSE
         if -margin <= self.low and self.high <= margin: return EQUIVALENT
         if self.high < 0: return BETTER
@@ -46,6 +48,7 @@ class PairedDifference:
         """Return the number of samples for which the interval excludes the margin with probability .8.
 
         The true difference is assumed to equal the estimated difference."""
+        if not self.seen: return None
         half_width = self.high - self.value if self.value < margin else self.value - self.low
         distance, z = abs(margin - self.value), z_quantile()
         if not math.isfinite(half_width) or half_width > 10*distance*z/(z + _z80): return None
@@ -58,6 +61,7 @@ def mean_difference(
     old:Tensor,      # (N,) a value of each sample, e.g. its NLL
     new:Tensor,      # (N,)
     level:float=.95,
+    unseen=(),       # differences of samples of kinds that a small set may lack, e.g. where only one model is wrong
 )->PairedDifference:
     "Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are."
     z, each = z_quantile(level), new.double() - old.double()
@@ -65,7 +69,8 @@ def mean_difference(
     if not math.isfinite(sum(means)):
         infinite = means[1] - means[0]  # inf, -inf or nan
         return PairedDifference(*means, infinite, infinite, infinite, n)
-    value, error = each.mean().item(), each.std().item()/math.sqrt(n) if n > 1 else math.inf
+    value, noise = each.mean().item(), each.var().item()/n if n > 1 else math.inf
+    error = math.sqrt(noise + sum((d/n)**2 for d in unseen))
     return PairedDifference(*means, value, value - z*error, value + z*error, n)
 
 def rate_difference(
@@ -97,11 +102,10 @@ def _gaps(old, new, n_bins):
     # for each pair of bins, the sum over the samples in both bins of the product of residuals
     products = sum(torch.bincount(ids[i]*M + ids[j], residual[i]*residual[j], M*M) for i in (0, 1) for j in (0, 1))
     covariance = products.view(M, M)/n**2 - torch.outer(gap, gap)/n
-    count = torch.bincount(ids.view(-1), minlength=M)
-    share = (torch.bincount(ids.view(-1), hit.view(-1), M) + .5)/(count + 1)
-    variance = covariance.diagonal()
-    # a bin without a miss has noise, too: as in `gap_interval`, its variance includes half a hit and half a miss more
-    raised = torch.maximum(variance, count*share*(1 - share)/n**2)
+    count = torch.bincount(ids.view(-1), minlength=M).double()
+    hits, variance = torch.bincount(ids.view(-1), hit.view(-1), M), covariance.diagonal()
+    # a bin without a miss has noise, too
+    raised = torch.maximum(variance, (count/n).square()*rate_variance(hits, count.clamp_min(1)))
     scale = torch.where(variance > 0, raised/variance, 0.).sqrt()
     covariance = scale[:, None]*covariance*scale
     return gap, covariance + torch.diag(raised - covariance.diagonal())

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from ..core.plugins import Registry, registers
-from .intervals import percentiles, resamples
+from .intervals import percentiles
 from .measure import Measure
+from .rare import with_unseen_misses
 from .selective import augrc, aurc, e_aurc, failure_auroc
 from .testing import skce, skce_ci
 from calibnb.metrics.variants import (
@@ -77,7 +78,9 @@ def _value_of(name, metric, probs, target):
 
 def _bootstrap_interval(name, metric, probs, target, n_boot, seed):
     "Return the 95 % percentile bootstrap interval of a metric."
-    values = [_value_of(name, metric, probs[r], target[r]) for r in resamples(len(target), n_boot, seed)]
+    more, labels, _, drawn = with_unseen_misses(probs[:, None] if probs.ndim == 1 else probs, target, n_boot, seed)
+    probs, target = torch.cat([probs, more[:, 0] if probs.ndim == 1 else more]), torch.cat([target, labels])
+    values = [_value_of(name, metric, probs[r], target[r]) for r in drawn]
     return percentiles(torch.tensor(values, dtype=torch.float64, device='cpu'), .95)
 
 def registered_measures(

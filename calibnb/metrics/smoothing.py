@@ -122,7 +122,8 @@ def smooth_noise(
     e = hit.double().cpu() - conf
     if means is None: means = cosine_means([(conf, e)], cells)
     if value is None: value = smooth_error_norm(means)
-    def squares(points): return torch.bincount((conf*points).round().int(), weights=e.square(), minlength=points + 1)
+    noise = e.square() + 2/len(e)  # two misses more than were seen, as in `rate_variance`
+    def squares(points): return torch.bincount((conf*points).round().int(), weights=noise, minlength=points + 1)
     return smooth_noise_of_sums(means, value, squares, len(conf), draws, seed)
 
 def smooth_noise_of_sums(

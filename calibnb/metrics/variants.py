@@ -109,7 +109,8 @@ def cumulative_errors(
     weight = torch.ones_like(conf) if samples.weight is None else samples.weight[order]
     share = weight/weight.sum()
     last = tie_starts(conf, edge_tolerance(samples.probs)).roll(-1)  # True at the last of ties
-    return conf, (share*residual).cumsum(0)[last], (share*residual).square().sum().sqrt()
+    two_more = 2*share.square().mean()  # misses that a small set may lack, as in `rate_variance`
+    return conf, (share*residual).cumsum(0)[last], ((share*residual).square().sum() + two_more).sqrt()
 
 @sample_metric('task', 'sample_weight')
 def ks_error(

@@ -34,7 +34,7 @@ def gaps_by_hand(models, n_bins):
     for a in range(2*M):
         conf, hit = models[a//M]
         hits = [hit[i] for i in range(n) if place[a//M][i] == a]
-        share = (sum(hits) + .5)/(len(hits) + 1)
+        share = (sum(hits) + 2)/(len(hits) + 4)
         wanted, had = max(cov[a][a], len(hits)*share*(1 - share)/n**2), cov[a][a]
         scale[a] = math.sqrt(wanted/had) if had > 0 else 0.
     return gap, [[cov[a][b]*scale[a]*scale[b] for b in range(2*M)] for a in range(2*M)]

@@ -315,6 +315,13 @@ TABLE |= {
     "intervals.calibration_in_the_large_p": lambda: intervals.calibration_in_the_large_p(CONF, HIT),
     "intervals.holm": lambda: intervals.holm([.01, .04, .03]),
     "intervals.proportion_interval": lambda: intervals.proportion_interval(TARGET, torch.full_like(TARGET, 5)),
+    "intervals.rate_variance": lambda: [intervals.rate_variance(t.count*t.acc.nan_to_num(0), t.count.clamp_min(1))
+                                        for t in [bins.width_bins(CONF, HIT, 5)]],
+    "rare.bias_interval": lambda: [rare.bias_interval(c, HIT) for c in (CONF, CONF.double())],
+    "rare.losses_of_a_miss": lambda: [rare.losses_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double(), K)
+                                      for K in (1, 3)],
+    "rare.mean_intervals": lambda: rare.mean_intervals(CONF[None].double(), CONF[:1], intervals.Resamples(len(CONF), 9)),
+    "rare.with_unseen_misses": lambda: [[*rare.with_unseen_misses(PROBS, TARGET, 3, 0)][:3]],
 }
 
 LOG_WEIGHTS = torch.tensor([.7, .2, .1], dtype=torch.float64).log()

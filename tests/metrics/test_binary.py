@@ -290,8 +290,9 @@ def test_the_bootstrap_draws_weights_with_their_samples():
     assert lo < metrics.error_rate(P, Y, sample_weight=weights) < hi
     assert (lo, hi) != metrics.bootstrap_ci(metrics.error_rate, P, Y, n_boot=400)
     seen = []
-    metrics.bootstrap_ci(lambda p, y: float(seen.append((p.shape, y.shape)) or 0), P, Y, n_boot=2, ignore_index=0)
-    assert seen == [((int(Y.sum()),),)*2]*2  # as it was given
+    many = P.repeat(20), Y.repeat(20)  # so many misses that no resample has unseen ones
+    metrics.bootstrap_ci(lambda p, y: float(seen.append((p.shape, y.shape)) or 0), *many, n_boot=2, ignore_index=0)
+    assert seen == [((20*int(Y.sum()),),)*2]*2  # as it was given
 
 
 # other implementations
@@ -396,8 +397,9 @@ def test_bootstrap_of_columns():
     options = dict(n_boot=30, task="multilabel")
     given = metrics.bootstrap_ci(lambda probs, target: (probs - target).square().mean(), COLUMNS, TAGS, **options)
     np.testing.assert_allclose(given, metrics.bootstrap_ci(metrics.brier_score, COLUMNS, TAGS, **options), rtol=1e-12)
-    one = metrics.bootstrap_ci(metrics.nll, COLUMNS[:, :1], TAGS[:, :1], **options)
-    assert one == pytest.approx(metrics.bootstrap_ci(metrics.nll, COLUMNS[:, 0], TAGS[:, 0], n_boot=30), rel=1e-12)
+    probs, tags = COLUMNS[:, :1].repeat(20, 1), TAGS[:, :1].repeat(20, 1)  # many misses: none unseen
+    one = metrics.bootstrap_ci(metrics.nll, probs, tags, **options)
+    assert one == pytest.approx(metrics.bootstrap_ci(metrics.nll, probs[:, 0], tags[:, 0], n_boot=30), rel=1e-12)
     N, K = COLUMNS.shape
     pixels = COLUMNS.view(N//2, 2, K).movedim(1, 2), TAGS.view(N//2, 2, K).movedim(1, 2)
     flat = metrics.bootstrap_ci(metrics.nll, COLUMNS, TAGS, **options)
