@@ -6,7 +6,6 @@
 __all__ = ['ece_text', 'BinnedConfidences', 'Scored', 'concatenate', 'measure_all', 'resampled_measures']
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #33e5cffc
-import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 

@@ -100,7 +100,7 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     """Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative.
 
-    If fewer than ten samples are misclassified, resamples have misses that the set could have had, see `metrics.rare`."""
+    With fewer than ten misclassified samples, resamples have misses that the set could have had, see `metrics.rare`."""
     check_level(level)
     check_metric(metric)
     if task is not None: pick('task', task, ('multilabel',))

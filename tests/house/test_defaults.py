@@ -22,7 +22,7 @@ from calibnb.train import Recipe
 ROOMS = {  # what is tried together: its name here -> rooms
     "core": "core.atomic core.options core.checks core.runtime core.predictions core.plugins",
     "bins": "metrics.bins", "paired": "metrics.paired", "smoothing": "metrics.smoothing",
-    "intervals": "metrics.intervals", "samples": "metrics.samples",
+    "intervals": "metrics.intervals", "rare": "metrics.rare", "samples": "metrics.samples",
     "metrics": "metrics.scores metrics.errors metrics.variants metrics.testing metrics.selective"
                " metrics.ood metrics.decisions metrics.certainty metrics.registered",
     "streaming": "metrics.streaming",
@@ -57,7 +57,7 @@ class Group:
 
 
 GROUPS = {name: Group(rooms) for name, rooms in ROOMS.items()}
-core, bins, paired, smoothing, intervals, samples, metrics, streaming, weights, surrogates, losses, temperature, \
+core, bins, paired, smoothing, intervals, rare, samples, metrics, streaming, weights, surrogates, losses, temperature, \
     score_maps, posthoc, plots, evaluate, compared, synth, data, models, batches, recorders, train, gamma_net, \
     meta = GROUPS.values()
 
@@ -320,7 +320,7 @@ TABLE |= {
     "rare.bias_interval": lambda: [rare.bias_interval(c, HIT) for c in (CONF, CONF.double())],
     "rare.losses_of_a_miss": lambda: [rare.losses_of_a_miss(CONF.double(), HIT, CONF.double(), CONF.double(), K)
                                       for K in (1, 3)],
-    "rare.mean_intervals": lambda: rare.mean_intervals(CONF[None].double(), CONF[:1], intervals.Resamples(len(CONF), 9)),
+    "rare.mean_intervals": lambda: rare.mean_intervals(CONF[None].double(), CONF[:1], intervals.Resamples(N, 9)),
     "rare.with_unseen_misses": lambda: [[*rare.with_unseen_misses(PROBS, TARGET, 3, 0)][:3]],
 }
 
