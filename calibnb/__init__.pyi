@@ -12,7 +12,6 @@ from . import train as train
 from . import meta as meta
 from . import runs as runs
 from . import notebooks as notebooks
-from . import params as params
 from . import widgets as widgets
 from . import sweep as sweep
 from . import cli as cli

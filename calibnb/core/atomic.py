@@ -6,12 +6,10 @@
 __all__ = ['naming_target', 'atomic_write', 'atomic_folder']
 
 # %% ../../nbs/00_core/01_atomic.ipynb #a858e9b3
-import ctypes
 import errno
 import os
 import re
 import shutil
-import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,14 +37,8 @@ def _write_errno(error, written)->int|None:
     if isinstance(error, OSError) and error.errno: return error.errno if error.errno in _REFUSED else None
     if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # in an error of safetensors
     without_errno = isinstance(error, (OSError, RuntimeError))  # NumPy and torch raise these without an errno
-    return _append_errno(written) if without_errno and written and os.path.isfile(written) else None
-
-def _append_errno(path)->int|None:
-    "Repeat a failed write: append 64 KiB to the file and return the errno; None if the write succeeds."
-    try:
-        with open(path, 'ab') as f: f.write(bytes(2**16))
-    except OSError as e: return e.errno
-    return None
+    is_full = without_errno and written and os.path.exists(written) and shutil.disk_usage(written).free < 2**16
+    return errno.ENOSPC if is_full else None
 
 
 # %% ../../nbs/00_core/01_atomic.ipynb #b8c3de2a
@@ -78,13 +70,6 @@ def _umask():
 # %% ../../nbs/00_core/01_atomic.ipynb #5cbadf4b
 _OCCUPIED = errno.ENOTEMPTY, errno.EEXIST  # the target is a folder with files
 
-def _exchange(a, b)->bool:
-    "Exchange two folders atomically; return False if the system cannot do so or a folder is absent."
-    if sys.platform != 'linux': return False
-    renameat2 = getattr(ctypes.CDLL(None), 'renameat2', None)
-    cwd, exchange = -100, 2  # the constants AT_FDCWD and RENAME_EXCHANGE of Linux
-    return bool(renameat2) and renameat2(cwd, os.fsencode(a), cwd, os.fsencode(b), exchange) == 0
-
 def _rename(new, path)->bool:
     "Rename a folder; return False if the target is a folder with files."
     try: os.rename(new, path)
@@ -109,9 +94,9 @@ def _move_aside(new, path)->bool:
 
 # %% ../../nbs/00_core/01_atomic.ipynb #e673d154
 def _replace_folder(new, path):
-    "Replace the folder `path` by `new`; afterwards `new` is the old folder, or absent."
-    # all three return False if another process replaces `path` at the same time
-    while not (_rename(new, path) or _exchange(new, path) or _move_aside(new, path)): pass
+    "Replace the folder `path` by `new`."
+    # both return False if another process replaces `path` at the same time
+    while not (_rename(new, path) or _move_aside(new, path)): pass
 
 def _flush(folder):
     "Flush a folder and its files to the disk."

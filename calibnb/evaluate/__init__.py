@@ -8,8 +8,6 @@ __all__ = []
 # %% ../../nbs/40_evaluate/00_evaluate.ipynb #ad3afd8a
 import lazy_loader
 
-from .. import _renamed
-
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'measures': ['ece_text', 'Scored', 'measure_all', 'Resamples', 'resampled_measures'],
     'resampled': ['resampled_errors', 'resampled_top_label'],
@@ -26,4 +24,3 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'sums': ['evaluate_pieces'],
     'plan': ['LabelsNeeded', 'labels_needed'],
 })
-__getattr__ = _renamed(__getattr__, __name__, AS_GIVEN='UNCALIBRATED', Worth='ShiftResult')

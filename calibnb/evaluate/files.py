@@ -7,7 +7,7 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
            'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval',
            'like_labels_among', 'advice', 'CsvPlaces', 'unused_columns', 'class_ids', 'label_in_name', 'binary_names',
            'column_order', 'read_file', 'named_kind', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
-           'ReadColumns', 'read_columns', 'read_scored', 'read_scores', 'table_of', 'write_npz', 'write_probs']
+           'ReadColumns', 'read_columns', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #dead0ccb
 import csv
@@ -913,17 +913,7 @@ def _label_words(labels, header, names):
     if None not in found: return tuple(named)
     return _without_kind(tuple(header)) if all(header) and not numeric else ()
 
-def read_scored(path, kind:str, eps:float=0.)->tuple[Tensor, Tensor|None]:
-    "Return only the logits and the labels of `read_columns`."
-    read = read_columns(path, kind, eps)
-    return read.logits, read.target
 
-def read_scores(
-    path,      # a file in one of the formats above
-    kind:str,  # content of the file: 'logits' or 'probs'
-)->Tensor:     # (N, K) logits, or (N, 1) log-odds; for probabilities the logarithms
-    "Read the logits of a file with or without labels; raise a one-line ValueError for wrong logits."
-    return read_scored(path, kind)[0]
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #fab96404
 def table_of(probs, header=(), words=(), kept={}, **columns):

@@ -9,7 +9,7 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'surrogates': ['soft_accuracy', 'mmce', 'mmce_weighted', 'dece', 'soft_ece', 'sece', 'mdca', 'dca'],
+    'surrogates': ['mmce', 'mmce_weighted', 'dece', 'sece', 'mdca', 'dca'],
     'weighted': [
         'weighted_cross_entropy', 'cross_entropy_loss', 'focal_loss', 'flsd_loss', 'inverse_focal_loss',
         'dual_focal_loss', 'bsce_loss', 'consistency_loss'

@@ -1,9 +1,7 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
-from .surrogates import soft_accuracy as soft_accuracy
 from .surrogates import mmce as mmce
 from .surrogates import mmce_weighted as mmce_weighted
 from .surrogates import dece as dece
-from .surrogates import soft_ece as soft_ece
 from .surrogates import sece as sece
 from .surrogates import mdca as mdca
 from .surrogates import dca as dca

@@ -8,8 +8,6 @@ __all__ = []
 # %% ../../nbs/65_meta/00_meta.ipynb #510f31ab
 import lazy_loader
 
-from .. import _renamed
-
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'learned': [
         'focal_logit_gradient', 'POSITIVITY', 'INITS', 'LearnedLoss', 'GammaNet', 'SMOOTHINGS', 'LearnedSmoothing',
@@ -23,6 +21,3 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'LEARN', 'OUTER', 'MetaRecipe', 'InnerLoss', 'InnerStep', 'EndlessBatches', 'MetaStepper', 'MetaTrainer'
     ],
 })
-__getattr__ = _renamed(
-    __getattr__, __name__, untouched_statistics='frozen_batchnorm_stats', drawn_state='rng_state',
-    drawn_again='replay_rng', Cycle='EndlessBatches')

@@ -24,7 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'testing': ['consistency_test', 'ks_test', 'skce', 'skce_ci', 'skce_test'],
     'selective': ['RiskCoverage', 'risk_coverage', 'aurc', 'e_aurc', 'augrc', 'failure_auroc'],
     'ood': ['energy_score', 'ood_auroc', 'fpr_at_tpr', 'ood_measures'],
-    'truth': ['TruthError', 'truth_error', 'resampled_truth_error', 'removed_share'],
+    'truth': ['TruthError', 'truth_error', 'resampled_truth_error'],
     'decisions': [
         'DecisionCurve', 'decision_curve', 'net_benefit', 'cost_threshold', 'expected_cost', 'cheapest_threshold'
     ],

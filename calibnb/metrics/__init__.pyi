@@ -290,7 +290,6 @@ from .ood import ood_measures as ood_measures
 from .truth import TruthError as TruthError
 from .truth import truth_error as truth_error
 from .truth import resampled_truth_error as resampled_truth_error
-from .truth import removed_share as removed_share
 from .decisions import DecisionCurve as DecisionCurve
 from .decisions import decision_curve as decision_curve
 from .decisions import net_benefit as net_benefit

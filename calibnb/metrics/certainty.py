@@ -13,7 +13,7 @@ from functools import partial
 
 import torch
 
-from ..core.options import pick, renamed_option
+from ..core.options import pick
 from ..core.checks import as_tensor, check_multilabel
 from .bins import BIN_RULES, check_bins, class_sums
 from .smoothing import smooth_noise
@@ -74,8 +74,7 @@ def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, optio
     weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
     if sample_weight is not None: weight = _checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
     scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
-    names = inspect.signature(metric).parameters.keys() & {'task', 'kind'}  # 'kind' is the old name of 'task'
-    shared = dict.fromkeys(names, 'multilabel')
+    shared = {'task': 'multilabel'} if 'task' in inspect.signature(metric).parameters else {}
     if ignore_index is not None: shared['ignore_index'] = ignore_index
     def value(rows):
         rows = rows.to(scores.device)
@@ -85,7 +84,6 @@ def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, optio
     return resamples(len(scores), n_boot, seed), value
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #3c356fbd
-@renamed_option('kind', 'task')
 def bootstrap_ci(
     metric,            # a function (probs, target, **options) -> 0-d tensor, a mean over samples
     probs,             # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
@@ -117,7 +115,6 @@ def bootstrap_ci(
     return percentiles(torch.stack(values), level)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #f2ecb9bd
-@renamed_option('kind', 'task')
 def ece_ci(
     probs,                 # (N, K) rows summing to 1; or (N,) or (N, 1), the probability of class 1
     target,                # (N,) class ids

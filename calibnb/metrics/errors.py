@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import at_least_float32, check_bool, check_positive, edge_tolerance
-from ..core.options import pick, renamed_option
+from ..core.options import pick
 from ..core.predictions import top_probability
 from calibnb.metrics.bins import (
     BIN_RULES, ReliabilityBins, bin_ids, bin_sums, check_bins, check_closed, check_norm, chunks, class_gaps,
@@ -132,7 +132,6 @@ def _probability(rows, top):
     "Return the probability of the top label from logits; for binary logits, the probability of class 1."
     return at_least_float32(top).sigmoid() if rows.shape[1] == 1 else top_probability(rows, top)
 
-@renamed_option('kind', 'task')
 def ece_from_logits(
     logits,                     # (N, K) or (N, K, d1, ...); or (N,) or (N, 1), the log-odds of class 1
     target,                     # (N,) or (N, d1, ...) class ids

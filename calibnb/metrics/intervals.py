@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['check_level', 'check_metric', 'z_quantile', 'check_resamples', 'resamples', 'percentiles', 'Resamples',
-           'bootstrap_mean', 'norm_interval', 'rate_variance', 'gap_interval', 'class_interval', 'squared_interval',
+           'norm_interval', 'rate_variance', 'gap_interval', 'class_interval', 'squared_interval',
            'proportion_interval', 'consistent_errors', 'monte_carlo_p', 'calibration_in_the_large_p', 'holm']
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #5e63a380
@@ -151,20 +151,6 @@ def _poisson_counts(clusters, n_boot, seed):
 def _all_poisson_counts(n_boot, seed):
     "Return the table of (_N_DRAWS, n_boot) Poisson counts, the same for every repetition of a study."
     return np.random.default_rng(seed).poisson(1., (_N_DRAWS, n_boot)).astype(np.uint8)
-
-# %% ../../nbs/10_metrics/03_intervals.ipynb #c21080e6
-def bootstrap_mean(
-    values,            # (N,) one value per sample, e.g. a loss with reduction 'none'
-    *, n_boot:int=200, # number of resamples
-    level:float=.95,   # confidence level, in (0, 1)
-    seed:int=0,
-)->tuple[float, float]: # lower and upper end
-    "Return the percentile bootstrap interval of the mean of per-sample values [Efron 1993]."
-    check_level(level)
-    values = torch.as_tensor(values, dtype=torch.float64, device=getattr(values, 'device', 'cpu'))
-    rows = resamples(len(values), n_boot, seed)
-    means = torch.stack([values[r.to(values.device)].mean() for r in rows])
-    return percentiles(means, level)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #f1f1f869
 def norm_interval(

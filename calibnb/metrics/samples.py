@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor, check_logits, check_multilabel, check_probs, check_target
-from ..core.options import pick, renamed_option
+from ..core.options import pick
 from ..core.predictions import first_argmax
 
 # %% ../../nbs/10_metrics/04a_samples.ipynb #f7950d06
@@ -176,7 +176,7 @@ def sample_metric(
             shared = {name: own_options.pop(name) for name in taken if name in own_options}
             return over_samples(lambda samples: fn(samples, *args, **own_options), probs, target, **shared, join=join)
         metric.__signature__ = _signature(fn, taken)
-        return renamed_option('kind', 'task')(metric) if 'task' in options else metric
+        return metric
     return decorate
 
 def _signature(fn, shared):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from ..core.options import renamed_option
 from .samples import over_samples, sample_metric
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #253f6d05
@@ -22,7 +21,6 @@ def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
     "Return the share of misclassified samples; a binary prediction is 1 if P(y = 1) > 1/2."
     return 1 - samples.mean(samples.correct.double())
 
-@renamed_option('kind', 'task')
 def mean_confidence(
     probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     *, task:str|None=None,      # None, or 'multilabel'
@@ -43,7 +41,6 @@ def _mean_on(samples, values, on):
     if on == 'incorrect': return samples.mean(values, ~samples.correct)
     raise ValueError(f'on: {on!r}, want "all", "correct" or "incorrect"')
 
-@renamed_option('kind', 'task')
 def nll(
     probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     target,
@@ -86,7 +83,6 @@ def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; bin
     return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
-@renamed_option('kind', 'task')
 def entropy(
     probs,                      # (N, K), or (N,) of class 1; see `04a_samples` for the options
     target=None,                # needed only for `on` and `ignore_index`

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from ..core.options import pick, renamed_option
+from ..core.options import pick
 from .samples import _checked_weight, over_samples
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #e3cc573f
@@ -137,7 +137,6 @@ def risk_coverage(
     return _over_curves(lambda curve: curve, probs, target, score, None, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
-@renamed_option('kind', 'task')
 def aurc(
     probs, target,              # probs, target and the options are as in `risk_coverage`
     *, score:str='max',         # 'max', 'margin', 'entropy' or 'given'
@@ -150,7 +149,6 @@ def aurc(
     def area(curve): return curve.aurc
     return _over_curves(area, probs, target, score, task, sample_weight, ignore_index, validate)
 
-@renamed_option('kind', 'task')
 def augrc(
     probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
@@ -170,7 +168,6 @@ def _excess(curve):
     i = torch.arange(1, errors + 1, dtype=torch.float64, device='cpu')
     return curve.aurc - (i/(curve.n - errors + i)).sum()/curve.n
 
-@renamed_option('kind', 'task')
 def e_aurc(
     probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',
@@ -190,7 +187,6 @@ def _auroc(curve):
     false_rate, true_rate = failed/failed[-1], (curve.coverage - failed)/(1 - failed[-1])
     return _trapezoids(false_rate, true_rate)  # nan if no prediction is wrong, or none is correct
 
-@renamed_option('kind', 'task')
 def failure_auroc(
     probs, target,              # probs, target and the options are as in `aurc`
     *, score:str='max',

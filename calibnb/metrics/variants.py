@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..core.checks import check_bool, check_positive, edge_tolerance
-from ..core.options import pick, renamed_option
+from ..core.options import pick
 from calibnb.metrics.bins import (
     bin_ids, bin_sums, check_bins, chunks, class_sums, hit_variance, tie_starts, width_table
 )
@@ -199,7 +199,6 @@ def _mean_power(gap, rate, number, p=2., debiased=True):
     each = gap.abs().pow(p) - (hit_variance(rate, number)/number if debiased else 0.)
     return (number*each.nan_to_num(0.)).sum()/number.sum()
 
-@renamed_option('kind', 'task')
 def marginal_ce(
     probs, target,              # as in `ece`
     n_bins:int=15,              # equal-width bins for each class

@@ -6,29 +6,20 @@
 __all__ = []
 
 # %% ../../nbs/75_notebooks/00_notebooks.ipynb #de0185a3
-import warnings
 import lazy_loader
 
-_attached, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'experiment': [
         'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN',
         'findings_table', 'effect_text', 'count_verdicts', 'show_markdown'
     ],
     'verdicts': [
-        'Claim', 'decide', 'Pairs', 'calibration_difference', 'calibration_lead', 'spread', 'to_decide', 'needs'
+        'Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'to_decide', 'needs'
     ],
     'claims': ['claim_of_paper', 'paper_claims'],
     'client': ['NotebookError'],
     'index': ['write_index'],
     'execute': [
-        'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'plan_notebook', 'notebook_folder', 'is_made',
-        'code_hash', 'describe'
+        'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'describe'
     ],
 })
-
-_RENAMED = {'NO_DIFFERENCE': 'EQUIVALENT', 'UNDECIDED': 'OPEN'}
-
-def __getattr__(name):
-    if name not in _RENAMED: return _attached(name)
-    warnings.warn(f'calibnb.notebooks.{name} is now {_RENAMED[name]}', DeprecationWarning, stacklevel=2)
-    return _attached(_RENAMED[name])

@@ -15,7 +15,6 @@ from .verdicts import Claim as Claim
 from .verdicts import decide as decide
 from .verdicts import Pairs as Pairs
 from .verdicts import calibration_difference as calibration_difference
-from .verdicts import calibration_lead as calibration_lead
 from .verdicts import spread as spread
 from .verdicts import to_decide as to_decide
 from .verdicts import needs as needs
@@ -27,8 +26,4 @@ from .execute import list_experiments as list_experiments
 from .execute import find_notebook as find_notebook
 from .execute import Notebook as Notebook
 from .execute import run_notebook as run_notebook
-from .execute import plan_notebook as plan_notebook
-from .execute import notebook_folder as notebook_folder
-from .execute import is_made as is_made
-from .execute import code_hash as code_hash
 from .execute import describe as describe

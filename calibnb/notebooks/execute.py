@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['START_TIMEOUT_S', 'list_experiments', 'find_notebook', 'Notebook', 'run_notebook', 'describe', 'describe_metrics',
-           'findings_text', 'plan_notebook', 'notebook_folder', 'is_made', 'code_hash']
+           'findings_text']
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #f550b25f
 import json
@@ -323,27 +323,3 @@ def _missing_sets(rows):
     from calibnb.runs.config import missing_data
     names = rows.data.unique() if 'data' in rows else ()
     return [f'  {line}' for line in missing_data([(name, {}) for name in names if ':' not in name])]
-
-# %% ../../nbs/75_notebooks/05_execute.ipynb #c0ffee02
-def _deprecated(old, new): warnings.warn(f'{old} is deprecated, use {new}', DeprecationWarning, stacklevel=3)
-
-def plan_notebook(notebook, params:dict={})->tuple[Path, dict]:
-    "Deprecated: use `Notebook(notebook).plan(params)`."
-    _deprecated('plan_notebook', 'Notebook(notebook).plan(params)')
-    notebook = Notebook(notebook)
-    return notebook.path, notebook.plan(params)
-
-def notebook_folder(path, settings:dict, root=None)->RunFolder:
-    "Deprecated: use `Notebook(path).folder(settings, root)`."
-    _deprecated('notebook_folder', 'Notebook(path).folder(settings, root)')
-    return Notebook(path).folder(settings, root)
-
-def is_made(folder:RunFolder, path)->bool:
-    "Deprecated: use `Notebook(path).is_current(folder)`."
-    _deprecated('is_made', 'Notebook(path).is_current(folder)')
-    return Notebook(path).is_current(folder)
-
-def code_hash(path)->str:
-    "Deprecated: use `Notebook(path).code_hash`."
-    _deprecated('code_hash', 'Notebook(path).code_hash')
-    return Notebook(path).code_hash

@@ -8,8 +8,6 @@ __all__ = []
 # %% ../../nbs/60_train/00_train.ipynb #6008fd53
 import lazy_loader
 
-from .. import _renamed
-
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'recipe': ['PRESETS', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe'],
     'batches': ['flip_labels'],
@@ -27,6 +25,3 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'trainer': ['GradientScale', 'Stepper', 'mean_loss', 'Progress', 'Trainer'],
     'callbacks': ['calibration_measures', 'hf_measures', 'lightning_callback'],
 })
-__getattr__ = _renamed(
-    __getattr__, __name__, Presets='Recipe', KeptEpoch='BestEpoch', memory_given_back='release_cached_memory',
-    ordered='to_memory_format')

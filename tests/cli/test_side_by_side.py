@@ -23,14 +23,9 @@ def broken(*args):
     raise OSError(errno.EIO, "no luck")
 
 
-def not_exchanged(a, b):
-    return False
-
-
 STEPS = {  # what fails -> which functions of `atomic` are replaced
     "the disk is full": dict(_flush=broken),
-    "the exchange": dict(_exchange=broken),
-    "the second of two renamings": dict(_exchange=not_exchanged, _rename=broken),
+    "the second of two renamings": dict(_rename=broken),
 }
 
 

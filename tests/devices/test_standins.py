@@ -28,7 +28,7 @@ from calibnb.train.trainer import Progress, mean_loss
 
 DEVICES = "cuda", "meta"
 OPTIONS = {"as they are": {}, "weight": dict(weight=[1.]*10), "ignore_index": dict(ignore_index=-100)}
-SURROGATES = "soft_accuracy", "mmce", "mmce_weighted", "dece", "soft_ece", "mdca", "dca", "sece"
+SURROGATES = "mmce", "mmce_weighted", "dece", "mdca", "dca", "sece"
 ERRORS_OF_A_BATCH = {"mmce", "mmce_weighted", "dece", "sece", "mdca", "dca"}  # with ignore_index: of how many samples?
 
 

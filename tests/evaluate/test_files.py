@@ -24,7 +24,7 @@ from calibnb import cli, metrics
 from calibnb.core import Predictions
 from calibnb.core.reading import first_repeated
 from calibnb.evaluate import UNCALIBRATED, Evaluation, evaluate
-from calibnb.evaluate.files import named_kind, read_predictions, read_scored, read_scores
+from calibnb.evaluate.files import named_kind, read_columns, read_predictions
 from calibnb.notebooks import NotebookError, execute
 from calibnb.runs.folder import find_runs
 from calibnb.posthoc import Calibrator, make_calibrator
@@ -78,7 +78,7 @@ def test_every_format(tmp_path, suffix):
         assert torch.equal(preds.logits.float(), columns) and torch.equal(preds.target, target)
         preds = read_predictions(write(tmp_path/f"p{suffix}", probs.view(scores.shape), target, "probs"), "probs")
         assert close(preds.probs.float(), probs)
-        read = read_scores(tmp_path/f"p{suffix}", "probs").double()
+        read = read_columns(tmp_path/f"p{suffix}", "probs").logits.double()
         assert close(read.softmax(1) if read.shape[1] > 1 else read.sigmoid(), probs, columns.shape[1])
 
 
@@ -326,10 +326,9 @@ def test_audit_and_apply(forked_kernels, tmp_path, monkeypatch, capsys, root):
     apply = ["apply", "out/calibrator.safetensors"]
     for suffix in ".npz", ".csv", ".safetensors", ".pt", ".npy":
         assert cli.main([*apply, str(path), "--logits", "--out", f"cal{suffix}"]) == 0
-        got, labels = read_scored(f"cal{suffix}", "probs")
+        got, labels = read_columns(f"cal{suffix}", "probs")[:2]
         assert torch.allclose(got.exp().float(), calibrator.transform(LOGITS), atol=1e-6)
-        assert torch.equal(read_scores(f"cal{suffix}", "probs"), got)
-        assert suffix == ".npy" or torch.equal(labels, read_scored(path, "logits")[1])
+        assert suffix == ".npy" or torch.equal(labels, read_columns(path, "logits").target)
     write(tmp_path/"three.npz", LOGITS[:, :3], TARGET.clamp_max(2))
     assert cli.main([*apply, "three.npz", "--logits", "--out", "x.npz"]) == 2
     assert cli.main([*apply, "a.npz", "--logits", "--out", "x"]) == 2

@@ -301,8 +301,6 @@ TABLE |= {
         intervals.Resamples(n, 3, draw=kind).means(draw(2, n))
         for n in (N, 9000) for kind in ("poisson", "multinomial")],
     "intervals.percentiles": lambda: intervals.percentiles(CONF, .9),
-    "intervals.bootstrap_mean": lambda: [intervals.bootstrap_mean(v, n_boot=5)
-                                         for v in (CONF, CONF.double(), CONF.numpy(), [.1, .2, .7, .05])],
     "intervals.norm_interval": lambda: intervals.norm_interval(CONF, draw(5, N), CONF/3, CONF, 4.),
     "intervals.gap_interval": lambda: [intervals.gap_interval(t.gap, t.acc, t.count, t.weight, draws=20)
                                        for t in [bins.width_bins(CONF, HIT, 5)]],
@@ -776,7 +774,7 @@ ELSEWHERE = {
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
-                      "bind_options require renamed_option seed_everything seeded deterministic flush_denormals "
+                      "bind_options require seed_everything seeded deterministic flush_denormals "
                       "pick_device in_threads "
                       "autocast naming_target atomic_write atomic_folder unchecked_log_probs",
              "names, their origins and where they are imported from":

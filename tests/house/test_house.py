@@ -26,7 +26,7 @@ WINGS = {  # the wings that each may import from
     "data": "core", "models": "core data",
     "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",
-    "notebooks": "core processes metrics evaluate runs", "params": "notebooks",
+    "notebooks": "core processes metrics evaluate runs",
     "widgets": "core metrics losses posthoc evaluate plots runs",
     "sweep": "core processes data train runs notebooks",
     "cli": "core processes posthoc evaluate data runs notebooks sweep",
@@ -194,16 +194,6 @@ def test_a_door_gives_the_names_of_its_stub():
             assert getattr(live, name) is getattr(importlib.import_module(f"calibnb.{door}.{room}"), name)
         with pytest.raises(AttributeError, match="no_such_name"):
             live.no_such_name
-
-
-@pytest.mark.parametrize("old, new", [("names", "core.names"), ("evaluate.AS_GIVEN", "evaluate.UNCALIBRATED")])
-def test_an_old_name_is_the_new_one_and_warns(old, new):
-    def look_up(name):
-        wing, _, name = f"calibnb.{name}".rpartition(".")
-        return getattr(importlib.import_module(wing), name)
-    with pytest.warns(DeprecationWarning, match=f"calibnb.{old} is now calibnb.{new}"):
-        found = look_up(old)
-    assert found is look_up(new)
 
 
 def test_experiments_declare_their_parameters():

@@ -601,10 +601,7 @@ LABELS = torch.arange(7) % 5
 UNNAMED = {
     "soft targets": lambda z: losses.soft_target_loss(z, torch.full((7, 5), .2, dtype=torch.float64)),
     "mixup": lambda z: losses.mixup_loss(z, LABELS, torch.arange(7) % 3, .3),
-    "soft accuracy": lambda z: surrogates.soft_accuracy(z, LABELS, 5.),
     "root of MMCE": lambda z: surrogates.mmce(z, LABELS, sqrt=True),
-    "soft ECE": lambda z: surrogates.soft_ece(z, LABELS),
-    "soft ECE, l1": lambda z: surrogates.soft_ece(z, LABELS, 4, p=1.),
     "SECE, leave-one-out": lambda z: surrogates.sece(z, LABELS, .1, self_term=False, t_a=5.),
     "SECE, as printed": lambda z: surrogates.sece(z, LABELS, .1, normalise=False, t_a=5., chunk=3),
 }
@@ -639,10 +636,10 @@ def test_bad_input_is_refused(case):
 
 
 @pytest.mark.parametrize("surrogate, options", [
-    (surrogates.dece, dict(t_b=0.)), (surrogates.soft_accuracy, dict(t_a=-1.)),
-    (surrogates.sece, dict(bandwidth=float("nan"))), (surrogates.soft_ece, dict(temperature=0.)),
+    (surrogates.dece, dict(t_b=0.)), (surrogates.dece, dict(t_a=-1.)),
+    (surrogates.sece, dict(bandwidth=float("nan"))),
     (surrogates.mmce, dict(width=0.)), (surrogates.dece, dict(n_bins=2.5)), (surrogates.dece, dict(n_bins=True)),
-    (surrogates.soft_ece, dict(n_bins="3")), (surrogates.soft_ece, dict(n_bins=0))])
+    (surrogates.dece, dict(n_bins="3")), (surrogates.dece, dict(n_bins=0))])
 def test_bad_widths_are_refused(surrogate, options):
     with pytest.raises(ValueError, match="want "):
         surrogate(*batch(), **options)

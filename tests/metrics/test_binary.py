@@ -58,13 +58,6 @@ def test_options_of_each_metric():
             METRICS[name](P, Y, sample_weight=WEIGHTS)
 
 
-def test_the_old_name_of_task():
-    for metric in metrics.ece, metrics.nll, metrics.marginal_ce, partial(metrics.bootstrap_ci, metrics.nll, n_boot=2):
-        with pytest.warns(DeprecationWarning, match="the option kind is now task"):
-            old = metric(COLUMNS, TAGS, kind="multilabel")
-        assert close(old, metric(COLUMNS, TAGS, task="multilabel"), COLUMNS.numel())
-
-
 def called(metric, case, *args):
     probs, target, options = INPUTS[case]
     if metric is metrics.mean_confidence:

@@ -4,7 +4,6 @@ import ast
 import json
 import subprocess
 import sys
-import warnings
 from typing import Any, Literal, Optional, Union
 
 import nbformat
@@ -246,19 +245,3 @@ def test_a_dictionary_given_whole_and_by_its_entries():
         assert join_dotted(order, types) == dict(recipe=dict(lr=1, epochs=5))
     with pytest.raises(TypeError, match="recipe: 3, want a dictionary, as recipe.epochs is an entry of recipe"):
         join_dotted([("recipe.epochs", "5"), ("recipe", "3")], types)
-
-
-def test_earlier_names_work_and_say_what_replaces_them(tmp_path):
-    from calibnb import notebooks, params
-    path = notebook(tmp_path/"old.ipynb")
-    with pytest.warns(DeprecationWarning, match="import read_declarations from calibnb.notebooks.parameters"):
-        assert params.declared("seed: int = 0") == dict(seed=(int, 0))
-    with pytest.warns(DeprecationWarning, match=r"use Notebook\(notebook\).plan"):
-        assert notebooks.plan_notebook(path, dict(seed=2)) == (path, dict(seed=2))
-    with pytest.warns(DeprecationWarning, match="UNDECIDED is now OPEN"):
-        assert notebooks.UNDECIDED == "open"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        folder = notebooks.notebook_folder(path, dict(seed=2), tmp_path)
-        assert folder.path == Notebook(path).folder(dict(seed=2), tmp_path).path and not notebooks.is_made(folder, path)
-        assert notebooks.code_hash(path) == Notebook(path).code_hash
