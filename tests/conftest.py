@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import patch
 
@@ -188,12 +187,6 @@ def forked_kernels(monkeypatch):
     "Let the command line run notebooks in kernels that are copies, like those of a sweep."
     forks()
     monkeypatch.setattr(Notebook, "run", in_copies(Notebook.run))
-
-
-@pytest.fixture
-def no_notebook(monkeypatch):
-    "Let `calibnb audit` write all but its notebook, as it does where papermill is not installed."
-    monkeypatch.setattr("calibnb.cli.audit.find_spec", lambda name: None if name == "papermill" else find_spec(name))
 
 
 def main_with_forked_kernels(args):

@@ -11,30 +11,25 @@ import math
 import os
 import re
 import shlex
-import shutil
 import sys
-import tempfile
 import textwrap
 import warnings
 from dataclasses import dataclass
-from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
-from ..core.content import named_files
 from ..core.imports import quick_imports
 from ..core.reading import are_several_files, file_format
 from ..core.text import printable
-from ..notebooks.parameters import check_seed, check_storable
-from ..processes.threads import environment_variables, share_arena
+from ..notebooks.parameters import check_seed
+from ..processes.threads import share_arena
 from .folder import audit_folder, check_audit_folder, default_audit_folder
 from calibnb.cli.gate import (
     _add_gate, _check_gate, _condition_lines, _conditions, _exit_code, _without_ignored
 )
 from calibnb.cli.flags import (
-    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists, _check_root,
-    _check_rows, _column_names, _kind, _kind_of, _named_columns, _settle_stated
+    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists,
+    _check_rows, _column_names, _kind, _kind_of, _settle_stated
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -77,13 +72,12 @@ def _add_audit(commands):
     audit.add_argument('--seed', type=int, default=0, help='seed of resamples and folds (default: 0)')
     audit.add_argument('--title', help='title of the report (default: name of the file)')
     audit.add_argument('--to', metavar='DIR', help='folder of the report and the calibrator; replaces an earlier '
-                       'audit (default: calibnb-audit/NAME, where NAME is from the file); the run of the '
-                       'notebook lies in the folder of runs, too (CALIBNB_RUNS)')
+                       'audit (default: calibnb-audit/NAME, where NAME is from the file)')
     audit.add_argument('--wide', action='store_true', help='print all measures, whatever the width of the terminal')
     audit.add_argument('--tie', type=float, default=.001, metavar='NATS', help='NLLs that differ by at most this are '
                        'ties; of these, the simplest whose ECE could be chance wins (default: .001)')
     audit.add_argument('--no-report', action='store_true',
-                       help='only print the answer: write no notebook, report or calibrator')
+                       help='only print the answer: write no report and no calibrator')
     audit.add_argument('--json', action='store_true',
                        help='print the answer as JSON, with all intervals and noise floors')
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
@@ -154,10 +148,7 @@ def _check_audit(args):
         raise ValueError('--find-slices: needs two columns of --by or more, e.g. --by region --by predicted_class')
     check_seed(args.seed)
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
-    if not args.no_report:
-        _check_root()
-        if not args.to: args.to = str(default_audit_folder(args.file))
-        for name, value in _audit_settings(args).items(): check_storable(name, value)
+    if not args.no_report and not args.to: args.to = str(default_audit_folder(args.file))
     if args.to: check_audit_folder('--to', args.to)
     _check_rows(args)
     _check_gate(args)
@@ -239,19 +230,6 @@ def _audit_sets(args):
     return preds, val, said + _texts(caught)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #64a44057
-def _audit_settings(args):
-    "Return the parameters of the experiment `audit`; eps is -1 if it is not given."
-    given = {name: getattr(args, name) for name in ('file', 'target_file', 'val_file', 'val_target_file')}
-    paths = {name: str(Path(path).resolve()) for name, path in given.items() if path}
-    eps = -1. if args.eps is None else args.eps
-    options = dict(seed=args.seed, n_bins=args.bins, eps=eps, calibrators=args.calibrator)
-    target, scores = _named_columns(args)
-    words = dict(title=_title(args), pos_label=args.pos_label or '', target_col=target)
-    columns = dict(prob_cols=[*scores], ignore_col=[*args.ignore_col, *_group_columns(args)])
-    # paths come first, so that an error names the file and not the title, which contains the file's name
-    return dict(kind=_kind(args), quick=not args.full, drop_missing=args.drop_missing, **paths, **words, **columns,
-                **options)
-
 def _title(args): return args.title or Path(args.file).name
 
 # %% ../../nbs/90_cli/03_audit.ipynb #a02cf4c8
@@ -368,28 +346,13 @@ def _print_json(answer, args, report):
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def _audit(args):
     _check_audit(args)
-    if not args.no_report: _prepare_report()
-    read = {} if args.no_report else named_files(_audit_settings(args))
-    answer = _evaluated(args)
+    answer, report = _evaluated(args), None
     if not args.json: _print_answer(answer, args)
-    report = None
     try:
-        if not args.no_report: report = _report(answer, args, read)
+        if not args.no_report: report = _write_report(answer, args)
     finally:
         if args.json: _print_json(answer, args, report)
-    return _exit_code(answer.conditions) if report or args.no_report else 1
-
-def _prepare_report():
-    "Let the fork server import the notebook's modules while this process reads and evaluates the file."
-    if not find_spec('papermill'): return
-    from calibnb.processes.kernels import prepare_kernels
-    prepare_kernels()
-
-def _import_papermill():
-    "Import papermill; prevent urllib3's warning if PySocks is not installed."
-    without_socks = find_spec('socks') is None
-    if without_socks: sys.modules.setdefault('urllib3.contrib.socks', None)  # makes its import fail silently
-    import_module('papermill')
+    return _exit_code(answer.conditions)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #ac7698bc
 def _read_shifted(args, preds):
@@ -411,47 +374,13 @@ def _on_shifted(found, preds, shifted, args):
     return evaluate_shifted(found, preds, shifted, name=Path(args.shifted).name, n_bins=args.bins, seed=args.seed)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #042baa11
-def _report(answer, args, read)->Path|None:
-    """Write the report, execute the experiment `audit`, add its notebook to the report, and print the paths.
-
-    Return the path of the report. If the notebook fails, return None and keep the report."""
-    settings = _audit_settings(args)
-    if named_files(settings) != read:
-        raise ValueError(f'file: {args.file} has changed while it was audited; run the command again')
-    report = _report_without_notebook(answer, args)
-    if not find_spec('papermill'):
-        print("calibnb: no notebook, papermill is not installed; pip install 'calibnb[notebooks]'", file=sys.stderr)
-        return report
-    _import_papermill()
-    from calibnb.notebooks.execute import NotebookError, run_notebook
-    then = partial(_publish, answer=answer, args=args)
-    how = dict(again=True, progress=False, forked=True, then=then)
-    with (tempfile.TemporaryDirectory() as saved,
-          environment_variables(dict(CALIBNB_EVALUATION=os.path.realpath(saved)))):
-        answer.found.save(saved)
-        try: run_notebook('audit', settings, **how)
-        except NotebookError as e:
-            if isinstance(e.__cause__, OSError): raise e.__cause__ from None  # e.g. because the disk is full
-            print(f'calibnb: {e}', file=sys.stderr)
-            return None
-    return report
-
-def _publish(folder, answer, args):
-    "Copy all output of a finished run to --to, with a report that links the notebook; print the notebook's path."
-    from calibnb.notebooks.pages import write_report
-    links = {'the notebook of this audit, executed': 'notebook.html', 'as an .ipynb file': 'audit.ipynb'}
-    write_report(folder, folder/'files'/'notebook.html', f'calibration audit: {_title(args)}')
-    _write_page(answer, folder/'files'/'report.html', args, links)
-    with audit_folder('--to', args.to, os.path.abspath(args.file)) as new: _copy_audit(folder, new, answer.shifted)
-    if not args.json: print(f'  notebook   {Path(args.to)/"audit.ipynb"}')
-
-def _write_page(answer, path, args, links={}):
+def _write_page(answer, path, args):
     from calibnb.evaluate.page import write_page
     command = _command_to_apply(answer, args)
-    write_page(answer.found, path, title=_title(args), command=command, code=_code(args), links=links,
+    write_page(answer.found, path, title=_title(args), command=command, code=_code(args),
                decisions=answer.decisions, slices=answer.slices)
 
-def _report_without_notebook(answer, args)->Path:
+def _write_report(answer, args)->Path:
     "Write report, calibrator and tables, print the path of the report and return it."
     found, on_shifted = answer.found, answer.shifted
     with audit_folder('--to', args.to, os.path.abspath(args.file)) as new:
@@ -493,12 +422,3 @@ def _code(args)->str:
     if args.confidence: files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
     lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.evaluate.files import {imported}read_sets']
     return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])
-
-def _copy_audit(folder, to, on_shifted):
-    "Copy the files, tables and notebook of a finished run into a folder."
-    from calibnb.notebooks.pages import copy_notebook
-    (to/'tables').mkdir()
-    for part, place in ('files', to), ('tables', to/'tables'):
-        for path in (folder/part).iterdir(): shutil.copy(path, place/path.name)
-    copy_notebook(folder, to)
-    if on_shifted: on_shifted.frame().to_csv(to/'tables'/'shifted.csv')

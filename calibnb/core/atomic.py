@@ -37,8 +37,14 @@ def _write_errno(error, written)->int|None:
     if isinstance(error, OSError) and error.errno: return error.errno if error.errno in _REFUSED else None
     if found := re.search(r'\(os error (\d+)\)', str(error)): return int(found[1])  # in an error of safetensors
     without_errno = isinstance(error, (OSError, RuntimeError))  # NumPy and torch raise these without an errno
-    is_full = without_errno and written and os.path.exists(written) and shutil.disk_usage(written).free < 2**16
-    return errno.ENOSPC if is_full else None
+    return _append_errno(written) if without_errno and written and os.path.isfile(written) else None
+
+def _append_errno(path)->int|None:
+    "Repeat a failed write: append 64 KiB to the file and return the errno; None if the write succeeds."
+    try:
+        with open(path, 'ab') as f: f.write(bytes(2**16))
+    except OSError as e: return e.errno
+    return None
 
 
 # %% ../../nbs/00_core/01_atomic.ipynb #b8c3de2a

@@ -462,8 +462,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
 {slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
-<pre>{code}</pre>
-<p class="screen">{links}</p>'''
+<pre>{code}</pre>'''
 
 _QUESTION = 'Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?'
 _BINARY_QUESTION = 'Is y&nbsp;=&nbsp;1 for 80&nbsp;% of the samples with P(y&nbsp;=&nbsp;1)&nbsp;=&nbsp;80&nbsp;%?'
@@ -474,7 +473,6 @@ def write_page(
     *, title:str='calibration audit',
     command:str='',     # command that applies the calibrator, for the fourth tile
     code:str='',        # lines that make the page again
-    links:dict={},      # text -> address, relative to the page
     decisions:Decisions|None=None, # costs and net benefits, shown in a section
     slices:Slices|None=None,       # calibration of slices, shown in a section
 )->Path:
@@ -489,7 +487,7 @@ def write_page(
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found), meanings=_meanings(found),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
-        code=html_text(code),
-        links=' · '.join(f'<a href="{html_text(address)}">{html_text(text)}</a>' for text, address in links.items()))
-    with atomic_write(path) as tmp: tmp.write_text(html_page(title, body, _SCRIPT, data), encoding='utf-8')
+        code=html_text(code))
+    html = html_page(title, body, _SCRIPT, data)
+    with atomic_write(path) as tmp: tmp.write_text(html, encoding='utf-8', errors='backslashreplace')
     return Path(path)

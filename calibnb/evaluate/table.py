@@ -6,18 +6,13 @@
 __all__ = ['UNCALIBRATED', 'DOUBT', 'SAME_NLL', 'STATUSES', 'shows_no_error', 'Outcome', 'Evaluation', 'miscalibration_p']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #6cf6cb05
-import json
 import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import safe_open, SafetensorError
-from safetensors.torch import save_file
 
-from ..core.atomic import atomic_write
 from ..core.text import escaped_style, html_text, p_text
 from ..metrics.intervals import calibration_in_the_large_p
 from ..metrics.measure import Measure
@@ -92,7 +87,6 @@ def shows_no_error(row:str, ece:Measure)->bool:
 SAME_NLL = .001  # NLLs that differ by at most this many nats are tied, unless `tie` says otherwise
 _SAME_ECE = .0001 # ECEs that differ by at most this much, a hundredth of a percentage point, are tied
 _IN_ADVICE = 'CNB00'  # prefix of checks that the verdict and the advice already cover in words
-_FORMAT, _FILE = 'calibnb-evaluation/1', 'evaluation.safetensors'
 _BINARY_CAPTION = (
     'ECE, adaptive ECE and smooth ECE compare P(y = 1) with the frequency of y = 1. The top-label ECE compares '
     'the probability of the predicted label with the accuracy. ')
@@ -210,40 +204,6 @@ class Evaluation:
         rows = {row: {name: m.model_dump() for name, m in measures.items()} for row, measures in self.rows.items()}
         return dict(recommended=self.recommended, how=self.how, notes=self.notes, doubtful=self.doubtful,
                     tie=self.tie, rows=rows, best=self.best, checks=[asdict(c) for c in self.checks])
-
-    def save(self, folder):
-        "Write to a folder; raise ValueError for a calibrator without a name."
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder/_FILE).unlink(missing_ok=True)  # written last, so a folder with this file is complete
-        for i, calibrator in enumerate(self.fitted.values()): calibrator.save(folder/f'calibrator-{i}.safetensors')
-        samples = {f'{i}.{name}': value.contiguous() for i, scored in enumerate(self.scored.values())
-                   for name, value in vars(scored).items() if name != 'target' and value is not None}
-        samples['target'] = self.scored[UNCALIBRATED].target
-        metadata = dict(format=_FORMAT, head=json.dumps(self.record() | dict(fitted=list(self.fitted))))
-        with atomic_write(folder/_FILE) as tmp: save_file(samples, tmp, metadata=metadata)
-
-    @classmethod
-    def load(cls, folder):
-        "Read a folder that `save` wrote, without executing code; raise ValueError for any other folder."
-        from calibnb.posthoc import Calibrator  # registers all calibrators
-        path = Path(folder)/_FILE
-        try:
-            with safe_open(path, 'pt') as f: meta, samples = f.metadata() or {}, {k: f.get_tensor(k) for k in f.keys()}
-        except (SafetensorError, OSError) as e: raise ValueError(f'folder: {path} cannot be read ({e})') from None
-        if meta.get('format') != _FORMAT:
-            raise ValueError(f'folder: {path} holds no evaluation, want a folder that Evaluation.save wrote')
-        try:
-            head = json.loads(meta['head'].replace('"as given"', f'"{UNCALIBRATED}"'))  # older files
-            rows = {row: {name: Measure(**m) for name, m in measures.items()} for row, measures in head['rows'].items()}
-            names = {key.partition('.')[2] for key in samples if key.startswith('0.')}
-            scored = {row: Scored(target=samples['target'], **{name: samples[f'{i}.{name}'] for name in names})
-                      for i, row in enumerate(rows)}
-            fitted = {row: Calibrator.load(Path(folder)/f'calibrator-{i}.safetensors')
-                      for i, row in enumerate(head['fitted'])}
-            tie, checks = head.get('tie', SAME_NLL), [Outcome(**c) for c in head.get('checks', [])]
-            return cls(head['how'], rows, head['best'], scored, fitted, head['notes'], head['doubtful'], tie, checks)
-        except (KeyError, TypeError) as e: raise ValueError(f'folder: {path} is not as it was saved: {e}') from None
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #f97da392
 _calibrator_names = {

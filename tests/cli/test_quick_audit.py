@@ -2,12 +2,9 @@
 import pytest
 import torch
 
-from calibnb import cli
 from calibnb.core.predictions import Predictions
 from calibnb.core.runtime import in_threads
 from calibnb.evaluate import evaluate
-from calibnb.evaluate.files import write_npz
-from calibnb.notebooks import execute
 
 DRAW = torch.Generator().manual_seed(0)
 LOGITS = 4*torch.randn(600, 4, generator=DRAW)
@@ -42,18 +39,3 @@ def test_threads_have_the_modes_of_the_caller_and_the_first_error_ends_them(two_
         done.append(i)
     with pytest.raises(ValueError, match="call 1"): list(in_threads(call, range(50)))
     assert len(done) < 49 and torch.get_num_threads() == 2
-
-
-def test_the_report_is_there_before_the_notebook_and_outlives_its_failure(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
-    write_npz("a.npz", logits=LOGITS.numpy(), target=TARGET.numpy())
-    def fail(*_, **__):
-        assert "what to do" in (tmp_path/"out"/"report.html").read_text()
-        raise execute.NotebookError("audit: no such luck")
-    monkeypatch.setattr(execute, "run_notebook", fail)
-    assert cli.main(["audit", "a.npz", "--logits", "--to", "out", "--calibrator", "temperature"]) == 1
-    out, err = capsys.readouterr()
-    assert "report     out/report.html" in out and err == "calibnb: audit: no such luck\n"
-    assert "notebook.html" not in (tmp_path/"out"/"report.html").read_text()
-    assert cli.main(["apply", "out/calibrator.safetensors", "a.npz", "--logits", "--out", "b.npz"]) == 0

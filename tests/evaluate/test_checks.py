@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 
 from calibnb import cli
 from calibnb.core import Predictions
-from calibnb.evaluate import CHECKS, UNCALIBRATED, Evaluation, evaluate, gate
+from calibnb.evaluate import CHECKS, UNCALIBRATED, evaluate, gate
 from calibnb.evaluate.answer import verdict
 from calibnb.evaluate.page import write_page
 
@@ -61,12 +61,6 @@ def test_zeros_are_told_once_and_can_be_ignored(here, capsys):
     assert "CNB010" not in out.out and "probability 0" not in out.out
     code, out = audit(capsys, "zeros.npz", "--ignore", "CNB01")
     assert code == 2 and "--ignore: 'CNB01' is not known" in out.err
-
-
-def test_checks_are_saved_with_an_evaluation(tmp_path):
-    found = evaluate(Predictions(*sharp()), calibrators=["temperature"], n_boot=5, draws=2)
-    found.save(tmp_path)
-    assert Evaluation.load(tmp_path).checks == found.checks and len(found.checks) == len(CHECKS)
 
 
 def test_every_code_has_its_section():

@@ -12,7 +12,6 @@ from calibnb.core import Predictions
 from calibnb.evaluate import check_sets, evaluate
 from calibnb.evaluate.files import ColumnNames, read_columns, read_predictions, read_sets
 from calibnb.evaluate.pieces import read_pieces
-from calibnb.notebooks import NotebookError, execute
 from calibnb.posthoc import Calibrator, make_calibrator
 
 DRAW = torch.Generator().manual_seed(0)
@@ -246,23 +245,6 @@ def test_a_header_alone_is_told(capsys):
     assert "a header and no samples" in refused(capsys, "audit", "h.csv", "--logits")
 
 
-def test_another_label_is_another_audit(monkeypatch):
-    "And so is another column of labels: they are settings of the run."
-    binary("p.csv", "p", ["no", "yes"])
-    found = []
-    def note(name, settings, **how):
-        found.append(settings)
-        raise NotebookError("not run")
-    monkeypatch.setattr(execute, "run_notebook", note)
-    flags = "--pos-label no", "--pos-label yes", "--pos-label yes --target-col other --ignore-col y"
-    pd.read_csv("p.csv").assign(other=lambda table: table.y).to_csv("p.csv", index=False)
-    for each in flags:
-        more = "" if "other" in each else " --ignore-col other --target-col y"
-        assert cli.main(f"audit p.csv --probs --calibrator platt {each}{more}".split()) == 1
-    assert [(s["pos_label"], s["target_col"], s["ignore_col"]) for s in found] == [
-        ("no", "y", ["other"]), ("yes", "y", ["other"]), ("yes", "other", ["y"])]
-
-
 def tables_with_a_way_out():
     "Name -> flags, a table, and the flags that make the command work."
     draw, words = np.random.default_rng(0), np.array(WORDS)[TARGET]
@@ -402,7 +384,7 @@ def test_a_class_may_have_the_name_of_ids_or_folds(kind, columns, labels, kept):
     assert len(kept) == 1 or torch.equal(read_predictions("f.csv", kind).pred, read_columns("f.csv", kind).target)
 
 
-def test_apply_runs_as_the_audit_tells(no_notebook, capsys):
+def test_apply_runs_as_the_audit_tells(capsys):
     table = probs_table().set_axis(["cat", "dog", "owl", "truth"], axis=1).assign(
         site=np.arange(600) % 2, other=TARGET.numpy())
     table.to_csv("t.csv", index=False)

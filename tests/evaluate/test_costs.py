@@ -72,7 +72,7 @@ def test_the_command_prints_the_costs(capsys):
     assert [row["name"] for row in found["costs"]] == ["uncalibrated", "temperature", "treat everybody", "treat nobody"]
 
 
-def test_the_threshold_in_the_command_is_the_one_of_the_costs(no_notebook, capsys):
+def test_the_threshold_in_the_command_is_the_one_of_the_costs(capsys):
     "With four digits it was .1667, which a probability of 1/6 does not reach."
     np.savez("new.npz", logits=TWO, target=TARGET.long())
     assert cli.main("audit new.npz --logits --calibrator temperature --cost-fp 1 --cost-fn 5 --to audit".split()) == 0
@@ -80,7 +80,7 @@ def test_the_threshold_in_the_command_is_the_one_of_the_costs(no_notebook, capsy
     assert reaches(torch.tensor([1/6], dtype=torch.float64), printed).all()
 
 
-def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(no_notebook, capsys):
+def test_the_command_of_an_audit_predicts_at_the_threshold_of_the_costs(capsys):
     np.savez("new.npz", logits=TWO, target=TARGET.long())
     assert cli.main("audit new.npz --logits --calibrator temperature --cost-fp 1 --cost-fn 4 --to audit".split()) == 0
     command = re.search("to do +calibnb (apply .*)\n", capsys.readouterr().out)[1]

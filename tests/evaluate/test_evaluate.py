@@ -10,8 +10,6 @@ import torch
 from close import close
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors import safe_open
-from safetensors.torch import save_file
 from sklearn.ensemble import RandomForestClassifier
 
 from calibnb import metrics
@@ -439,30 +437,6 @@ def test_bbq_leaves_room_for_an_error():
         assert scored.nll.isfinite().all() and (scored.conf < 1).all()
 
 
-def test_a_folder_without_all_of_an_evaluation_is_refused(tmp_path, monkeypatch):
-    "A record that lacks a row's samples; and a second `save` that ends early leaves nothing that looks whole."
-    found = evaluate(overconfident(200), calibrators=["temperature"], n_boot=5, draws=2)
-    found.save(tmp_path)
-    path = tmp_path/"evaluation.safetensors"
-    with safe_open(path, "pt") as f:
-        metadata, samples = f.metadata(), {name: f.get_tensor(name) for name in f.keys() if name != "1.conf"}
-    save_file(samples, path, metadata=metadata)
-    with pytest.raises(ValueError, match="evaluation.safetensors is not as it was saved: '1.conf'"):
-        Evaluation.load(tmp_path)
-    found.save(tmp_path)
-    assert Evaluation.load(tmp_path).record() == found.record()
-    with safe_open(path, "pt") as f:
-        metadata, samples = f.metadata(), {name: f.get_tensor(name) for name in f.keys()}
-    metadata["head"] = metadata["head"].replace('"uncalibrated"', '"as given"')  # as older versions saved it
-    save_file(samples, path, metadata=metadata)
-    assert Evaluation.load(tmp_path).record() == found.record()
-    monkeypatch.setattr(type(found.fitted["temperature"]), "save", lambda self, path: 1/0)
-    with pytest.raises(ZeroDivisionError):
-        found.save(tmp_path)
-    with pytest.raises(ValueError, match="evaluation.safetensors cannot be read"):
-        Evaluation.load(tmp_path)
-
-
 @pytest.mark.parametrize("labels", [["no", "perhaps", "yes"], [-3, 7, 4000]])
 def test_predictions_of_a_classifier_have_its_columns(labels):
     "Whatever the labels are, and in whatever order they come."
@@ -546,23 +520,6 @@ def test_two_classes_and_one_column_are_judged_by_calibrators_of_either(name):
         Scored.of(overconfident(20), of_one)
     with pytest.raises(ValueError, match="logits: 1 columns, want 4, as in the fit"):
         Scored.of(one, make_calibrator(name).fit(overconfident(60).logits, overconfident(60).target))
-
-
-def test_an_evaluation_of_one_column_is_kept(tmp_path):
-    table = evaluate(one_column(), calibrators=["temperature"], n_boot=20, draws=2)
-    table.save(tmp_path)
-    back = Evaluation.load(tmp_path)
-    assert back.record() == table.record() and back.text() == table.text()
-    for row, scored in table.scored.items():
-        assert torch.equal(back.scored[row].one, scored.one)
-        assert back.scored[row].ece() == scored.ece()  # bits: the same arrays, saved and loaded
-    assert "one" not in {key.split(".")[-1] for key in saved_names(tmp_path, overconfident(60))}
-
-
-def saved_names(folder, preds):
-    evaluate(preds, calibrators=(), n_boot=2, draws=1).save(folder)
-    with safe_open(folder/"evaluation.safetensors", "pt") as f:
-        return list(f.keys())
 
 
 def test_an_own_metric_is_given_the_column():

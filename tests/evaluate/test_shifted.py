@@ -130,7 +130,7 @@ def test_predictions_of_another_form_are_refused():
         check_shifted(Predictions.from_probs(two.probs, two.target), Predictions.from_probs(one.probs, one.target, .1))
 
 
-def test_the_table_lies_beside_the_others(no_notebook, tmp_path, capsys, monkeypatch, sets):
+def test_the_table_lies_beside_the_others(tmp_path, capsys, monkeypatch, sets):
     "And an audit without samples from elsewhere takes it away again."
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))

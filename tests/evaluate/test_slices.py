@@ -39,7 +39,7 @@ def audit(capsys, line):
     return cli.main(["audit", *line.split(), "--calibrator", "temperature"]), capsys.readouterr()
 
 
-def test_answer_and_report(no_notebook, capsys):
+def test_answer_and_report(capsys):
     code, out = audit(capsys, "all.csv --by site --by week")
     assert code == 0 and f"1 of 9 slices differs beyond chance from the whole: site = {BAD}, whose bias is" in out.out
     assert f"→ site = {BAD}" in out.out and "  site = a" in out.out

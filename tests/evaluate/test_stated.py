@@ -67,7 +67,7 @@ def test_nothing_is_thresholded_and_selective_metrics_rank_by_the_confidence():
         compare_models(preds, Predictions.from_probs(sure.clip(max=.9), right))
 
 
-def test_compare_plan_and_apply_take_stated_confidences(no_notebook, capsys):
+def test_compare_plan_and_apply_take_stated_confidences(capsys):
     columns = "--confidence sure --correct right"
     assert cli.main(f"audit a.csv {columns} --calibrator platt".split()) == 0
     told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
@@ -104,7 +104,7 @@ def sample_of_lm_eval(i, scores, **more):
     return dict(doc_id=i, doc={}, filtered_resps=[[float(s), False] for s in scores], **more)
 
 
-def test_samples_of_lm_eval_are_recognised_by_their_keys(no_notebook, capsys):
+def test_samples_of_lm_eval_are_recognised_by_their_keys(capsys):
     "Choices differ in number, a second filter repeats the samples, and `acc` decides where there is one."
     draw = np.random.default_rng(0)
     lines = []

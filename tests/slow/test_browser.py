@@ -19,7 +19,7 @@ from calibnb import cli
 from calibnb.core import Predictions
 from calibnb.core.text import escaped_style
 from calibnb.evaluate import evaluate
-from calibnb.notebooks.pages import _page
+from calibnb.evaluate.page import html_page
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs.paper_tables import Cell, MethodTable, Row, write_method_tables
 
@@ -109,7 +109,7 @@ def pages(forked_kernels, tmp_path, monkeypatch):
     shown = {"table": escaped_style(table).to_html(), "evaluation": found._repr_html_(),
              "scripts": "".join(HOSTILE) + f"<a href=\"javascript:{RUN}\">a</a><img src=http://127.0.0.1:9/x.png>"}
     for name, body in shown.items():
-        (tmp_path/f"{name}.html").write_text(_page(f"{name} {HOSTILE[3]}", body))
+        (tmp_path/f"{name}.html").write_text(html_page(f"{name} {HOSTILE[3]}", body))
     rows = [Row(text, {"ece": Cell(ece), HOSTILE[1]: Cell(.5)}) for text, ece in ((HOSTILE[2], .2), (HOSTILE[3], .1))]
     of_methods = MethodTable(HOSTILE[0], ["ece", HOSTILE[1]], rows, HOSTILE)
     write_method_tables([of_methods], tmp_path/"tables.html")
@@ -157,10 +157,8 @@ def test_scripts_in_names_do_not_run(pages, browser):
         if path.name in looks:
             looks[path.name](page)
         else:
-            wrong += ", script, svg"
+            wrong += ", main svg"
         assert path.stem == "scripts" or page.locator(wrong).count() == 0
-        pictures = "[...document.images].every(picture => picture.complete && picture.naturalWidth > 100)"
-        assert path.name != "notebook.html" or page.locator("img").count() >= 4 and page.evaluate(pictures)
         page.close()
 
 

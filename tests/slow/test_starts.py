@@ -40,18 +40,7 @@ def test_an_audit_without_a_home_gives_its_report_and_no_warnings(file, tmp_path
     env |= dict(HOME="/proc/nonexistent", CALIBNB_RUNS=str(tmp_path/"runs"))
     ended = started(str(Path(sys.executable).parent/"calibnb"), "audit", file, "--logits", cwd=tmp_path, env=env)
     assert ended.returncode == 0 and not ended.stderr, ended
-    assert len(list(tmp_path.glob("runs/audit/*/files/report.html"))) == 1
-
-
-def test_papermill_is_imported_without_a_warning_of_proxies():
-    "requests hides it by a filter, which another thread may put back as it was while requests is imported."
-    script = """import sys, warnings
-from calibnb.cli.audit import _import_papermill
-sys.modules["socks"] = None  # PySocks is not installed
-warnings.simplefilter = lambda *args, **kwargs: None
-_import_papermill()"""
-    ended = started(sys.executable, "-c", script)
-    assert ended.returncode == 0 and "SOCKS" not in ended.stderr, ended.stderr
+    assert (tmp_path/"calibnb-audit"/Path(file).stem/"report.html").exists()
 
 
 def test_jobs_may_use_threads(tmp_path):
