@@ -10,11 +10,12 @@ import argparse
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from types import SimpleNamespace
 
 from ..core.reading import are_several_files
 from calibnb.cli.flags import (
-    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _check_exists, _check_file, _check_rows,
-    _column_names, _kind, _kind_in, _check_stated, _listed, _noting
+    _add_columns, _add_drop_missing, _add_kind, _add_plugin, _check_exists, _check_file, _column_names,
+    _kind, _kind_in, _check_stated, _listed, _noting
 )
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
@@ -34,7 +35,10 @@ def _add_apply(commands):
     _add_prevalence(apply)
     apply.add_argument('--threshold', type=float, metavar='T', help='predict y = 1 of a binary model if P(y = 1) is at '
                        'least T, e.g. the threshold that `audit --cost-fp --cost-fn` prints (default: .5)')
-    _add_rows(apply)
+    apply.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files with more '
+                       'rows in pieces (default: 2,000,000, or fewer for rows of more than 33 numbers)')
+    apply.add_argument('--engine', default='local', choices=['local', 'ray'],
+                       help='ray: calibrate the pieces on a Ray cluster (default: local)')
     _add_plugin(apply)
     flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
     apply.set_defaults(flags=flags, paths=_paths_of_apply)
@@ -110,7 +114,8 @@ def _check_apply(args)->Path:
         raise ValueError(f'calibrator: {args.calibrator} does not exist; an audit writes none if it recommends none')
     if args.keep and out.suffix.lower() not in ('.csv', '.parquet'):
         raise ValueError(f'--keep: {out} has no columns, want --out FILE.csv or FILE.parquet')
-    _check_rows(args)
+    if args.rows_in_memory is not None and args.rows_in_memory < 1:
+        raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
     if not are_several_files(args.file): _check_exists(args.file)
     elif _is_among(out, args.file): raise ValueError(f'--out: {out} would be one of the files of {args.file}, which '
                                                      'are read; name a file in another folder')
@@ -156,13 +161,13 @@ def _apply(args):
     out = _check_apply(args)
     from calibnb.core.predictions import quote_names
     from calibnb.evaluate.files import class_names, read_columns, write_probs
-    from calibnb.evaluate.pieces import exceeds_memory, read_pieces, write_pieces
+    from calibnb.evaluate.pieces import map_pieces, needs_pieces, piece_shape, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _settle_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
     file = args.file, _kind(args), eps, calibrator.class_names_
-    if exceeds_memory(args.file, args.rows_in_memory):
+    if args.engine == 'ray' or needs_pieces(args.file, args.rows_in_memory):
         _check_no_columns(args)
         if args.estimate_prevalence:
             raise ValueError(f'--estimate-prevalence: needs all rows in memory, but {args.file} is read in pieces; '
@@ -170,9 +175,12 @@ def _apply(args):
         if out.suffix.lower() not in ('.parquet', '.npy'):
             raise ValueError(f'--out: {out}, but {args.file} is read in pieces; want .parquet or .npy, '
                              'or a larger --rows-in-memory')
-        with _noting(): n, reads = read_pieces(*file)
+        with _noting(): n, _ = piece_shape(*file[:2])
         print(f'{args.file}: {n:,} rows are read in pieces')
-        write_pieces(out, ((*_calibrate(read, calibrator, args)[:2], read) for read in reads), n)
+        how = SimpleNamespace(file=args.file, calibrator=args.calibrator, prevalence=args.prevalence,
+                              from_prevalence=args.from_prevalence, estimate_prevalence=False, threshold=args.threshold)
+        def calibrated(read): return *_calibrate(read, calibrator, how)[:2], read
+        write_pieces(out, map_pieces(calibrated, *file, engine=args.engine), n)
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = _column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples

@@ -29,7 +29,7 @@ from calibnb.cli.gate import (
 )
 from calibnb.cli.flags import (
     _add_columns, _add_drop_missing, _add_kind, _add_plugin, _add_rows, _add_stated, _check_exists,
-    _check_rows, _column_names, _kind, _kind_of, _settle_stated
+    _column_names, _kind, _kind_of, _settle_rows, _settle_stated
 )
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
@@ -83,8 +83,6 @@ def _add_audit(commands):
     audit.add_argument('--metric', action='append', default=[], metavar='NAME',
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
     _add_rows(audit)
-    audit.add_argument('--engine', default='local', choices=['local', 'ray'],
-                       help='ray: read the files in pieces on a Ray cluster (default: local)')
     _add_slices(audit)
     _add_costs(audit)
     _add_comparisons(audit)
@@ -150,7 +148,7 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report and not args.to: args.to = str(default_audit_folder(args.file))
     if args.to: check_audit_folder('--to', args.to)
-    _check_rows(args)
+    _settle_rows(args)
     _check_gate(args)
     for flag, path in _paths_of_audit(args)[0]:
         if flag not in ('file', '--val') or not are_several_files(path): _check_exists(path, flag)
@@ -164,32 +162,6 @@ def _check_costs(args):
         raise ValueError(f'{flag}: given without {other}; want both costs')
     for flag, cost in given.items():
         if not 0 < cost < math.inf: raise ValueError(f'{flag}: {cost:g}, want a number above 0')
-
-def _is_in_pieces(args):
-    "Return True if the files are read in pieces; raise ValueError for options that need all rows in memory."
-    from calibnb.evaluate.pieces import exceeds_memory
-    paths = [path for path in (args.file, args.val_file) if path]
-    if args.engine == 'local' and not any(exceeds_memory(path, args.rows_in_memory) for path in paths): return False
-    flags = {'--shifted': args.shifted, '--metric': args.metric, '--cost-fp': args.cost_fp, '--by': args.by,
-             '--confidence': args.confidence, '--drop-missing': args.drop_missing,
-             '--target-col': args.target_col, '--prob-cols': args.prob_cols, '--ignore-col': args.ignore_col}
-    for flag, given in flags.items():
-        if not given: continue
-        raise ValueError(f'{flag}: needs all rows in memory, but {args.file} is read in pieces; leave it out, '
-                         'or give one file and a larger --rows-in-memory')
-    return True
-
-def _piece_sets(args):
-    "Return the pieces of the predictions, the pieces of the validation predictions (or None), and remarks."
-    from calibnb.evaluate.pieces import piece_sets
-    from calibnb.posthoc import make_calibrator
-    for name in args.calibrator: make_calibrator(name)
-    files = args.file, _kind(args), args.target_file, args.val_file, args.val_target_file
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter('always')
-        pieces, val = piece_sets(*files, args.eps, args.pos_label, engine=args.engine)
-    if not args.json: print(f'{args.file}: {len(pieces):,} rows are read in pieces of {pieces.rows:,}\n', flush=True)
-    return pieces, val, _texts(caught)
 
 def _texts(caught):
     "Return the texts of warnings from reading files, except about probabilities of 0, which a check reports."
@@ -210,7 +182,6 @@ def _slices(preds, args):
 
 def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
-    if _is_in_pieces(args): return _piece_sets(args)
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.costs import check_costs
     from calibnb.evaluate.files import read_sets
@@ -236,19 +207,16 @@ def _title(args): return args.title or Path(args.file).name
 def _evaluate(preds, val, args):
     "Evaluate predictions with the options of the command line."
     from calibnb.evaluate.audit import evaluate
-    from calibnb.evaluate.pieces import Pieces
-    from calibnb.evaluate.sums import evaluate_pieces
     from calibnb.posthoc import list_calibrators
     calibrators, n_boot = (list_calibrators(), 2000) if args.full else (None, 400)
     options = dict(n_bins=args.bins, seed=args.seed, progress=sys.stderr.isatty() and not args.json, tie=args.tie)
-    if isinstance(preds, Pieces): return evaluate_pieces(preds, val, args.calibrator or calibrators, **options)
     return evaluate(preds, val, args.calibrator or calibrators, **options, n_boot=n_boot, metrics=args.metric)
 
 @dataclass(frozen=True)
 class _Answer:
     "An evaluation of predictions, and the results of further flags."
     found:object          # Evaluation
-    preds:object          # Predictions or Pieces
+    preds:object          # Predictions
     slices:object=None    # Slices of --by
     shifted:object=None   # Shifted of --shifted
     decisions:object=None # Decisions of --cost-fp and --cost-fn
@@ -258,7 +226,7 @@ def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
     share_arena()
     with quick_imports('scipy.stats', 'pandas'):  # scikit-learn imports both; an audit seldom uses them
-        for room in 'evaluate.pieces', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
+        for room in 'evaluate.files', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
     preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
     found = _without_ignored(_evaluate(preds, val, args), args)
@@ -401,7 +369,7 @@ def _code(args)->str:
                ('--eps', args.eps, None), ('--pos-label', args.pos_label, None), ('--shifted', args.shifted, None),
                ('--cost-fp', args.cost_fp, None), ('--cost-fn', args.cost_fn, None),
                ('--least', args.least, None), ('--target-col', args.target_col, None),
-               ('--engine', args.engine, 'local'), ('--rows-in-memory', args.rows_in_memory, None)]
+               ('--rows', args.rows_as_typed, None)]
     flags += [part for flag, value, default in options if value != default for part in (flag, str(value))]
     named = [('--ignore-col', args.ignore_col), ('--by', args.by), ('--calibrator', args.calibrator),
              ('--metric', args.metric), ('--plugin', args.plugin), ('--ignore', args.ignore)]

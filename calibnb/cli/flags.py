@@ -118,8 +118,6 @@ def _kind_in(args, name='file')->str|None:
     if not are_several_files(path): _check_exists(path, name)
     with quick_imports():
         from calibnb.evaluate.files import named_kind
-        from calibnb.evaluate.pieces import parquet_paths
-    if are_several_files(path): path = parquet_paths(path)[0]
     return named_kind(path)
 
 def _kind_of(args, name='file')->str:
@@ -147,7 +145,8 @@ def _column_names(args):
     "Return the columns that the flags name."
     from calibnb.evaluate.files import ColumnNames
     target, scores = _named_columns(args)
-    return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False))
+    return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False),
+                       rows=getattr(args, 'rows', None))
 
 def _add_drop_missing(command, what):
     command.add_argument('--drop-missing', action='store_true', help=f'leave out the rows without {what}; a note has '
@@ -198,12 +197,21 @@ def _noting(path=''):
         if 'uncalibrated NLL is infinite' not in text: print(f'{start}{text}', file=sys.stderr)
 
 def _add_rows(command):
-    command.add_argument('--rows-in-memory', type=int, metavar='N', help='read .parquet, .npy and .npz files with more '
-                         'rows in pieces (default: 2,000,000, or fewer for rows of more than 33 numbers)')
+    command.add_argument('--rows', metavar='N', help='read a random part of N rows of a larger .parquet, .npy or .npz '
+                         "file, or 'all' (default: all up to 2,000,000 rows, else 500,000; fewer if rows are wide)")
 
-def _check_rows(args):
-    if args.rows_in_memory is not None and args.rows_in_memory < 1:
-        raise ValueError(f'--rows-in-memory: {args.rows_in_memory}, want a number of rows of at least 1')
+def _settle_rows(args):
+    "Make `rows` a number, or None for all rows; raise ValueError for another text. Keep it as typed, too."
+    args.rows_as_typed = args.rows
+    if args.rows == 'all': args.rows = None
+    elif args.rows is not None:
+        if not args.rows.isdecimal() or int(args.rows) < 1:
+            raise ValueError(f"--rows: {args.rows!r}, want a number of rows of at least 1, or 'all'")
+        args.rows = int(args.rows)
+    else:
+        from calibnb.evaluate.stored import rows_of_part
+        try: args.rows = rows_of_part(args.file)
+        except Exception: pass  # a file of another format, or one that its reader reports
 
 # %% ../../nbs/90_cli/01_flags.ipynb #18a13469
 def _add_plugin(command):

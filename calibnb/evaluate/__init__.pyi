@@ -26,10 +26,7 @@ from .shifted import check_shifted as check_shifted
 from .shifted import evaluate_shifted as evaluate_shifted
 from .shifted import Shifted as Shifted
 from .shifted import ShiftResult as ShiftResult
-from .pieces import Pieces as Pieces
-from .pieces import piece_sets as piece_sets
 from .pieces import read_pieces as read_pieces
 from .pieces import write_pieces as write_pieces
-from .sums import evaluate_pieces as evaluate_pieces
 from .plan import LabelsNeeded as LabelsNeeded
 from .plan import labels_needed as labels_needed

@@ -13,6 +13,7 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
 import csv
 import gzip
 import json
+import math
 import re
 import warnings
 import zipfile
@@ -33,11 +34,12 @@ from torch import Tensor
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from calibnb.core.reading import (
-    NeedsOptions, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
+    NeedsOptions, are_several_files, brief, check_archive, file_format, first_repeated, memory_size, naming, read_npz
 )
 from ..core.content import content_hash, note_input
 from ..core.checks import _ABOVE_ONE, _OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
+from .stored import ParquetColumns, StoredArray, npz_arrays, parquet_paths, random_rows, stored_shape
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
 kinds = 'logits', 'probs', 'confidence'
@@ -64,6 +66,7 @@ class ColumnNames:
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
     drop_missing:bool=False # leave out the samples without a score or a label
+    rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
 
@@ -224,7 +227,7 @@ _LM_EVAL = {'doc_id', 'target', 'filtered_resps'} # keys of a sample in `samples
 def is_of_lm_eval(path)->bool:
     "Return True for JSON lines of samples that lm-evaluation-harness wrote with `--log_samples`."
     if not file_format(path).startswith('.jsonl'): return False
-    with naming(path, failed='cannot be read as JSON lines'): return _LM_EVAL <= {*_names_in(Path(path))}
+    with naming(path, failed='cannot be read as JSON lines'): return _LM_EVAL <= {*_names_in(path)}
 
 def _answers_of_lm_eval(frame):
     "Return a DataFrame with the columns `confidence` and `correct`, for the samples of the first filter."
@@ -559,16 +562,49 @@ def read_file(
     names:ColumnNames=ColumnNames(),
 )->FileContents:
     "Read a file in any supported format; raise a one-line ValueError that names the file."
-    path = Path(path)
-    if not path.is_file(): raise ValueError(f'file: {path} does not exist')
-    suffix = file_format(path)
-    reader = pick('file format', suffix, READERS)
-    note_input('files', str(path), content=content_hash(path))
-    with naming(path, failed=f'cannot be read as {suffix[1:]}'):
-        contents = reader(path, names) if reader in _TABLES else reader(path)
+    in_part = _part_to_read(path, names.rows)
+    if in_part is None:
+        path = Path(path)
+        if not path.is_file(): raise ValueError(f'file: {path} does not exist')
+        suffix = file_format(path)
+        reader = pick('file format', suffix, READERS)
+        note_input('files', str(path), content=content_hash(path))
+        with naming(path, failed=f'cannot be read as {suffix[1:]}'):
+            contents = reader(path, names) if reader in _TABLES else reader(path)
+    else: contents = _read_part(path, names, *in_part)
     if contents.columns is None:
         contents.groups = {name: contents.arrays[name] for name in names.groups if name in contents.arrays}
         if not _find(contents, TARGET_NAMES): contents.like_labels = _like_labels_in(contents)
+    return contents
+
+def _part_to_read(path, most):
+    "Return the number of rows of a file and the rows to read; None for a file that is read whole by its reader."
+    if are_several_files(path):
+        with naming(path): n = stored_shape(path)[0]
+    else:
+        if most is None: return None
+        try: n = stored_shape(path)[0]
+        except Exception: return None  # of another format, or damaged, which its reader reports
+        if n <= most: return None
+    return n, np.arange(n) if most is None or n <= most else random_rows(n, most)
+
+def _read_part(path, names, n, rows):
+    "Read some rows of parquet, npy or npz files, and warn if these are not all."
+    def place(row): return f'row {rows[row]}'
+    suffix = '.parquet' if are_several_files(path) else file_format(path)
+    with naming(path, failed=f'cannot be read as {suffix[1:]}'):
+        if suffix == '.parquet':
+            frame = ParquetColumns(parquet_paths(path)).part(rows)
+            _check_distinct([str(name).strip() for name in frame])
+            contents = _table(frame, place, names)
+        else:
+            arrays = npz_arrays(path) if suffix == '.npz' else {'': StoredArray(path)}
+            contents = FileContents({name: array.part(rows if len(array) == n else slice(None))
+                                     for name, array in arrays.items()}, place=place)
+    if len(rows) < n:
+        error = 50/math.sqrt(len(rows))  # the standard deviation of hit - confidence is at most 50 points
+        warnings.warn(f'{path}: a random part of {len(rows):,} of {n:,} rows is read, so an ECE has a standard error '
+                      f'of up to {error:.2f} points; --rows reads more')
     return contents
 
 def _like_labels_in(contents):
@@ -587,12 +623,13 @@ def _check_groups(path, contents, names):
 def named_kind(path)->str|None: # 'logits' or 'probs'; None if the names do not decide
     "Return the kind of scores that the names in a file state, e.g. `logits` or prob_0."
     with naming(path, failed=f'cannot be read as {file_format(path)[1:]}'):
-        names = [*map(_plain, _names_in(Path(path)))]
+        names = [*map(_plain, _names_in(path))]
     found = [kind for kind, pattern in KINDS.items() if any(map(pattern.fullmatch, names))]
     return found[0] if len(found) == 1 else None
 
 def _names_in(path):
     "Return the names of arrays or columns without reading their values."
+    if are_several_files(path): path = Path(parquet_paths(path)[0])
     suffix = file_format(path)
     if suffix == '.npz':
         with np.load(path, allow_pickle=False) as file: return file.files
@@ -670,7 +707,7 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     `labelled`: raise ValueError unless the file has labels."""
     names = replace(names, kind=pick('kind', kind, kinds))
     contents = read_file(path, names)
-    if needed: _check_groups(Path(path), contents, names)
+    if needed: _check_groups(path, contents, names)
     if labelled: _only(path, contents, (_plain(names.target),) if names.target else TARGET_NAMES)
     if names.drop_missing: _drop_missing(contents, names, labelled)
     if contents.columns is not None: _check_table(contents, kind)
@@ -747,7 +784,7 @@ def _read_labelled_once(path, kind, target_path, pos_label, names, needed):
     score_names = names
     if target_path:  # read first, since the labels say whether numbers are names of columns
         with naming(target_path):
-            labelled = read_file(target_path, ColumnNames(names.target, ignored=names.ignored))
+            labelled = read_file(target_path, ColumnNames(names.target, ignored=names.ignored, rows=names.rows))
             name, labels = _labels_in(target_path, labelled, names.target, alone=True)
         score_names = replace(names, target='', classes=tuple(_distinct_labels(labels)[0]))
     with naming(path):

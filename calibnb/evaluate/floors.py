@@ -71,23 +71,6 @@ class ConfidenceHistogram:
         cell_of = {name: torch.searchsorted(starts, f[f < self.n].unique()) for name, f in first.items()}
         self.first_cells = {name: cells.numpy() for name, cells in cell_of.items()}
 
-    @classmethod
-    def of_cells(cls,
-        count:Tensor,        # (C,) int64 samples of each cell of confidences, in rising order
-        total:Tensor,        # (C,) float64 sum of the confidences of each cell
-        n_bins:dict,         # as above
-        equal_mass:dict={},  # as above; a bin begins with the cell that holds its first sample
-    )->'ConfidenceHistogram':
-        "Make the histogram from sums over cells; a cell belongs to the bin of its mean, so cells should be narrow."
-        made, nonempty = cls.__new__(cls), count > 0
-        count, total = count[nonempty], total[nonempty]
-        made.n, made.count, made.conf = count.sum().item(), count.numpy(), (total/count).clamp(0, 1)
-        first = {name: _width_starts(made.conf, M) for name, M in n_bins.items()}
-        first |= {name: torch.searchsorted(count.cumsum(0), equal_mass_starts(made.n, M), right=True)
-                  for name, M in equal_mass.items()}
-        made.first_cells = {name: cells[cells < len(count)].unique().numpy() for name, cells in first.items()}
-        return made
-
     def errors(self,
         draws:int,  # number of simulated sets of hits
         seed:int,

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['grid_size', 'cosine_means', 'smoothed_error', 'smooth_error_norm', 'smooth_error_norms', 'smooth_noise',
-           'smooth_noise_of_sums', 'smooth_curve', 'gaussian_log_kernel', 'gaussian_regression', 'dirichlet_regression',
-           'dirichlet_bandwidth', 'triweight_error']
+           'smooth_curve', 'gaussian_log_kernel', 'gaussian_regression', 'dirichlet_regression', 'dirichlet_bandwidth',
+           'triweight_error']
 
 # %% ../../nbs/10_metrics/02_smoothing.ipynb #c27e57ab
 import math
@@ -122,26 +122,15 @@ def smooth_noise(
     e = hit.double().cpu() - conf
     if means is None: means = cosine_means([(conf, e)], cells)
     if value is None: value = smooth_error_norm(means)
-    noise = e.square() + 2/len(e)  # two misses more than were seen, as in `rate_variance`
-    def squares(points): return torch.bincount((conf*points).round().int(), weights=noise, minlength=points + 1)
-    return smooth_noise_of_sums(means, value, squares, len(conf), draws, seed)
-
-def smooth_noise_of_sums(
-    means:Tensor,     # (cells + 1,), from `cosine_means`
-    value:float,      # smECE
-    squares,          # function: number of steps P -> (P + 1,) sums of the squared errors near each grid point
-    n:int,            # number of samples
-    draws:int=300,
-    seed:int=0,
-)->dict:              # as from `smooth_noise`
-    "Return the result of `smooth_noise` from sums over the samples."
     sigma = max(value, 1e-4)  # the smallest width that `grid_size` accepts
     points = min(means.shape[-1] - 1, _points_for(2*sigma))  # smoothing removes finer noise
-    sd = squares(points).sqrt().float()  # standard deviation of the summed error at each grid point
+    squares = e.square() + 2/len(e)  # two misses more than were seen, as in `rate_variance`
+    variance = torch.bincount((conf*points).round().int(), weights=squares, minlength=points + 1)
+    sd = variance.sqrt().float()  # standard deviation of the summed error at each grid point
     draw = torch.Generator().manual_seed(seed)
     mass = torch.randn(draws, points + 1, generator=draw, dtype=torch.float32, device='cpu').mul_(sd)
     gap = _smoothed(means, sigma, points)
-    noise = _smoothed(_cosine_means_on_grid(mass, n), sigma, points)
+    noise = _smoothed(_cosine_means_on_grid(mass, len(conf)), sigma, points)
     error = noise.square().mean(0).sqrt()  # the mean is 0
     weight = torch.ones_like(gap)/(len(gap) - 1)
     weight[[0, -1]] /= 2  # the trapezoid rule

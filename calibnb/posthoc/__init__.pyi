@@ -22,8 +22,6 @@ from .composed import Composed as Composed
 from .composed import calibrated_logits as calibrated_logits
 from .composed import held_out_logits as held_out_logits
 from .deployed import deployment_errors as deployment_errors
-from .passes import fit_in_passes as fit_in_passes
-from .passes import is_sum as is_sum
 from .refinement import held_out_scores as held_out_scores
 from .refinement import score_decomposition as score_decomposition
 from .prior import PriorEstimate as PriorEstimate

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROUNDING', 'bucket', 'step_map', 'refuse_first', 'check_finite', 'check_unit_interval', 'edges_between',
-           'histogram_map', 'histogram_of_sums', 'mass_edges', 'isotonic_map', 'merged_scores', 'affine_map', 'bbq_map']
+           'histogram_map', 'mass_edges', 'isotonic_map', 'merged_scores', 'affine_map', 'bbq_map']
 
 # %% ../../nbs/30_posthoc/02_score_maps.ipynb #24f0f42c
 import math
@@ -93,17 +93,7 @@ def histogram_map(
     else:
         edges = mass_edges(score, n_bins)
         ids = torch.bucketize(score.contiguous(), edges[1:-1].to(score.device))
-    return histogram_of_sums(bin_sums(ids, score, hit, len(edges) - 1, weight).cpu(), empty, smooth, edges)
-
-def histogram_of_sums(
-    sums:Tensor,   # (3, M) from `bin_sums`: samples, hits, scores; with weights (4, M), the last row sums the weights
-    empty:str,     # as in `histogram_map`
-    smooth:bool,   # as in `histogram_map`
-    edges:Tensor|None=None, # (M + 1,); None: equal-width bins
-)->dict:           # edges, count, values: for `step_map`
-    "Return the share of hits in each bin, from the sums of the bins."
-    weighted, M = len(sums) == 4, sums.shape[1]
-    if edges is None: edges = torch.arange(M + 1, dtype=torch.float64, device='cpu')/M
+    sums, weighted = bin_sums(ids, score, hit, len(edges) - 1, weight).cpu(), weight is not None
     count, hits = sums[3 if weighted else 0], sums[1]
     share = (hits + 1)/(count + 2) if smooth else hits/count
     values = torch.where(count > 0, share, _empty_values(edges, empty))

@@ -53,7 +53,6 @@ def test_slow_twin(logits):
     ("one.npz --cost-fn 1", "--cost-fn: given without --cost-fp; want both costs"),
     ("one.npz --cost-fp 0 --cost-fn 1", "--cost-fp: 0, want a number above 0"),
     ("one.npz --cost-fp 1 --cost-fn nan", "--cost-fn: nan, want a number above 0"),
-    ("one.npz --cost-fp 1 --cost-fn 2 --rows-in-memory 100", "--cost-fp: needs all rows in memory"),
     ("three.npz --cost-fp 1 --cost-fn 2", "--cost-fp: given for 3 classes, want two"),
 ])
 def test_refusals(flags, message, capsys):

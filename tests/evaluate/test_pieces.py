@@ -1,15 +1,15 @@
-"Files that are read in pieces: the answers of memory at any size of the pieces; bad files are refused."
+"Files with many rows: a random part is audited, all are calibrated in pieces; bad files are refused."
 import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from calibnb import cli
-from calibnb.evaluate import Pieces, evaluate_pieces, read_pieces, write_pieces
-from calibnb.evaluate.files import read_predictions
+from calibnb.evaluate import read_pieces, write_pieces
+from calibnb.evaluate.files import ColumnNames, read_predictions
+from calibnb.evaluate.stored import random_rows
 from calibnb.posthoc import TemperatureScaling
 
 WORDS = ["cat", "dog", "owl"]
@@ -38,40 +38,33 @@ def audited(capsys, *args):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("file, val", [("parts/*.parquet", "turned.parquet"), ("all.npz", "val.npz")])
-def test_the_command_goes_in_pieces_by_itself_and_gives_the_answer_of_memory(capsys, file, val):
-    names = ["--calibrator", "temperature", "--calibrator", "histogram", "--seed", "3"]
-    found = audited(capsys, file, *names, "--val", val, "--rows-in-memory", "1000")
-    assert any(note.startswith("All 3,000 samples are measured, in pieces of") for note in found["notes"])
-    whole = audited(capsys, "all.npz", *names, "--val", "val.npz")
-    assert [found[key] for key in ("recommended", "samples")] == [whole["recommended"], 3000]
+@pytest.mark.parametrize("file", ["parts/*.parquet", "parts", "all.npz", "all.parquet"])
+def test_all_rows_of_many_files_are_audited_as_those_of_one(capsys, file):
+    names = ["--calibrator", "temperature", "--val", "turned.parquet" if file != "all.npz" else "val.npz"]
+    found = audited(capsys, file, *names, "--rows", "all")
+    whole = audited(capsys, "all.npz", *names[:2], "--val", "val.npz")
+    assert found["samples"] == 3000 and not any("random part" in note for note in found["notes"])
     for row, measures in whole["rows"].items():
         for name, m in measures.items():
-            if name == "ada_ece":
-                continue  # held below
             assert found["rows"][row][name]["value"] == pytest.approx(m["value"], abs=1e-9), (row, name)
-    ada = (rows["rows"]["uncalibrated"]["ada_ece"]["value"] for rows in (found, whole))
-    assert next(ada) == pytest.approx(next(ada), abs=1e-6)
 
 
-def test_the_size_of_the_pieces_changes_no_answer():
-    how = dict(part=2000, draws=5, calibrators=["temperature", "platt", "histogram"])
-    few, many = (evaluate_pieces(Pieces("parts", "logits", rows=rows), **how) for rows in (3000, 701))
-    assert few.notes[-1] == many.notes[-1] and few.recommended == many.recommended
-    for row, measures in few.rows.items():
-        for name, m in measures.items():
-            assert many.rows[row][name].value == pytest.approx(m.value, abs=1e-9)
+@pytest.mark.parametrize("file", ["parts", "all.npz", "all.parquet"])
+def test_a_random_part_is_the_same_rows_in_every_format(file):
+    names = ColumnNames(rows=1000)
+    with pytest.warns(UserWarning, match=r"a random part of 9\d\d of 3,000 rows|of 1,0\d\d of 3,000 rows"):
+        read = read_predictions(file, "logits", names=names)
+    rows = random_rows(3000, 1000)
+    np.testing.assert_array_equal(read.logits, LOGITS[rows])
+    np.testing.assert_array_equal(read.target, TARGET[rows])
 
 
-def test_a_single_column_with_words_and_zeros_is_read_as_in_memory():
-    p = np.round(1/(1 + np.exp(-LOGITS[:, 0])), 1)
-    pd.DataFrame(dict(p=p, y=np.where(TARGET == 0, "yes", "no"))).to_parquet("one.parquet", row_group_size=500)
-    with pytest.warns(UserWarning, match="labels have probability 0"):
-        whole = read_predictions("one.parquet", "probs", pos_label="yes")
-    pieces = Pieces("one.parquet", "probs", pos_label="yes", rows=400)
-    assert (pieces.classes, pieces.eps) == (("no", "yes"), pytest.approx(whole.eps)) and whole.eps > 0
-    for name in "logits", "target", "given":
-        assert torch.equal(torch.cat([getattr(piece, name) for piece in pieces]), getattr(whole, name))
+def test_a_part_of_scores_and_labels_in_two_files_and_slices_of_it(capsys):
+    np.save("scores.npy", LOGITS), np.save("labels.npy", TARGET)
+    one = audited(capsys, "scores.npy", "--target", "labels.npy", "--rows", "1000", "--calibrator", "temperature")
+    two = audited(capsys, "all.parquet", "--rows", "1000", "--calibrator", "temperature", "--by", "predicted_class")
+    assert one["rows"] == two["rows"] and len(two["slices"]["slices"]) == 4
+    assert sum("a random part of" in note and "standard error" in note for note in two["notes"]) == 1
 
 
 def test_apply_writes_the_same_probabilities_in_pieces():
@@ -115,7 +108,7 @@ def test_a_bad_piece_is_refused_in_one_line_and_nothing_is_written(case, capsys)
 
 def test_an_error_in_a_late_piece_leaves_no_output():
     BAD["damaged"][0]()
-    n, reads = read_pieces("parts", "logits", rows=500)
+    n, reads = 3000, read_pieces("parts", "logits", rows=500)
     pieces = ((read.logits.softmax(1), read.logits.argmax(1), read) for read in reads)
     with pytest.raises(ValueError, match="3.parquet cannot be read"):
         write_pieces("out.parquet", pieces, n)
@@ -123,19 +116,18 @@ def test_an_error_in_a_late_piece_leaves_no_output():
 
 
 @pytest.mark.parametrize("line, message", [
-    ("audit parts --logits --shifted all.npz", "--shifted: needs all rows in memory"),
-    ("audit all.npz --logits --rows-in-memory 0", "--rows-in-memory: 0, want a number of rows of at least 1"),
-    ("audit parts --logits --val parts --no-report", "val: parts holds the predictions to judge; leave val out"),
-    ("audit small.npz --logits --rows-in-memory 9", "small.npz"),
-    ("audit probs.npz --logits --rows-in-memory 9 --no-report", "these are probabilities"),
+    ("audit all.npz --logits --rows 0", "--rows: '0', want a number of rows of at least 1, or 'all'"),
+    ("apply t.safetensors all.npz --logits --out o.npy --rows-in-memory 0", "--rows-in-memory: 0, want a number"),
+    ("audit probs.npz --logits --rows 9 --no-report", "these are probabilities"),
+    ("apply t.safetensors all3.npz --logits --out o.npy --rows-in-memory 9", "these are probabilities"),
     ("apply t.safetensors parts --logits --out out.csv", "--out: out.csv, but parts is read in pieces"),
     ("apply t.safetensors parts --logits --out parts/1.parquet", "parts/1.parquet would be one of the files of parts"),
     ("apply t.safetensors parts/*.parquet --logits --out parts/9.parquet", "would be one of the files of parts/*"),
     ("audit parts --logits --no-report --tie nan", "--tie: nan, want a number of nats"),
-    ("audit all.csv --logits --engine ray", "file format: '.csv'")])
+    ("apply t.safetensors all.csv --logits --engine ray --out o.npy", "file format: '.csv'")])
 def test_options_that_pieces_do_not_take(line, message, capsys):
     np.savez("probs.npz", logits=np.full((50, 2), .5), target=TARGET[:50].clip(0, 1))
-    np.savez_compressed("small.npz", logits=LOGITS, wrong=TARGET)
+    np.savez("all3.npz", logits=np.full((50, 3), 1/3))
     FRAME[:20].to_csv("all.csv", index=False)
     TemperatureScaling().fit(LOGITS, TARGET).save("t.safetensors")
     assert cli.main(line.split()) == 2

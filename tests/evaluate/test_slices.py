@@ -66,7 +66,6 @@ def test_json_fits_its_schema(capsys):
     ("all.csv --by site --by week --least 1900", "--by: no value of 'site' has 1900 samples"),
     ("all.csv --by site --by week --least 0", "--least: 0, want a number of at least 2"),
     ("all.csv --least 60", "--least: 60, but no slices; give --by, too"),
-    ("big.npz --by site --rows-in-memory 100", "--by: needs all rows in memory"),
 ])
 def test_refusals(line, message, capsys):
     code, out = audit(capsys, f"{line} --logits --no-report")

@@ -92,7 +92,6 @@ def test_compare_plan_and_apply_take_stated_confidences(capsys):
     ("a.csv --confidence surre --correct right", "'surre' is not known; did you mean 'sure'?"),
     ("words.csv --confidence sure --correct right", "column 'right' holds text"),
     ("percent.csv --confidence sure --correct right", "percentages /100"),
-    ("a.parquet --confidence sure --correct right --rows-in-memory 9", "--confidence: needs all rows in memory"),
     ("torn.jsonl --confidence sure --correct right", "torn.jsonl cannot be read as jsonl (line 2 holds [1, 2]"),
 ])
 def test_refusals(line, message, capsys):

@@ -31,10 +31,10 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "temperature": "posthoc.temperature posthoc.entropy_temperature",
     "score_maps": "posthoc.score_maps posthoc.smooth_maps posthoc.venn_abers",
     "posthoc": "posthoc.newton posthoc.calibrator posthoc.scaling posthoc.linear posthoc.confidence_maps"
-               " posthoc.composed posthoc.passes posthoc.refinement posthoc.prior posthoc.sklearn",
+               " posthoc.composed posthoc.refinement posthoc.prior posthoc.sklearn",
     "plots": "plots",
     "evaluate": "evaluate.floors evaluate.measures evaluate.table evaluate.ranking evaluate.audit evaluate.shifted"
-                " evaluate.sums evaluate.costs evaluate.plan evaluate.checks evaluate.conditions",
+                " evaluate.costs evaluate.plan evaluate.checks evaluate.conditions",
     "compared": "evaluate.groups evaluate.compare",
     "synth": "data.synth",
     "data": "data.splits data.toys data.corruptions data.sets data.downloads",
@@ -354,9 +354,6 @@ for name, kind in ((n, k) for n, k in posthoc.CALIBRATORS.items() if n != "+"):
 TABLE |= {
     "posthoc.Composed": partial(calibrated, "vector+platt", {}),
     "posthoc.calibrated_logits": lambda: posthoc.calibrated_logits(posthoc.VectorScaling().fit(*ROUGH), LOGITS),
-    "posthoc.fit_in_passes": lambda: [
-        posthoc.fit_in_passes(posthoc.make_calibrator(name).fit(*ROUGH), lambda f: f(*ROUGH), N, ROUGH).predict_proba(
-            LOGITS) for name in ("temperature", "vector", "platt", "histogram")],
     "posthoc.held_out_logits": lambda: posthoc.held_out_logits(posthoc.VectorScaling(), *ROUGH),
     "temperature.entropy_temperature": lambda: temperature.entropy_temperature(*ROUGH),
     "temperature.sample_temperatures": lambda: temperature.sample_temperatures(ROUGH[0], -.2, 1.),
@@ -666,8 +663,6 @@ TABLE |= {
     "evaluate.Scored": lambda: [(s, s.diagram(), s.ece()) for s in [evaluate.Scored.of(PREDS)]],
     "evaluate.ConfidenceHistogram": lambda: [evaluate.ConfidenceHistogram(c, dict(ece=5), dict(ada=5)).errors(3, 0)
                                          for c in (CONF.double(), draw(9000).sigmoid().double())],
-    "evaluate.ScoreSums": lambda: [
-        evaluate.ScoreSums.of(evaluate.Scored.of(p, n_bins=5), (10,)).measures(2) for p in (PREDS, *columns())],
     "evaluate.classwise_floor": lambda: evaluate.classwise_floor(bins.class_sums(PROBS, TARGET, 5)),
     "evaluate.mean_absolute_deviation": lambda: evaluate.mean_absolute_deviation(CONF.double()*9, CONF.double()),
     "evaluate.measure_all": lambda: evaluate.measure_all(
@@ -715,14 +710,14 @@ ELSEWHERE = {
     "metrics": {HELPERS: "metrics register_metric SCORES DecisionCurve cost_threshold"},
     "posthoc": {HELPERS: "FitNote nearly_constant smallest_for_masked "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record is_sum",
+                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "
                     "conjugate_gradients fit_linear_map log_odds logistic_nll logistic_regression LogisticObjective "
                     "minimise mixed_log_probs newton_step normalised odir_strengths other_log_probs tempered_logits"},
     "streaming": {HELPERS: "SumMetric MeanMetric"},
-    "smoothing": {"a part of smooth_noise": "smooth_noise_of_sums"},
+    "smoothing": {},
     "samples": {HELPERS: "sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
@@ -736,18 +731,16 @@ ELSEWHERE = {
                         "start_temperature wide_enough"},
     "score_maps": {HELPERS: "ROUNDING no_slope check_finite check_unit_interval refuse_first",
                    "parts of the fits of maps, and of maps":
-                       "banded_matrix choose_smoothing gap_index histogram_of_sums mass_edges merged_scores "
+                       "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
     "evaluate": {HELPERS: "doubts outcome_after "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
-                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie CELLS "
+                          "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie "
                           "CHOSEN_THRESHOLDS check_costs LabelsNeeded "
                           "Outcome STATUSES CHECKS Check check_codes run_checks round_up "
                           "Condition gate exit_code write_junit",
-                 "text of numbers of evaluate.Decisions": "decision_svg decision_section",
-                 "a part of evaluate.ScoreSums": "ConfidenceSums",
-                 "reads files; its fits and its sums are here": "evaluate_pieces"},
+                 "text of numbers of evaluate.Decisions": "decision_svg decision_section"},
     "gamma_net": {HELPERS: "POSITIVITY INITS SMOOTHINGS frozen_batchnorm_stats rng_state Direction LearnedLoss",
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep",

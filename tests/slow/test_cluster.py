@@ -20,8 +20,10 @@ from conftest import forks, patience, wait_for
 from sweeping import measures, same_tables
 from sweeping import own_names, two_workers  # noqa: F401
 
+from calibnb import cli
 from calibnb.cli import main
-from calibnb.evaluate import Pieces, evaluate_pieces
+from calibnb.evaluate import pieces
+from calibnb.posthoc import TemperatureScaling
 from calibnb.runs.folder import find_runs
 from calibnb.runs.watch import watch_lines
 from calibnb.sweep import engines as engines_room
@@ -62,20 +64,25 @@ def patient_ray(monkeypatch):
     return ray
 
 
-def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_adds_the_same_pieces(tmp_path, patient_ray, own):
+def test_a_ray_cluster_of_two_nodes_makes_the_same_table_and_calibrates_the_same(tmp_path, patient_ray, own,
+                                                                                  monkeypatch):
     from ray.cluster_utils import Cluster
     cluster, ray = Cluster(), patient_ray
     logits = np.random.default_rng(0).standard_normal((2000, 3))
-    np.savez(tmp_path/"predictions.npz", logits=logits, target=logits.argmax(1)*(logits[:, 0] < 1))
-    def evaluated(engine):
-        pieces = Pieces(tmp_path/"predictions.npz", "logits", rows=50, engine=engine)  # five tasks
-        return evaluate_pieces(pieces, None, ["vector", "isotonic"], part=900, draws=2).record()
+    np.savez(tmp_path/"logits.npz", logits=logits)
+    TemperatureScaling().fit(logits, logits.argmax(1)*(logits[:, 0] < 1)).save(tmp_path/"t.safetensors")
+    monkeypatch.setattr(pieces, "_PIECE", 1000)  # six tasks
+    def calibrated(engine):
+        out = tmp_path/f"{engine}.npy"
+        command = [str(tmp_path/"t.safetensors"), str(tmp_path/"logits.npz"), "--out", str(out), "--engine", engine]
+        assert cli.main(["apply", *command, "--rows-in-memory", "1"]) == 0
+        return np.load(out)
     try:
         for _ in range(2):
             cluster.add_node(num_cpus=1, include_dashboard=False, **dict(zip(RAY_PORTS, free_ports(len(RAY_PORTS)))))
         ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
         there = sweep(own, tmp_path/"ray", engine="ray", progress=False)
-        assert evaluated("ray") == evaluated("local")  # bit for bit
+        np.testing.assert_array_equal(calibrated("ray"), calibrated("local"))  # bits: the same pieces
     finally:
         ray.shutdown()
         cluster.shutdown()
