@@ -319,8 +319,8 @@ def forest_plot(
     ax.set(yticks=center, ylim=(height.sum(), 0))
     ax.set_yticklabels(labels, fontsize=8)
     ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\n'
-                  'a positive margin supports the claim; bars: intervals,\n'
-                  'adjusted for the number of claims and of rivals, like the verdicts', fontsize=8.5)
+                  'a positive margin supports the claim; bars: the intervals that decide, adjusted for\n'
+                  'the number of claims and of rivals; equivalent: the 90 % interval', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if marker_of else 'o', lw=2.2, label=v)
