@@ -276,6 +276,7 @@ def interval_dots(
         if m.floor is not None: ax.plot(scale*m.floor, y, '|', color='k', ms=9, mew=1.2)
     ax.set(yticks=range(len(rows)), xlabel=xlabel, ylim=(len(rows) - .5, -.5))
     ax.set_yticklabels(list(rows) if names else [])
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))  # labels such as 0.2035 would touch in a narrow panel
     ax.grid(axis='y', visible=False)
 
 # %% ../nbs/35_plots.ipynb #0c204f94
