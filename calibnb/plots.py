@@ -276,6 +276,7 @@ def interval_dots(
         if m.floor is not None: ax.plot(scale*m.floor, y, '|', color='k', ms=9, mew=1.2)
     ax.set(yticks=range(len(rows)), xlabel=xlabel, ylim=(len(rows) - .5, -.5))
     ax.set_yticklabels(list(rows) if names else [])
+    ax.xaxis.set_major_locator(mpl.ticker.MaxNLocator(4))  # labels such as 0.2035 would touch in a narrow panel
     ax.grid(axis='y', visible=False)
 
 # %% ../nbs/35_plots.ipynb #0c204f94
@@ -319,8 +320,8 @@ def forest_plot(
     ax.set(yticks=center, ylim=(height.sum(), 0))
     ax.set_yticklabels(labels, fontsize=8)
     ax.set_xlabel('margin in units of the smallest effect of interest (grey: smaller);\n'
-                  'a positive margin supports the claim; bars: intervals,\n'
-                  'adjusted for the number of claims and of rivals, like the verdicts', fontsize=8.5)
+                  'a positive margin supports the claim; bars: the intervals that decide, adjusted for\n'
+                  'the number of claims and of rivals; equivalent: the 90 % interval', fontsize=8.5)
     ax.grid(axis='y', visible=False)
     present = [v for v in (*_verdicts, 'open') if any(f.verdict == v for f in tested)]
     handles = [mpl.lines.Line2D([], [], color=_verdicts.get(v, grey), marker='' if marker_of else 'o', lw=2.2, label=v)

@@ -23,6 +23,8 @@ def _add_runs(commands):
     table = commands.add_parser('runs', help=about)
     table.add_argument('experiment', nargs='?', help='only runs of this experiment')
     _add_where(table, 'runs')
+    table.add_argument('--notebooks', action='store_true',
+                       help='list the notebook run of a training too, which has the numbers of this training')
     table.add_argument('--sort', choices=_ORDERS, help='one table of all runs in this order; the best or latest first')
     table.add_argument('--root', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
@@ -57,16 +59,22 @@ def _runs(args):
         from calibnb.notebooks.index import write_index
         print(f'{len(table)} runs in {write_index(None if args.html is True else args.html, root, table=table)}')
     elif args.json: print(table.to_json(orient='records', indent=1), file=args.stdout)
-    elif args.sort: print(_lines(table, named_by_experiment=True))
     else:
-        limit = None if args.experiment or where else _LATEST
-        print('\n\n'.join(_experiment_text(name, rows, limit) for name, rows in table.groupby('experiment')))
+        shown = table if args.notebooks else table[~table.training.isin(table.run)]
+        print(_text(shown, args.sort, None if args.experiment or where else _LATEST))
+        if hidden := len(table) - len(shown):
+            print(f'\nwithout {hidden} notebook run{"s"*(hidden > 1)} of these trainings: --notebooks lists them too')
 
 def _sorted(table, order):
     "Sort by a column; the lowest error or the latest end comes first."
     return table.sort_values(order, ascending=order != 'ended', na_position='last', kind='stable')
 
 # %% ../../nbs/90_cli/02a_runs.ipynb #615ab8cb
+def _text(table, is_sorted, limit):
+    "Format runs as one sorted table, or by experiment with at most `limit` runs of each kind."
+    if is_sorted: return _lines(table, named_by_experiment=True)
+    return '\n\n'.join(_experiment_text(name, rows, limit) for name, rows in table.groupby('experiment'))
+
 def _lines(rows, named_by_experiment=False):
     "Format runs as a table that fits the terminal."
     names = rows.experiment + '/' + rows.name if named_by_experiment else rows['name']

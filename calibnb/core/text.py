@@ -71,7 +71,11 @@ def escaped_style(
     style = frame.rename_axis(index=name, columns=name).style.format(cell, na_rep=na_rep)
     return style.format_index(_cell_html, axis=0).format_index(_cell_html, axis=1)
 
-def _cell_html(text): return html_text(text).replace('\n', '<br>')
+_UNBROKEN = re.compile(r'(?<=\d) (?=[±%])|(?<=±) |(?<=\d) (?=to [-+−]?[\d.])|(?<=\d to) (?=[-+−]?[\d.])')
+
+def _cell_html(text):
+    "Escape a cell; no line ends within '25.92 ± 1.02', '0.4 to 2.0' or '95 %'."
+    return _UNBROKEN.sub('&nbsp;', html_text(text)).replace('\n', '<br>')
 
 # %% ../../nbs/00_core/02b_text.ipynb #a1c0de02
 def fitting(

@@ -123,13 +123,13 @@ def _checks(found):
             f'<ul>{"".join(lines)}</ul></details>')
 
 def _table(found):
-    "Return the table as HTML; in each column, values are tinted if no other row is significantly better."
+    "Return the table as HTML; in each column, the values of `Evaluation.tinted` are tinted."
     first = found.rows[UNCALIBRATED]
     head = ''.join(f'<th><button type="button">{html_text(_column(name, m.bins)[0])}</button></th>'
                    for name, m in first.items())
-    lines = []
+    lines, tinted = [], {name: found.tinted(name) for name in first}
     for row, measures in found.rows.items():
-        cells = ''.join(_table_cell(name, m, row in found.best[name]) for name, m in measures.items())
+        cells = ''.join(_table_cell(name, m, row in tinted[name]) for name, m in measures.items())
         mark = ' class="chosen"' if row == found.recommended else ''
         lines.append(f'<tr{mark}><th>{html_text(row)}</th>{cells}</tr>')
     head = f'<th><button type="button">calibrator</button></th>{head}'
@@ -458,7 +458,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <p id="chance" hidden>The grey mark is the mean ECE of a calibrated model.</p>
 <div id="dots"></div></section></div>
 <h2>All measures</h2>
-<p>{how}. In each column, a value is tinted if no other row is significantly better.
+<p>{how}. In each column, the lowest values are tinted, up to the first that is significantly worse than another.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
 {slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>

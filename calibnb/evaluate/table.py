@@ -6,6 +6,7 @@
 __all__ = ['UNCALIBRATED', 'DOUBT', 'SAME_NLL', 'STATUSES', 'shows_no_error', 'Outcome', 'Evaluation', 'miscalibration_p']
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #6cf6cb05
+import itertools
 import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -58,6 +59,14 @@ def _texts(rows, best):
             for row, measures in rows.items()}
 
 # %% ../../nbs/40_evaluate/05_table.ipynb #edb091ee
+def _tinted_rows(
+    values:dict, # row -> value, None if infinite
+    best:list,   # rows that are not significantly worse than any other row
+)->list[str]:
+    "Return the rows to tint: those of `best` up to the first smaller value that is significantly worse than another."
+    finite = sorted((row for row, value in values.items() if value is not None), key=values.get)
+    return [*itertools.takewhile(lambda row: row in best, finite)]
+
 def _styled(texts, best):
     "Return a pandas Styler of the texts; `best` maps a column title to the rows to tint."
     import pandas as pd
@@ -164,9 +173,13 @@ class Evaluation:
                    for row, measures in self.rows.items() for name, m in measures.items()]
         return pd.DataFrame(records).set_index(['calibrator', 'metric'])
 
+    def tinted(self, metric:str)->list[str]:
+        "Return the rows whose value is tinted: neither it nor a smaller one is significantly worse than another."
+        return _tinted_rows({row: measures[metric].value for row, measures in self.rows.items()}, self.best[metric])
+
     def table(self):
-        "Return the table as a pandas Styler; values are tinted if no other row is significantly better."
-        tinted = {_column(name, m.bins)[0]: self.best[name] for name, m in self.rows[UNCALIBRATED].items()}
+        "Return the table as a pandas Styler, with tinted values."
+        tinted = {_column(name, m.bins)[0]: self.tinted(name) for name, m in self.rows[UNCALIBRATED].items()}
         return _styled(_texts(self.rows, self.best), tinted)
 
     def text(self)->str:

@@ -292,7 +292,7 @@ def findings_text(findings)->str:
     import pandas as pd
     from calibnb.notebooks.experiment import short_effect
     def p(effect): return '' if getattr(effect, 'p_adjusted', None) is None else f'{effect.p_adjusted:.2g}'
-    rows = [dict(id=f.id or f.kind, verdict=f.verdict, margin=brief(short_effect(f.effect), 34), p=p(f.effect))
+    rows = [dict(id=f.id or f.kind, verdict=f.verdict, margin=brief(short_effect(f.effect), 40), p=p(f.effect))
             for f in findings]
     table = pd.DataFrame(rows).to_string(index=False).splitlines()
     start, lines = max(map(len, table)) + 2, []

@@ -8,10 +8,12 @@ __all__ = ['HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'EQUIVALENT', 'OPEN', 'WR
            'main_findings', 'Experiment']
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #4ac5e574
+import math
 import os
 from collections import Counter
 from io import BytesIO
 from pathlib import Path
+from textwrap import fill, shorten
 
 import numpy as np
 
@@ -39,14 +41,35 @@ def show_markdown(
 def _to_text(fig, name)->str:
     "Describe a figure for readers who cannot see it: its name and the titles of its panels."
     titles = [ax.get_title(loc='left') or ax.get_xlabel() for ax in fig.axes]
-    panels = dict.fromkeys(title for title in titles if title)  # without duplicates
+    panels = dict.fromkeys(' '.join(title.split()) for title in titles if title)  # without duplicates
     return f'{name.replace("_", " ")}: {"; ".join(panels)}'
+
+def _titles(ax):
+    "Return the titles of a panel that have a text."
+    texts = {ax.get_title(loc) for loc in ('left', 'center', 'right')} - {''}
+    return [artist for artist in ax.get_children() if getattr(artist, 'get_text', str)() in texts]
+
+def _fit_titles(fig)->bool:
+    "Wrap each title that reaches into the title to its right or out of the figure; return True if any did."
+    boxes = [(title, title.get_window_extent()) for ax in fig.axes for title in _titles(ax)]
+    found = False
+    for title, box in boxes:
+        right = [b.x0 for _, b in boxes if b.x0 > box.x0 + 1 and b.y0 < box.y1 and b.y1 > box.y0]
+        room = min([*right, fig.bbox.x1]) - box.x0 - title.get_fontsize()*fig.dpi/72  # a gap of one letter
+        text = ' '.join(title.get_text().split())
+        for lines in 2, 3:
+            if title.get_window_extent().width <= room: break
+            title.set_text(fill(text, len(text)//lines + 4))
+            found = True
+    return found
 
 def _lay_out(fig):
     "Compute the layout once for both files, because a layout is slow; return the tight bounding box, or None."
     import matplotlib as mpl
     if mpl.rcParams['savefig.dpi'] != 'figure': fig.set_dpi(mpl.rcParams['savefig.dpi'])
-    if engine := fig.get_layout_engine(): engine.execute(fig)
+    engine = fig.get_layout_engine()
+    if engine: engine.execute(fig)
+    if _fit_titles(fig) and engine: engine.execute(fig)
     fig.set_layout_engine(None)
     if mpl.rcParams['savefig.bbox'] != 'tight': return None
     return fig.get_tightbbox().padded(mpl.rcParams['savefig.pad_inches'])
@@ -83,12 +106,17 @@ WRONG = 'wrong as printed'  # for a false identity of a paper
 _COLOURS = {  # legible as text on white and on the black of a dark theme
     HOLDS: '#00865c', HOLDS_BUT_SMALL: '#00865c', CONTRADICTED: '#c0571b', WRONG: '#c0571b', EQUIVALENT: '#1f7bb8'}
 
+def _level(effect):
+    "Return the level of the interval; an adjusted level has as many digits as its distance from 100 % needs."
+    level = .95 if effect.level is None else effect.level  # older runs stored a 95 % interval
+    digits = max(0, 1 - math.floor(math.log10(100*(1 - level)))) if level < 1 else 0
+    return f'{round(100*level, digits):.10g} %'
+
 def effect_text(effect)->str:
     "Format margin, interval, smallest effect of interest, detectable effect, p-value, seeds, samples and floor."
     if effect is None or effect.value is None: return '–' if effect is None else effect.note
     unit = f' {effect.unit}' if effect.unit else ''
-    name = 'adjusted interval' if effect.level else '95 % interval'  # older runs stored a 95 % interval
-    interval = ' ({} {:+.3g} to {:+.3g})'.format(name, *effect.interval) if effect.interval else ''
+    interval = ' ({} interval {:+.3g} to {:+.3g})'.format(_level(effect), *effect.interval) if effect.interval else ''
     alpha = '' if effect.alpha is None else f' at level {effect.alpha:g}'
     chance = [] if effect.p_adjusted is None else [f'p = {effect.p_adjusted:.2g}{alpha}']
     chance.append('1 seed' if effect.seeds == 1 else f'{effect.seeds} seeds')
@@ -100,10 +128,10 @@ def effect_text(effect)->str:
     return f'{effect.value:+.3g}{unit}{interval}; {sizes}; {", ".join(chance)}{note}'
 
 def short_effect(effect)->str:
-    "Format the margin of a claim with its interval: '+1.2 points (0.4 to 2.0)'."
+    "Format the margin of a claim with the interval that decides: '+1.2 points (0.4 to 2.0, 95 %)'."
     if effect is None or effect.value is None: return '–'
     unit = f' {effect.unit}' if effect.unit else ''
-    interval = ' ({:.3g} to {:.3g})'.format(*effect.interval) if effect.interval else ''
+    interval = ' ({:.3g} to {:.3g}, {})'.format(*effect.interval, _level(effect)) if effect.interval else ''
     return f'{effect.value:+.3g}{unit}{interval}'
 
 def findings_frame(findings):
@@ -122,7 +150,8 @@ def findings_table(findings):
     "Return findings as a styled table of six columns with coloured verdicts; long texts are shortened."
     import pandas as pd
     rows = [{'claim': f'{f.claim}\n{f.id or f.kind}', 'verdict': f.verdict, 'margin': short_effect(f.effect),
-             'ours': brief(f.ours, 120), 'paper': brief(f.paper, 120), 'shown by': f.decided_by} for f in findings]
+             'ours': brief(f.ours, 120), 'paper': shorten(f.paper, 240, placeholder=' ...'), # begins with the claim
+             'shown by': f.decided_by} for f in findings]
     frame = pd.DataFrame(rows, columns=['claim', 'verdict', 'margin', 'ours', 'paper', 'shown by'])
     def style(verdict): return f'color: {_COLOURS.get(verdict, "#767676")}; font-weight: bold'
     return (escaped_style(frame).hide(axis='index').map(style, subset=['verdict'])
@@ -160,6 +189,8 @@ def _watch_cells(folder, owner):
 
 # %% ../../nbs/75_notebooks/02_experiment.ipynb #7715f4d9
 FOLDER_VARIABLE = 'CALIBNB_NOTEBOOK_FOLDER'  # set by `run_notebook`, which begins the run and locks the folder
+
+_NARROW_HEADS = [dict(selector='th.row_heading', props='max-width: 14em; white-space: normal; text-align: left')]
 
 class Experiment:
     "The run of the current notebook: `name`, `folder`, and `owner` (False if `run_notebook` began the run)."
@@ -201,7 +232,7 @@ class Experiment:
         from IPython.display import display
         self.keep(frame, name)
         styled = escaped_style(frame, digits, '–').set_sticky(axis='index')  # in a narrow window, the names stay
-        styled = styled.set_table_attributes('style="text-align: right"')
+        styled = styled.set_table_attributes('style="text-align: right"').set_table_styles(_NARROW_HEADS)
         display(styled, metadata={'text/html': dict(name=name)})  # `named_outputs` finds the table by this name
 
     def file(self, name:str)->Path:

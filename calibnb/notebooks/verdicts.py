@@ -141,10 +141,9 @@ def _note(look, verdict):
     rival, shown = _nearest_rival(look.differences), look.shown_rival(verdict)
     notes = [f'the smallest margin is against {rival}'] if rival else []
     if look.rival != rival: notes.append(f'{"p is" if shown == rival else "margin and p are"} against {look.rival}')
-    level = {HOLDS_BUT_SMALL: .95, EQUIVALENT: .9}.get(verdict)
-    if level:
-        half_width = worst.half_width(level)
-        notes.append(f'{100*level:.0f} % interval {worst.value - half_width:+.2g} to {worst.value + half_width:+.2g}')
+    if verdict == HOLDS_BUT_SMALL:  # the p-value decides the sign, and this interval the size
+        half_width = worst.half_width(.95)
+        notes.append(f'95 % interval {worst.value - half_width:+.2g} to {worst.value + half_width:+.2g}')
     if claim.by_sample: return '; '.join(notes)
     count = '1 seed' if look.seeds == 1 else f'{look.seeds} seeds'
     if look.seeds < LEAST_SEEDS: notes.append(f'n = {count}, want {LEAST_SEEDS}')
@@ -158,9 +157,10 @@ def _tested_finding(look, factor, verdict):
     "Return the finding of a tested claim; the correction for the family multiplies p by `factor`."
     claim = look.claim
     shown = look.differences[look.shown_rival(verdict)]
-    level = 1 - look.alpha/(factor*look.rival_factor)
+    adjusted = 1 - look.alpha/(factor*look.rival_factor)
+    level = .9 if verdict == EQUIVALENT else adjusted  # of the interval that decides
     half_width = shown.half_width(level)
-    known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=shown.detectable(1 - level), level=level)
+    known = dict(p=look.p, p_adjusted=min(factor*look.p, 1.), seen=shown.detectable(1 - adjusted), level=level)
     known = {name: value for name, value in known.items() if math.isfinite(value)}
     if math.isfinite(half_width): known['interval'] = (shown.value - half_width, shown.value + half_width)
     seeds, n_test = (1, claim.seeds) if claim.by_sample else (look.seeds, claim.n_test)

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.base import BaseEstimator, clone
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.metadata_routing import UNUSED
 from torch import nn, Tensor
 
 import calibnb
@@ -160,6 +161,17 @@ def _register_class(name, cls, frame):
     else: add_user(CALIBRATORS, name, cls, frame)
 
 # %% ../../nbs/30_posthoc/03_calibrator.ipynb #976c411c
+_FEW = 4  # a calibrator shows at most so many numbers of one attribute
+
+def _is_short(value):
+    "Return True for a number, or a vector of at most `_FEW` numbers."
+    return isinstance(value, (int, float)) or isinstance(value, Tensor) and value.ndim < 2 and value.numel() <= _FEW
+
+def _rounded(value):
+    "Return a number, or a vector, with four digits."
+    if np.ndim(value): return f'[{", ".join(map(_rounded, value))}]'
+    return f'{float(value):.4g}'
+
 _EXPECTED_INPUT = {  # kind of the given input -> kind of the fit, and advice
     'logits': 'probabilities; give transform_probs the softmax of the logits, or the sigmoid of binary log-odds',
     'probs': 'logits; give transform the logits of the network, or fit a calibrator on probabilities with fit_probs'}
@@ -195,11 +207,32 @@ class Calibrator(BaseEstimator):
     fitted = ()              # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
     shapes = {}              # attribute -> shape, to check files: () for a number, 'K' for the number of classes
     columns_, input_, eps_, class_names_, prior_, fitted_on_ = (), 'logits', 0., (), (), {}
+    # scikit-learn would add a method `set_fit_request` and three others, for arguments that it does not call X and y
+    __metadata_request__fit = dict.fromkeys(('logits', 'target', 'sample_weight', 'kind', 'classes'), UNUSED)
+    __metadata_request__transform = __metadata_request__predict = __metadata_request__predict_proba = dict(
+        logits=UNUSED)
 
     def __init_subclass__(cls, name=None, **kwargs):
+        "Register the class if it has a name."
         super().__init_subclass__(**kwargs)
         cls._name = name  # set again if a notebook cell redefines the class
         if name: _register_class(name, cls, sys._getframe(1))
+
+    def __repr__(self, N_CHAR_MAX=700):
+        "Return the class, the options that differ from their defaults, and the fitted numbers if there are few."
+        options = super().__repr__(N_CHAR_MAX).partition('(')[2].removesuffix(')')
+        numbers = [f'{name}={_rounded(value)}' for name, value in self._few_numbers().items()]
+        return f'{type(self).__name__}({", ".join(filter(None, [options, *numbers]))})'
+
+    def _few_numbers(self):
+        "Return {name: number, or short vector} of the fit, with T for the temperature; {} if a value is longer."
+        if self.columns_: return dict(columns=len(self.columns_))
+        named = {}
+        for name in self.fitted:
+            value = getattr(self, name, None)
+            named |= value[0] if isinstance(value, list) and len(value) == 1 else {name: value}
+        if not all(map(_is_short, named.values())): return {}
+        return {'T' if name == 'temperature_' else name.removesuffix('_'): value for name, value in named.items()}
 
     def _fit(self, logits, target):
         "Set the attributes named in `fitted` from checked (N, K) logits and (N,) class ids."

@@ -64,6 +64,10 @@ class Composed(Calibrator, name='+'):
 
     def __str__(self): return f'{self.first}+{self.then}'
 
+    def _few_numbers(self):
+        if self.columns_ or not hasattr(self, 'then_'): return super()._few_numbers()
+        return self.first_._few_numbers() | self.then_._few_numbers()
+
     def parts(self)->dict[str, Calibrator]:
         "Return the two unfitted calibrators by the names of their attributes."
         first, then = pick('first', self.first, COMPOSABLE), pick('then', self.then, ON_TOP)

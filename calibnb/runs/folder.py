@@ -81,7 +81,7 @@ class Effect(BaseModel):
     "The measured margin of a claim, with unit and test statistics."
     model_config = ConfigDict(extra='forbid')
     value: float|None    # positive values support the claim; None if not measured
-    interval: tuple[float, float]|None = None # adjusted for the number of claims and of interim analyses
+    interval: tuple[float, float]|None = None # adjusted for claims and looks, or 90 % if equivalent
     level: float|None = None # coverage of the interval; None in runs of older versions, whose interval covers 95 %
     unit: str            # points, nats, or none
     sesoi: float         # smallest effect size of interest

@@ -64,7 +64,7 @@ def list_runs(
 ):                            # pandas DataFrame, a row for each run
     "List every run under `root` by experiment: notebook runs before training runs, the latest run first."
     import pandas as pd
-    rows = _named([*readable(_index_row, _folders(root, experiment))])
+    rows = _with_trainings(_named([*readable(_index_row, _folders(root, experiment))]))
     if rows: _check_where(where, rows)
     table = pd.DataFrame([row for row in rows if _matches(row, where)], columns=_COLUMNS)
     if table.empty: return table
@@ -76,7 +76,18 @@ def list_runs(
     return table.drop(columns='last').reset_index(drop=True)
 
 _COLUMNS = ['experiment', 'kind', 'name', 'run', 'setting', 'seed', 'state', 'started', 'ended', 'figures',
-            'notebook', 'error', 'ece', 'nll', 'result']
+            'notebook', 'error', 'ece', 'nll', 'result', 'training']
+
+def _with_trainings(rows):
+    """Set 'training': for a notebook run that made or read one training, as `train` does, the folder of this training.
+
+    Both have the same data, model, loss, seed, state and numbers."""
+    def key(row):
+        return (row['experiment'], row['seed'], row['state'], *(row['setting'].get(name) for name in _ALWAYS),
+                *(row.get(name) for name in ('error', 'ece', 'nll')))
+    trainings = {key(row): row['run'] for row in rows if row['kind'] == 'training'}
+    for row in rows: row['training'] = trainings.get(key(row), '') if row['kind'] == 'notebook' else ''
+    return rows
 
 def _setting_texts(settings):
     "Return the settings that distinguish runs as texts; recorders change no result and are left out."

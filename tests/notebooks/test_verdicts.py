@@ -129,3 +129,14 @@ def test_equal_networks_are_not_told_apart(simulated, measure):
 def test_another_temperature_is_found(simulated):
     assert splits_decided(simulated, "confidence", other=1, splits=20) >= .8
     assert splits_decided(simulated, "ece", other=1, splits=20) >= .8
+
+
+def test_the_interval_of_an_equivalent_claim_is_the_one_within_the_band():
+    "Its 90 % interval decides; the interval adjusted for ten claims reaches out of the band."
+    rng = np.random.default_rng(0)
+    small = [rng.normal(0, .009, 10) for _ in range(10)]
+    found = [f for f in decide(claims(*small)) if f.verdict == EQUIVALENT]
+    assert len(found) > 2
+    for finding in found:
+        assert finding.effect.level == .9
+        assert max(map(abs, finding.effect.interval)) <= finding.effect.sesoi

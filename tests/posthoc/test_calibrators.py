@@ -822,3 +822,15 @@ def test_class_without_samples_in_the_fit_stays_possible(name):
     share = fitted.transform(logits).mean(0)[2]
     assert abs(share - (target == 2).double().mean()) < .08
     assert fitted.nll(logits, target).mean() < F.cross_entropy(logits, target)
+
+
+def test_a_fitted_calibrator_shows_its_few_numbers_and_its_help_no_methods_of_scikit_learn_for_routing():
+    logits, target = overconfident(N=500, K=3)
+    fitted = TemperatureScaling().fit(logits, target)
+    assert repr(fitted) == f"TemperatureScaling(T={fitted.temperature_:.4g})"
+    pipeline = make_calibrator("temperature+platt").fit(logits, target)
+    assert repr(pipeline).startswith("Composed(then='platt', T=") and "slope=" in repr(pipeline)
+    assert repr(make_calibrator("isotonic", mode="each").fit(logits, target)) == "Isotonic(mode='each')"
+    assert repr(TemperatureScaling("ece").fit(logits, target)).startswith("TemperatureScaling(criterion='ece', T=")
+    for name in ALL:
+        assert not [method for method in dir(type(make_calibrator(name))) if method.startswith("set_fit")], name
