@@ -31,7 +31,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.atomic import atomic_write, naming_target
-from ..core.content import content_hash, named_files, note_input
+from ..core.content import content_hash, named_files, note_input, once
 from ..core.resources import checkout
 from ..core.settings import one_line
 from ..metrics.measure import Measure
@@ -55,8 +55,9 @@ def run_path(
 )->Path:
     "Return the folder of a run; its name is a hash of the settings and of the files they name, followed by the seed."
     rest = {k: v for k, v in settings.items() if k != 'seed'}
-    if files := named_files(rest): rest['files'] = files
-    return Path(root or runs_root())/experiment/f'{settings_key(rest)}-s{settings["seed"]}'
+    def key(): return settings_key(rest | (dict(files=files) if (files := named_files(rest)) else {}))
+    name = once(key, 'settings key', json.dumps(rest, sort_keys=True))  # a plan has many seeds of the same settings
+    return Path(root or runs_root())/experiment/f'{name}-s{settings["seed"]}'
 
 # %% ../../nbs/70_runs/01_folder.ipynb #84c11e6f
 def path_beside(
