@@ -196,6 +196,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                   'calibnb.cli.show._description': ('90_cli/show.html#_description', 'calibnb/cli/show.py'),
                                   'calibnb.cli.show._findings': ('90_cli/show.html#_findings', 'calibnb/cli/show.py'),
                                   'calibnb.cli.show._newer': ('90_cli/show.html#_newer', 'calibnb/cli/show.py'),
+                                  'calibnb.cli.show._readable_files': ('90_cli/show.html#_readable_files', 'calibnb/cli/show.py'),
                                   'calibnb.cli.show._settings': ('90_cli/show.html#_settings', 'calibnb/cli/show.py'),
                                   'calibnb.cli.show._show': ('90_cli/show.html#_show', 'calibnb/cli/show.py'),
                                   'calibnb.cli.show._time': ('90_cli/show.html#_time', 'calibnb/cli/show.py'),

@@ -321,9 +321,7 @@ def test_a_wrong_command_is_refused_in_one_line(tmp_path, monkeypatch, capsys, t
 def test_what_is_typed_changes_the_base_and_an_axis_of_the_same_name(tmp_path, monkeypatch, capsys, table_file):
     monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
     assert main(["sweep", table_file, "-p", "recipe.epochs", "3", "--grid", "seed=5", "--dry-run"]) == 0
-    *_, counted, hours = capsys.readouterr().out.splitlines()
-    assert counted == "2 runs, 2 to be made"
-    assert hours == "less than 0.1 hours on this machine, less than 0.1 hours on one H100-class GPU"
+    assert capsys.readouterr().out.splitlines()[-1] == "2 runs, 2 to be made"  # no finished run tells the hours
 
 
 def test_the_sweeps_of_the_papers_can_be_read():
