@@ -12,6 +12,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
+from ..core.options import require
 from ..core.reading import are_several_files
 from calibnb.cli.flags import (
     _add_columns, _add_drop_missing, _add_kind, _add_plugin, _check_exists, _check_file, _column_names,
@@ -108,6 +109,7 @@ def _check_apply(args)->Path:
         raise ValueError(f'--out: {out}, want a name that ends in .npz, .npy, .csv, .parquet, .pt '
                          'or .safetensors')
     _check_file('--out', out)
+    if out.suffix.lower() == '.parquet': require('pyarrow', 'tables')
     if Path(args.calibrator).is_dir():
         raise ValueError(f'calibrator: {args.calibrator} is a folder, want its file calibrator.safetensors')
     if not Path(args.calibrator).is_file():

@@ -129,11 +129,17 @@ def _load_named_plugins(args):
     add_plugins(getattr(args, 'plugin', []))
     if hasattr(args, 'plugin') and plugin_names(): load_plugins()
 
+_NOTEBOOKS = 'nbformat', 'nbclient', 'nbconvert', 'papermill', 'jupyter_client', 'ipykernel', 'IPython'
+_EXTRAS = {name: "'calibnb[notebooks]'" for name in _NOTEBOOKS} | dict(torchvision="'calibnb[train]'")
+
 def _reason(error):
     "Return the message of an error; for an OSError, the name of the file comes first."
     from calibnb.core.reading import reason
     from calibnb.core.settings import reasons
     if isinstance(error, MemoryError): return reason(error)
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition('.')[0]
+        return f"{package}: not installed; pip install {_EXTRAS.get(package, package)}"
     named = isinstance(error, OSError) and error.filename and error.strerror
     return f'{error.filename}: {reason(error)}' if named else reasons(error)
 
@@ -228,7 +234,7 @@ def main(argv=None)->int: # exit code
         except BrokenPipeError:  # the reader of the output has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
-        except (KeyError, TypeError, ValueError, OSError, MemoryError) as e:
+        except (KeyError, TypeError, ValueError, OSError, MemoryError, ModuleNotFoundError) as e:
             command = _corrected(e, argv, args)
             message = _as_typed(_one_line(_reason(e)), vars(args).get('flags', {}))
             print(f'calibnb: {message}' + f'; try: {printable(command, one_line=True)}'*bool(command), file=sys.stderr)

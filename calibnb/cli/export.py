@@ -6,6 +6,9 @@
 __all__ = []
 
 # %% ../../nbs/90_cli/03b_export.ipynb #35db9171
+import atexit
+import os
+import sys
 from pathlib import Path
 
 from ..core.options import pick
@@ -32,8 +35,24 @@ def _export(args):
     for flag, path in ('calibrator', args.calibrator), ('--with', args.before):
         if path is not None and not Path(path).is_file(): raise ValueError(f'{flag}: {path} does not exist')
     from calibnb.posthoc import Calibrator
+    atexit.register(_silence_leaks)
     calibrator = Calibrator.load(args.calibrator)
     error = calibrator.export_onnx(out, args.before)
     checked = 'onnxruntime is not installed, so the file was not run' if error is None else (
         f'onnxruntime differs from `transform` by at most {error:.1g} on test logits')
-    print(f'{out}: calibrated probabilities of {calibrator}\n  {checked}')
+    given, returned = _tensors(out)
+    print(f'{out}: calibrated probabilities of {calibrator}\n  input   {given}\n  output  {returned}\n  {checked}')
+
+def _tensors(path):
+    "Return name, shape and dtype of the input and of the output of an ONNX file."
+    import onnx
+    graph = onnx.load(path, load_external_data=False).graph
+    def text(value):
+        kind = value.type.tensor_type
+        shape = ', '.join(size.dim_param or str(size.dim_value) for size in kind.shape.dim)
+        return f'{value.name} ({shape}) {onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)}'
+    return [', '.join(map(text, values)) for values in (graph.input, graph.output)]
+
+def _silence_leaks():
+    "Send to nowhere what triton, which torch.onnx imports, prints about its own leaks after the last line of Python."
+    if 'triton' in sys.modules: os.dup2(os.open(os.devnull, os.O_WRONLY), 2)

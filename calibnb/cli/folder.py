@@ -29,6 +29,12 @@ def _list_of(folder)->dict:
     known = isinstance(listed, dict) and listed.get('format') == _FORMAT and isinstance(listed.get('files'), dict)
     return listed if known else dict(files={})
 
+def _mark(source)->str:
+    "Return the relative path of a file below the current folder, else its name and a hash: no user's folder is told."
+    path = os.path.relpath(source)
+    if not path.startswith(os.pardir): return path
+    return f'{Path(source).name} {sha256(os.fsencode(os.path.abspath(source))).hexdigest()[:12]}'
+
 def _is_as_written(path, name, written)->bool:
     "Return True if a file is unchanged since an audit wrote it, or if a folder holds files of the audit."
     if path.is_symlink(): return False
@@ -68,7 +74,7 @@ def audit_folder(flag, folder, source=None):
     with atomic_folder(folder) as new:
         yield new
         files = {path.relative_to(new).as_posix(): _hash(path) for path in sorted(new.rglob('*')) if path.is_file()}
-        listed = dict(format=_FORMAT, source=source, files=files)
+        listed = dict(format=_FORMAT, source=source and _mark(source), files=files)
         (new/_LIST).write_text(json.dumps(listed, indent=1) + '\n', encoding='utf-8')
         check_audit_folder(flag, folder)
 
@@ -77,7 +83,7 @@ def default_audit_folder(
     inside='calibnb-audit', # the folder of all audits
 )->Path:
     "Return the first of NAME, NAME-2, ... that holds no audit of another file; NAME is the file name without suffix."
-    source = os.path.abspath(source)
+    mark = _mark(source)
     name = re.sub(r'[*?\[\]]', '_', Path(source).stem) or 'predictions'
     folders = (Path(inside)/(name if i == 1 else f'{name}-{i}') for i in count(1))
-    return next(folder for folder in folders if _list_of(folder).get('source') in (None, source))
+    return next(folder for folder in folders if _list_of(folder).get('source') in (None, mark))

@@ -194,21 +194,34 @@ def _add_sweep(commands):
     many.set_defaults(flags=flags)
     return many
 
+_MANY = 1000  # runs whose checks take longer than a second
+
+def _plan_sweep(spec, engine):
+    "Print the runs of a sweep with their states; nothing is built or trained."
+    from calibnb.core.content import looked_at_once
+    from calibnb.sweep.running import sweep
+    from calibnb.sweep.spec import expand
+    with looked_at_once():
+        jobs = expand(spec)
+        table = sweep(jobs, engine=engine, dry_run=True)
+    _print_plan(table, [job.config for job in jobs])
+    return 0
+
 def _sweep(args):
     from calibnb.sweep.running import check_limits, sweep
     from calibnb.sweep.spec import expand
     from calibnb.sweep.typed import typed_spec
     check_limits(args.workers, args.per_gpu, args.timeout, args.retries)
     options = {name: read_value(text) for name, text in _pairs('--option', args.option).items()}
-    jobs = expand(typed_spec(args.what, _pairs('-p', args.parameters), args.grid))
-    if not args.dry_run: _check_root()
+    spec = typed_spec(args.what, _pairs('-p', args.parameters), args.grid)
+    if (n := len(spec.settings())) > _MANY: print(f'checking {n:,} runs', file=sys.stderr, flush=True)
+    if args.dry_run: return _plan_sweep(spec, args.engine)
+    jobs = expand(spec)
+    _check_root()
     start = time.time()
     with _reporting_saved_runs(f'sweep of {counted(len(jobs), "run")}', lambda: [job.folder() for job in jobs]):
         table = sweep(jobs, workers=args.workers, per_gpu=args.per_gpu, engine=args.engine, options=options,
-                      timeout=args.timeout, retries=args.retries, dry_run=args.dry_run)
-    if args.dry_run:
-        _print_plan(table, [job.config for job in jobs])
-        return 0
+                      timeout=args.timeout, retries=args.retries)
     names = _names_of_runs(table)
     _print_ends(table.assign(run=[names.get(run, run) for run in table.run]), time.time() - start, jobs)
     return int(not table.state.isin(_DONE).all())
@@ -235,16 +248,23 @@ def _print_plan(table, configs):
     from calibnb.runs.config import missing_data
     todo = [config for config, state in zip(configs, table.state) if state == 'to do']
     missing = missing_data(filter(None, map(_data_of, todo)))
-    hours = _hours_text(configs)
+    hours = _hours_text(todo)
     print(table[['state', 'run', 'job']].to_string(index=False, header=False))
     print(f'{len(table)} {"run" if len(table) == 1 else "runs"}, {(table.state == "to do").sum()} to be made')
     for line in missing + hours: print(line)
 
 def _hours_text(configs):
-    "Return a list with one line, the estimated hours of the remaining training runs; return [] for notebooks."
+    """Return a list with one line, the estimated hours of training runs that are to be made.
+
+    Return [] for notebooks, and if no finished run tells the time."""
     if any(isinstance(config, tuple) for config in configs): return []
-    from calibnb.runs.plans import plan_table, sum_text
-    return [sum_text(plan_table(configs, estimate=True)).partition(': ')[2]]
+    from calibnb.core.content import looked_at_once
+    from calibnb.runs.plans import estimate_seconds
+    with looked_at_once(): known = [s for s in map(estimate_seconds, configs) if s is not None]
+    if not known: return []
+    unknown = f'; {counted(len(configs) - len(known), "run")} of unknown length' if len(known) < len(configs) else ''
+    hours = 'less than 0.1' if sum(known) < 360 else f'{sum(known)/3600:,.1f}'
+    return [f'{hours} hours of training, as finished runs of the same kind took{unknown}']
 
 _MAX_JOBS = 30  # a longer table shows only the runs that are not done
 

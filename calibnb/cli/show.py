@@ -24,12 +24,19 @@ def _add_show(commands):
     return show
 
 def _show(args):
-    from calibnb.runs.tables import find_run
+    from calibnb.runs.tables import find_run, readable
     folder = find_run(args.run, args.root)
+    if not [*readable(_readable_files, [folder])]: return 1  # `readable` has named the folder
     if args.findings: print(printable(_findings(folder)))
     else:
         name, *lines = _description(folder)
         print(printable('\n'.join([name, *_newer(folder, args.run), *lines])))
+    return 0
+
+def _readable_files(folder):
+    "Return True; raise an exception if the folder is damaged."
+    if (folder/'run.json').exists(): folder.read()  # a run that was cancelled in a queue has only status.json
+    return bool(_description(folder))
 
 def _findings(folder):
     from calibnb.notebooks.execute import findings_text

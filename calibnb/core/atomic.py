@@ -55,6 +55,7 @@ def atomic_write(
 ):         # a temporary Path in the same folder, to write to
     "Yield a temporary path; rename the file there to `path`, or remove it if the block raises."
     path = Path(path)
+    if path.is_symlink() and (path.is_file() or not path.exists()): path = Path(os.path.realpath(path))  # follow links
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.', suffix='.tmp')
     os.close(handle)

@@ -21,7 +21,6 @@ from ..core.atomic import atomic_write
 from ..core.content import noted_inputs
 from ..core.plugins import used_code
 from ..core.reading import brief
-from ..core.runtime import seed_everything
 from ..core.text import escaped_style, markdown_text
 from calibnb.runs.folder import (
     Effect, Finding, Result, RunFolder, error_details, failure, run_path, write_json
@@ -199,6 +198,7 @@ class Experiment:
         settings:dict,  # from `check_parameters`; must hold `seed`
         root=None,      # folder of all runs; None: `runs_root()`
     ):
+        from calibnb.core.runtime import seed_everything  # imports torch
         given = os.environ.get(FOLDER_VARIABLE)
         self.name, self.owner = name, not given
         self.folder = RunFolder(given or run_path(name, settings, root))

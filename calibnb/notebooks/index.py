@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ..core.atomic import atomic_write
 from ..core.reading import brief
 from ..core.text import html_text
-from ..evaluate.page import html_page
+from ..core.page import html_page
 from ..runs.folder import RunFolder, runs_root
 from ..runs.tables import list_runs
 from .experiment import count_verdicts, main_findings, save_with_palette, short_effect
@@ -29,13 +29,15 @@ class _Figures:
     def __init__(self): self.room = MAX_FIGURES
 
     def __call__(self, image, width:int)->str:
-        "Return a picture at most `width` pixels wide as an <img> element, or '' if there is no room."
+        "Return a picture at most `width` pixels wide as an <img> element; once there is no room, return ''."
         image = image.convert('RGB')
         if image.width > width: image = image.resize((width, max(1, round(image.height*width/image.width))))
         file = BytesIO()
         save_with_palette(image, file, 64, optimize=True)
         uri = f'data:image/png;base64,{b64encode(file.getvalue()).decode()}'
-        if len(uri) > self.room: return ''
+        if len(uri) > self.room:
+            self.room = 0  # the figures of later runs are not even opened
+            return ''
         self.room -= len(uri)
         return f'<img src="{uri}" width="{image.width}" height="{image.height}" alt="" loading="lazy">'
 
@@ -83,7 +85,7 @@ def _row(run, folder, figures, home, numbers, settings):
     def number(value, title, scale, digits):
         if value != value: return cell('', 'inf')  # nan is sorted as infinity
         return cell(f'{scale*value:.{digits}f}', float(value))
-    image = _first_figure(folder)
+    image = _first_figure(folder) if figures.room and run.figures else None
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
     return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),
                     *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),

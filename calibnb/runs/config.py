@@ -6,12 +6,14 @@
 __all__ = ['check_code', 'RunConfig', 'missing_data']
 
 # %% ../../nbs/70_runs/02_config.ipynb #893a79f3
+import copy
 import json
 import math
 from pathlib import Path
 
 from pydantic import ConfigDict, Field, model_serializer, model_validator
 
+from ..core.content import once
 from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
 from ..losses.modules import _SAMPLE_OPTIONS, loss_options, make_loss
@@ -29,10 +31,18 @@ _OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_option
 def _complete_args(part, name, args):
     "Return all options of the data, model or loss, with defaults filled in and values converted to JSON types."
     if not isinstance(args, dict): raise ValueError(f'{part}_args: {args!r}, want a dictionary of options')
-    complete = _OPTIONS_OF[part](name, **args)
-    if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
-        complete = {k: v for k, v in complete.items() if v is not None or k not in _SAMPLE_OPTIONS}
-    return _as_json(f'{part}_args', complete)
+    def complete():
+        options = _OPTIONS_OF[part](name, **args)
+        if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
+            options = {k: v for k, v in options.items() if v is not None or k not in _SAMPLE_OPTIONS}
+        return _as_json(f'{part}_args', options)
+    if (text := _json_text(name, args)) is None: return complete()
+    return copy.deepcopy(once(complete, 'options', part, text))  # a plan of many runs asks for the same options
+
+def _json_text(*values):
+    "Return values as JSON, a key for `once`; None for values that JSON cannot hold."
+    try: return json.dumps(values)
+    except (TypeError, ValueError): return None
 
 def _as_json(name, args):
     "Convert options to JSON: tuples, tensors and arrays become lists, an infinite number becomes the text 'inf'."
@@ -155,7 +165,9 @@ class RunConfig(Settings):
             if _code_key(part, name) in stated: continue  # the options were checked when `code` was filled in
             given[f'{part}_args'] = _complete_args(part, name, given.get(f'{part}_args', {}))
         if _code_key('loss', names['loss']) not in stated:
-            _check_loss(names['loss'], given['loss_args'], given.get('meta'))
+            def check(): _check_loss(names['loss'], given['loss_args'], given.get('meta'))
+            text = None if given.get('meta') else _json_text(names['loss'], given['loss_args'])
+            check() if text is None else once(check, 'loss', text)
         given['code'] = _code_hashes(named, stated)
         return given
 
@@ -191,8 +203,10 @@ class RunConfig(Settings):
 
     def content(self)->str|None:
         "Return the fingerprint of the data files; None if there are no files, or if the data set is unknown."
-        try: return data_fingerprint(self.data, **self.data_args)
-        except UnknownName: return None
+        def fingerprint():
+            try: return data_fingerprint(self.data, **self.data_args)
+            except UnknownName: return None
+        return once(fingerprint, 'content', _json_text(self.data, self.data_args))
 
     def path(self, root=None)->Path:
         "Return the folder of the run below `root` (None: `runs_root()`) for the current data files."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['runs_root', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError', 'failure',
            'error_details', 'write_json', 'read_json', 'code_version', 'RunContent', 'RunFolder', 'locked_folder',
-           'find_runs', 'find_trainings', 'input_now']
+           'find_runs', 'names_in', 'find_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
@@ -31,7 +31,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.atomic import atomic_write, naming_target
-from ..core.content import content_hash, named_files, note_input
+from ..core.content import content_hash, named_files, note_input, once
 from ..core.resources import checkout
 from ..core.settings import one_line
 from ..metrics.measure import Measure
@@ -55,8 +55,9 @@ def run_path(
 )->Path:
     "Return the folder of a run; its name is a hash of the settings and of the files they name, followed by the seed."
     rest = {k: v for k, v in settings.items() if k != 'seed'}
-    if files := named_files(rest): rest['files'] = files
-    return Path(root or runs_root())/experiment/f'{settings_key(rest)}-s{settings["seed"]}'
+    def key(): return settings_key(rest | (dict(files=files) if (files := named_files(rest)) else {}))
+    name = once(key, 'settings key', json.dumps(rest, sort_keys=True))  # a plan has many seeds of the same settings
+    return Path(root or runs_root())/experiment/f'{name}-s{settings["seed"]}'
 
 # %% ../../nbs/70_runs/01_folder.ipynb #84c11e6f
 def path_beside(
@@ -163,7 +164,7 @@ def write_json(path, data, flush=True):
 def read_json(path):
     "Read a dictionary from a JSON file; return None if the file is missing or holds no dictionary."
     try:
-        with open(path, encoding='utf-8') as file: data = json.load(file)
+        with open(path, 'rb') as file: data = json.loads(file.read())
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError): return None
     return data if isinstance(data, dict) else None
 
@@ -363,7 +364,14 @@ def locked_folder(
 # %% ../../nbs/70_runs/01_folder.ipynb #90432fe6
 def find_runs(root=None)->list[RunFolder]:
     "Return every run folder under `root` (None: `runs_root()`), sorted by experiment and name."
-    return [RunFolder(p.parent) for p in sorted(Path(root or runs_root()).glob('*/*-s*/run.json'))]
+    root = Path(root or runs_root())
+    return [RunFolder(folder/name) for folder in (root/experiment for experiment in names_in(root))
+            for name in names_in(folder) if '-s' in name and os.path.exists(f'{folder}/{name}/run.json')]
+
+def names_in(folder)->list[str]:
+    "Return the names in a folder, sorted; [] for anything else."
+    try: return sorted(os.listdir(folder))
+    except OSError: return []
 
 # %% ../../nbs/70_runs/01_folder.ipynb #0acdad26
 def find_trainings(

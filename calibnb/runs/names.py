@@ -29,13 +29,15 @@ def setting_columns(settings):
 def typed_name(
     path,       # folder of the run
     info:dict,  # content of its `run.json`
+    settings:dict|None=None, # `setting_columns` of its settings, if known
 )->str:
     """Return the readable name of a run, e.g. 'train/digits-mlp-ce-s0'; `find_run` accepts this name.
 
     A training run is named by data, model and loss. A notebook run is named by the first of these settings that it has:
     `file`; `loss`, together with data and model; `quick` (True: 'quick'; False: 'full' and the data). The seed comes
     last. A run without a seed has the name of its folder."""
-    settings, is_training = setting_columns(info.get('settings')), info.get('kind') == 'train'
+    settings = setting_columns(info.get('settings')) if settings is None else settings
+    is_training = info.get('kind') == 'train'
     seed, file = settings.get('recipe.seed', settings.get('seed')), settings.get('file')
     if seed is None: return '/'.join(Path(path).parts[-2:])
     if file and not is_training: parts = [Path(str(file)).stem]

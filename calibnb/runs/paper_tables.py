@@ -16,7 +16,7 @@ from pathlib import Path
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.text import html_text, markdown_text, text_table
-from ..evaluate.page import html_page
+from ..core.page import html_page
 from .comparison import compare
 from .groups import SCALED_COLUMNS, RunGroup, group_runs, measure_group
 

@@ -8,65 +8,65 @@ __all__ = ['GPU_FLOPS', 'GPU_CALL_S', 'estimate_seconds', 'CallRecorder', 'estim
 # %% ../../nbs/70_runs/05_plans.ipynb #601ee864
 import json
 import math
-import time
+from datetime import datetime
 from functools import cache
+from statistics import median
 
 import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.content import looked_at_once
-from ..core.runtime import pick_device
+from ..core.content import looked_at_once, once
 from ..losses.modules import loss_options
 from ..data.sets import data_size
 from ..models.named import make_model
-from .folder import RunFolder
+from .folder import RunFolder, find_runs
 from .config import RunConfig
 
 # %% ../../nbs/70_runs/05_plans.ipynb #565c89b7
-def _network(model, args, shape, num_classes, device):
-    "Return a network with random weights, or without weights on device 'meta'; `args` are options as JSON."
-    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
-    with torch.device(device): return make_model(model, num_classes, shape, **options)
+_KIND = 'data', 'data_args', 'model', 'model_args'  # settings that determine the time of an epoch, with those below
 
-@cache
-def _seconds_per_sample(model, args, shape, num_classes, batch_size, device):
-    "Return seconds per sample of a forward and backward pass, the shorter of two timings; `args` as in `_network`."
-    net = _network(model, args, shape, num_classes, 'cpu').to(device)
-    def seconds(n):
-        "Return the seconds of one forward and backward pass on n samples."
-        x = torch.rand(n, *shape, dtype=torch.float32, device=device)
-        y = torch.arange(n, device=device) % num_classes
-        start = time.perf_counter()
-        F.cross_entropy(net(x), y).backward()
-        if device.type == 'cuda': torch.cuda.synchronize()
-        return time.perf_counter() - start
-    n_small = min(batch_size, 8)
-    seconds(min(n_small, 2))  # warm-up
-    first_s = seconds(n_small)
-    n_timed = round(.2*n_small/first_s)  # samples in 0.2 s; the time per sample is about the same in a larger batch
-    n = batch_size if device.type == 'cuda' else min(batch_size, max(n_small, n_timed))
-    return min(seconds(n), first_s if n == n_small else seconds(n))/n
+def _kind(settings):
+    "Return the settings that determine the time of an epoch, as JSON."
+    recipe, meta = settings.get('recipe') or {}, settings.get('meta') or {}
+    parts = [settings.get(name) for name in _KIND]
+    return json.dumps([*parts, recipe.get('batch_size'), recipe.get('precision'), meta.get('scope')], sort_keys=True)
+
+def _finished_seconds(root):
+    "Return the median seconds per epoch of the finished trainings under `root`, by `_kind`."
+    found = {}
+    for folder in find_runs(root):
+        info, status = folder.info, folder.status
+        if info.get('kind') != 'train' or status.get('state') != 'done': continue
+        try:
+            start, end = (datetime.fromisoformat(status[key]) for key in ('start', 'end'))
+            epochs = info['settings']['recipe']['epochs']
+            found.setdefault(_kind(info['settings']), []).append((end - start).total_seconds()/epochs)
+        except Exception: continue  # a damaged folder; `calibnb runs` names it
+    return {kind: median(seconds) for kind, seconds in found.items()}
 
 # %% ../../nbs/70_runs/05_plans.ipynb #8a12000a
 _META_COST = {None: 1., 'head': 1.3, 'full': 3.3}  # scope -> time of bilevel training relative to ordinary training
 
-def estimate_seconds(config:RunConfig, device:str='auto')->float|None:
-    "Estimate the training time on this machine in seconds, without evaluation; return None for `sst` or missing data."
-    size = _size(config)
-    if size is None: return None
-    (shape, num_classes, n), recipe = size, config.recipe
-    args = json.dumps(config.model_args)
-    sample = _seconds_per_sample(config.model, args, shape, num_classes, recipe.batch_size, pick_device(device))
-    return _meta_cost(config)*n*recipe.epochs*sample
+def estimate_seconds(
+    config:RunConfig,
+    root=None,  # folder of all runs; None: `runs_root()`
+)->float|None:
+    """Estimate the training time in seconds from finished runs with the same data, network and batch size.
+
+    Return None if there are none. No network is built."""
+    known = once(lambda: _finished_seconds(root), 'seconds of finished runs', str(root))
+    per_epoch = known.get(_kind(config.settings))
+    return None if per_epoch is None else per_epoch*config.recipe.epochs
 
 def _size(config):
     "Return input shape, number of classes and number of training samples; None for `sst` or missing data."
     if config.data == 'sst': return None
-    try: shape, num_classes, n = data_size(config.data, **config.data_args)
-    except FileNotFoundError: return None
-    return tuple(shape), num_classes, n
+    def size():
+        try: shape, num_classes, n = data_size(config.data, **config.data_args)
+        except FileNotFoundError: return None
+        return tuple(shape), num_classes, n
+    return once(size, 'size', config.data, json.dumps(config.data_args))
 
 def _meta_cost(config): return _META_COST[config.meta.scope if config.meta else None]
 
@@ -81,10 +81,16 @@ class CallRecorder(TorchDispatchMode):
         self.count += 1
         return func(*args, **(kwargs or {}))
 
+def _network(model, args, shape, num_classes):
+    "Return a network without weights, on device 'meta'; `args` are options as JSON."
+    options = {k: v for k, v in json.loads(args).items() if k != 'weights'}
+    with torch.device('meta'): return make_model(model, num_classes, shape, **options)
+
 @cache
 def _step_on_gpu(model, args, shape, num_classes, batch_size):
     "Return (floating-point operations, calls) of a forward and backward pass; `args` as in `_network`."
-    net = _network(model, args, shape, num_classes, 'meta').to('meta')
+    from torch.utils.flop_counter import FlopCounterMode  # imports triton
+    net = _network(model, args, shape, num_classes).to('meta')
     x = torch.empty(batch_size, *shape, dtype=torch.float32, device='meta')
     y = torch.empty(batch_size, dtype=torch.int64, device='meta')
     with FlopCounterMode(display=False) as flops, CallRecorder() as calls: F.cross_entropy(net(x), y).backward()
@@ -102,15 +108,16 @@ def estimate_gpu_seconds(config:RunConfig)->float|None:
 # %% ../../nbs/70_runs/05_plans.ipynb #fe3913f2
 def plan_table(
     configs,               # RunConfigs
-    estimate:bool=False,   # add the hours of each run on this machine and on one H100-class GPU
-    *, root=None, device:str='auto',
+    estimate:bool=False,   # add the hours of each run by finished runs, and on one H100-class GPU
+    *, root=None,
 ):                         # pandas DataFrame, one row per run
     "List the runs of configurations: settings, state and, if `estimate`, the hours of training."
     import pandas as pd
     configs = list(configs)
-    with looked_at_once(): rows = [_plan_row(config, root) for config in configs]
-    if estimate:
-        for row, config in zip(rows, configs): row |= _hours(config, row['state'], device)
+    with looked_at_once():
+        rows = [_plan_row(config, root) for config in configs]
+        if estimate:
+            for row, config in zip(rows, configs): row |= _hours(config, row['state'], root)
     return pd.DataFrame(rows)
 
 def _plan_row(config, root):
@@ -128,16 +135,16 @@ def _loss_args(config):
     args, defaults = meta.learn_args | meta.outer_args, default.learn_args | default.outer_args
     return dict(scope=meta.scope) | {k: v for k, v in args.items() if v != defaults.get(k)}
 
-def _hours(config, state, device):
+def _hours(config, state, root):
     if state == 'done': return dict(hours=0., gpu_hours=0.)
-    seconds = dict(hours=estimate_seconds(config, device), gpu_hours=estimate_gpu_seconds(config))
+    seconds = dict(hours=estimate_seconds(config, root), gpu_hours=estimate_gpu_seconds(config))
     return {where: math.nan if s is None else s/3600 for where, s in seconds.items()}
 
 # %% ../../nbs/70_runs/05_plans.ipynb #db18e7e4
 def sum_text(
     plan, # from `plan_table`, with hours
 )->str:
-    "Summarise a plan: '80 runs, 75 still to run: 1,200 hours on this machine, 31 hours on one H100-class GPU'."
+    "Summarise a plan: '80 runs, 75 still to run: 1,200 hours by finished runs, 31 hours on one H100-class GPU'."
     todo = plan[plan.state != 'done']
     def hours_text(column):
         known = todo[column].dropna()
@@ -146,5 +153,5 @@ def sum_text(
         if unknown and not len(known): return 'unknown hours'
         hours = 'less than 0.1' if 0 < known.sum() < .1 else f'{known.sum():,.1f}'
         return f'{hours} hours{missing}'
-    return (f'{len(plan)} runs, {len(todo)} still to run: {hours_text("hours")} on this machine, '
-            f'{hours_text("gpu_hours")} on one H100-class GPU')
+    measured = f'{hours_text("hours")} by finished runs, ' if todo.hours.notna().any() else ''
+    return (f'{len(plan)} runs, {len(todo)} still to run: {measured}{hours_text("gpu_hours")} on one H100-class GPU')

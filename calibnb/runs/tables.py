@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..core.options import pick
 from ..core.text import printable
-from .folder import RunFolder, find_runs, runs_root
+from .folder import RunFolder, find_runs, names_in, runs_root
 from .names import setting_columns, typed_name
 
 # %% ../../nbs/70_runs/06_tables.ipynb #bd046672
@@ -111,9 +111,9 @@ def _matches(row, where):
         except (TypeError, ValueError): return str(found) == str(wanted)
     return all(same(name, value) for name, value in where.items())
 
-def _name_row(folder, info):
-    "Return experiment, kind, name and folder of a run."
-    experiment, name = typed_name(folder.path, info).split('/')
+def _name_row(folder, info, settings=None):
+    "Return experiment, kind, name and folder of a run; `settings` as in `typed_name`."
+    experiment, name = typed_name(folder.path, info, settings).split('/')
     kind = 'training' if info.get('kind') == 'train' else 'notebook'
     return dict(experiment=experiment, kind=kind, name=name, run=folder.path.name)
 
@@ -122,22 +122,19 @@ def _index_row(folder):
     read = folder.read()
     info, status, state, result = read.info, read.status, read.state, read.result
     settings = setting_columns(info.get('settings'))
+    names = _name_row(folder, info, settings)
     seed = settings.pop('recipe.seed', settings.pop('seed', None))
     for name in [name for name in settings if name.startswith(('code.', 'files.'))]: del settings[name]
-    figures = {os.path.splitext(name)[0] for name in _names_in(f'{folder.path}/figures')}
+    figures = {os.path.splitext(name)[0] for name in names_in(f'{folder.path}/figures')}
     started, ended = (str(status.get(key) or '')[:23].replace('T', ' ') for key in ('start', 'end'))  # UTC
     executed = f'{folder.path}/notebook.ipynb'
     shown = os.path.exists(executed) and not settings.get('dry_run')  # a dry run has no results to show
     test = result.metrics.get('test', {}) if result else {}
     numbers = {name: test[name].number for name in ('error', 'ece', 'nll') if name in test}
-    return _name_row(folder, info) | dict(
+    return names | dict(
         setting=settings, seed=seed, state=state, started=started, ended=ended, figures=len(figures),
         notebook=executed if shown else '',
         result=_result_text(result) if state == 'done' else status.get('reason') or '') | numbers
-
-def _names_in(folder):
-    try: return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError): return []
 
 def _named(rows):
     """Append the first digits of the hash to names that several runs of an experiment share.
@@ -164,6 +161,11 @@ _OWNERS = {'loss_args.': 'loss', 'meta.': 'loss', 'data_args.': 'data', 'model_a
 
 def _same_value(a, b): return a is b or type(a) is type(b) and a == b or repr(a) == repr(b)
 
+def _all_same(values):
+    "Return True if hashable values are equal and of one type; False does not say that they differ."
+    try: return len(set(values)) <= 1 and len(set(map(type, values))) <= 1
+    except TypeError: return False  # a list, for example
+
 def distinguishing_text(
     settings:list,  # a flat dictionary for each run
 )->list[str]:
@@ -174,14 +176,16 @@ def distinguishing_text(
     owners = {name: _OWNERS.get(f'{name.partition(".")[0]}.') for name in names}
     varied = set()  # (name, data, model or loss that has the option), of options with different values
     for name, owner in owners.items():
+        if _all_same([run.get(name) for run in settings]): continue
         first = {}
         for run in settings:
             key, value = run.get(owner), run.get(name)
             if not _same_value(first.setdefault(key, value), value): varied.add((name, key))
     def text(run, name): return str(run[name]) if name in _ALWAYS else f'{name}={run[name]}'
+    candidates = {*_ALWAYS, *(name for name, _ in varied)}
     def is_stated(run, name): return name in _ALWAYS or (name, run.get(owners[name])) in varied
-    return [' '.join(text(run, name) for name in run if run[name] is not None and is_stated(run, name))
-            for run in settings]
+    return [' '.join(text(run, name) for name in run
+                     if name in candidates and run[name] is not None and is_stated(run, name)) for run in settings]
 
 # %% ../../nbs/70_runs/06_tables.ipynb #a41f0002
 def run_names(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from pydantic import ConfigDict, model_validator
 
-from ..core.content import looked_at_once
+from ..core.content import looked_at_once, once
 from ..core.options import pick
 from ..core.settings import reasons, Settings
 from ..runs.folder import RunFolder
@@ -138,8 +138,12 @@ class Job:
 
     def folder(self, root=None)->RunFolder:
         "Return the folder of the run below `root`; the folder need not exist."
-        if not isinstance(self.config, tuple): return RunFolder(self.config.path(root))
-        return self._notebook().folder(self.config[1], root)
+        _, path = once(lambda: (self, self._path(root)), 'folder', id(self), root)  # the plan keeps the job
+        return RunFolder(path)
+
+    def _path(self, root):
+        if not isinstance(self.config, tuple): return self.config.path(root)
+        return self._notebook().folder(self.config[1], root).path
 
     def done(self, root=None)->bool:
         "Return True if the run exists and was made from the current data files and notebook."

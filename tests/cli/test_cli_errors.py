@@ -582,3 +582,13 @@ def test_the_shape_of_a_good_result_is_not_changed(here, tmp_path, monkeypatch, 
     assert call(words(f"apply calibrator.safetensors good.npz --logits --out {out}")) == 0 and out.exists()
     assert call(words("sweep fine.yaml --dry-run")) == 0 and "2 runs, 2 to be made" in capsys.readouterr().out
     assert json.loads((here / "fine.ipynb").read_text())["cells"]
+
+
+def test_a_package_that_is_not_installed_is_one_line(tmp_path, monkeypatch, capsys):
+    "calibnb apply --out o.parquet and calibnb sweep ended in a traceback."
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.main(["apply", "c.safetensors", "x.npz", "--logits", "--out", str(tmp_path/"o.parquet")]) == 2
+    assert capsys.readouterr().err == "calibnb: pyarrow: not installed; pip install 'calibnb[tables]'\n"
+    monkeypatch.setitem(sys.modules, "calibnb.runs.tables", None)
+    assert cli.main(["runs", "--root", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "calibnb: calibnb: not installed; pip install calibnb\n"

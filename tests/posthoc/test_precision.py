@@ -34,6 +34,16 @@ def test_precision_does_not_move_a_score_into_another_bin(name, kind):
         assert (found.double() - want.double()).abs().max() < 2e-6, form
 
 
+@pytest.mark.parametrize("name", ["isotonic", "histogram", "bbq", "venn_abers"])
+def test_onnx_moves_no_tied_score_into_another_bin(name):
+    "Exports of step maps, on forest votes k/n as float32."
+    pytest.importorskip("onnxruntime")
+    from calibnb.posthoc.export import onnx_function, onnx_graph
+    fitted = make_calibrator(name).fit_probs(VOTES, TARGET, eps=.01)
+    found = onnx_function(onnx_graph(fitted.as_module()))(VOTES.float())
+    assert (found.double() - fitted.transform(VOTES)).abs().max() < 1e-6
+
+
 def test_venn_abers_answers_in_both_precisions_alike():
     p, y = [.1]*10 + [.3]*10 + [.7]*10, [0]*9 + [1] + [0]*6 + [1]*4 + [1]*8 + [0]*2
     fitted = VennAbers().fit_probs(torch.tensor(p, dtype=torch.float64), torch.tensor(y))

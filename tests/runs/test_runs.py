@@ -24,6 +24,7 @@ from calibnb.runs.watch import watch_lines
 from calibnb.losses import make_loss
 from calibnb.models import make_model
 from calibnb.posthoc import TemperatureScaling, oracle_ece
+from calibnb.cli import main
 from calibnb.runs import RunConfig, collect, compare, comparison_table, get_run, list_runs
 from calibnb.train import LearnedEpoch, Recipe, Trainer
 
@@ -465,6 +466,8 @@ def test_a_damaged_folder_is_named_and_stops_nobody(tmp_path, capsys, file, cont
         assert capsys.readouterr().err == "unreadable: toy/a-s0\n"*(not is_empty)
     watch_lines(tmp_path)
     assert find_run("toy/b-s0", tmp_path).path.name == "b-s0"
+    assert main(["show", "toy/a-s0", "--root", str(tmp_path)]) == 1 - is_empty
+    assert capsys.readouterr().err.splitlines()[-1:] == ["unreadable: toy/a-s0"]*(not is_empty)
 
 
 def test_processes_write_where_the_experiment_folder_leads(tmp_path, monkeypatch):
