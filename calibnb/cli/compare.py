@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/90_cli/03d_compare.ipynb #34f95282
 import json
 import sys
+from dataclasses import replace
 
 from calibnb.cli.flags import (
     _add_columns, _add_kind, _add_stated, _check_exists, _column_names, _kind_of, _noting, _settle_stated
@@ -69,12 +70,12 @@ def _read_model(args, name):
     groups, optional = (ids, by) if name == 'new' else (ids + by, ())
     with _noting(path):
         return read_predictions(path, kind, args.target_file, pos_label=args.pos_label, groups=groups,
-                                names=_column_names(args), optional=optional)
+                                names=replace(_column_names(args), texts=(args.id,)*bool(args.id)), optional=optional)
 
 def _matched(old, new, args):
     "Return the new predictions in the order of the ids of the old ones; raise ValueError unless all ids match."
     import pandas as pd
-    ids = [pd.Index(p.groups[args.id]) for p in (old, new)]
+    ids = [pd.Index(p.groups[args.id].astype(str)) for p in (old, new)]  # 0001 and 00001 differ
     for path, index in zip((args.old, args.new), ids):
         repeated = index[index.duplicated()]
         if len(repeated):

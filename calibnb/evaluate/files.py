@@ -66,6 +66,7 @@ class ColumnNames:
     kind:str=''       # 'logits' or 'probs'; if some names contain the kind, the other columns are left out
     classes:tuple=()  # class names of a fitted calibrator; if they are numbers, columns may have numbers as names
     drop_missing:bool=False # leave out the samples without a score or a label
+    texts:tuple=()    # columns of a csv file to read as text, e.g. ids such as 0001
     rows:int|None=None # read a random part of about so many rows of a larger .parquet, .npy or .npz file; None: all
 
 def _read_npy(path): return FileContents({'': np.load(path, allow_pickle=False)})
@@ -191,7 +192,8 @@ def _read_csv(path, names=ColumnNames()):
         raise ValueError(f'the first line is {brief(header[0])!r}; want commas between the names')
     place = CsvPlaces(path) if path.suffix.lower() == '.csv' else 'row {}'.format
     digits = {} if _pandas_reads_all_digits(pd.__version__) else dict(float_precision='round_trip')
-    return _table(pd.read_csv(path, **digits), place, names)
+    texts = {name: str for name in header if name.strip() in names.texts}
+    return _table(pd.read_csv(path, dtype=texts or None, **digits), place, names)
 
 def _open_lines(path): return (gzip.open if file_format(path).endswith('.gz') else open)(path, 'rt', encoding='utf-8')
 

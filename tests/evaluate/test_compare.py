@@ -157,3 +157,17 @@ def test_slices_whose_names_would_be_equal_are_all_compared(values):
     assert len(found.slices) == n_slices and math.isclose(found.slice_level, 1 - .05/n_slices)
     assert len(found.record()["slices"]) == n_slices and len(found.frame()) == 4*(1 + n_slices)
     assert found.frame().index.is_unique
+
+
+def test_ids_are_text(tmp_path, capsys):
+    "0001 and 00001 are two samples, also where every id is a number."
+    table = pd.DataFrame(dict(prob_a=[.9, .2, .6], prob_b=[.1, .8, .4], target=["a", "b", "b"]))
+    table["id"] = "0001", "00001", "2"
+    old, new = tmp_path/"old.csv", tmp_path/"new.csv"
+    table.to_csv(old, index=False)
+    table[::-1].to_csv(new, index=False)
+    cli.main(["compare", str(old), str(new), "--id", "id", "--json"])
+    assert json.loads(capsys.readouterr().out)["measures"]["error"]["value"] == 0
+    table.assign(id=["1", "00001", "2"]).to_csv(new, index=False)
+    assert cli.main(["compare", str(old), str(new), "--id", "id"]) == 2
+    assert "1 of 3 rows" in capsys.readouterr().err
