@@ -148,10 +148,10 @@ def _check_audit(args):
     if args.to and args.no_report: raise ValueError('--to: given with --no-report, so there would be nothing to copy')
     if not args.no_report and not args.to: args.to = str(default_audit_folder(args.file))
     if args.to: check_audit_folder('--to', args.to)
-    _settle_rows(args)
     _check_gate(args)
     for flag, path in _paths_of_audit(args)[0]:
         if flag not in ('file', '--val') or not are_several_files(path): _check_exists(path, flag)
+    _settle_rows(args)
 
 def _check_costs(args):
     "Raise ValueError unless both costs or none are given, and are positive numbers."

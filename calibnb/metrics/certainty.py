@@ -50,7 +50,7 @@ def _warn_if_biased(metric, task=None):
     while isinstance(metric, partial): metric = metric.func
     if metric in _INTERVAL_OF:
         warnings.warn(f'bootstrap_ci: the bootstrap interval of {metric.__name__} lies too high and can miss the '
-                      f'true value; {_advice(metric, task)}', stacklevel=4)
+                      f'true value; {_advice(metric, task)}', stacklevel=3)
 
 # %% ../../nbs/10_metrics/07_certainty.ipynb #7eff84c7
 def _metric_of_samples(metric, probs, target, sample_weight, ignore_index, options, n_boot, seed):

@@ -46,7 +46,8 @@ def _to_text(fig, name)->str:
 def _titles(ax):
     "Return the titles of a panel that have a text."
     texts = {ax.get_title(loc) for loc in ('left', 'center', 'right')} - {''}
-    return [artist for artist in ax.get_children() if getattr(artist, 'get_text', str)() in texts]
+    from matplotlib.text import Text
+    return [artist for artist in ax.get_children() if isinstance(artist, Text) and artist.get_text() in texts]
 
 def _fit_titles(fig)->bool:
     "Wrap each title that reaches into the title to its right or out of the figure; return True if any did."

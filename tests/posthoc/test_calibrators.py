@@ -482,7 +482,6 @@ def test_apply_takes_multilabel_probabilities(tmp_path, monkeypatch, capsys):
 # files
 
 USES = """same_again(path/'bits')
-from calibnb.evaluate import Evaluation; Evaluation.load(path)
 from calibnb.posthoc import Composed; Composed('vector', 'isotonic').parts()
 from calibnb.posthoc import held_out_scores as held; held(2*torch.eye(20), torch.arange(20), 'bbq')"""
 EACH_ALONE = """
@@ -504,9 +503,6 @@ for use in sys.argv[2].splitlines():
 
 def test_a_new_process_loads_what_was_saved_and_gives_the_same_bits(tmp_path):
     "Every calibrator, whichever name is imported first and alone."
-    draw = torch.Generator().manual_seed(0)
-    preds = Predictions(torch.randn(60, 3, generator=draw), torch.arange(60) % 3)
-    evaluate(preds, calibrators=["matrix"], n_boot=5, draws=2).save(tmp_path)
     logits, target = overconfident(N=500, K=4)
     (tmp_path/"bits").mkdir()
     np.save(tmp_path/"bits"/"logits.npy", logits.numpy())
