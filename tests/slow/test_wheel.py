@@ -71,7 +71,7 @@ def test_a_wheel_does_its_work_anywhere_and_writes_nothing_into_itself(wheel, tm
     assert "toy_gaussian, " in ended.stdout and ended.stdout.count("30 runs, 30 to be made") == 2
     assert (tmp_path/"audited"/"report.html").exists()
     runs = {path.parent.parent.name for path in (tmp_path/"runs").glob("*/*/result.json")}
-    assert runs == {"audit", "toy_gaussian"}
+    assert runs == {"toy_gaussian"}
     made = json.loads((tmp_path/"mine"/"experiments"/"toy_gaussian.ipynb").read_text())
     assert made["cells"] and contents(wheel) == before
 
