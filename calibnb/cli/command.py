@@ -22,20 +22,20 @@ import calibnb
 from ..core.options import pick
 from ..core.plugins import add_plugins, load_plugins, plugin_names
 from ..core.text import PlainStream, printable
-from .flags import _check_overwriting
+from .flags import check_overwriting
 from ..processes.threads import brief_spins, environment_variables
-from .runs import _add_runs, _runs
-from .show import _add_show, _show
-from .watch import _add_watch, _watch
-from .run import _add_collect, _add_run, _add_sweep, _collect, _run, _sweep
-from .apply import _add_apply, _apply
-from .audit import _add_audit, _audit
-from .plan import _add_plan, _plan
-from .predict import _add_predict, _predict
-from .export import _add_export, _export
-from .compare import _add_compare, _compare
-from .lists import _add_download, _add_list, _add_papers, _download, _list, _papers
-from .workspace import _add_lab, _add_notebooks, _lab, _notebooks
+from .runs import add_runs, runs
+from .show import add_show, run_show
+from .watch import add_watch, run_watch
+from .run import add_collect, add_run, add_sweep, run_collect, run_experiments, run_sweep
+from .apply import add_apply, run_apply
+from .audit import add_audit, run_audit
+from .plan import add_plan, run_plan
+from .predict import add_predict, run_predict
+from .export import add_export, run_export
+from .compare import add_compare, run_compare
+from .lists import add_download, add_list, add_papers, run_download, run_list, run_papers
+from .workspace import add_lab, add_notebooks, run_lab, run_notebooks
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
 _PATHS = dict(  # argument that names files or folders -> its name on the command line
@@ -61,11 +61,11 @@ def _completion(args):
 
 # %% ../../nbs/90_cli/05_command.ipynb #278cf0de
 _COMMANDS = {  # function that adds a command to the parser -> function that runs the command; in the order of --help
-    _add_run: _run, _add_sweep: _sweep, _add_collect: _collect, _add_runs: _runs, _add_show: _show,
-    _add_watch: _watch,
-    _add_audit: _audit, _add_compare: _compare, _add_plan: _plan, _add_apply: _apply, _add_export: _export,
-    _add_predict: _predict, _add_download: _download, _add_list: _list, _add_papers: _papers,
-    _add_notebooks: _notebooks, _add_lab: _lab, _add_completion: _completion,
+    add_run: run_experiments, add_sweep: run_sweep, add_collect: run_collect, add_runs: runs, add_show: run_show,
+    add_watch: run_watch,
+    add_audit: run_audit, add_compare: run_compare, add_plan: run_plan, add_apply: run_apply, add_export: run_export,
+    add_predict: run_predict, add_download: run_download, add_list: run_list, add_papers: run_papers,
+    add_notebooks: run_notebooks, add_lab: run_lab, _add_completion: _completion,
 }
 
 def _one_line(text):
@@ -115,7 +115,7 @@ def _check_paths(args):
     "Raise ValueError if the command would overwrite one of its input files or plugins."
     if not hasattr(args, 'paths'): return
     reads, writes = args.paths(args)
-    _check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
+    check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
 
 def _check_file_names(args):
     "Raise ValueError for an empty file name, e.g. from an unset shell variable."

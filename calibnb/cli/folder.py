@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 
 from ..core.atomic import atomic_folder
-from .flags import _check_folder
+from .flags import check_folder
 
 # %% ../../nbs/90_cli/01a_folder.ipynb #7024be29
 _LIST, _FORMAT = 'audit.json', 'calibnb-audit/1'
@@ -52,7 +52,7 @@ def check_audit_folder(flag, folder):
     """Raise ValueError if the folder cannot be written or replaced.
 
     Also raise ValueError if the folder has a file that is not an unchanged file of an earlier audit."""
-    _check_folder(flag, folder)
+    check_folder(flag, folder)
     path = Path(os.path.realpath(folder))
     if not path.exists(): return
     if path == Path.cwd() or path in Path.cwd().parents:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['class_probs', 'class_logits', 'log_probs', 'unchecked_log_probs', 'uniform_weight', 'first_argmax', 'exp_',
-           'top_probability', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text', 'Predictions',
-           'row_hashes', 'random_order']
+           'top_probability', 'check_class_names', 'quote_names', 'class_order', 'impossible_labels_text', 'form_text',
+           'Predictions', 'row_hashes', 'random_order']
 
 # %% ../../nbs/00_core/05_predictions.ipynb #a51efbb7
 import json
@@ -137,7 +137,7 @@ def top_probability(
     return total.reciprocal_()
 
 # %% ../../nbs/00_core/05_predictions.ipynb #5b19c0e7
-def _check_class_names(names, K):
+def check_class_names(names, K):
     "Return the names as a tuple of str; raise ValueError unless there are K distinct names, or none."
     names = tuple(map(str, names))
     if len(names) in (0, K) and len(set(names)) == len(names): return names
@@ -254,7 +254,7 @@ class Predictions:
         logits, target = check_logits(self.logits, self.target, values=True, least=1)
         object.__setattr__(self, 'logits', logits.detach())
         object.__setattr__(self, 'target', target)
-        object.__setattr__(self, 'classes', _check_class_names(self.classes, self.num_classes))
+        object.__setattr__(self, 'classes', check_class_names(self.classes, self.num_classes))
         pick('kind', self.kind, _KINDS)
         if self.stated and not self.binary:
             raise ValueError(f'kind: confidence, but {logits.shape[1]} columns; want one')

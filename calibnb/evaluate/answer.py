@@ -9,19 +9,19 @@ __all__ = ['verdict', 'numbers', 'remarks', 'check_lines', 'ShortTable']
 from dataclasses import dataclass
 
 from ..core.text import fitting, text_table
-from .checks import _positive_bins
+from .checks import positive_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
-    _IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, _bias_direction, _changes, _dominated_by_few_samples,
-    _label_order_warning, _name,
-    _name_with_temperature, _nll_words, _residual_miscalibration, _uncapitalised, shows_no_error
+    IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, bias_direction, changes, dominated_by_few_samples,
+    label_order_warning, measure_name,
+    name_with_temperature, nll_words, residual_miscalibration, uncapitalised, shows_no_error
 )
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
     "Return one sentence: whether the model is calibrated, and what the recommended calibrator changes."
     given = found.scored[UNCALIBRATED]
-    if warning := _label_order_warning(given): return warning[0]
+    if warning := label_order_warning(given): return warning[0]
     significant = found.miscalibration_p < .05
     return f'{_state(found, given, significant)}; {_remedy(found, significant)}.'
 
@@ -29,9 +29,9 @@ def _state(found, given, significant):
     "Return the first half of the verdict: whether the uncalibrated model is calibrated."
     if not significant: return 'No miscalibration is seen beyond chance'
     ece = found.rows[UNCALIBRATED]['ece']
-    sentences = _bias_direction(given)
+    sentences = bias_direction(given)
     if not sentences: return f'The ECE of {_percent(ece.value)} is more than chance'
-    return ' and '.join([sentences[0], *map(_uncapitalised, sentences[1:])])
+    return ' and '.join([sentences[0], *map(uncapitalised, sentences[1:])])
 
 def _remedy(found, significant):
     "Return the second half of the verdict: what the recommended calibrator changes."
@@ -39,12 +39,12 @@ def _remedy(found, significant):
     if not found.fitted: return 'no calibrator was fitted'
     if row == UNCALIBRATED and row not in found.best['nll']: return 'no calibrator could be fitted reliably'
     if row == UNCALIBRATED: return f'no calibrator lowers the NLL significantly and by more than {found.tie:g} nats'
-    start = f'{_name_with_temperature(row, found.fitted[row])} lowers the NLL'
+    start = f'{name_with_temperature(row, found.fitted[row])} lowers the NLL'
     nll, calibrated = (found.rows[name]['nll'].value for name in (UNCALIBRATED, row))
-    if nll is None: return f'{start} from ∞ to {_nll_words(found.rows[row]["nll"])}'
+    if nll is None: return f'{start} from ∞ to {nll_words(found.rows[row]["nll"])}'
     if calibrated is not None and calibrated >= nll:  # chosen for its ECE, at nearly the same NLL
         change = f'raises the NLL by only {calibrated - nll:.4f}' if calibrated - nll >= 5e-5 else 'keeps the NLL'
-        start = f'{_name_with_temperature(row, found.fitted[row])} {change}'
+        start = f'{name_with_temperature(row, found.fitted[row])} {change}'
     elif not significant: return f'{start} a little'
     before, after = (found.rows[name]['ece'] for name in (UNCALIBRATED, row))
     if shows_no_error(row, after): return f'{start}, and what remains of the ECE could be chance'
@@ -63,8 +63,8 @@ def numbers(found:Evaluation)->dict[str, str]:
     fourth number is the ECE of P(y = 1); for stated confidences, the share of correct answers."""
     first, row = found.rows[UNCALIBRATED], found.recommended
     ece, label = first['ece'], first.get('top_label_ece')
-    nll = _nll_words(found.rows[UNCALIBRATED]['nll'])
-    if row != UNCALIBRATED: nll += f' → {_nll_words(found.rows[row]["nll"])} after {_name(row)}'
+    nll = nll_words(found.rows[UNCALIBRATED]['nll'])
+    if row != UNCALIBRATED: nll += f' → {nll_words(found.rows[row]["nll"])} after {measure_name(row)}'
     of = ' of P(y = 1)' if label else ''
     named = {f'ECE{of}': f'{_percent(ece.value)}   95 % interval {_range(ece)}'}
     if label: named['top-label ECE'] = f'{_percent(label.value)}   95 % interval {_range(label)}'
@@ -73,7 +73,7 @@ def numbers(found:Evaluation)->dict[str, str]:
         correct = 1 - first['error'].value
         named['correct'] = f'{_percent(correct)}   mean stated confidence {_percent(given.conf.mean())}'
     if not label and given.num_classes == 2:
-        value, interval = ece_text(_positive_bins(found)).removesuffix(')').split(' (')
+        value, interval = ece_text(positive_bins(found)).removesuffix(')').split(' (')
         named['of P(y = 1)'] = f'{value}   95 % interval {interval}'
     named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples'
     return named | {'NLL': nll}
@@ -84,8 +84,8 @@ def _range(m): return f'{100*m.interval[0]:.2f} to {100*m.interval[1]:.2f}'
 def remarks(found:Evaluation)->list[str]:
     "Return sentences on the choice and the effect of the calibrator, then the notes of the evaluation."
     row = found.recommended
-    sentences = [*_passed_over(found, row), *_changes(found, row), *_dominated_by_few_samples(found, row)]
-    if found.fitted: sentences += [' '.join(_residual_miscalibration(found, row))]
+    sentences = [*_passed_over(found, row), *changes(found, row), *dominated_by_few_samples(found, row)]
+    if found.fitted: sentences += [' '.join(residual_miscalibration(found, row))]
     return [*filter(None, sentences), *found.notes]
 
 def check_lines(found:Evaluation)->list[str]:
@@ -107,7 +107,7 @@ def _counted(n, status):
 
 def _issue_line(c):
     start = f'{c.code} {c.title}' + ' (tip)'*(c.status == 'tip')
-    return start if c.code.startswith(_IN_ADVICE) else f'{start}: {c.text} {c.advice}'
+    return start if c.code.startswith(IN_ADVICE) else f'{start}: {c.text} {c.advice}'
 
 def _passed_over(found, row):
     "Return [sentence] that says why the row with the lowest NLL is not recommended; [] if no row has a lower NLL."
@@ -115,15 +115,16 @@ def _passed_over(found, row):
     lowest = min((name for name, value in nll.items() if value is not None), key=nll.get, default=row)
     if lowest == row or nll[row] is None or nll[row] - nll[lowest] < 5e-5: return []
     verb = 'have' if lowest == UNCALIBRATED else 'has'  # uncalibrated probabilities have
-    start = f'{_name(lowest)[0].upper()}{_name(lowest)[1:]} {verb} the lowest NLL, {nll[lowest]:.4f}'
+    start = f'{measure_name(lowest)[0].upper()}{measure_name(lowest)[1:]} {verb} the lowest NLL, {nll[lowest]:.4f}'
     if lowest in found.doubtful: return [f'{start}, but its fit gave a warning.']
     if row == UNCALIBRATED: return [f'{start}; the difference is chance, or at most {found.tie:g} nats.']
     if nll[row] - nll[lowest] > found.tie:
-        return [f'{start}, but {_name(row)} has a lower ECE at nearly the same NLL.']
+        return [f'{start}, but {measure_name(row)} has a lower ECE at nearly the same NLL.']
     order = list(found.rows)
     if order.index(row) < order.index(lowest):
-        return [f'{start}; this is a tie (at most {found.tie:g} nats), and {_name(row)} is simpler.']
-    return [f'{start}; this is a tie (at most {found.tie:g} nats), and chance explains the ECE of {_name(row)} better.']
+        return [f'{start}; this is a tie (at most {found.tie:g} nats), and {measure_name(row)} is simpler.']
+    return [f'{start}; this is a tie (at most {found.tie:g} nats), and chance explains the ECE of '
+            f'{measure_name(row)} better.']
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #1de0ad18
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ class ShortTable:
         return text_table(self.columns, [self.mark])
 
 _COLUMNS = {
-    'NLL': lambda m: _nll_words(m['nll']),
+    'NLL': lambda m: nll_words(m['nll']),
     'ECE %': lambda m: f'{100*m["ece"].value:.2f}',
     '95 % interval': lambda m: _range(m['ece']),
     'by chance': lambda m: f'{100*m["ece"].floor:.2f}',

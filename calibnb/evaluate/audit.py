@@ -25,11 +25,11 @@ from ..metrics.registered import metrics as registered_metrics, registered_measu
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
-from ..posthoc.calibrator import _is_builtin
+from ..posthoc.calibrator import is_builtin
 from ..posthoc.newton import FitNote
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
-from .table import _columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
+from .table import columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
 
@@ -57,7 +57,7 @@ class CrossFits:
 
     def fit(self, name, calibrator, on=None):
         "Fit a calibrator, or a pipeline on the fits of the row `on`; return the calibrator to use and the scored set."
-        each = in_threads if _is_builtin(calibrator) else map  # a user's class may not be made for threads
+        each = in_threads if is_builtin(calibrator) else map  # a user's class may not be made for threads
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
         else: fits = each(lambda source: clone(calibrator).fit(source.logits, source.target), self.sources)
         self.bar.set_postfix_str(name, refresh=False)
@@ -208,7 +208,7 @@ def check_metrics(names):
     "Raise ValueError unless each name is a registered metric and not a standard column."
     if isinstance(names, str): raise ValueError(f'metrics: {names!r}, want a list of names')
     for name in names:
-        if name in _columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
+        if name in columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
         registered_metrics.find(name)
 
 def _registered_measures(names, preds, probs, seed):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..core.checks import edge_tolerance
 from ..metrics.bins import bin_ids, equal_mass_starts, tie_starts
-from ..metrics.smoothing import _cosine_means_on_grid, smooth_error_norms
+from ..metrics.smoothing import cosine_means_on_grid, smooth_error_norms
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #47d1bf40
 _SINGLE_CELLS = 2**13  # with up to this many samples, each sample is a cell
@@ -99,7 +99,7 @@ class ConfidenceHistogram:
         right, left, residual = (position - left)[:, None].float(), left.long(), residual.float()
         mass = residual.new_zeros(_GRID + 1, residual.shape[1])
         mass.index_add_(0, left, residual*(1 - right)).index_add_(0, left + 1, residual*right)
-        return smooth_error_norms(_cosine_means_on_grid(mass.T, self.n)).double()
+        return smooth_error_norms(cosine_means_on_grid(mass.T, self.n)).double()
 
 # %% ../../nbs/40_evaluate/03_floors.ipynb #34458019
 def mean_absolute_deviation(

@@ -20,7 +20,7 @@ from ..core.predictions import Predictions
 from ..core.reading import brief
 from ..core.text import counted, distinct_names, escaped_style, fitting, html_text, p_text, printable, text_table
 from .floors import ConfidenceHistogram
-from .measures import _binned
+from .measures import binned
 from ..metrics.bins import check_bins, width_bins
 from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p
 from ..metrics.measure import Measure
@@ -259,7 +259,7 @@ class Slice:
 def _slice(name, conf, hit, n_bins, draws, seed):
     "Return the fields of a Slice; `p_calibrated` is not yet corrected."
     floor = ConfidenceHistogram(conf, dict(ece=n_bins)).errors(draws, seed)['ece']
-    ece = _binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
+    ece = binned(width_bins(conf, hit, n_bins), n_bins, floor, seed)
     p = min(1., 2*min(ece.p, calibration_in_the_large_p(conf, hit)))
     return dict(name=name, n=len(conf), accuracy=hit.double().mean().item(), confidence=conf.mean().item(),
                 bias_interval=bias_interval(conf, hit), ece=ece, p_calibrated=p)

@@ -17,8 +17,8 @@ from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from calibnb.evaluate.table import (
-    STATUSES, UNCALIBRATED, Evaluation, _column, _label_order_warning, _name, _name_with_temperature,
-    _nll_words, _noun
+    STATUSES, UNCALIBRATED, Evaluation, column_of, label_order_warning, measure_name, name_with_temperature,
+    nll_words, noun
 )
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
@@ -74,11 +74,11 @@ def _tiles(found, command):
     given = found.scored[UNCALIBRATED]
     outcome = 'outcome' if given.stated else 'label'
     compared = 'P(y = 1) and the frequency of y = 1' if given.binary and not given.stated else 'confidence and accuracy'
-    if _label_order_warning(given): use = 'check the order of the labels'
-    elif row in found.fitted: use = _name_with_temperature(row, found.fitted[row])
+    if label_order_warning(given): use = 'check the order of the labels'
+    elif row in found.fitted: use = name_with_temperature(row, found.fitted[row])
     elif not found.fitted: use = 'no calibrator was fitted'
     elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
-    else: use = f'leave the {_noun(found)} as they are'
+    else: use = f'leave the {noun(found)} as they are'
     return [
         ('ECE', f'{100*ece.value:.2f} %',
          f'95 % interval {low:.2f} to {high:.2f}; after: {100*after["ece"].value:.2f} %',
@@ -87,7 +87,7 @@ def _tiles(found, command):
         ('by chance', f'{100*ece.floor:.2f} %', f'{ece.n:,} samples, {ece.bins} bins',
          'The mean ECE of a perfectly calibrated model on as many samples with the same confidences. An ECE near this '
          'number is not evidence of miscalibration.'),
-        ('NLL', _nll_words(after['nll'] if nll is None else before['nll']), _nll_change(before, after, row),
+        ('NLL', nll_words(after['nll'] if nll is None else before['nll']), _nll_change(before, after, row),
          f'Negative log-likelihood in nats: the mean of −log p({outcome}). It rewards accurate and '
          'calibrated probabilities, so calibrators are compared by their NLL.'),
         ('what to do', use[0].upper() + use[1:], command, 'Chosen by the NLL on samples that were not used to fit the '
@@ -100,7 +100,7 @@ def _nll_change(before, after, row):
     if before['nll'].value is None:
         if after['nll'].value is None: return 'infinite, labels have probability 0'
         return 'after; before: infinite, see CNB010'
-    return 'unchanged' if row == UNCALIBRATED else f'after: {_nll_words(after["nll"])}'
+    return 'unchanged' if row == UNCALIBRATED else f'after: {nll_words(after["nll"])}'
 
 def _tile(title, large, small, meaning):
     if title == 'what to do' and small:  # a command: a line may end after / but not after --
@@ -124,7 +124,7 @@ def _checks(found):
 def _table(found):
     "Return the table as HTML; in each column, the values of `Evaluation.tinted` are tinted."
     first = found.rows[UNCALIBRATED]
-    head = ''.join(f'<th><button type="button">{html_text(_column(name, m.bins)[0])}</button></th>'
+    head = ''.join(f'<th><button type="button">{html_text(column_of(name, m.bins)[0])}</button></th>'
                    for name, m in first.items())
     lines, tinted = [], {name: found.tinted(name) for name in first}
     for row, measures in found.rows.items():
@@ -149,15 +149,15 @@ _MEANINGS = {
 def _meanings(found):
     "Return the meaning of each column, and the name of each row in words, as HTML."
     words = found.scored[UNCALIBRATED].words
-    items = [(_column(name, None)[0], _MEANINGS[name].format(*words))
+    items = [(column_of(name, None)[0], _MEANINGS[name].format(*words))
              for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
     items += [('by chance', 'what a calibrated model would show on average'),
-              *((row, words) for row in found.rows if (words := _name(row)) != row)]
+              *((row, words) for row in found.rows if (words := measure_name(row)) != row)]
     listed = ''.join(f'<dt>{html_text(name)}</dt><dd>{html_text(text)}</dd>' for name, text in items)
     return f'<details class="meanings"><summary>what the columns and rows mean</summary><dl>{listed}</dl></details>'
 
 def _table_cell(name, m, is_best):
-    _, scale, digits = _column(name, m.bins)
+    _, scale, digits = column_of(name, m.bins)
     if m.value is None: text = '–' if m.undefined else '∞'
     else: text = f'{scale*m.value:.{digits}f}'
     more = f'{scale*m.interval[0]:.{digits}f} to {scale*m.interval[1]:.{digits}f}' if m.interval else ''

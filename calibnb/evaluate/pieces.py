@@ -16,11 +16,11 @@ from ..core.checks import as_tensor, check_unlabelled
 from ..core.options import pick
 from ..core.reading import are_several_files, file_format, naming
 from calibnb.evaluate.files import (
-    ColumnNames, FileContents, ReadColumns, TARGET_NAMES, _check_not_probs, _check_table, _find, _label_words, _plain,
-    _score_name, _table, _to_logits, table_of
+    ColumnNames, FileContents, ReadColumns, TARGET_NAMES, check_not_probs, check_table, contents_of_frame, label_words,
+    names_among, plain_name, score_name, table_of, to_logits
 )
 from calibnb.evaluate.stored import (
-    ParquetColumns, StoredArray, _parquet, npz_arrays, parquet_paths, rows_in_memory, stored_shape
+    ParquetColumns, StoredArray, parquet, npz_arrays, parquet_paths, rows_in_memory, stored_shape
 )
 
 # %% ../../nbs/40_evaluate/11_pieces.ipynb #7d8ceb88
@@ -32,8 +32,8 @@ def _column(labels):
 def _numbers(scores, kind, header, start):
     "Return the scores of a piece as a tensor in floating point; check the numbers of a table."
     if hasattr(scores, 'iloc'):
-        table = _table(scores, lambda row: f'row {start + row}', ColumnNames(scores=tuple(header)))
-        _check_table(table, kind)
+        table = contents_of_frame(scores, lambda row: f'row {start + row}', ColumnNames(scores=tuple(header)))
+        check_table(table, kind)
         scores = table.arrays['']
     scores = as_tensor(scores, kind)
     return scores if scores.is_floating_point() else scores.double()
@@ -41,7 +41,7 @@ def _numbers(scores, kind, header, start):
 def _score_columns(path, kind):
     "Return the scores, all arrays of the file, and the names of the columns."
     with naming(path): arrays, header = _stored(path, kind)
-    name = '' if '' in arrays else _score_name(path, FileContents(arrays), kind)
+    name = '' if '' in arrays else score_name(path, FileContents(arrays), kind)
     scores = arrays[name]
     if len(getattr(scores, 'shape', ())) > 2:
         raise ValueError(f'file: {path} has shape {scores.shape}, want (N, K) to read it in pieces; '
@@ -55,9 +55,9 @@ def _stored(path, kind):
     if are_several_files(path) or file_format(path) == '.parquet':
         table = ParquetColumns(parquet_paths(path))
         plain = {name.strip(): name for name in table.columns}
-        targets = {name: table.of([given]) for name, given in plain.items() if _plain(name) in TARGET_NAMES}
-        first = _table(next(table.pieces(0, len(table), 1000)), 'row {}'.format, ColumnNames(kind=kind))
-        _check_table(first, kind)
+        targets = {name: table.of([given]) for name, given in plain.items() if plain_name(name) in TARGET_NAMES}
+        first = contents_of_frame(next(table.pieces(0, len(table), 1000)), 'row {}'.format, ColumnNames(kind=kind))
+        check_table(first, kind)
         classes = first.columns or []
         return {'': table.of([plain[name] for name in classes])} | targets, classes
     suffix = pick('file format', file_format(path), ('.parquet', '.npy', '.npz'))
@@ -89,26 +89,26 @@ def read_pieces(
 )->Iterator[ReadColumns]:  # `target` has the labels of the file, or is None
     "Read predictions with or without labels in pieces; raise ValueError for a format that cannot be read in pieces."
     scores, arrays, header = _score_columns(path, pick('kind', kind, ('logits', 'probs')))
-    found, rows = _find(FileContents(arrays), TARGET_NAMES), rows or max(1, _PIECE//len(header))
+    found, rows = names_among(FileContents(arrays), TARGET_NAMES), rows or max(1, _PIECE//len(header))
     columns = [scores, *(arrays[name] for name in found if len(found) == 1)]
     words, like_probs = None, []
     stop = len(scores) if stop is None else min(stop, len(scores))
     for piece, *given in zip(*(column.pieces(start, stop, rows) for column in columns)):
         with naming(path):
             numbers = _numbers(piece, kind, header, start)
-            if kind == 'probs': logits = _to_logits(numbers, kind, eps)
+            if kind == 'probs': logits = to_logits(numbers, kind, eps)
             else:
                 logits = check_unlabelled(numbers, least=1)
                 like_probs.append(_like_probs(logits))
         given = _column(given[0]) if given else None
-        if words is None: words = _label_words(given, header, names)
+        if words is None: words = label_words(given, header, names)
         yield ReadColumns(logits, given, header, words)
         start += len(logits)
     if like_probs and all(like_probs): raise ValueError(f'file: {path}: {like_probs[0]}')
 
 def _like_probs(logits):
     "Return the error message if logits look like probabilities; otherwise ''."
-    try: _check_not_probs(logits)
+    try: check_not_probs(logits)
     except ValueError as e: return str(e)
     return ''
 
@@ -158,7 +158,7 @@ def _write_parquet_pieces(path, pieces, n):
             frame = table_of(probs.numpy(), read.header, read.words, prediction=pred.numpy())
             if read.target is not None: frame = frame.assign(target=read.target)
             table = pyarrow.Table.from_pandas(frame, writer and writer.schema, preserve_index=False)
-            writer = writer or _parquet().ParquetWriter(path, table.schema)
+            writer = writer or parquet().ParquetWriter(path, table.schema)
             writer.write_table(table)
     finally:
         if writer: writer.close()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..core.predictions import Predictions
-from .measures import _probs_of
+from .measures import probs_of
 from ..metrics.bins import bin_ids, mass_shares
 from ..metrics.intervals import Resamples
 
@@ -42,7 +42,7 @@ def resampled_errors(
     Raises ValueError if `resamples` has another number of samples."""
     if len(preds) != resamples.n:
         raise ValueError(f'resamples: {resamples.n} samples, want {len(preds)} as in preds')
-    probs, pred, target, _ = _probs_of(preds, calibrator)
+    probs, pred, target, _ = probs_of(preds, calibrator)
     probs = probs.double()
     conf = probs.gather(1, pred[:, None])[:, 0].clamp(0, 1)
     K, size = probs.shape[1], resamples.size[:, 0]

@@ -17,8 +17,8 @@ from torch import Tensor
 from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
 from calibnb.losses.weights import (
-    LogProbs, _above_zero, _at_label, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
-    inverse_focal_weight, dual_focal_weight, _second_class, bsce_weight, reduce
+    LogProbs, above_zero, at_label, adafocal_weight, focal_weight, flsd_weight, gamma_of_bin, gamma_of_bucket,
+    inverse_focal_weight, dual_focal_weight, second_class, bsce_weight, reduce
 )
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #dbfcfbae
@@ -51,7 +51,7 @@ def _parts(logits, label):
     e_y = behind.exp()
     total = rest + e_y
     ce = total.log().sub_(behind)
-    return _Parts(logits, label, ce, e_y.div_(total), _above_zero(rest.div_(total)), e, total)
+    return _Parts(logits, label, ce, e_y.div_(total), above_zero(rest.div_(total)), e, total)
 
 def _parts_by_kernels(logits, label):
     "Return the `_Parts` of a batch with nine kernels, three of them fused; faster on a GPU."
@@ -59,7 +59,7 @@ def _parts_by_kernels(logits, label):
     p = logits.softmax(1)
     p_y = p.gather(1, label)
     rest = p.scatter_(1, label, 0.).sum(1, keepdim=True)
-    return _Parts(logits, label, ce, p_y, _above_zero(rest), p.scatter_(1, label, -rest))
+    return _Parts(logits, label, ce, p_y, above_zero(rest), p.scatter_(1, label, -rest))
 
 # %% ../../nbs/20_losses/02_fast_weights.ipynb #1d0d74dd
 class _BaseSlope(NamedTuple):
@@ -105,7 +105,7 @@ def _dual_focal(parts, gamma=5.0, second='below', detach_second=False):
 def _runner_up(parts, second):
     "Return p_j and the id of its class, each (N, 1); p_j is 0 if there is no such class."
     if parts.total is not None:
-        nearest, distance = _second_class(parts.logits, parts.label, second)
+        nearest, distance = second_class(parts.logits, parts.label, second)
         return (-parts.ce - distance).exp(), nearest
     if second == 'runner_up': return parts.gap.max(1, keepdim=True)  # gap is p, but negative at the label
     ahead = parts.logits >= parts.logits.gather(1, parts.label)
@@ -121,7 +121,7 @@ def _bsce(parts, gamma=2.0, beta=2.0, form='norm'):
 def _brier(parts, gamma):
     "Return the Brier score as a base, with q = gamma/2."
     norm = _divide_by_total(torch.linalg.vector_norm(parts.gap, dim=1, keepdim=True), parts.total)
-    brier = _above_zero(norm.square_())
+    brier = above_zero(norm.square_())
     return _Base(brier, gamma, lambda: _BaseSlope(parts.d - brier, 1., parts.label, -brier, times=2.), power=.5)
 
 _ANALYTIC_FORMS = {
@@ -160,7 +160,7 @@ def _plain(logits, target, weight, detach):
     lp = LogProbs(logits, target)
     with torch.set_grad_enabled(torch.is_grad_enabled() and not detach): u = weight(lp)
     ce = -lp.log_p_y.clamp_min(-_largest_ce(lp.log_p_y))  # an infinite cross-entropy times a derivative of 0 is nan
-    return _inf_where_masked(ce*u, _at_label(lp.logits.detach(), target))
+    return _inf_where_masked(ce*u, at_label(lp.logits.detach(), target))
 
 def _inf_where_masked(values, label_logits):
     "Return inf for each sample whose label is a masked class; the gradient stays finite."

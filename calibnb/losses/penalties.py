@@ -17,7 +17,7 @@ from ..core.checks import check_positive, masked_classes
 from ..core.predictions import first_argmax
 from .weights import check_batch, reduce, row_mean, unmasked
 from .weighted import focal_loss
-from .regularised import _check_weight, _valid_rows, _with_penalty, _with_surrogate
+from .regularised import check_weight, valid_rows, with_penalty, with_surrogate
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #6e15b154
 def _check_margin(margin):
@@ -40,11 +40,11 @@ def mbls_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha · mean_k max(0, max_j z_j - z_k - m), margin-based label smoothing [Liu 2022, code]."
     _check_margin(margin)
-    _check_weight('alpha', alpha)
+    check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     excess = (largest - unmasked(batch.logits, masked, largest) - margin).relu()
-    return _with_penalty(batch, alpha*row_mean(excess, masked), reduction)
+    return with_penalty(batch, alpha*row_mean(excess, masked), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #42718418
 def acls_loss(
@@ -60,7 +60,7 @@ def acls_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha (top · excess² of the largest + others · mean excess² of the rest) [Park 2023, code]."
     _check_margin(margin)
-    for name, value in dict(alpha=alpha, top=top, others=others).items(): _check_weight(name, value)
+    for name, value in dict(alpha=alpha, top=top, others=others).items(): check_weight(name, value)
     batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     n_others = batch.logits.shape[1] - 1 if masked is None else ((~masked).sum(1) - 1).clamp_min(1)
@@ -68,7 +68,7 @@ def acls_loss(
     fixed = largest.detach()
     low = (fixed - unmasked(batch.logits, masked, fixed) - margin).relu().square()  # 0 for the largest logit
     rest = low.sum(1)/n_others
-    return _with_penalty(batch, alpha*(top*high + others*rest), reduction)
+    return with_penalty(batch, alpha*(top*high + others*rest), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #83ca03d2
 def max_sup_loss(
@@ -80,11 +80,11 @@ def max_sup_loss(
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
-    _check_weight('alpha', alpha)
+    check_weight('alpha', alpha)
     batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     gap = largest - unmasked(batch.logits, masked, largest)  # subtract first: the sum of large logits may overflow
-    return _with_penalty(batch, alpha*row_mean(gap, masked), reduction)
+    return with_penalty(batch, alpha*row_mean(gap, masked), reduction)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #a94d26d6
 _NORM_SHIFT = 1e-7  # added to the norm, as in the authors' code
@@ -120,7 +120,7 @@ def mdca_loss(
     "Return focal loss + lam · MDCA, see `surrogates.mdca` [Hebbalaguppe 2022]."
     batch = check_batch(logits, target, weight, ignore_index)
     each = focal_loss(batch.logits, batch.labels, gamma, reduction='none')
-    return _with_surrogate(batch, lam, surrogates.mdca(*_valid_rows(batch)), reduction, each)
+    return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), reduction, each)
 
 def dca_loss(
     logits,                 # (N, K) or (N, K, d1, ...)
@@ -132,4 +132,4 @@ def dca_loss(
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + lam · DCA, see `surrogates.dca` [Liang 2020]; lam as in the code of [Hebbalaguppe 2022]."
     batch = check_batch(logits, target, weight, ignore_index)
-    return _with_surrogate(batch, lam, surrogates.dca(*_valid_rows(batch)), reduction)
+    return with_surrogate(batch, lam, surrogates.dca(*valid_rows(batch)), reduction)

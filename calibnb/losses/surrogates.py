@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..core.checks import at_least_float32, check_bool, check_logits, check_positive
 from ..core.predictions import first_argmax
-from .weights import LogProbs, _at_label
+from .weights import LogProbs, at_label
 from ..metrics.bins import check_bins
 from ..metrics.smoothing import gaussian_log_kernel
 
@@ -25,7 +25,7 @@ def _batch(logits, target):
 def _confidence(probs):
     "Return the largest probability and its class; if several classes tie, only the first gets a gradient."
     top = first_argmax(probs.detach())
-    return _at_label(probs, top), top
+    return at_label(probs, top), top
 
 def _conf_and_hit(logits, target):
     "Return the (N,) confidences and the (N,) float64 hits."

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..core.checks import as_tensor
-from .weighted import _check_gamma
+from .weighted import check_gamma
 
 # %% ../../nbs/20_losses/07_theory.ipynb #c19cabc2
 def focal_gradient_factor(
@@ -21,7 +21,7 @@ def focal_gradient_factor(
     gamma:float,  # focal exponent >= 0
 )->Tensor:        # float64, the shape of p
     "Return g(p, gamma) = (1-p)^gamma - gamma p (1-p)^(gamma-1) log p, the factor on the gradient of CE [Lin 2025]."
-    gamma, p = _check_gamma(gamma), as_tensor(p, 'p').double()
+    gamma, p = check_gamma(gamma), as_tensor(p, 'p').double()
     d = 1 - p
     ratio = torch.where(d > 0, -torch.special.xlogy(p, p)/d, 1.)  # -p log p/(1-p), which is 1 at p = 1
     return d.pow(gamma)*(1 + gamma*ratio)
@@ -53,7 +53,7 @@ def binary_focal_argmin(
     "Return the prediction that minimises the expected focal loss of a two-class problem [Mukhoti 2020, App. A]."
     from scipy.optimize import brentq
     if not 0 <= q <= 1: raise ValueError(f'q: {q}, want a probability')
-    gamma = _check_gamma(gamma)
+    gamma = check_gamma(gamma)
     if gamma == 0 or q in (0, 1): return float(q)
     def derivative(t): return _negative_slope(-t, 1 - q, gamma) - _negative_slope(t, q, gamma)  # dL/dt
     t = brentq(derivative, -700, 700, xtol=1e-14)  # exp(710) overflows in float64

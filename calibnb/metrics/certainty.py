@@ -21,9 +21,9 @@ from calibnb.metrics.intervals import (
     check_level, check_metric, class_interval, gap_interval, norm_interval, percentiles, resamples, squared_interval
 )
 from .rare import with_unseen_misses
-from .samples import Samples, _checked_weight, over_samples, sample_metric
+from .samples import Samples, checked_weight, over_samples, sample_metric
 from calibnb.metrics.errors import (
-    _table, ece, mce, average_ce, debiased_ece, smooth_ece, sece, kde_ece, ada_ece, classwise_ece, ace
+    bins_of_samples, ece, mce, average_ce, debiased_ece, smooth_ece, sece, kde_ece, ada_ece, classwise_ece, ace
 )
 from .testing import skce
 from calibnb.metrics.variants import (
@@ -72,7 +72,7 @@ def _metric_of_columns(metric, probs, target, sample_weight, ignore_index, optio
     shape = as_tensor(probs).shape
     scores, flags = check_multilabel(probs, target, validate=False)
     weight = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
-    if sample_weight is not None: weight = _checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
+    if sample_weight is not None: weight = checked_weight(sample_weight, scores, shape[:1] + shape[2:], True)
     scores, flags, weight = (v[weight > 0] for v in (scores, flags, weight))
     shared = {'task': 'multilabel'} if 'task' in inspect.signature(metric).parameters else {}
     if ignore_index is not None: shared['ignore_index'] = ignore_index
@@ -138,7 +138,7 @@ def ece_ci(
         if scheme == 'classwise':
             sums = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
             return class_interval(sums, level, seed=seed)
-        table = _table(samples, n_bins, scheme, closed)
+        table = bins_of_samples(samples, n_bins, scheme, closed)
         return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
     return over_samples(interval, probs, target, ignore_index=ignore_index, validate=validate)
 
@@ -152,5 +152,5 @@ def debiased_ece_ci(
     level:float=.95,       # confidence level, in (0, 1)
 )->tuple[float, float]:    # lower and upper end
     "Return an analytic interval of `debiased_ece`, valid for bins with tens of samples, see `squared_interval`."
-    table = _table(samples, n_bins, scheme, closed)
+    table = bins_of_samples(samples, n_bins, scheme, closed)
     return squared_interval(table.gap, table.noise, table.count, level)

@@ -22,7 +22,7 @@ from .intervals import check_level, check_metric, check_resamples, monte_carlo_p
 from .measure import Measure
 from .samples import over_samples, sample_metric
 from calibnb.metrics.variants import (
-    brownian_cdf, brownian_quantile, cumulative_errors, ks_error, _ks_interval, overconfidence_error,
+    brownian_cdf, brownian_quantile, cumulative_errors, ks_error, ks_interval, overconfidence_error,
     underconfidence_error
 )
 
@@ -110,7 +110,7 @@ def ks_test(
     walk = (conf*(1 - conf).clamp_min(0)).sum().sqrt().item()/n
     p = 1 - brownian_cdf(value/walk) if walk else float(value == 0)
     floors = dict(floor=math.sqrt(math.pi/2)*walk, floor_high=brownian_quantile(.95)*walk)
-    return Measure.of(value, n, _ks_interval(sums, deviation, .95), p=p, **floors)
+    return Measure.of(value, n, ks_interval(sums, deviation, .95), p=p, **floors)
 
 # %% ../../nbs/10_metrics/06b_testing.ipynb #b84ff413
 _ALL_PAIRS = 2**12  # up to this number of samples, all pairs are used

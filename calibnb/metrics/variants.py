@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['overconfidence_error', 'underconfidence_error', 'top_k_ece', 'cumulative_errors', 'ks_error', 'brownian_cdf',
-           'brownian_quantile', 'ks_error_ci', 'one_sided_ci', 'top_k_ece_ci', 'marginal_ce', 'marginal_ce_ci',
-           'canonical_ce']
+           'brownian_quantile', 'ks_interval', 'ks_error_ci', 'one_sided_ci', 'top_k_ece_ci', 'marginal_ce',
+           'marginal_ce_ci', 'canonical_ce']
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #213bc3e0
 import math
@@ -21,7 +21,7 @@ from ..core.options import pick
 from calibnb.metrics.bins import (
     bin_ids, bin_sums, check_bins, chunks, class_sums, hit_variance, tie_starts, width_table
 )
-from .errors import _table, _warn_of_pairs, from_tables
+from .errors import bins_of_samples, warn_of_pairs, from_tables
 from .intervals import check_level, check_resamples, gap_interval, monte_carlo_p, z_quantile
 from .samples import over_samples, sample_metric
 from .smoothing import dirichlet_bandwidth, dirichlet_regression
@@ -139,7 +139,7 @@ def brownian_quantile(level):
         lo, hi = (lo, middle) if brownian_cdf(middle) > level else (middle, hi)
     return hi
 
-def _ks_interval(sums, deviation, level):
+def ks_interval(sums, deviation, level):
     "Return the interval of the largest |sum|; `deviation` is the standard deviation of the last sum."
     value, half_width = sums.abs().amax().item(), brownian_quantile(level)*deviation.item()
     return max(value - half_width, 0.), min(value + half_width, 1.)
@@ -153,7 +153,7 @@ def ks_error_ci(
 )->tuple[float, float]:         # lower and upper end
     "Return a conservative interval of `ks_error`, from the distribution of the largest |B(t)| of a Brownian motion."
     check_level(level)
-    return _ks_interval(*cumulative_errors(samples, k, ranks)[1:], level)
+    return ks_interval(*cumulative_errors(samples, k, ranks)[1:], level)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #8024d950
 def _table_interval(table, level, seed, sign=0, weight=1.):
@@ -171,7 +171,7 @@ def one_sided_ci(
 )->tuple[float, float]:         # lower and upper end
     "Return an interval of `overconfidence_error` or `underconfidence_error` from the noise of the bins."
     pick('direction', direction, ('over', 'under'))
-    table = _table(samples, n_bins, closed=closed)
+    table = bins_of_samples(samples, n_bins, closed=closed)
     weight = table.conf.nan_to_num(0.) if by_confidence else 1.
     return _table_interval(table, level, seed, -1 if direction == 'over' else 1, weight)
 
@@ -295,7 +295,7 @@ def canonical_ce(
     1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N)."""
     check_positive(p=p)
     if bandwidth is not None and bandwidth != 'loo': check_positive(bandwidth=bandwidth)
-    _warn_of_pairs('canonical_ce', len(samples))
+    warn_of_pairs('canonical_ce', len(samples))
     probs = samples.probs.double()
     if samples.binary: probs = torch.cat([1 - probs, probs], 1)
     width = dirichlet_bandwidth(probs) if bandwidth == 'loo' else bandwidth or .02

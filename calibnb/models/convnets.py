@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..core.options import pick
-from .classifier import Classifier, _check_image, _conv, _conv_bn
+from .classifier import Classifier, check_image, conv, conv_bn
 
 # %% ../../nbs/55_models/02_convnets.ipynb #4f84949a
 class _PadShortcut(nn.Module):
@@ -28,19 +28,19 @@ class _Residual(nn.Module):
         self.body = body
         if c_in == c_out and stride == 1: self.shortcut = nn.Identity()
         elif shortcut == 'pad': self.shortcut = _PadShortcut(c_out - c_in)
-        else: self.shortcut = nn.Sequential(*_conv_bn(c_in, c_out, 1, stride))
+        else: self.shortcut = nn.Sequential(*conv_bn(c_in, c_out, 1, stride))
     def forward(self, x): return F.relu(self.body(x) + self.shortcut(x))
 
 def _basic(c_in, width, stride, shortcut):
     "Return a block of two 3x3 convolutions, and the number of output channels."
-    body = nn.Sequential(*_conv_bn(c_in, width, 3, stride), nn.ReLU(), *_conv_bn(width, width, 3))
+    body = nn.Sequential(*conv_bn(c_in, width, 3, stride), nn.ReLU(), *conv_bn(width, width, 3))
     return _Residual(body, c_in, width, stride, shortcut), width
 
 def _bottleneck(c_in, width, stride, shortcut):
     "Return a block with a 3x3 convolution on a quarter of the channels, and the number of output channels."
     c_out = 4*width
-    body = nn.Sequential(*_conv_bn(c_in, width, 1), nn.ReLU(), *_conv_bn(width, width, 3, stride), nn.ReLU(),
-                         *_conv_bn(width, c_out, 1))
+    body = nn.Sequential(*conv_bn(c_in, width, 1), nn.ReLU(), *conv_bn(width, width, 3, stride), nn.ReLU(),
+                         *conv_bn(width, c_out, 1))
     return _Residual(body, c_in, c_out, stride, shortcut), c_out
 
 # %% ../../nbs/55_models/02_convnets.ipynb #bdf2f09f
@@ -55,10 +55,10 @@ class ResNet(Classifier):
         shortcut:str='conv', # shortcut where the shape changes: 'conv' (1x1 convolution) or 'pad' (zeros)
     ):
         super().__init__()
-        _check_image('resnet', in_shape)
+        check_image('resnet', in_shape)
         pick('shortcut', shortcut, ('conv', 'pad'))
         block = _bottleneck if bottleneck else _basic
-        layers, channels = [*_conv_bn(in_shape[0], width, 3), nn.ReLU()], width
+        layers, channels = [*conv_bn(in_shape[0], width, 3), nn.ReLU()], width
         for stage, n in enumerate(blocks):
             for i in range(n):
                 stride = 2 if stage > 0 and i == 0 else 1
@@ -78,8 +78,8 @@ class SmallResNet(Classifier):
         hidden:int=256,   # units of the layer before the head
     ):
         super().__init__()
-        _check_image('small_resnet', in_shape)
-        stem = *_conv_bn(in_shape[0], width, 3, 2), nn.ReLU()
+        check_image('small_resnet', in_shape)
+        stem = *conv_bn(in_shape[0], width, 3, 2), nn.ReLU()
         blocks = [_basic(c, 2*c, 2, 'conv')[0] for c in (width, 2*width)]
         dense = nn.Linear(4*4*4*width, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU()
         self.body = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(4), nn.Flatten(), *dense)
@@ -92,9 +92,9 @@ class _PreActivation(nn.Module):
     def __init__(self, c_in, c_out, stride, dropout):
         super().__init__()
         self.first = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU())
-        self.body = nn.Sequential(*_conv_bn(c_in, c_out, 3, stride), nn.ReLU(), nn.Dropout(dropout),
-                                  _conv(c_out, c_out, 3))
-        self.shortcut = None if c_in == c_out and stride == 1 else _conv(c_in, c_out, 1, stride)
+        self.body = nn.Sequential(*conv_bn(c_in, c_out, 3, stride), nn.ReLU(), nn.Dropout(dropout),
+                                  conv(c_out, c_out, 3))
+        self.shortcut = None if c_in == c_out and stride == 1 else conv(c_in, c_out, 1, stride)
     def forward(self, x):
         h = self.first(x)
         return self.body(h) + (x if self.shortcut is None else self.shortcut(h))
@@ -109,9 +109,9 @@ class WideResNet(Classifier):
         dropout:float=0.,  # dropout rate between the convolutions of a block
     ):
         super().__init__()
-        _check_image('wide_resnet', in_shape)
+        check_image('wide_resnet', in_shape)
         if depth < 8 or (depth - 2) % 6: raise ValueError(f'depth: {depth}, want 6n + 2, e.g. 26')
-        layers, channels = [_conv(in_shape[0], 16, 3)], 16
+        layers, channels = [conv(in_shape[0], 16, 3)], 16
         for stage in range(3):
             for i in range((depth - 2)//6):
                 c_out, stride = 16*width*2**stage, 2 if stage > 0 and i == 0 else 1
@@ -127,8 +127,8 @@ class _DenseLayer(nn.Module):
     "A layer that returns the concatenation of its output and its input."
     def __init__(self, c_in, growth):
         super().__init__()
-        self.body = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU(), *_conv_bn(c_in, 4*growth, 1), nn.ReLU(),
-                                  _conv(4*growth, growth, 3))
+        self.body = nn.Sequential(nn.BatchNorm2d(c_in), nn.ReLU(), *conv_bn(c_in, 4*growth, 1), nn.ReLU(),
+                                  conv(4*growth, growth, 3))
     def forward(self, x): return torch.cat([self.body(x), x], 1)
 
 class DenseNet(Classifier):
@@ -140,15 +140,15 @@ class DenseNet(Classifier):
         growth:int=32,    # channels that each layer adds
     ):
         super().__init__()
-        _check_image('densenet', in_shape)
+        check_image('densenet', in_shape)
         channels = 2*growth
-        layers = [_conv(in_shape[0], channels, 3)]
+        layers = [conv(in_shape[0], channels, 3)]
         for i, n in enumerate(blocks):
             for _ in range(n):
                 layers.append(_DenseLayer(channels, growth))
                 channels += growth
             if i + 1 < len(blocks):
-                halving = nn.BatchNorm2d(channels), nn.ReLU(), _conv(channels, channels//2, 1), nn.AvgPool2d(2)
+                halving = nn.BatchNorm2d(channels), nn.ReLU(), conv(channels, channels//2, 1), nn.AvgPool2d(2)
                 layers += halving
                 channels //= 2
         ending = nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -165,13 +165,13 @@ class VGG(Classifier):
         channels=(64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0), # 0: 2x2 pooling
     ):
         super().__init__()
-        _check_image('vgg16', in_shape, 2**list(channels).count(0))
+        check_image('vgg16', in_shape, 2**list(channels).count(0))
         layers, c_in = [], in_shape[0]
         for c_out in channels:
             if c_out == 0:
                 layers.append(nn.MaxPool2d(2))
             else:
-                layers += [*_conv_bn(c_in, c_out, 3), nn.ReLU()]
+                layers += [*conv_bn(c_in, c_out, 3), nn.ReLU()]
                 c_in = c_out
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self.head = nn.Linear(c_in, num_classes)

@@ -20,7 +20,7 @@ from ..core.options import pick, require
 from ..core.checks import as_tensor, at_least_float32, check_bool, check_logits
 from ..core.runtime import seeded
 from ..core.plugins import Registry, registers
-from .classifier import Classifier, _check_image, MLP, SmallCNN
+from .classifier import Classifier, check_image, MLP, SmallCNN
 from .convnets import DenseNet, ResNet, SmallResNet, VGG, WideResNet
 from .sequences import TextCNN, TreeLSTM
 
@@ -47,7 +47,7 @@ class _Resizing(Classifier):
     def __init__(self, name, in_shape, resize, min_side):
         super().__init__()
         if resize is not None and resize < 32: raise ValueError(f'resize: {resize}, want at least 32 pixels')
-        _check_image(name, in_shape, min_side)
+        check_image(name, in_shape, min_side)
         self.image_shape = tuple(in_shape) if resize is None else (in_shape[0], resize, resize)  # after resizing
         self.resize, self.values_each = resize, torch.Size(self.image_shape).numel()  # values of a resized image
     def features(self, x): return self.body(x if self.resize is None else _resized(x, self.resize))

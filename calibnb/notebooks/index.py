@@ -59,8 +59,8 @@ def _cover(folder):
 # %% ../../nbs/75_notebooks/06b_index.ipynb #ad69243b
 def _card(folder, figures, home):
     "Return the question, the cover, the counts of the verdicts and the main findings of a notebook run as a section."
-    from calibnb.notebooks.execute import _question
-    question = ''.join(_question(folder/'notebook.ipynb')).strip() or folder.path.parent.name
+    from calibnb.notebooks.execute import question_of
+    question = ''.join(question_of(folder/'notebook.ipynb')).strip() or folder.path.parent.name
     items = ''.join(f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
                     f'<small>{html_text(short_effect(f.effect))}</small></li>'
                     for f in main_findings(folder.result.findings))

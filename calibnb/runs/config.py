@@ -16,14 +16,14 @@ from pydantic import ConfigDict, Field, model_serializer, model_validator
 from ..core.content import once
 from ..core.plugins import HINT, UnknownName, load_plugins, user_registered
 from ..core.settings import Settings
-from ..losses.modules import _SAMPLE_OPTIONS, loss_options, make_loss
+from ..losses.modules import SAMPLE_OPTIONS, loss_options, make_loss
 from ..data.cache import MissingData
 from ..data.sets import check_data, data_fingerprint, data_options
 from ..models.named import model_options
 from ..train.recipe import Recipe
 from ..train.recorders import recorders
 from ..meta.trainer import MetaRecipe
-from .folder import _user_frame, failure, path_beside, run_path
+from .folder import user_frame, failure, path_beside, run_path
 
 # %% ../../nbs/70_runs/02_config.ipynb #f79e820c
 _OPTIONS_OF = {'data': data_options, 'model': model_options, 'loss': loss_options}  # `<part>_args` has the options
@@ -34,7 +34,7 @@ def _complete_args(part, name, args):
     def complete():
         options = _OPTIONS_OF[part](name, **args)
         if part == 'loss':  # older runs have no `weight` and `ignore_index`, so unset values are left out
-            options = {k: v for k, v in options.items() if v is not None or k not in _SAMPLE_OPTIONS}
+            options = {k: v for k, v in options.items() if v is not None or k not in SAMPLE_OPTIONS}
         return _as_json(f'{part}_args', options)
     if (text := _json_text(name, args)) is None: return complete()
     return copy.deepcopy(once(complete, 'options', part, text))  # a plan of many runs asks for the same options
@@ -76,7 +76,7 @@ def _check_loss(name, args, meta):
     try: loss = make_loss(name, **args)
     except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e:
-        if isinstance(e, ValueError) and _user_frame(e) is None: raise  # an error of calibnb names the option
+        if isinstance(e, ValueError) and user_frame(e) is None: raise  # an error of calibnb names the option
         raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
     if meta is not None and name != 'ce':
         raise ValueError(f'loss: {name!r}, want none with meta, which has its own loss; leave loss out')

@@ -22,8 +22,8 @@ from ..core.predictions import Predictions
 from ..core.reading import naming, reason
 from ..data.images import read_folder
 from ..data.sets import data_options, load_data
-from ..data.splits import _split_of, pixel_scale, Split
-from ..evaluate.files import _dense_tensor, write_npz
+from ..data.splits import split_of, pixel_scale, Split
+from ..evaluate.files import dense_tensor, write_npz
 from ..models.named import make_model
 from ..train.evaluator import Evaluator
 
@@ -60,14 +60,14 @@ def _is_script(path):
 def _weights(path):
     "Read {name: tensor} from a state dictionary or a checkpoint, without executing code."
     with warnings.catch_warnings(), naming(path, 'model', 'cannot be read as weights'):
-        warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `_dense_tensor` refuses
+        warnings.simplefilter('ignore')  # torch warns of sparse tensors, which `dense_tensor` refuses
         found = load_file(path) if path.suffix == '.safetensors' else torch.load(path, 'cpu', weights_only=True)
     for key in 'state_dict', 'model':
         if isinstance(found, dict) and isinstance(found.get(key), dict): found = found[key]
     named = isinstance(found, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in found.items())
     if not named or not found:
         raise ValueError(f'model: {path} holds no state dictionary; save one by torch.save(net.state_dict(), path)')
-    with naming(path, 'model'): weights = {name: _dense_tensor(name, value) for name, value in found.items()}
+    with naming(path, 'model'): weights = {name: dense_tensor(name, value) for name, value in found.items()}
     return _remove_prefixes(weights)
 
 def _remove_prefixes(weights):
@@ -140,7 +140,7 @@ def _folder_images(folder, split, size, scale):
     default = 'train' if parts == ['train'] else 'test'
     part = pick('split', split or default, parts, '; leave split out for a folder without splits')
     num_classes = 1 + max(int(arrays[f'{p}_y'].max()) for p in parts)
-    return _split_of(arrays, part, None, scale, in_memory=4 << 30), num_classes
+    return split_of(arrays, part, None, scale, in_memory=4 << 30), num_classes
 
 # %% ../../nbs/70_runs/08_external_models.ipynb #6b2bfc98
 def predict_with(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['runs_root', 'settings_key', 'run_path', 'path_beside', 'Effect', 'Finding', 'Result', 'RunError', 'failure',
-           'error_details', 'write_json', 'read_json', 'code_version', 'RunContent', 'RunFolder', 'locked_folder',
-           'find_runs', 'names_in', 'find_trainings', 'input_now']
+           'user_frame', 'error_details', 'write_json', 'read_json', 'code_version', 'RunContent', 'RunFolder',
+           'locked_folder', 'find_runs', 'names_in', 'find_trainings', 'input_now']
 
 # %% ../../nbs/70_runs/01_folder.ipynb #130d57d6
 import json
@@ -122,7 +122,7 @@ def failure(error:BaseException)->str:
     "Describe an error in one line, with file and line of the last call in the user's own code."
     if isinstance(error, KeyboardInterrupt): return 'interrupted'
     if isinstance(error, RunError): return str(error)
-    text, frame = f'{type(error).__name__}: {one_line(str(error)) or "no message"}', _user_frame(error)
+    text, frame = f'{type(error).__name__}: {one_line(str(error)) or "no message"}', user_frame(error)
     if frame is None: return text
     file = 'a notebook cell' if _is_cell(frame) else Path(frame.filename).name
     return f'{text} ({file}, line {frame.lineno}, in {frame.name})'
@@ -142,7 +142,7 @@ def _frames(error):
         yield from reversed(traceback.extract_tb(error.__traceback__))
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
-def _user_frame(error):
+def user_frame(error):
     "Return the last frame of the user's own code, or None."
     return next((frame for frame in _frames(error) if not _is_library(frame.filename)), None)
 
@@ -151,7 +151,7 @@ def _is_cell(frame): return Path(frame.filename).parent.name.startswith('ipykern
 def error_details(error)->dict:
     "Return file, line and traceback of an error for `RunFolder.fail`; {} for a RunError or an interruption."
     if isinstance(error, RunError) or not isinstance(error, Exception): return {}
-    frame = _user_frame(error) or next(_frames(error), None)
+    frame = user_frame(error) or next(_frames(error), None)
     where = f'{frame.filename}:{frame.lineno}' if frame and not _is_cell(frame) else ''  # a cell has no file to open
     return dict(where=where, trace=''.join(traceback.format_exception(error)))
 

@@ -14,7 +14,7 @@ import torch
 
 from ..core.options import pick
 from ..losses.modules import make_loss
-from .explorer import _ipywidgets, _figure, Explorer, View
+from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import grey, loss_label, loss_style
 
 # %% ../../nbs/80_widgets/03_losses.ipynb #c3291922
@@ -57,7 +57,7 @@ def _loss_and_gradient(name, options, p, K):
 # %% ../../nbs/80_widgets/03_losses.ipynb #1a1309dd
 def _loss_controls(losses):
     "Make the controls: losses, number of classes, and a slider for each strength."
-    w, names = _ipywidgets(), [(loss_label(name), name) for name in _uncoupled]
+    w, names = import_ipywidgets(), [(loss_label(name), name) for name in _uncoupled]
     controls = dict(losses=w.SelectMultiple(options=names, value=losses, rows=len(names), description='losses'),
                     classes=w.IntSlider(2, 2, 100, description='classes'))
     for name, (option, default, largest) in _strengths.items():
@@ -84,7 +84,7 @@ class _LossView(View):
         return ['losses', 'classes', *(name for name in values['losses'] if name in _strengths)]
 
     def stage(self, **_):
-        fig = _figure(10.6, 3.9)
+        fig = new_figure(10.6, 3.9)
         axes = fig.subplots(1, 3, gridspec_kw=dict(left=.04, right=.985, bottom=.135, top=.915, wspace=.17))
         limits = {'loss (nats)': (0, 5), 'weight u = loss/CE': (0, 4), "factor on CE's gradient": (-1, 4)}
         for ax, (title, ends) in zip(axes, limits.items()):

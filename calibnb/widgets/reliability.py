@@ -14,7 +14,7 @@ from ..metrics.bins import BIN_RULES, check_bins
 from ..metrics.smoothing import smooth_curve
 from ..posthoc.temperature import nll_temperature
 from ..evaluate.measures import ece_text
-from .explorer import _ipywidgets, _figure, Explorer, View
+from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import fill_reliability_axes, reliability_axes
 
 # %% ../../nbs/80_widgets/02_reliability.ipynb #f75cbfc3
@@ -54,7 +54,7 @@ class _ReliabilityView(View):
         self.fitted, self.names, self.n_bins = fitted, names, n_bins
 
     def controls(self):
-        w, decades = _ipywidgets(), math.log10(self.fitted)
+        w, decades = import_ipywidgets(), math.log10(self.fitted)
         classes = [('predicted class', None), *((name, k) for k, name in enumerate(self.names))]
         return dict(
             n_bins=w.IntSlider(self.n_bins, 1, max(100, self.n_bins), description='bins'),
@@ -71,7 +71,7 @@ class _ReliabilityView(View):
         return 'probability of the class', 'share of the class'
 
     def stage(self, of, **_):
-        words, fig = self.staged(of), _figure(9.2, 4.6)
+        words, fig = self.staged(of), new_figure(9.2, 4.6)
         axes = fig.subplots(1, 2, gridspec_kw=dict(left=.07, right=.985, bottom=.26, top=.87, wspace=.14))
         for i, ax in enumerate(axes): reliability_axes(ax, i == 0, words)
         return fig

@@ -18,7 +18,7 @@ from ..metrics.smoothing import smooth_curve
 from ..evaluate.measures import ece_text
 from ..runs.folder import find_runs
 from ..runs.run import Run
-from .explorer import _ipywidgets, _figure, Explorer, View
+from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import grey, loss_label, loss_style, reliability_diagram
 
 # %% ../../nbs/80_widgets/05_runs.ipynb #1fe4a34b
@@ -94,7 +94,7 @@ class _RunsView(View):
         self.trainings, self.column = trainings, column
 
     def controls(self):
-        w, t = _ipywidgets(), self.trainings
+        w, t = import_ipywidgets(), self.trainings
         return dict(
             chosen=w.SelectMultiple(options=_choices(t.runs, t.labels), value=tuple(t.runs)[:3], rows=7,
                                     description='runs', layout=w.Layout(width='44em')),
@@ -104,7 +104,7 @@ class _RunsView(View):
 
     def staged(self, epoch, **stage_values): return tuple(stage_values.values())
     def stage(self, chosen, column, n_bins, **_):
-        t, fig = self.trainings, _figure(10.6, 6.2)
+        t, fig = self.trainings, new_figure(10.6, 6.2)
         top, styles = fig.add_axes([.07, .62, .68, .32]), _styles(t.runs, t.labels, chosen)
         for name in t.recorded(chosen, column):
             history = t.history(name)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..core.options import pick
 from ..losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
-from .explorer import _ipywidgets, _figure, Explorer, View
+from .explorer import import_ipywidgets, new_figure, Explorer, View
 from ..plots import grey, sequential
 
 # %% ../../nbs/80_widgets/04_simplex.ipynb #bcc838b8
@@ -74,7 +74,7 @@ class _SimplexView(View):
         self.quarter = torch.isclose(self.p[:, 0], self.p.new_tensor(.25), atol=_TOLERANCE)
 
     def controls(self):
-        w = _ipywidgets()
+        w = import_ipywidgets()
         return dict(
             weight=w.Dropdown(options=list(_weights), value=self.weight, description='weight of'),
             gamma=w.FloatSlider(2., min=.1, max=10, step=.1, description='γ'),
@@ -84,7 +84,7 @@ class _SimplexView(View):
 
     def staged(self, weight, gamma, **_): return weight, gamma
     def stage(self, weight, gamma, **_):
-        fig, largest = _figure(6.4, 5.2), _weights[weight](self.log_probs, gamma).max().item()
+        fig, largest = new_figure(6.4, 5.2), _weights[weight](self.log_probs, gamma).max().item()
         ax = fig.add_axes([.02, .02, .8, .9], aspect='equal', xlim=(-1.12, 1.12), ylim=(-1.12, 1.12))
         ax.axis('off')
         bar = fig.add_axes([.85, .2, .03, .6])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from calibnb import metrics
-from calibnb.metrics.ood import _auroc, _fpr
+from calibnb.metrics.ood import auroc_of_scores, _fpr
 
 CASES, DATA = vectors("selective")
 CASES = {case["id"]: case for case in CASES}
@@ -89,8 +89,8 @@ def test_two_sets_agree_with_sklearn(inside, outside, tpr):
     a, b = torch.tensor(inside).double(), torch.tensor(outside).double()
     labels = np.r_[np.ones(len(a)), np.zeros(len(b))]
     scores = torch.cat([a, b]).numpy()
-    assert _auroc(a, b).item() == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
-    assert _auroc(b, a).item() == pytest.approx(1 - _auroc(a, b).item(), abs=1e-12)
+    assert auroc_of_scores(a, b).item() == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert auroc_of_scores(b, a).item() == pytest.approx(1 - auroc_of_scores(a, b).item(), abs=1e-12)
     fprs, tprs, _ = roc_curve(labels, scores, drop_intermediate=False)
     assert _fpr(a, b, tpr).item() == pytest.approx(fprs[tprs >= tpr - 1e-9][0], abs=1e-12)
 
