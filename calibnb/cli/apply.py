@@ -21,6 +21,7 @@ from calibnb.cli.flags import (
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
 def add_apply(commands):
+    "Add the command `calibnb apply` to the parser."
     about = 'calibrate predictions in a file with a calibrator from `audit` or `Calibrator.save`'
     apply = commands.add_parser('apply', help=about)
     apply.add_argument('calibrator', help='file of the calibrator, .safetensors')
@@ -160,6 +161,7 @@ def _fit_text(calibrator):
     return f', fitted on {fit["samples"]:,} samples ({calibrator.input_}) on {fit["date"]:.10}'
 
 def run_apply(args):
+    "Carry out `calibnb apply`; return its exit code, or None for 0."
     out = _check_apply(args)
     from calibnb.core.predictions import quote_names
     from calibnb.evaluate.files import class_names, read_columns, write_probs

@@ -49,6 +49,7 @@ _EXAMPLE = 'calibnb-example.npz'
 SCHEMA = 'calibnb-audit/1'  # of --json, see docs/audit-1.schema.json
 
 def add_audit(commands):
+    "Add the command `calibnb audit` to the parser."
     about = 'evaluate the calibration of predictions in a file, and recommend a calibrator'
     audit = commands.add_parser('audit', help=about)
     audit.add_argument('file', nargs='?', help=_FILE_HELP)
@@ -313,6 +314,7 @@ def _print_json(answer, args, report):
 
 # %% ../../nbs/90_cli/03_audit.ipynb #c0221d35
 def run_audit(args):
+    "Carry out `calibnb audit`; return its exit code, or None for 0."
     _check_audit(args)
     answer, report = _evaluated(args), None
     if not args.json: _print_answer(answer, args)

@@ -20,6 +20,7 @@ def _paths_of_compare(args):
             if path], []
 
 def add_compare(commands):
+    "Add the command `calibnb compare` to the parser."
     compare = commands.add_parser('compare', help='compare two models on the same samples: is the new one worse?')
     for name in 'old', 'new':
         compare.add_argument(name, help=f'predictions and labels of the {name} model; files are as in `audit`')
@@ -90,6 +91,7 @@ def _matched(old, new, args):
     return new[ids[1].get_indexer(ids[0])]
 
 def run_compare(args)->int:
+    "Carry out `calibnb compare`; return its exit code, or None for 0."
     margins = _margins(args.margin)
     settle_stated(args, args.old)
     if args.id and args.target_file: raise ValueError('--id: given with --target, whose labels have no ids')

@@ -19,6 +19,7 @@ def _paths_of_export(args):
     return [('calibrator', args.calibrator), ('--with', args.before or '')], [('--onnx', args.onnx)]
 
 def add_export(commands):
+    "Add the command `calibnb export` to the parser."
     export = commands.add_parser('export', help='write a calibrator, or a network and its calibrator, to an ONNX file')
     export.add_argument('calibrator', help='file of the calibrator, .safetensors')
     export.add_argument('--onnx', required=True, metavar='FILE', help='output file: .onnx')
@@ -29,6 +30,7 @@ def add_export(commands):
     return export
 
 def run_export(args):
+    "Carry out `calibnb export`; return its exit code, or None for 0."
     out = Path(args.onnx)
     pick('file format', out.suffix.lower(), ('.onnx',))
     check_file('--onnx', out)

@@ -31,6 +31,7 @@ def check_folder(flag, path, shown=None):
     raise ValueError(f'{flag}: {shown or path} cannot be written, {nearest} is {why}')
 
 def check_root():
+    "Raise ValueError unless the folder of runs can be written."
     from calibnb.runs.folder import runs_root
     check_folder('CALIBNB_RUNS', runs_root())
 
@@ -45,6 +46,7 @@ def check_exists(path, flag='file'):
     pick('file format', file_format(path), NAMES['file format'])
 
 def add_where(command, what):
+    "Add `--where NAME=VALUE`, which selects runs."
     command.add_argument('--where', action='append', default=[], metavar='NAME=VALUE',
                          help=f'only {what} with this setting, e.g. loss=focal, recipe.epochs=20, state=failed or '
                               'ended=2026-11-25; may be repeated')
@@ -103,6 +105,7 @@ def typed(add, line):
 
 # %% ../../nbs/90_cli/01_flags.ipynb #2d942ee8
 def add_kind(command, required=True):
+    "Add `--logits`, `--probs` and `--confidence`."
     kind = command.add_mutually_exclusive_group(required=required)
     kind.add_argument('--logits', action='store_true', help='the file holds logits')
     kind.add_argument('--probs', action='store_true', help='the file holds probabilities')
@@ -110,6 +113,7 @@ def add_kind(command, required=True):
                       'language model or a detector')
 
 def kind_given(args):
+    "Return the kind of scores that the flags name."
     if args.confidence: return 'confidence'
     return 'probs' if args.probs else 'logits'
 
@@ -129,9 +133,12 @@ def kind_of(args, name='file')->str:
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
 
-def listed(text): return [name for part in text.split(',') if (name := part.strip())]
+def listed(text):
+    "Return the names in a text, which are separated by commas."
+    return [name for part in text.split(',') if (name := part.strip())]
 
 def add_columns(command):
+    "Add the flags that name columns."
     command.add_argument('--target-col', metavar='NAME', help='column or array of the labels (default: target, label, '
                          'y or y_true)')
     several = dict(action='extend', type=listed, default=[], metavar='NAMES')
@@ -152,10 +159,12 @@ def column_names(args):
                        rows=getattr(args, 'rows', None))
 
 def add_drop_missing(command, what):
+    "Add `--drop-missing`; `what` is lacking in the rows that are left out."
     command.add_argument('--drop-missing', action='store_true', help=f'leave out the rows without {what}; a note has '
                          'their number')
 
 def add_stated(command):
+    "Add the flags of stated confidences."
     command.add_argument('--correct', metavar='COLUMN', help='with --confidence: column that is 1 or True where the '
                          'answer was correct, else 0 or False')
     command.add_argument('--format', choices=['lm-eval'], help='lm-eval: the multiple-choice samples that '
@@ -200,6 +209,7 @@ def noting(path=''):
         if 'uncalibrated NLL is infinite' not in text: print(f'{start}{text}', file=sys.stderr)
 
 def add_rows(command):
+    "Add `--rows`."
     command.add_argument('--rows', metavar='N', help='read a random part of N rows of a larger .parquet, .npy or .npz '
                          "file, or 'all' (default: all up to 2,000,000 rows, else 500,000; fewer if rows are wide)")
 
@@ -218,5 +228,6 @@ def settle_rows(args):
 
 # %% ../../nbs/90_cli/01_flags.ipynb #18a13469
 def add_plugin(command):
+    "Add `--plugin`."
     command.add_argument('--plugin', action='append', default=[], metavar='FILE', help='.py file or module that '
                          'registers losses, models, data sets, recorders, calibrators or metrics; may be repeated')

@@ -12,6 +12,7 @@ from .flags import check_file
 
 # %% ../../nbs/90_cli/01b_gate.ipynb #b382e2dc
 def add_gate(audit):
+    "Add the flags of conditions and exit codes."
     audit.add_argument('--ignore', action='append', default=[], metavar='CODE',
                        help='leave a check out, e.g. CNB030; may be repeated')
     gate = audit.add_argument_group('exit code', 'Conditions: 0 if all hold, 1 if one fails, 2 if these samples cannot '
@@ -58,9 +59,12 @@ def outcomes_of(found, args):
     if args.junit: write_junit(conditions, args.junit, f'calibnb audit {args.file}')
     return conditions
 
-def condition_lines(conditions): return [f'{c.outcome.upper()}  {c.name}: {c.text}' for c in conditions]
+def condition_lines(conditions):
+    "Return a line for each condition: its outcome and the numbers."
+    return [f'{c.outcome.upper()}  {c.name}: {c.text}' for c in conditions]
 
 def exit_code_of(conditions):
+    "Return the exit code of the outcomes, 0 without conditions."
     if not conditions: return 0
     from calibnb.evaluate.conditions import exit_code
     return exit_code(conditions)

@@ -27,6 +27,7 @@ def _names(kind):
 
 # %% ../../nbs/90_cli/04_lists.ipynb #48fad292
 def add_download(commands):
+    "Add the command `calibnb download` to the parser."
     about = 'download a data set from its publisher into the folder that CALIBNB_DATA names'
     parser = commands.add_parser('download', help=about)
     names = sorted(NAMES['data to download'])
@@ -34,11 +35,13 @@ def add_download(commands):
     return parser
 
 def run_download(args):
+    "Carry out `calibnb download`; return its exit code, or None for 0."
     from calibnb.data.downloads import download, licences
     print(f'{args.data}: {licences[args.data]}', flush=True)
     print(f'{args.data} is in {download(args.data)}')
 
 def add_list(commands):
+    "Add the command `calibnb list` to the parser."
     about = 'list experiments, sweeps, data sets, models, losses, other components and runs'
     names = commands.add_parser('list', help=about)
     names.add_argument('what', nargs='?', default='all', choices=['all', 'experiments', 'sweeps', *_LISTS, 'runs'],
@@ -47,6 +50,7 @@ def add_list(commands):
     return names
 
 def run_list(args):
+    "Carry out `calibnb list`; return its exit code, or None for 0."
     load_plugins()
     if args.what in ('experiments', 'all'):
         from calibnb.notebooks.execute import list_experiments
@@ -71,6 +75,7 @@ def _list_runs(only_how_many):
 _TITLES = ('place', 'notebook', 'figure or table', 'data', 'by', 'what it shows')
 
 def add_papers(commands):
+    "Add the command `calibnb papers` to the parser."
     about = 'list the figures and tables of the papers, with our notebooks and commands'
     papers = commands.add_parser('papers', help=about)
     papers.add_argument('paper', nargs='?', help='short name of a paper or its start, e.g. lin2025 (default: all)')
@@ -80,6 +85,7 @@ def add_papers(commands):
     return papers
 
 def run_papers(args):
+    "Carry out `calibnb papers`; return its exit code, or None for 0."
     from calibnb.notebooks.papers import figure_index
     if args.claims: return _print_claims(args)
     rows = figure_index(args.paper)

@@ -14,6 +14,7 @@ from calibnb.cli.flags import (
 
 # %% ../../nbs/90_cli/03e_plan.ipynb #6af762d9
 def add_plan(commands):
+    "Add the command `calibnb plan` to the parser."
     about = 'compute the number of labels that an ECE needs, from predictions without labels'
     plan = commands.add_parser('plan', help=about)
     plan.add_argument('file', help='predictions with or without labels, as for `calibnb audit`')
@@ -35,6 +36,7 @@ def add_plan(commands):
     return plan
 
 def run_plan(args):
+    "Carry out `calibnb plan`; return its exit code, or None for 0."
     check_exists(args.file)
     settle_stated(args, args.file, correct_needed=False)
     from calibnb.core import class_logits

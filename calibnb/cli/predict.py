@@ -20,6 +20,7 @@ def _paths_of_predict(args):
 
 # %% ../../nbs/90_cli/03a_predict.ipynb #0703e95e
 def add_predict(commands):
+    "Add the command `calibnb predict` to the parser."
     about = 'write predictions of an external network to a file for `audit`'
     predict = commands.add_parser('predict', help=about)
     predict.add_argument('network',
@@ -45,6 +46,7 @@ def add_predict(commands):
     return predict
 
 def run_predict(args):
+    "Carry out `calibnb predict`; return its exit code, or None for 0."
     out = Path(args.out)
     pick('file format', out.suffix.lower(), ('.npz', '.safetensors'))
     check_file('--out', out)

@@ -47,6 +47,7 @@ def _print_run(folder, copy_to, start, brief=False):
 
 # %% ../../nbs/90_cli/02_run.ipynb #7bc1d229
 def add_run(commands):
+    "Add the command `calibnb run` to the parser."
     run = commands.add_parser('run', help='execute experiment notebooks into their run folders')
     run.add_argument('experiments', nargs='+', help='names (see `calibnb list`) or paths of notebooks')
     run.add_argument('-p', '--parameters', nargs=2, action='append', default=[], metavar=('NAME', 'VALUE'),
@@ -64,6 +65,7 @@ def add_run(commands):
     return run
 
 def run_experiments(args):
+    "Carry out `calibnb run`; return its exit code, or None for 0."
     from calibnb.notebooks.execute import Notebook, NotebookError
     from calibnb.processes.kernels import prepare_kernels
     from calibnb.processes.pool import check_timeout
@@ -171,6 +173,7 @@ def _run_until_decided(args, params):
 
 # %% ../../nbs/90_cli/02_run.ipynb #0e945b82
 def add_sweep(commands):
+    "Add the command `calibnb sweep` to the parser."
     about = 'make many runs in parallel, from a file or from a notebook and a grid'
     many = commands.add_parser('sweep', help=about)
     many.add_argument('what', metavar='FILE|NAME',
@@ -208,6 +211,7 @@ def _plan_sweep(spec, engine):
     return 0
 
 def run_sweep(args):
+    "Carry out `calibnb sweep`; return its exit code, or None for 0."
     from calibnb.sweep.running import check_limits, sweep
     from calibnb.sweep.spec import expand
     from calibnb.sweep.typed import typed_spec
@@ -322,6 +326,7 @@ def _next_commands(table):
 _SHOWN = ('experiment', 'run', 'state', 'data', 'model', 'loss', 'recipe.seed', 'test.error', 'test.ece', 'test.nll')
 
 def add_collect(commands):
+    "Add the command `calibnb collect` to the parser."
     table = commands.add_parser('collect', help='settings and results of every training, as a table')
     table.add_argument('--root', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
@@ -353,6 +358,7 @@ def _check_suffix(flag, path):
     raise ValueError(f'{flag}: {path} does not end in {_SUFFIXES[flag][0]}; {advice}')
 
 def run_collect(args):
+    "Carry out `calibnb collect`; return its exit code, or None for 0."
     from calibnb.runs.folder import find_runs, runs_root
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is not a folder')

@@ -19,6 +19,7 @@ _ORDERS = ('ended', 'error', 'ece', 'nll', 'name', 'state')
 _LATEST = 10  # runs of each kind, if no experiment, filter or order was given
 
 def add_runs(commands):
+    "Add the command `calibnb runs` to the parser."
     about = 'list runs: name, state, error, ECE and NLL, or verdicts'
     table = commands.add_parser('runs', help=about)
     table.add_argument('experiment', nargs='?', help='only runs of this experiment')
@@ -39,6 +40,7 @@ def _paths_of_runs(args):
     return [], [(flag, path) for flag, path in (('--csv', args.csv), ('--html', args.html)) if path not in (None, True)]
 
 def runs(args):
+    "Carry out `calibnb runs`; return its exit code, or None for 0."
     from calibnb.runs.folder import runs_root
     from calibnb.runs.tables import list_runs
     root = Path(args.root or runs_root())

@@ -15,6 +15,7 @@ from ..core.text import printable
 
 # %% ../../nbs/90_cli/02b_show.ipynb #87234a6d
 def add_show(commands):
+    "Add the command `calibnb show` to the parser."
     about = 'describe one run: settings, state, numbers, files, and why it failed'
     show = commands.add_parser('show', help=about)
     show.add_argument('run', help='a name from `calibnb runs`, EXPERIMENT/latest, or the path of a run folder')
@@ -24,6 +25,7 @@ def add_show(commands):
     return show
 
 def run_show(args):
+    "Carry out `calibnb show`; return its exit code, or None for 0."
     from calibnb.runs.tables import find_run, readable
     folder = find_run(args.run, args.root)
     if not [*readable(_readable_files, [folder])]: return 1  # `readable` has named the folder

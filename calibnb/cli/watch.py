@@ -14,6 +14,7 @@ from pathlib import Path
 
 # %% ../../nbs/90_cli/02d_watch.ipynb #eee12ca8
 def add_watch(commands):
+    "Add the command `calibnb watch` to the parser."
     watch = commands.add_parser('watch', help='show what runs now, also in other processes and on a cluster')
     watch.add_argument('root', nargs='?', metavar='DIR',
                        help='folder of the runs (default: CALIBNB_RUNS, or runs/ of the clone, or ./runs)')
@@ -21,6 +22,7 @@ def add_watch(commands):
     return watch
 
 def run_watch(args):
+    "Carry out `calibnb watch`; return its exit code, or None for 0."
     from calibnb.runs.folder import runs_root
     from calibnb.runs.watch import watch_lines
     from calibnb.core.live import LiveLines

@@ -22,11 +22,13 @@ def _shipped():
     return [path.relative_to(home) for path in sorted(home.glob('ex*/*.ipynb'))]
 
 def add_notebooks(commands):
+    "Add the command `calibnb notebooks` to the parser."
     notebooks = commands.add_parser('notebooks', help='list or copy the notebooks that come with calibnb')
     notebooks.add_argument('--copy', metavar='DIR', help='copy the notebooks to DIR/experiments and DIR/explore')
     return notebooks
 
 def run_notebooks(args):
+    "Carry out `calibnb notebooks`; return its exit code, or None for 0."
     if args.copy is None:
         for path in _shipped(): print(resource('nbs')/path)
         return
@@ -46,6 +48,7 @@ def _copy_notebooks(to):
 
 # %% ../../nbs/90_cli/04a_workspace.ipynb #7e520008
 def add_lab(commands):
+    "Add the command `calibnb lab` to the parser."
     lab = commands.add_parser('lab', help='open JupyterLab on the start page')
     lab.add_argument('--copy', metavar='DIR', help='folder of the notebooks, copied on the first use (default: the '
                      "clone's own; without a clone: notebooks)")
@@ -53,6 +56,7 @@ def add_lab(commands):
     return lab
 
 def run_lab(args):
+    "Carry out `calibnb lab`; return its exit code, or None for 0."
     require('jupyterlab', 'notebooks')
     home = resource('nbs') if checkout() and not args.copy else Path(args.copy or 'notebooks')
     start = home/'explore'/'start.ipynb'

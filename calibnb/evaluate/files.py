@@ -108,7 +108,9 @@ _SKIPPED = 'id', 'idx', 'index', 'sample', 'sample_id', 'row', 'fold', 'split', 
 KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
     ('logits', 'logits?'), ('probs', 'prob(s|a|abilit(y|ies))?'))}  # names that contain the kind of scores
 
-def plain_name(name): return str(name).strip().lower()
+def plain_name(name):
+    "Return the name of a column without spaces at its ends, in small letters."
+    return str(name).strip().lower()
 
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?', re.IGNORECASE)
 

@@ -95,6 +95,7 @@ def npz_arrays(path)->dict:
 
 # %% ../../nbs/40_evaluate/00a_stored.ipynb #522dae15
 def parquet():
+    "Return the module `pyarrow.parquet`; raise ValueError if pyarrow is not installed."
     try: import pyarrow.parquet
     except ImportError: raise ValueError('pyarrow is not installed; pip install pyarrow') from None
     return pyarrow.parquet

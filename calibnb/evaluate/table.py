@@ -253,9 +253,11 @@ def name_with_temperature(row, calibrator):
     return f'{measure_name(row)} with T = {calibrator.temperature_:.3f}'
 
 def nll_words(m):
+    "Format an NLL; ∞ if it is infinite."
     return '∞' if m.value is None else f'{m.value:.4f}'
 
 def ece_words(m):
+    "Format an ECE in percent, with its 95 % interval."
     lo, hi = m.interval
     return (f'{100*m.value:.2f} % (95 % interval {100*lo:.2f} to {100*hi:.2f}; '
             f'a calibrated model would show {100*m.floor:.2f})')
@@ -296,7 +298,9 @@ def _diagnosis(found):
     if not sentences: return f'{start} This ECE is more than chance ({p_text(p)}).'
     return f'{start} {" and ".join([sentences[0], *map(uncapitalised, sentences[1:])])} ({p_text(p)}).'
 
-def uncapitalised(sentence): return sentence[0].lower() + sentence[1:]
+def uncapitalised(sentence):
+    "Return a text with a small first letter."
+    return sentence[0].lower() + sentence[1:]
 
 def _uncalibrated_ece(found):
     "Return a sentence on the uncalibrated ECE; for binary predictions also on the top-label ECE."
@@ -330,7 +334,9 @@ def _choice(found, row):
             f'to {nll_words(after["nll"])}{_by_replacement(found.fitted[row])}, '
             f'and the ECE becomes {ece_words(after["ece"])}.')
 
-def noun(found): return 'confidences' if found.scored[UNCALIBRATED].stated else 'probabilities'
+def noun(found):
+    "Return the word for what is calibrated: confidences if they are stated, else probabilities."
+    return 'confidences' if found.scored[UNCALIBRATED].stated else 'probabilities'
 
 def _by_replacement(calibrator):
     "Return a remark if the replacement of probabilities of 0 contributes to the change of the NLL."

@@ -48,7 +48,9 @@ def rows_per_piece(logits):
     "Return the number of rows in a chunk of about a million numbers."
     return max(1, 2**20//logits.shape[1])
 
-def is_builtin(calibrator): return type(calibrator).__module__.startswith('calibnb.')
+def is_builtin(calibrator):
+    "Return True for a calibrator of this package."
+    return type(calibrator).__module__.startswith('calibnb.')
 
 def _copied_for(calibrator, values):
     "Return a copy for a user-defined calibrator, which may work in place; else the values themselves."

@@ -705,10 +705,12 @@ ON_DISK = "data sets on disk: the arrays go through data.split_arrays"
 RECORDERS = " ".join(kind.__name__ for kind in recorders.recorders.values())
 LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does not"
 ELSEWHERE = {
-    "losses": {HELPERS: "losses LossModule list_losses register_loss"},
+    "losses": {HELPERS: "SAMPLE_OPTIONS with_surrogate check_gamma check_weight valid_rows with_penalty losses "
+                         "LossModule list_losses register_loss"},
     "surrogates": {},
-    "metrics": {HELPERS: "metrics register_metric SCORES DecisionCurve cost_threshold"},
-    "posthoc": {HELPERS: "FitNote nearly_constant smallest_for_masked "
+    "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
+                         "register_metric SCORES DecisionCurve cost_threshold"},
+    "posthoc": {HELPERS: "is_builtin FitNote nearly_constant smallest_for_masked "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
                          "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record",
                 "bases and parts of the calibrators":
@@ -717,13 +719,14 @@ ELSEWHERE = {
                     "conjugate_gradients fit_linear_map log_odds logistic_nll logistic_regression LogisticObjective "
                     "minimise mixed_log_probs newton_step normalised odir_strengths other_log_probs tempered_logits"},
     "streaming": {HELPERS: "SumMetric MeanMetric"},
-    "smoothing": {},
-    "samples": {HELPERS: "sample_metric"},
+    "smoothing": {HELPERS: "cosine_means_on_grid"},
+    "rare": {},
+    "samples": {HELPERS: "checked_weight sample_metric"},
     "intervals": {HELPERS: "check_level check_metric z_quantile check_resamples"},
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
     "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
-    "weights": {HELPERS: "check_reduction"},
+    "weights": {HELPERS: "above_zero at_label second_class check_reduction"},
     "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
                     "parts of the searches for a temperature":
                         "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
@@ -734,7 +737,10 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "doubts outcome_after "
+    "evaluate": {HELPERS: "IN_ADVICE OVERCONFIDENT TOO_HIGH TOO_LOW UNDERCONFIDENT binned changes column_of columns "
+                         "ece_words label_order_warning measure_name name_with_temperature nll_words positive_bins "
+                         "probs_of residual_miscalibration uncapitalised OF_LABEL bias_direction "
+                         "dominated_by_few_samples noun doubts outcome_after "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie "
                           "CHOSEN_THRESHOLDS check_costs LabelsNeeded "
@@ -745,10 +751,11 @@ ELSEWHERE = {
                   "steps of gamma_net.hypergradient": "full_direction meta_gradient virtual_step"},
     "meta": {HELPERS: "LEARN OUTER InnerLoss InnerStep",
              "a part of meta.MetaTrainer": "MetaStepper"},
-    "models": {HELPERS: "models Classifier list_models set_vectors register_model",
+    "models": {HELPERS: "check_image conv conv_bn models Classifier list_models set_vectors register_model",
                LAYERS: "MLP SmallCNN SmallResNet ResNet WideResNet DenseNet VGG TextCNN TreeLSTM Torchvision Timm"},
     "synth": {},
-    "data": {HELPERS: "CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download data_paths "
+    "data": {HELPERS: "split_of CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download "
+                         "data_paths "
                       "licences "
                        "check_data note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
@@ -763,7 +770,7 @@ ELSEWHERE = {
                            "Snapshots make_recorders register_recorder",
                   "part of train.Trainer": "BestEpoch",
                   "made by recorders.make_recorder, or in meta.MetaTrainer": RECORDERS},
-    "core": {HELPERS: "edge_tolerance missing_text rounded_digits "
+    "core": {HELPERS: "ABOVE_ONE OFF_SUM check_class_names edge_tolerance missing_text rounded_digits "
                       "precisions flatten_classes at_least_float32 traced check_target check_positive check_bool pick "
                       "check_scores one_column check_logits check_unlabelled check_probs check_multilabel exp_ "
                       "ENOUGH_ROWS refuse_probs class_order quote_names impossible_labels_text form_text "
