@@ -165,12 +165,12 @@ def run_apply(args):
     out = _check_apply(args)
     from calibnb.core.predictions import quote_names
     from calibnb.evaluate.files import class_names, read_columns, write_probs
-    from calibnb.evaluate.pieces import map_pieces, needs_pieces, piece_shape, write_pieces
+    from calibnb.evaluate.pieces import map_pieces, needs_pieces, open_scores, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _settle_kind(calibrator, args)
     eps = [column.eps_ for column in calibrator.columns_] or calibrator.eps_
-    file = args.file, kind_given(args), eps, calibrator.class_names_
+    file, how_read = (args.file, kind_given(args)), (eps, calibrator.class_names_)
     if args.engine == 'ray' or needs_pieces(args.file, args.rows_in_memory):
         _check_no_columns(args)
         if args.estimate_prevalence:
@@ -179,17 +179,19 @@ def run_apply(args):
         if out.suffix.lower() not in ('.parquet', '.npy'):
             raise ValueError(f'--out: {out}, but {args.file} is read in pieces; want .parquet or .npy, '
                              'or a larger --rows-in-memory')
-        with noting(): n, _ = piece_shape(*file[:2])
+        with noting(): opened = open_scores(*file)
+        n = len(opened)
         print(f'{args.file}: {n:,} rows are read in pieces')
+        # of all flags, what a piece needs and a cluster can be sent
         how = SimpleNamespace(file=args.file, calibrator=args.calibrator, prevalence=args.prevalence,
                               from_prevalence=args.from_prevalence, estimate_prevalence=False, threshold=args.threshold)
         def calibrated(read): return *_calibrate(read, calibrator, how)[:2], read
-        write_pieces(out, map_pieces(calibrated, *file, engine=args.engine), n)
+        write_pieces(out, map_pieces(calibrated, opened, *how_read, engine=args.engine), n)
         print(f'{out}: {n:,} rows of probabilities of {calibrator}{_fit_text(calibrator)}')
         return
     names = column_names(args)  # columns to leave out may be absent, e.g. the labels of new samples
     names = replace(names, ignored=(), optional=names.ignored, groups=tuple(args.keep))
-    with noting(): read = read_columns(*file, names)
+    with noting(): read = read_columns(*file, *how_read, names)
     probs, pred, prevalence = _calibrate(read, calibrator, args)
     if args.confidence:
         written = f'{len(probs):,} calibrated confidences'

@@ -137,7 +137,9 @@ def _cost_rows(probs, y, cost_fp, cost_fn, resamples, words):
     t, nobody = cost_threshold(cost_fp, cost_fn), torch.zeros(len(y), dtype=torch.float64, device='cpu')
     rules = probs | {words[0]: nobody + 1, words[1]: nobody}
     def costs(y): return torch.stack([cost_of_samples(p, y, cost_fp, cost_fn, t) for p in rules.values()])
-    def saving(y): return (costs(y)[0] - costs(y)[1])[None]
+    def saving(y):
+        before, after = costs(y)[:2]
+        return (before - after)[None]
     p = next(iter(probs.values()))
     rows = [dict(name=name, cost=value, interval=interval)
             for name, value, interval in zip(rules, *_means(costs, y, p, resamples))]

@@ -40,7 +40,7 @@ from calibnb.core.reading import (
 from ..core.content import content_hash, note_input
 from ..core.checks import ABOVE_ONE, OFF_SUM, as_tensor, check_multilabel, check_unlabelled, refuse_probs
 from ..core.predictions import Predictions, class_order, log_probs, quote_names, uniform_weight
-from .stored import ParquetColumns, StoredArray, npz_arrays, parquet_paths, random_rows, stored_shape
+from .stored import ParquetColumns, parquet_paths, random_rows, stored, stored_shape
 
 # %% ../../nbs/40_evaluate/01_files.ipynb #424a144e
 kinds = 'logits', 'probs', 'confidence'
@@ -584,29 +584,28 @@ def read_file(
     return contents
 
 def _part_to_read(path, most):
-    "Return the number of rows of a file and the rows to read; None for a file that is read whole by its reader."
+    "Return the opened file, its number of rows and the rows to read; None for a file that its reader reads whole."
     if are_several_files(path):
-        with naming(path): n = stored_shape(path)[0]
+        with naming(path): opened = stored(path)
+        n = len(opened)
     else:
         if most is None: return None
-        try: n = stored_shape(path)[0]
+        try: n, _ = stored_shape(opened := stored(path))
         except Exception: return None  # of another format, or damaged, which its reader reports
         if n <= most: return None
-    return n, np.arange(n) if most is None or n <= most else random_rows(n, most)
+    return opened, n, np.arange(n) if most is None or n <= most else random_rows(n, most)
 
-def _read_part(path, names, n, rows):
+def _read_part(path, names, opened, n, rows):
     "Read some rows of parquet, npy or npz files, and warn if these are not all."
     def place(row): return f'row {rows[row]}'
     suffix = '.parquet' if are_several_files(path) else file_format(path)
     with naming(path, failed=f'cannot be read as {suffix[1:]}'):
-        if suffix == '.parquet':
-            frame = ParquetColumns(parquet_paths(path)).part(rows)
+        if isinstance(opened, ParquetColumns):
+            frame = opened.part(rows)
             _check_distinct([str(name).strip() for name in frame])
             contents = contents_of_frame(frame, place, names)
-        else:
-            arrays = npz_arrays(path) if suffix == '.npz' else {'': StoredArray(path)}
-            contents = FileContents({name: array.part(rows if len(array) == n else slice(None))
-                                     for name, array in arrays.items()}, place=place)
+        else: contents = FileContents({name: array.part(rows if len(array) == n else slice(None))
+                                       for name, array in opened.items()}, place=place)
     if len(rows) < n:
         error = 50/math.sqrt(len(rows))  # the standard deviation of hit - confidence is at most 50 points
         warnings.warn(f'{path}: a random part of {len(rows):,} of {n:,} rows is read, so an ECE has a standard error '

@@ -46,7 +46,7 @@ class ConfidenceHistogram:
     Attributes: the number of samples `n`, the `count` and the mean `conf` of each cell, the `first_cells` of the
     bins of each error, and `first_ties`, the first cell of each group of cells with equal confidences; None if no group
     lies in several equal-mass bins."""
-    first_ties, equal_mass = None, ()
+    first_ties = None
     def __init__(self,
         conf:Tensor,         # (N,) float64 in [0, 1]
         n_bins:dict,         # name -> number of equal-width bins

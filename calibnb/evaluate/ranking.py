@@ -65,7 +65,6 @@ def as_good_as_best(
     rows:dict,    # row -> metric -> Measure
     scored:dict,  # row -> Scored, of the same samples
     tie_nll:float=0., # NLLs that differ by at most this many nats are tied
-    share:float=1.,  # number of samples in `scored` divided by the number of measured samples
 )->dict[str, list[str]]:
     "Return, for each metric, the rows that are not significantly worse than any other row, the smallest first."
     residuals, found = {row: signed_residuals(s) for row, s in scored.items()}, {}
@@ -82,7 +81,6 @@ def as_good_as_best(
         elif metric == 'top_label_ece':
             covariance = _covariance([signed_residuals(scored[row], top_label=True) for row in values])
         else: covariance = _covariance([residuals[row] for row in values])
-        if metric != 'classwise_ece': covariance = share*covariance
         found[metric] = _not_significantly_worse(values, covariance, tie_nll if metric == 'nll' else _ROUNDING)
     return found
 

@@ -79,6 +79,14 @@ def test_apply_writes_the_same_probabilities_in_pieces():
     assert np.load("maps_out.npz")["probs"].shape == (320, 3)
 
 
+def test_what_is_left_out_of_pieces_is_said_once(capsys):
+    TemperatureScaling().fit(LOGITS, TARGET).save("t.safetensors")
+    FRAME.assign(id=range(3000)).to_parquet("ids.parquet")
+    command = ["apply", "t.safetensors", "ids.parquet", "--logits", "--out", "out.parquet", "--rows-in-memory", "100"]
+    assert cli.main(command) == 0
+    assert capsys.readouterr().err == "note: column 'id' is not a class and is left out\n"
+
+
 BAD = {
     "no rows": (lambda: FRAME[:0].to_parquet("parts/3.parquet"), "3.parquet: has no rows; leave it out"),
     "other columns": (lambda: FRAME.rename(columns=dict(cat="fox")).to_parquet("parts/3.parquet"),
