@@ -125,8 +125,7 @@ mutants: $(DEV)       ## how many small faults in calibnb/ do the tests see? N=8
 gallery: $(NOTEBOOKS)  ## run every experiment in its quick mode and copy the executed notebooks to runs/gallery/
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run $(EXPERIMENTS) $(OTHERS) --again --copy-to runs/gallery
 	CALIBNB_RUNS=runs/.gallery $(BIN)/calibnb run evidence --again --copy-to runs/gallery/cifar10
-	$(BIN)/python -c "from calibnb.notebooks.gallery import write_paper_pages; write_paper_pages('runs/gallery')"
-	$(BIN)/python -c "from calibnb.notebooks.gallery import write_gallery; write_gallery('runs/gallery', '$(EXPERIMENTS) $(OTHERS)'.split())"
+	$(BIN)/python docs/gallery.py runs/gallery $(EXPERIMENTS) $(OTHERS)
 
 plans: $(DEV)          ## after changing what a notebook trains: hours of each command of the papers, nbs/plans.csv
 	$(BIN)/python docs/plans.py

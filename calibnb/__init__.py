@@ -4,8 +4,8 @@ import lazy_loader
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=[
-    "core", "processes", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models", "train",
-    "meta", "runs", "notebooks", "widgets", "sweep", "cli"
+    "core", "processes", "files", "metrics", "losses", "posthoc", "plots", "evaluate", "data", "models", "train",
+    "meta", "runs", "studies", "notebooks", "widgets", "sweep", "cli"
 ], submod_attrs={
     "core": ["Predictions", "seed_everything"],
     "losses": ["make_loss", "list_losses"],

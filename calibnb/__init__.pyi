@@ -1,6 +1,7 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from . import core as core
 from . import processes as processes
+from . import files as files
 from . import metrics as metrics
 from . import losses as losses
 from . import posthoc as posthoc
@@ -11,6 +12,7 @@ from . import models as models
 from . import train as train
 from . import meta as meta
 from . import runs as runs
+from . import studies as studies
 from . import notebooks as notebooks
 from . import widgets as widgets
 from . import sweep as sweep

@@ -17,8 +17,7 @@ def wings(root=ROOT):
 
 def files_of(wing, root=ROOT):
     room = root/"calibnb"/f"{wing}.py"
-    rooms = [room] if room.exists() else sorted((root/"calibnb"/wing).glob("*.py"))
-    return [path for path in rooms if path.name != "__main__.py"]  # `__main__` may import from all wings
+    return [room] if room.exists() else sorted((root/"calibnb"/wing).glob("*.py"))
 
 
 def arrows(root=ROOT):

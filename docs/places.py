@@ -1,14 +1,14 @@
 """Write the index of the papers' figures and tables into runs/README.md; `make sync` calls this.
 
 The rows come from `nbs/places.csv`, trainings and hours from `nbs/plans.csv`, and the counts of each table's numbers
-from `nbs/tables.csv`; `75_notebooks/07_papers` explains these files.
+from `nbs/tables.csv`; `72_studies/04_papers` explains these files.
 """
 import csv
 import re
 import sys
 from pathlib import Path
 
-from calibnb.notebooks.papers import figure_index, panel_text, remarks
+from calibnb.studies.papers import figure_index, panel_text, remarks
 
 BEGIN, END = "<!-- begin: made from nbs/places.csv by `make sync` -->", "<!-- end -->"
 HEAD = ("place", "what it shows", "in the paper", "notebook", "figure, table or section", "data", "as printed", "note")

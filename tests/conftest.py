@@ -34,10 +34,10 @@ from torch.distributed import TCPStore  # noqa: E402
 
 from close import rounding, within  # noqa: E402, F401
 
-from calibnb import notebooks  # noqa: E402
+from calibnb import studies  # noqa: E402
 from calibnb.cli import main  # noqa: E402
 from calibnb.notebooks import Notebook, run_notebook  # noqa: E402
-from calibnb.notebooks.papers import figure_index  # noqa: E402
+from calibnb.studies.papers import figure_index  # noqa: E402
 from calibnb.processes.pool import core_count, fork_server, in_processes  # noqa: E402
 from calibnb.sweep import engines  # noqa: E402
 
@@ -46,7 +46,7 @@ settings.load_profile("patient")
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT/"benchmarks"))  # last: nothing there stands before a package
-VERDICTS = {getattr(notebooks, name) for name in "HOLDS HOLDS_BUT_SMALL CONTRADICTED WRONG EQUIVALENT OPEN".split()}
+VERDICTS = {getattr(studies, name) for name in "HOLDS HOLDS_BUT_SMALL CONTRADICTED WRONG EQUIVALENT OPEN".split()}
 VECTORS = ROOT/"tests"/"vectors"
 EXPERIMENTS = ROOT/"nbs"/"experiments"
 
@@ -80,7 +80,7 @@ get_ipython().kernel.iopub_thread.schedule(lambda: time.sleep(6))
 
 # what a study imports to draw figures and show findings
 SHOWN = ("matplotlib_inline.backend_inline", "matplotlib.backends.backend_svg", "PIL.PngImagePlugin", "calibnb.plots",
-         "calibnb.notebooks.verdicts", "calibnb.notebooks.claims", "pyarrow.pandas_compat")
+         "calibnb.studies.verdicts", "calibnb.studies.claims", "pyarrow.pandas_compat")
 
 
 def forks():

@@ -4,7 +4,7 @@ from unittest.mock import patch
 import numpy as np
 
 from calibnb.evaluate import Resamples, Scored, resampled_measures
-from calibnb.notebooks import CONTRADICTED, HOLDS, HOLDS_BUT_SMALL, Claim, Pairs, decide, differences
+from calibnb.studies import CONTRADICTED, HOLDS, HOLDS_BUT_SMALL, Claim, Pairs, decide, differences
 
 DECIDED = HOLDS, HOLDS_BUT_SMALL, CONTRADICTED
 STUDIES = 400

@@ -12,12 +12,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 
-from ..core.options import require
-from ..core.reading import are_several_files
 from calibnb.cli.flags import (
     add_columns, add_drop_missing, add_kind, add_plugin, check_exists, check_file, column_names,
     kind_given, kind_in, check_stated, listed, noting
 )
+from ..core.options import require
+from ..core.reading import are_several_files
 
 # %% ../../nbs/90_cli/03c_apply.ipynb #99291dbe
 def add_apply(commands):
@@ -56,7 +56,7 @@ def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', arg
 def _columns_of(header, calibrator, path):
     "Return the column of each class of the calibrator; a ValueError names the file and the missing class."
     from torch import tensor
-    from calibnb.evaluate.files import column_order
+    from calibnb.files.tables import column_order
     try: return tensor(column_order(header, calibrator.class_names_))
     except ValueError as e: raise ValueError(f'file: {path}: {e}') from None
 
@@ -164,8 +164,8 @@ def run_apply(args):
     "Carry out `calibnb apply`; return its exit code, or None for 0."
     out = _check_apply(args)
     from calibnb.core.predictions import quote_names
-    from calibnb.evaluate.files import class_names, read_columns, write_probs
-    from calibnb.evaluate.pieces import map_pieces, needs_pieces, open_scores, write_pieces
+    from calibnb.files.tables import class_names, read_columns, write_probs
+    from calibnb.files.pieces import map_pieces, needs_pieces, open_scores, write_pieces
     from calibnb.posthoc import Calibrator
     calibrator = Calibrator.load(args.calibrator)
     _settle_kind(calibrator, args)

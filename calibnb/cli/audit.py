@@ -18,19 +18,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from calibnb.cli.flags import (
+    add_columns, add_drop_missing, add_kind, add_plugin, add_rows, add_stated, check_exists,
+    column_names, kind_given, kind_of, settle_rows, settle_stated
+)
+from .folder import audit_folder, check_audit_folder, default_audit_folder
+from calibnb.cli.gate import (
+    add_gate, check_gate, condition_lines, outcomes_of, exit_code_of, without_ignored
+)
 from ..core.imports import quick_imports
 from ..core.reading import are_several_files, file_format
 from ..core.text import printable
 from ..notebooks.parameters import check_seed
 from ..processes.threads import share_arena
-from .folder import audit_folder, check_audit_folder, default_audit_folder
-from calibnb.cli.gate import (
-    add_gate, check_gate, condition_lines, outcomes_of, exit_code_of, without_ignored
-)
-from calibnb.cli.flags import (
-    add_columns, add_drop_missing, add_kind, add_plugin, add_rows, add_stated, check_exists,
-    column_names, kind_given, kind_of, settle_rows, settle_stated
-)
 
 # %% ../../nbs/90_cli/03_audit.ipynb #0668855d
 def _paths_of_audit(args):
@@ -122,7 +122,7 @@ def _add_comparisons(audit):
 def _write_example(args):
     "Write simulated predictions, with twice the true logits, to a file, and make this file the argument `file`."
     import numpy as np
-    from calibnb.evaluate.files import write_npz
+    from calibnb.files.tables import write_npz
     if args.file: raise ValueError(f'--example: given with a file, {args.file}; want one of the two')
     args.file, args.logits, args.probs, draw = _EXAMPLE, True, False, np.random.default_rng(0)
     logits = 2*draw.standard_normal((2000, 4))
@@ -185,7 +185,7 @@ def _audit_sets(args):
     "Return predictions, validation predictions (or None) and remarks; a ValueError names the flags."
     from calibnb.evaluate.audit import check_metrics, check_sets
     from calibnb.evaluate.costs import check_costs
-    from calibnb.evaluate.files import read_sets
+    from calibnb.files.tables import read_sets
     from calibnb.posthoc import make_calibrator
     check_metrics(args.metric)
     for name in args.calibrator: make_calibrator(name)
@@ -227,7 +227,7 @@ def _evaluated(args)->_Answer:
     "Read the files, and evaluate the predictions."
     share_arena()
     with quick_imports('scipy.stats', 'pandas'):  # scikit-learn imports both; an audit seldom uses them
-        for room in 'evaluate.files', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
+        for room in 'files.tables', 'evaluate.audit', 'posthoc.named': import_module(f'calibnb.{room}')
     preds, val, remarks = _audit_sets(args)
     shifted, slices = _read_shifted(args, preds), _slices(preds, args)
     found = without_ignored(_evaluate(preds, val, args), args)
@@ -328,7 +328,7 @@ def run_audit(args):
 def _read_shifted(args, preds):
     "Read the predictions of --shifted, or return None; a ValueError names the flag."
     if not args.shifted: return None
-    from calibnb.evaluate.files import in_order, read_predictions
+    from calibnb.files.tables import in_order, read_predictions
     from calibnb.evaluate.shifted import check_shifted
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # the notes of the table report probabilities of 0
@@ -390,5 +390,5 @@ def _code(args)->str:
     files = ', '.join(map(repr, (args.target_file, args.val_file, args.val_target_file)))
     imported = 'ColumnNames, '*bool(args.confidence)
     if args.confidence: files += f', names=ColumnNames({args.correct!r}, ({args.confidence!r},))'
-    lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.evaluate.files import {imported}read_sets']
+    lines += ['', 'from calibnb.evaluate import evaluate', f'from calibnb.files.tables import {imported}read_sets']
     return '\n'.join([*lines, f'evaluate(*read_sets({args.file!r}, {kind!r}, {files}))'])

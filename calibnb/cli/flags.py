@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..core.imports import quick_imports
+from ..core.names import NAMES
 from ..core.options import pick
 from ..core.reading import are_several_files, file_format
-from ..core.names import NAMES
 
 # %% ../../nbs/90_cli/01_flags.ipynb #54873c76
 def check_folder(flag, path, shown=None):
@@ -124,7 +124,7 @@ def kind_in(args, name='file')->str|None:
     path = getattr(args, name)
     if not are_several_files(path): check_exists(path, name)
     with quick_imports():
-        from calibnb.evaluate.files import named_kind
+        from calibnb.files.tables import named_kind
     return named_kind(path)
 
 def kind_of(args, name='file')->str:
@@ -153,7 +153,7 @@ def _named_columns(args):
 
 def column_names(args):
     "Return the columns that the flags name."
-    from calibnb.evaluate.files import ColumnNames
+    from calibnb.files.tables import ColumnNames
     target, scores = _named_columns(args)
     return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False),
                        rows=getattr(args, 'rows', None))
@@ -175,7 +175,7 @@ def settle_stated(args, path, correct_needed=True):
     is_named = args.confidence or args.logits or args.probs or args.prob_cols
     may_be = path and (args.format or not is_named and file_format(path).startswith('.jsonl'))
     if may_be and Path(path).is_file():
-        from calibnb.evaluate.files import is_of_lm_eval
+        from calibnb.files.tables import is_of_lm_eval
         if is_of_lm_eval(path): args.format = 'lm-eval'
         elif args.format:
             raise ValueError(f'--format: {path} does not hold samples of lm-evaluation-harness (samples_*.jsonl); '
@@ -222,7 +222,7 @@ def settle_rows(args):
             raise ValueError(f"--rows: {args.rows!r}, want a number of rows of at least 1, or 'all'")
         args.rows = int(args.rows)
     else:
-        from calibnb.evaluate.stored import rows_of_part
+        from calibnb.files.stored import rows_of_part
         try: args.rows = rows_of_part(args.file)
         except Exception: pass  # a file of another format, or one that its reader reports
 

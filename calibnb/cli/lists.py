@@ -10,10 +10,10 @@ import json
 import sys
 from string import ascii_lowercase
 
-from ..core.plugins import load_plugins, user_registered
-from ..core.names import NAMES
-from ..core.resources import list_sweeps, resource
 from .flags import add_plugin
+from ..core.names import NAMES
+from ..core.plugins import load_plugins, user_registered
+from ..core.resources import list_sweeps, resource
 
 # %% ../../nbs/90_cli/04_lists.ipynb #2a9fe115
 _LISTS = dict(data='data', models='model', losses='loss', calibrators='calibrator', recorders='recorder',
@@ -86,7 +86,7 @@ def add_papers(commands):
 
 def run_papers(args):
     "Carry out `calibnb papers`; return its exit code, or None for 0."
-    from calibnb.notebooks.papers import figure_index
+    from calibnb.studies.papers import figure_index
     if args.claims: return _print_claims(args)
     rows = figure_index(args.paper)
     if args.json: return print(json.dumps(rows, indent=1), file=args.stdout)
@@ -95,7 +95,7 @@ def run_papers(args):
 
 def _paper_lines(paper, rows):
     "Return the lines of a paper: one line per row, then the commands with their training runs and hours."
-    from calibnb.notebooks.papers import commands_of, plan_text
+    from calibnb.studies.papers import commands_of, plan_text
     commands = commands_of(rows)
     letters = dict(zip(commands, ascii_lowercase))
     table = [_TITLES, *(_cells(row, letters) for row in rows)]
@@ -106,7 +106,7 @@ def _paper_lines(paper, rows):
 
 def _cells(row, letters):
     "Return the cells of one row, in the order of `_TITLES`; `letters` maps a command to its letter."
-    from calibnb.notebooks.papers import remarks
+    from calibnb.studies.papers import remarks
     shows = row['shows'] + (f' ({remarks(row)})' if remarks(row) else '')
     if not row['notebook']: return row['place'], 'not drawn yet', '', row['data'], '', shows
     where = f'section {row["name"]!r}' if row['kind'] == 'section' else f'{row["kind"]}s/{row["name"]}'
@@ -114,7 +114,7 @@ def _cells(row, letters):
 
 # %% ../../nbs/90_cli/04_lists.ipynb #4b02cd19
 def _print_claims(args):
-    from calibnb.notebooks.claims import (
+    from calibnb.studies.claims import (
         claim_state, count_claims, own_table, paper_claims, printed_claim, read_verdicts)
     verdicts = read_verdicts(resource('runs/gallery'))
     if not verdicts: print('calibnb: no verdicts are shown, because only a clone has the gallery', file=sys.stderr)

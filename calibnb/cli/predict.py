@@ -8,9 +8,9 @@ __all__ = ['add_predict', 'run_predict']
 # %% ../../nbs/90_cli/03a_predict.ipynb #90cd128e
 from pathlib import Path
 
+from .flags import add_plugin, check_file, pairs_of
 from ..core.options import pick
 from ..notebooks.parameters import check_seed, read_value
-from .flags import add_plugin, check_file, pairs_of
 
 # %% ../../nbs/90_cli/03a_predict.ipynb #0ecf8df2
 def _paths_of_predict(args):
@@ -54,7 +54,7 @@ def run_predict(args):
     check_seed(args.seed)
     options, of_data = ({name: read_value(text) for name, text in pairs_of(flag, given).items()}
                         for flag, given in (('--option', args.option), ('-p', args.parameters)))
-    from calibnb.runs.external_models import predict_with, write_predictions
+    from calibnb.train.external import predict_with, write_predictions
     images = dict(split=args.split, size=args.size, mean=args.mean, std=args.std, seed=args.seed)
     preds = predict_with(args.network, args.data, name=args.model, model_args=options, device=args.device,
                          data_args=of_data, **images)

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from .flags import add_plugin, add_where, check_file, check_folder, check_root, pairs_of, where_given
 from ..core.atomic import atomic_write, naming_target
-from ..notebooks.parameters import read_value
 from ..core.names import NAMES
 from ..core.text import counted, fitting, text_table
-from .flags import add_plugin, add_where, check_file, check_folder, check_root, pairs_of, where_given
+from ..notebooks.parameters import read_value
 
 # %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
 def _paths_of_run(args):
@@ -143,7 +143,7 @@ def _total(folders, failed, seconds):
 # %% ../../nbs/90_cli/02_run.ipynb #8eb067fe
 def _run_until_decided(args, params):
     from calibnb.notebooks.execute import NotebookError, find_notebook
-    from calibnb.notebooks.verdicts import LOOKS
+    from calibnb.studies.verdicts import LOOKS
     from calibnb.processes.pool import check_timeout
     from calibnb.sweep.more_seeds import until_decided
     check_timeout(args.timeout)
@@ -299,7 +299,7 @@ _DONE = 'done', 'done before'
 
 def _print_means(jobs):
     "Print mean and standard deviation over seeds of each setting, from the jobs whose result has metrics."
-    from calibnb.runs.paper_tables import method_tables
+    from calibnb.studies.paper_tables import method_tables
     results = [(folder, folder.result) for folder in (job.folder() for job in jobs) if folder.state == 'done']
     measured = [folder for folder, result in results if result and result.metrics]
     trainings = [folder for folder in _with_trainings(measured) if folder.info.get('kind') == 'train']
@@ -384,10 +384,10 @@ def run_collect(args):
 
 def _method_tables(root, args, wanted):
     "Return the wanted runs as tables for a paper; print what the tables leave out on standard error."
-    from calibnb.notebooks.papers import numbers_beside
+    from calibnb.studies.papers import numbers_beside
     from calibnb.runs.folder import find_trainings
-    from calibnb.runs.groups import say_unfinished
-    from calibnb.runs.paper_tables import COLUMNS, method_tables
+    from calibnb.studies.groups import say_unfinished
+    from calibnb.studies.paper_tables import COLUMNS, method_tables
     from calibnb.runs.tables import list_runs
     def say(line): print(line, file=sys.stderr)
     runs = list_runs(root, args.experiment, where_given(args.where))
@@ -400,7 +400,7 @@ def _method_tables(root, args, wanted):
     return tables
 
 def _write_tables(tables, path):
-    from calibnb.runs.paper_tables import write_method_tables
+    from calibnb.studies.paper_tables import write_method_tables
     write_method_tables(tables, path)
 
 # %% ../../nbs/90_cli/02_run.ipynb #2335ceb7

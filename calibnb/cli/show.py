@@ -105,7 +105,7 @@ def _why(folder):
     if status.get('where'): lines.append(f'  where     {status["where"]}')
     if status.get('log'): lines.append(f'  job log   {shorter_path(status["log"])}')
     if folder.state in ('interrupted', 'died') and (folder/'checkpoint.pt').exists():
-        command = shlex.join(['python', '-m', 'calibnb.train', shorter_path(folder/'run.json')])
+        command = shlex.join(['python', '-m', 'calibnb.runs', shorter_path(folder/'run.json')])
         lines.append(f'  go on     repeat the command that started the run, or {command}')
     text = log.read_text(encoding='utf-8') if log.exists() else ''
     _, found, trace = text.rpartition('Traceback (most recent call last):')

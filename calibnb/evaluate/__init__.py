@@ -20,6 +20,5 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'audit': ['evaluate', 'check_sets'],
     'page': ['write_page'],
     'shifted': ['check_shifted', 'evaluate_shifted', 'Shifted', 'ShiftResult'],
-    'pieces': ['read_pieces', 'write_pieces'],
     'plan': ['LabelsNeeded', 'labels_needed'],
 })

@@ -26,7 +26,5 @@ from .shifted import check_shifted as check_shifted
 from .shifted import evaluate_shifted as evaluate_shifted
 from .shifted import Shifted as Shifted
 from .shifted import ShiftResult as ShiftResult
-from .pieces import read_pieces as read_pieces
-from .pieces import write_pieces as write_pieces
 from .plan import LabelsNeeded as LabelsNeeded
 from .plan import labels_needed as labels_needed

@@ -9,14 +9,7 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'experiment': [
-        'FOLDER_VARIABLE', 'Experiment', 'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN',
-        'findings_table', 'effect_text', 'count_verdicts', 'show_markdown'
-    ],
-    'verdicts': [
-        'Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'to_decide', 'needs'
-    ],
-    'claims': ['claim_of_paper', 'paper_claims'],
+    'experiment': ['FOLDER_VARIABLE', 'Experiment', 'show_markdown'],
     'client': ['NotebookError'],
     'index': ['write_index'],
     'execute': [

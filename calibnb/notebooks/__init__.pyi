@@ -1,25 +1,7 @@
 # Made by docs/doors.py (make sync) from the door beside it; do not edit.
 from .experiment import FOLDER_VARIABLE as FOLDER_VARIABLE
 from .experiment import Experiment as Experiment
-from .experiment import HOLDS as HOLDS
-from .experiment import HOLDS_BUT_SMALL as HOLDS_BUT_SMALL
-from .experiment import CONTRADICTED as CONTRADICTED
-from .experiment import WRONG as WRONG
-from .experiment import EQUIVALENT as EQUIVALENT
-from .experiment import OPEN as OPEN
-from .experiment import findings_table as findings_table
-from .experiment import effect_text as effect_text
-from .experiment import count_verdicts as count_verdicts
 from .experiment import show_markdown as show_markdown
-from .verdicts import Claim as Claim
-from .verdicts import decide as decide
-from .verdicts import Pairs as Pairs
-from .verdicts import calibration_difference as calibration_difference
-from .verdicts import spread as spread
-from .verdicts import to_decide as to_decide
-from .verdicts import needs as needs
-from .claims import claim_of_paper as claim_of_paper
-from .claims import paper_claims as paper_claims
 from .client import NotebookError as NotebookError
 from .index import write_index as write_index
 from .execute import list_experiments as list_experiments

@@ -17,24 +17,24 @@ from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
 
-from ..core.live import LiveLines, live_lines
 from ..core.atomic import naming_target
 from ..core.content import named_files
+from ..core.live import LiveLines, live_lines
 from ..core.options import pick, require
-from ..core.reading import brief, shorter_path
 from ..core.plugins import code_is_same
+from ..core.reading import brief, shorter_path
 from ..core.resources import resource
 from ..core.settings import one_line
 from ..core.text import duration_text
-from ..processes.threads import brief_spins, environment_variables
-from ..processes.pool import check_timeout
-from ..processes.kernels import forked_kernels
-from ..runs.folder import RunFolder, failure, input_now, locked_folder, path_beside
-from ..runs.watch import live_trainings
+from .client import NotebookError, engine_name
 from calibnb.notebooks.parameters import (
     PLANNED, PlannedValues, cells_tagged, check_values, join_dotted, notebook_parameters, parse_notebook
 )
-from .client import NotebookError, engine_name
+from ..processes.kernels import forked_kernels
+from ..processes.pool import check_timeout
+from ..processes.threads import brief_spins, environment_variables
+from ..runs.folder import RunFolder, failure, input_now, locked_folder, path_beside
+from ..runs.watch import live_trainings
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #e8735fb0
 def list_experiments()->dict[str, Path]:
@@ -278,7 +278,7 @@ _SHORT = dict(error='error', nll='NLL', ece='ECE')
 
 def _describe_findings(findings, short=False):
     "Return the counts of the verdicts and the most important findings, in lines of at most 120 characters."
-    from calibnb.notebooks.experiment import count_verdicts, main_findings, short_effect
+    from calibnb.studies.findings import count_verdicts, main_findings, short_effect
     counts = ', '.join(f'{n} {verdict}' for verdict, n in count_verdicts(findings).items())
     lines = [f'  findings  {len(findings)}: {counts}']
     for f in main_findings(findings):
@@ -290,7 +290,7 @@ def _describe_findings(findings, short=False):
 def findings_text(findings)->str:
     "Return all findings as a table of five columns and at most 120 characters a line; long claims are wrapped."
     import pandas as pd
-    from calibnb.notebooks.experiment import short_effect
+    from calibnb.studies.findings import short_effect
     def p(effect): return '' if getattr(effect, 'p_adjusted', None) is None else f'{effect.p_adjusted:.2g}'
     rows = [dict(id=f.id or f.kind, verdict=f.verdict, margin=brief(short_effect(f.effect), 40), p=p(f.effect))
             for f in findings]

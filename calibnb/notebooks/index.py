@@ -13,13 +13,14 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..core.atomic import atomic_write
+from ..core.page import html_page
 from ..core.reading import brief
 from ..core.text import html_text
-from ..core.page import html_page
+from .experiment import save_with_palette
+from .pages import open_png, png_outputs
 from ..runs.folder import RunFolder, runs_root
 from ..runs.tables import list_runs
-from .experiment import count_verdicts, main_findings, save_with_palette, short_effect
-from .pages import open_png, png_outputs
+from ..studies.findings import count_verdicts, main_findings, short_effect
 
 # %% ../../nbs/75_notebooks/06b_index.ipynb #9f28cf68
 MAX_FIGURES = 2_000_000  # characters of all figures of a page

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..core.text import markdown_text
+from .experiment import save_with_palette
 from ..runs.folder import RunFolder
-from .experiment import count_verdicts, save_with_palette
+from ..studies.findings import count_verdicts
 
 # %% ../../nbs/75_notebooks/06_pages.ipynb #8052f318
 def copy_notebook(
@@ -32,7 +33,7 @@ def copy_notebook(
     with atomic_write(path) as tmp: tmp.write_text(nbformat.writes(nb), encoding='utf-8')
     return path
 
-_CLAIM_FIELDS = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `07a_claims`
+_CLAIM_FIELDS = 'id', 'data', 'kind', 'verdict', 'claim'  # read by `05_claims`
 
 def png_outputs(nb):
     "Return the outputs of a notebook that contain a PNG, in order."

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .threads import brief_spins
 from .pool import PATIENCE
+from .threads import brief_spins
 
 # %% ../../nbs/05_processes/02_distributed.ipynb #69091732
 def rank()->int:

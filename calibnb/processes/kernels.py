@@ -15,15 +15,15 @@ from functools import cache
 from multiprocessing import context
 from multiprocessing.util import Finalize
 
-from .threads import omp_threads
 from .pool import core_count, end_with_parent, fork_server, forkserver
+from .threads import omp_threads
 
 # %% ../../nbs/05_processes/03_kernels.ipynb #6c30fb00
 KERNEL_MODULES = ('ipykernel.kernelapp', 'ipykernel.ipkernel', 'matplotlib.pyplot', 'pandas',
                   'pandas.io.formats.style')  # shows a table with colours, and takes .4 s to import
 
-_OF_EXPERIMENTS = ('scipy.stats', 'calibnb.evaluate.audit', 'calibnb.evaluate.files', 'calibnb.evaluate.ranking',
-                   'calibnb.notebooks.verdicts', 'calibnb.plots', 'calibnb.posthoc.scaling', 'calibnb.runs.run')
+_OF_EXPERIMENTS = ('scipy.stats', 'calibnb.evaluate.audit', 'calibnb.files.tables', 'calibnb.evaluate.ranking',
+                   'calibnb.studies.verdicts', 'calibnb.plots', 'calibnb.posthoc.scaling', 'calibnb.runs.run')
 
 def prepare_kernels():
     "Let the fork server import the modules of experiments in the background, so that forked kernels have them."

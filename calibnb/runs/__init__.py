@@ -15,6 +15,4 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'tables': ['collect', 'list_runs', 'find_run'],
     'watch': ['watch_lines'],
     'comparison': ['compare', 'comparison_table', 'choose_coefficient', 'choices_text'],
-    'paper_tables': ['MethodTable', 'method_tables', 'write_method_tables'],
-    'external_models': ['load_network', 'labelled_images', 'predict_with', 'write_predictions'],
 })

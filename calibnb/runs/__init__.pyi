@@ -16,10 +16,3 @@ from .comparison import compare as compare
 from .comparison import comparison_table as comparison_table
 from .comparison import choose_coefficient as choose_coefficient
 from .comparison import choices_text as choices_text
-from .paper_tables import MethodTable as MethodTable
-from .paper_tables import method_tables as method_tables
-from .paper_tables import write_method_tables as write_method_tables
-from .external_models import load_network as load_network
-from .external_models import labelled_images as labelled_images
-from .external_models import predict_with as predict_with
-from .external_models import write_predictions as write_predictions

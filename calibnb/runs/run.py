@@ -23,20 +23,20 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from ..core.content import looked_at_once
+from ..core.live import LiveLines, live_lines, live_training, progress_title
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.runtime import pick_device
-from ..processes.distributed import broadcast, failure_reason, joined, rank, torchrun, world_size
-from ..processes.pool import in_processes, worker_count
 from ..data.sets import note_data
 from ..models.named import make_model
-from ..train.checkpoint import Stopped, catch_sigterm
-from ..train.history import History
-from ..core.live import LiveLines, live_lines, live_training, progress_title
-from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
+from ..processes.distributed import broadcast, failure_reason, joined, rank, torchrun, world_size
+from ..processes.pool import in_processes, worker_count
 from .config import RunConfig, check_code
+from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
 from .names import typed_name
 from .training import train
+from ..train.checkpoint import Stopped, catch_sigterm
+from ..train.history import History
 
 # %% ../../nbs/70_runs/04_run.ipynb #aaac0006
 class Run:
@@ -152,7 +152,7 @@ def _train_with_torchrun(config, folder, device, processes, progress, tensorboar
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
-        code = torchrun('calibnb.train', arguments, processes, output, env=env, stop=show_progress)
+        code = torchrun('calibnb.runs', arguments, processes, output, env=env, stop=show_progress)
     if signals: raise Stopped
     if code and folder.state != 'done':
         text = output.read_text(encoding='utf-8', errors='replace')
@@ -244,7 +244,7 @@ def train_file(
 
 def main(argv=None)->int: # exit code
     "Train the run that a file describes; under torchrun, every process calls this function."
-    parser = argparse.ArgumentParser('python -m calibnb.train', description='Train one run, alone or under torchrun.')
+    parser = argparse.ArgumentParser('python -m calibnb.runs', description='Train one run, alone or under torchrun.')
     parser.add_argument('config', help='RunConfig as JSON, or the run.json of a run folder')
     parser.add_argument('--root', help='folder of all runs')
     parser.add_argument('--device', default='auto', help="'cpu': train on the CPU even if there is a GPU")

@@ -66,7 +66,7 @@ class StudyState:
                     expected=self.expected, minutes=self.minutes)
 
 def _looks():
-    from calibnb.notebooks.verdicts import LOOKS
+    from calibnb.studies.verdicts import LOOKS
     return list(LOOKS)
 
 def minutes_of_a_seed(

@@ -40,3 +40,7 @@ from .trainer import Trainer as Trainer
 from .callbacks import calibration_measures as calibration_measures
 from .callbacks import hf_measures as hf_measures
 from .callbacks import lightning_callback as lightning_callback
+from .external import load_network as load_network
+from .external import labelled_images as labelled_images
+from .external import predict_with as predict_with
+from .external import write_predictions as write_predictions

@@ -8,8 +8,8 @@ from importlib import import_module
 import nbformat
 from conftest import ROOT
 
-from calibnb.notebooks import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
-from calibnb.notebooks.claims import MIXED, joint_verdict, read_verdicts
+from calibnb.studies import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
+from calibnb.studies.claims import MIXED, joint_verdict, read_verdicts
 
 sys.path.insert(0, str(ROOT/"docs"))
 import make_docs as build  # noqa: E402

@@ -21,15 +21,17 @@ from calibnb.notebooks.parameters import notebook_parameters
 NOTEBOOKS = sorted(p for p in (ROOT/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 EXPERIMENTS = sorted((ROOT/"nbs"/"experiments").glob("*.ipynb"))
 WINGS = {  # the wings that each may import from
-    "core": "", "processes": "", "metrics": "core", "losses": "core metrics",
+    "core": "", "processes": "", "files": "core", "metrics": "core", "losses": "core metrics",
     "posthoc": "core metrics", "plots": "metrics losses", "evaluate": "core metrics posthoc",
     "data": "core", "models": "core data",
-    "train": "core processes metrics losses posthoc data models", "meta": "core processes losses data models train",
+    "train": "core processes files metrics losses posthoc data models",
+    "meta": "core processes losses data models train",
     "runs": "core processes metrics losses posthoc evaluate data models train meta",
-    "notebooks": "core processes metrics evaluate runs",
+    "studies": "core metrics losses posthoc evaluate data models meta runs",
+    "notebooks": "core processes runs studies",
     "widgets": "core metrics losses posthoc evaluate plots runs",
-    "sweep": "core processes data train runs notebooks",
-    "cli": "core processes posthoc evaluate data runs notebooks sweep",
+    "sweep": "core processes data train runs studies notebooks",
+    "cli": "core processes files posthoc evaluate data train runs studies notebooks sweep",
 }
 
 
@@ -138,7 +140,7 @@ def test_a_base_class_has_two_subclasses():
 def test_every_module_has_its_notebook():
     "Write a room in nbs/ instead of a file in calibnb/."
     python = {p for p in (ROOT/"calibnb").rglob("*.py")} - {ROOT/"calibnb"/"__init__.py", ROOT/"calibnb"/"_modidx.py"}
-    python -= {ROOT/"calibnb"/"train"/"__main__.py"}  # what `python -m calibnb.train` starts
+    python -= {ROOT/"calibnb"/"runs"/"__main__.py"}  # what `python -m calibnb.runs` starts
     assert python == {file_of(module) for module in MODULES}
     assert {module.split(".")[0] for module in MODULES} == set(WINGS)
     assert all(getattr(calibnb, name) is not None for name in calibnb.__all__) and set(WINGS) <= set(calibnb.__all__)

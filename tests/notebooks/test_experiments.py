@@ -10,16 +10,17 @@ from conftest import EXPERIMENTS, LATE, assert_complete, for_slow_kernels, forks
 from papermill.cli import papermill as papermill_command
 
 from calibnb import cli
-from calibnb.runs.folder import RunFolder, find_runs
 from calibnb.notebooks import Notebook, NotebookError
 from calibnb.notebooks.pages import copy_notebook
 from calibnb.processes.kernels import forked_kernels as kernels_that_are_copies
+from calibnb.runs.folder import RunFolder, find_runs
 
 PLAIN = dict(kernel_name="python3", progress_bar=False)
 SMALL = """import matplotlib.pyplot as plt
-from calibnb.notebooks import Claim, Experiment, decide
+from calibnb.notebooks import Experiment
 from calibnb.notebooks.parameters import check_parameters
 from calibnb.runs import RunConfig, get_run
+from calibnb.studies import Claim, decide
 from calibnb.train import Recipe
 experiment = Experiment('small', check_parameters(globals()))
 run = get_run(RunConfig(experiment='small', recipe=Recipe.quick(2, seed=seed)), progress=False)

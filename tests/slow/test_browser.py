@@ -21,7 +21,7 @@ from calibnb.core.text import escaped_style
 from calibnb.evaluate import evaluate
 from calibnb.evaluate.page import html_page
 from calibnb.posthoc import TemperatureScaling
-from calibnb.runs.paper_tables import Cell, MethodTable, Row, write_method_tables
+from calibnb.studies.paper_tables import Cell, MethodTable, Row, write_method_tables
 
 from conftest import ROOT, patience, wait_for
 from explored import EXPLORE, check_pictures

@@ -22,7 +22,7 @@ from sweeping import own_names, two_workers  # noqa: F401
 
 from calibnb import cli
 from calibnb.cli import main
-from calibnb.evaluate import pieces
+from calibnb.files import pieces
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs.folder import find_runs
 from calibnb.runs.watch import watch_lines

@@ -11,11 +11,12 @@ from conftest import ROOT
 
 from calibnb.data import load_data
 from calibnb.metrics import ece
-from calibnb.notebooks import HOLDS, OPEN, Notebook
+from calibnb.notebooks import Notebook
 from calibnb.notebooks.parameters import read_notebook
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
+from calibnb.studies import HOLDS, OPEN
 
 sys.path.insert(0, str(ROOT/"docs"))
 import plans  # noqa: E402

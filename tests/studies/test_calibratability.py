@@ -14,9 +14,9 @@ from calibnb.core.runtime import seed_everything
 from calibnb.data import load_data
 from calibnb.metrics import debiased_ece
 from calibnb.models import make_model
-from calibnb.notebooks.verdicts import spread
 from calibnb.posthoc import HistogramBinning, TemperatureScaling, oracle_ece
 from calibnb.runs.folder import find_runs
+from calibnb.studies.verdicts import spread
 from calibnb.train import Trainer
 
 STUDY, SETTINGS = "calibratability", dict(smoke=True, n_seeds=2, epochs=4, resamples=2)

@@ -10,11 +10,11 @@ from reading import calibration_part, finding, percent, rows, run_here, shown_ri
 
 from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
-from calibnb.evaluate.compact import Compact
 from calibnb.metrics import truth_error
-from calibnb.notebooks import OPEN
 from calibnb.runs import RunConfig, choose_coefficient, get_runs
-from calibnb.runs.study_table import read_study_table
+from calibnb.studies import OPEN
+from calibnb.studies.compact import Compact
+from calibnb.studies.study_table import read_study_table
 from calibnb.train import Recipe
 
 STUDY, SETTINGS = "evidence", dict(table="made_up", n_boot=50)

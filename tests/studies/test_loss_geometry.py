@@ -4,7 +4,7 @@ import pytest
 from conftest import assert_complete
 from reading import plan, run_here, table
 
-from calibnb.notebooks import CONTRADICTED, HOLDS, WRONG, decide, paper_claims
+from calibnb.studies import CONTRADICTED, HOLDS, WRONG, decide, paper_claims
 
 STUDY, SETTINGS = "loss_geometry", dict(smoke=True, points=1000)
 

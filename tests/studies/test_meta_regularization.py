@@ -13,9 +13,9 @@ from calibnb.data import load_data
 from calibnb.evaluate import Resamples, Scored, resampled_measures
 from calibnb.meta import MetaRecipe
 from calibnb.metrics import mce
-from calibnb.notebooks import HOLDS, OPEN, WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
+from calibnb.studies import HOLDS, OPEN, WRONG
 
 STUDY, SETTINGS = "meta_regularization", dict(smoke=True, n_seeds=2, epochs=3, meta_lr=.002)  # in few steps γ moves
 BELOW_CE = "as trained, FLγ-SECE has a lower ECE than CE"

@@ -6,9 +6,9 @@ from reading import (
     assert_open, eces, finding, margin, percent, plan, rows, run_here, scaled, true_ce, with_loss)
 
 from calibnb.metrics import ada_ece, classwise_ece, ece
-from calibnb.notebooks import WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
+from calibnb.studies import WRONG
 
 STUDY, SETTINGS = "nll_overfitting", dict(smoke=True, n_seeds=2, epochs=5, gammas=[1., 3.])
 MINIMISER = "unless the true probability is 0, 1/2 or 1, the minimiser"

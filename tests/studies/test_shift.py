@@ -8,8 +8,8 @@ from reading import assert_open, finding, margin, percent, plan, rows, run_here,
 
 from calibnb.data import corrupt_split, load_data
 from calibnb.metrics import ece, nll
-from calibnb.notebooks import CONTRADICTED, WRONG
 from calibnb.posthoc import TemperatureScaling
+from calibnb.studies import CONTRADICTED, WRONG
 
 KINDS = {"gaussian_noise": "imagenet_c", "contrast": "cifar10_c"}
 STUDY, SETTINGS = "shift", dict(smoke=True, n_seeds=2, epochs=5, members=2, kinds=[*KINDS])

@@ -6,7 +6,7 @@ from reading import assert_open, finding, margin, percent, plan, rows, run_here,
 
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
-from calibnb.notebooks import CONTRADICTED
+from calibnb.studies import CONTRADICTED
 
 STUDY, SETTINGS = "toy_gaussian", dict(n_seeds=2, epochs=2)
 GAMMAS = .125, .25, .5, 1., 2., 3., 5.

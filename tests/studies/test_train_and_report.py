@@ -1,21 +1,25 @@
 "One training, the report of many, and the gallery of all: computed from the runs, and refused where there are none."
 import json
 import shutil
+import sys
 
 import nbformat
 import numpy as np
 import pytest
-from conftest import assert_complete, run_forked, with_cell
+from conftest import ROOT, assert_complete, run_forked, with_cell
 from reading import ece_percent, eces, finding, rows, scaled, shown_rival, table, trainings
 
-from calibnb.notebooks import OPEN, NotebookError
-from calibnb.notebooks.gallery import write_gallery
+from calibnb.notebooks import NotebookError
 from calibnb.notebooks.pages import copy_notebook
-from calibnb.notebooks.papers import paper_value
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import RunConfig, get_run
 from calibnb.runs.folder import RunFolder
+from calibnb.studies import OPEN
+from calibnb.studies.papers import paper_value
 from calibnb.train import Recipe
+
+sys.path.insert(0, str(ROOT/"docs"))
+from gallery import write_gallery  # noqa: E402
 
 
 @pytest.fixture(scope="module")

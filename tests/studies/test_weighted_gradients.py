@@ -11,9 +11,9 @@ from reading import (
 from calibnb.data import load_data
 from calibnb.losses.weights import LogProbs, bsce_weight, dual_focal_weight, focal_weight
 from calibnb.metrics import ada_ece, classwise_ece, ece
-from calibnb.notebooks import CONTRADICTED, OPEN, WRONG
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import choose_coefficient
+from calibnb.studies import CONTRADICTED, OPEN, WRONG
 
 STUDY, SETTINGS = "weighted_gradients", dict(smoke=True, n_seeds=2, epochs=5)
 VARIANTS = [dict(gamma=gamma, beta=2.) for gamma in (1., 2., 4.)]  # of BSCE and of BSCE-GRA

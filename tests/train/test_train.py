@@ -890,10 +890,10 @@ def test_a_failure_on_two_processes_has_its_reason(tmp_path, monkeypatch):
 def test_a_file_can_be_trained_from_the_command_line(tmp_path, capsys, monkeypatch):
     setting = RunConfig(recipe=Recipe.quick(1), **SMALL)
     (tmp_path/"config.json").write_text(setting.model_dump_json())
-    command = ["calibnb.train", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
+    command = ["calibnb.runs", str(tmp_path/"config.json"), "--root", str(tmp_path/"runs")]
     monkeypatch.setattr(sys, "argv", command)
     with pytest.raises(SystemExit) as ended:
-        run_module("calibnb.train", run_name="__main__")
+        run_module("calibnb.runs", run_name="__main__")
     assert ended.value.code == 0
     run = Run(setting.path(tmp_path/"runs"))
     (run.path/"result.json").unlink()

@@ -1,0 +1,22 @@
+# Made by docs/doors.py (make sync) from the door beside it; do not edit.
+from .findings import HOLDS as HOLDS
+from .findings import HOLDS_BUT_SMALL as HOLDS_BUT_SMALL
+from .findings import CONTRADICTED as CONTRADICTED
+from .findings import WRONG as WRONG
+from .findings import EQUIVALENT as EQUIVALENT
+from .findings import OPEN as OPEN
+from .findings import findings_table as findings_table
+from .findings import effect_text as effect_text
+from .findings import count_verdicts as count_verdicts
+from .verdicts import Claim as Claim
+from .verdicts import decide as decide
+from .verdicts import Pairs as Pairs
+from .verdicts import calibration_difference as calibration_difference
+from .verdicts import spread as spread
+from .verdicts import to_decide as to_decide
+from .verdicts import needs as needs
+from .claims import claim_of_paper as claim_of_paper
+from .claims import paper_claims as paper_claims
+from .paper_tables import MethodTable as MethodTable
+from .paper_tables import method_tables as method_tables
+from .paper_tables import write_method_tables as write_method_tables

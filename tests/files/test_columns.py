@@ -1,0 +1,455 @@
+"Columns of csv files by name: matched, kept in what is written, and refused where they are others."
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from calibnb import cli
+from calibnb.core import Predictions
+from calibnb.evaluate import check_sets, evaluate
+from calibnb.files.pieces import read_pieces
+from calibnb.files.tables import ColumnNames, read_columns, read_predictions, read_sets
+from calibnb.posthoc import Calibrator, make_calibrator
+
+DRAW = torch.Generator().manual_seed(0)
+WORDS = ["cat", "dog", "owl"]
+LOGITS = (4*torch.randn(600, 3, generator=DRAW)).double() + torch.tensor([1., 0., -1.])
+TARGET = torch.multinomial((LOGITS/2).softmax(1), 1, generator=DRAW)[:, 0]
+LABELS = np.array(WORDS)[TARGET]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CALIBNB_RUNS", str(tmp_path/"runs"))
+
+
+def write(name, columns=WORDS, rows=slice(None), called=None, target=LABELS, **others):
+    "Logits with their columns in some order, and perhaps under other names; labels as they are called."
+    values = LOGITS[rows][:, [WORDS.index(word) for word in columns]].numpy()
+    frame = pd.DataFrame(values, columns=called or columns).assign(**others)
+    frame.assign(y=target[rows]).to_csv(name, index=False)
+
+
+def refused(capsys, *args):
+    "The one line that a command ends with."
+    assert cli.main([*args]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and err.startswith("calibnb: ")
+    return err
+
+
+def test_apply_finds_the_columns_by_name_and_keeps_their_names(capsys):
+    "Of vector scaling, which treats each class differently."
+    write("fit.csv")
+    write("turned.csv", WORDS[::-1])
+    write("others.csv", called=["cat", "dog", "fox"], target=TARGET.numpy())
+    preds = read_predictions("fit.csv", "logits")
+    found = evaluate(preds, calibrators=["vector"], draws=5, n_boot=20)
+    found.fitted["vector"].save("c.safetensors")
+    calibrator = Calibrator.load("c.safetensors")
+    assert {preds.classes, calibrator.class_names_} == {tuple(WORDS)}
+    want = calibrator.transform(LOGITS)
+    for name in "fit", "turned":
+        assert cli.main(["apply", "c.safetensors", f"{name}.csv", "--logits", "--out", "out.csv"]) == 0
+        got, given = pd.read_csv("out.csv"), pd.read_csv(f"{name}.csv")
+        assert list(got) == [*given.columns[:3], "prediction", "target"] and (got.target == LABELS).all()
+        np.testing.assert_allclose(got[WORDS], want, atol=1e-6)
+        assert (got.prediction == np.array(WORDS)[calibrator.predict(LOGITS)]).all()
+        assert (read_predictions("out.csv", "probs").ordered(WORDS).target == TARGET).all()
+    assert cli.main(["apply", "c.safetensors", "turned.csv", "--logits", "--out", "out.npz"]) == 0
+    np.testing.assert_allclose(np.load("out.npz")["probs"][:, ::-1], want, atol=1e-6)
+    assert (np.load("out.npz")["prediction"] == 2 - calibrator.predict(LOGITS).numpy()).all()
+    capsys.readouterr()
+    err = refused(capsys, "apply", "c.safetensors", "others.csv", "--logits", "--out", "out.npz")
+    assert "file: others.csv: classes: the columns are 'cat', 'dog', 'fox', want 'cat', 'dog', 'owl'" in err
+    calibrator.fit(LOGITS, TARGET)
+    assert calibrator.class_names_ == ()   # of other samples, whose names are not known
+
+
+def test_names_that_only_count_are_no_names():
+    write("c.csv", called=["class_0", "class_1", "class_2"], target=TARGET.numpy())
+    write("fit.csv", rows=slice(300))
+    assert read_predictions("c.csv", "logits").classes == ()
+    assert read_sets("c.csv", "logits", val_path="fit.csv")[1].classes == tuple(WORDS)
+
+
+# how people name three classes in a header, and how the labels of the classes look beside it
+NAMED = {
+    "zero-padded": (["prob_000", "prob_002", "prob_010"], ["000", "002", "010"], [0, 2, 10]),
+    "floats": (["1.0", "2.0", "3.5"], ["1.0", "2.0", "3.5"], [1., 2., 3.5]),
+    "floats with a prefix": (["p_1.0", "p_2.0", "p_2.5"], ["1.0", "2.0", "2.5"], [1., 2., 2.5]),
+    "negative": (["prob_-1", "prob_0", "prob_1"], ["-1", "0", "1"], [-1, 0, 1]),
+    "mixed with words": (["1", "02", "other"], ["1", "02", "other"], None),
+    "codes that end in digits": (["E10", "E11", "I10"], ["E10", "E11", "I10"], None),
+    "numbers that skip": (["c1", "c2", "c4"], ["1", "2", "4"], [1, 2, 4]),
+    "counted, out of order": (["prob_2", "prob_0", "prob_1"], ["2", "0", "1"], [2, 0, 1]),
+    "counted from 1": (["1", "2", "3"], ["1", "2", "3"], [1, 2, 3]),
+    "words with a prefix": (["score_cat", "score_dog", "score_owl"], WORDS, None),
+}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet", ".feather", ".jsonl"])
+@pytest.mark.parametrize("style", NAMED)
+def test_labels_that_are_names_of_columns_are_read_as_these(style, suffix):
+    "As text or as numbers, in the file or in one of their own; also where the last classes are absent."
+    columns, words, numbers = NAMED[style]
+    write_as = {".parquet": "to_parquet", ".feather": "to_feather"}
+    def written(rows, labels):
+        frame = pd.DataFrame(LOGITS[rows].numpy(), columns=columns)
+        if labels is not None:
+            frame["y"] = labels[rows]
+        if suffix == ".jsonl":
+            frame.to_json("a.jsonl", orient="records", lines=True, double_precision=15)
+        elif suffix.startswith(".csv"):
+            frame.to_csv(f"a{suffix}", index=False)
+        else:
+            getattr(frame, write_as[suffix])(f"a{suffix}")
+    for labels in (np.array(values)[TARGET] for values in (words, numbers) if values is not None):
+        for rows in slice(None), TARGET < 2:
+            written(rows, labels)
+            counted = style == "counted, out of order"
+            want = LOGITS[rows].gather(1, TARGET[rows, None])
+            preds = read_predictions(f"a{suffix}", "logits")
+            assert torch.allclose(preds.logits.gather(1, preds.target[:, None]).double(), want, atol=1e-5)
+            assert preds.classes == () if counted else len(set(preds.classes)) in (0, 3)
+            np.save("labels.npy", labels[rows].astype(str) if labels.dtype == object else labels[rows])
+            written(rows, None)
+            apart = read_predictions(f"a{suffix}", "logits", "labels.npy")
+            # bits: read, not computed
+            assert torch.equal(apart.target, preds.target) and torch.equal(apart.logits, preds.logits)
+
+
+def test_a_validation_set_is_put_into_order_by_name(capsys):
+    write("test.csv", rows=slice(300))
+    write("val.csv", rows=slice(300, 600))
+    write("turned.csv", ["owl", "cat", "dog"], slice(300, 600))
+    write("others.csv", rows=slice(300, 600), called=["cat", "dog", "fox"], target=TARGET.numpy())
+    for flag in "--val", "--shifted":
+        said = []
+        for val in "val.csv", "turned.csv":
+            line = ["audit", "test.csv", "--logits", "--no-report", "--json", "--calibrator", "vector"]
+            assert cli.main([*line, flag, val]) == 0
+            said.append(json.loads(capsys.readouterr().out.replace(val, "val.csv")))
+        assert said[0]["rows"].keys() == said[1]["rows"].keys()
+        nll = [[row["nll"]["value"] for row in one["rows"].values()] for one in said]
+        np.testing.assert_allclose(*nll, rtol=1e-4)
+        err = refused(capsys, "audit", "test.csv", "--logits", flag, "others.csv")
+        assert "file: others.csv: classes: the columns are 'cat', 'dog', 'fox', want 'cat', 'dog', 'owl'" in err
+    preds, val = (Predictions(LOGITS[rows], TARGET[rows], classes=WORDS) for rows in (slice(300), slice(300, 600)))
+    turned = val.ordered(WORDS[::-1])
+    check_sets(preds, turned.ordered(WORDS))
+    with pytest.raises(ValueError, match=r"permuted against preds; give val.ordered\(preds.classes\)"):
+        check_sets(preds, turned)
+
+
+def binary(name, column, labels, rows=slice(None), flip=False):
+    p = (LOGITS[:, 1] - LOGITS[:, 0]).sigmoid().numpy()[rows]
+    words = np.array(labels)[(TARGET.numpy()[rows] == 1).astype(int)]
+    pd.DataFrame({column: 1 - p if flip else p, "y": words}).to_csv(name, index=False)
+
+
+def test_a_column_named_by_the_other_label_is_not_read_as_this_one(capsys):
+    binary("no.csv", "no", ["no", "yes"], flip=True)
+    err = refused(capsys, "audit", "no.csv", "--probs", "--pos-label", "yes")
+    assert "pos_label: 'yes', but the column is named after the other label, 'no'" in err
+    read = read_predictions("no.csv", "probs")
+    assert read.classes == ("yes", "no") and torch.equal(read.target, (TARGET != 1).long())
+    assert read_predictions("no.csv", "probs", pos_label="no").classes == ("yes", "no")
+
+
+def test_one_column_of_the_other_class_is_refused(capsys):
+    binary("yes.csv", "yes", ["no", "yes"], slice(300))
+    binary("no.csv", "no", ["no", "yes"], slice(300, 600), flip=True)
+    err = refused(capsys, "audit", "yes.csv", "--probs", "--val", "no.csv")
+    assert "file: no.csv: classes: the column is for 'no', want 'yes'" in err
+    preds = read_predictions("yes.csv", "probs")
+    evaluate(preds, calibrators=["platt"], draws=5, n_boot=20).fitted["platt"].save("c.safetensors")
+    err = refused(capsys, "apply", "c.safetensors", "no.csv", "--probs", "--out", "out.csv")
+    assert "column 'no' is the only one, want 'yes', the class of the fit" in err
+    assert cli.main(["apply", "c.safetensors", "yes.csv", "--probs", "--out", "out.csv"]) == 0
+    assert list(pd.read_csv("out.csv")) == ["yes", "prediction", "target"]
+    assert set(pd.read_csv("out.csv").target) == {"no", "yes"}
+
+
+def test_labels_that_are_ids_beside_labels_that_are_words(capsys):
+    "Clear where the column is named by its label; otherwise told."
+    binary("test.csv", "p", ["no", "yes"], slice(300))
+    binary("val.csv", "p", [0, 1], slice(300, 600))
+    err = refused(capsys, "audit", "test.csv", "--probs", "--pos-label", "yes", "--val", "val.csv")
+    assert "file: val.csv: pos_label: 'yes' is not a label in column 'y': '0', '1'; write the words there too" in err
+    for name, labels, rows in ("test", ["no", "yes"], slice(300)), ("val", [0, 1], slice(300, 600)):
+        binary(f"{name}.csv", "yes", labels, rows)
+    test, val = read_sets("test.csv", "probs", val_path="val.csv")
+    assert torch.equal(val.target, (TARGET[300:] == 1).long()) and test.classes == ("no", "yes")
+
+
+def test_names_of_a_classifier_of_scikit_learn_are_kept(tmp_path):
+    from sklearn.linear_model import LogisticRegression
+    X = LOGITS.numpy()
+    classifier = LogisticRegression().fit(X, LABELS)
+    preds = Predictions.of(classifier, X, LABELS)
+    preds.save(tmp_path/"p.safetensors")
+    assert {preds[:9].classes, Predictions.load(tmp_path/"p.safetensors").classes} == {tuple(WORDS)}
+    assert Predictions.of(classifier, X, LABELS, pos_label="dog").classes == ("", "dog")
+    assert Predictions.of(LogisticRegression().fit(X, TARGET), X, TARGET).classes == ()
+
+
+def test_all_stray_columns_are_named_at_once(capsys):
+    write("a.csv", ID=range(600), where="Rome", city="Rome", weight=1)
+    err = refused(capsys, "audit", "a.csv", "--logits")
+    assert "3 columns are not classes: 'weight' is not a class" in err and "'where' holds text, 'Rome' in line 2" in err
+    assert "'ID'" not in err and "--ignore-col NAME" in err
+    probs = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS).assign(age=34, year=2026, city="Rome", y=LABELS)
+    probs.to_csv("p.csv", index=False)
+    err = refused(capsys, "audit", "p.csv", "--probs")
+    assert "3 columns are not classes: 'city' holds text" in err
+    assert "'age' holds 34" in err and "'year' holds 2026" in err
+
+
+@pytest.mark.parametrize("labels", [np.array(WORDS, dtype=object)[TARGET], TARGET.double().numpy()])
+def test_a_missing_label_is_told_as_missing(labels, capsys):
+    labels = labels.copy()
+    labels[[3, 7]] = np.nan
+    write("a.csv", target=labels)
+    err = refused(capsys, "audit", "a.csv", "--logits")
+    assert "column 'y' has no label in line 5, and 2 such lines; give each sample a label" in err
+
+
+def test_labels_in_a_file_of_their_own_are_held_against_the_label_asked_for(capsys):
+    binary("p.csv", "p", [0, 1])
+    np.save("y.npy", (TARGET == 1).long().numpy()[:, None])
+    read = read_predictions("p.csv", "probs", "y.npy", pos_label=0)
+    assert torch.equal(read.target, (TARGET != 1).long())
+    err = refused(capsys, "audit", "p.csv", "--probs", "--target", "y.npy", "--pos-label", "maybe")
+    assert "pos_label: 'maybe' is not a label in column 'target': '0', '1'" in err
+
+
+def test_long_numbers_are_told_apart_as_labels():
+    binary("p.csv", "p", [1000001, 1000002])
+    assert torch.equal(read_predictions("p.csv", "probs", pos_label=1000002).target, (TARGET == 1).long())
+
+
+def test_true_and_false_name_columns():
+    "As scikit-learn's `classes_` has them."
+    columns = pd.DataFrame((LOGITS[:, :2].softmax(1)).numpy(), columns=["True", "False"])
+    columns.assign(y=(TARGET == 0).numpy()).to_csv("b.csv", index=False)
+    assert torch.equal(read_predictions("b.csv", "probs").target, (TARGET != 0).long())
+
+
+def test_a_header_alone_is_told(capsys):
+    open("h.csv", "w").write("cat,dog,y\n")
+    assert "a header and no samples" in refused(capsys, "audit", "h.csv", "--logits")
+
+
+def tables_with_a_way_out():
+    "Name -> flags, a table, and the flags that make the command work."
+    draw, words = np.random.default_rng(0), np.array(WORDS)[TARGET]
+    table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS)
+    city, age = draw.choice(["Rome", "Oslo"], 600), draw.integers(20, 60, 600)
+    holes = table.mask(draw.random((600, 3)) < .01)
+    unlabelled = pd.Series(words, dtype=object).where(draw.random(600) < .99)
+    hit, conf = draw.random(600) < .7, draw.random(600)
+    score = np.where(hit, "C", draw.choice(["I", "P", "N"], 600))
+    left = pd.DataFrame(dict(prob_left=conf, y=np.where(hit, "left", "stayed")))
+    stated = "--confidence conf --correct score"
+    return dict(
+        truth=("--probs", table.assign(ground_truth=words), "--target-col ground_truth"),
+        text=("--probs", table.assign(city=city, animal=words), "--target-col animal --ignore-col city"),
+        several=("--probs", table.assign(age=age, city=city, outcome=TARGET.numpy()),
+                 "--target-col outcome --ignore-col city,age"),
+        churn=("--probs", pd.DataFrame(dict(p=conf, churned=hit.astype(int))), "--target-col churned"),
+        scores=("--probs", holes.assign(y=words), "--drop-missing"),
+        labels=("--probs", table.assign(y=unlabelled), "--drop-missing"),
+        all=("--probs", holes.assign(truth=unlabelled, city=city),
+             "--target-col truth --ignore-col city --drop-missing"),
+        left=("--probs", left, "--pos-label left"),
+        stayed=("--probs", left.rename(columns=dict(prob_left="Stayed %")), "--pos-label stayed"),
+        unclear=("--probs", left.rename(columns=dict(prob_left="prob_x")), ""),
+        two=("--probs", table.assign(a=words, b=words), ""),
+        numbers=("--probs", pd.DataFrame(dict(p=conf, y=np.where(hit, 2, 1))), ""),
+        inspect=(stated, pd.DataFrame(dict(conf=conf, score=score)), "--pos-label C"))
+
+
+@pytest.mark.parametrize("name", tables_with_a_way_out())
+def test_the_command_of_an_error_works_when_typed(name, capsys):
+    flags, table, more = tables_with_a_way_out()[name]
+    table.to_csv("t.csv", index=False)
+    line = f"audit t.csv {flags} --no-report --json --calibrator temperature"
+    err = refused(capsys, *line.split())
+    assert ("; try: calibnb " in err) == bool(more), err
+    if not more: return
+    command = err.split("; try: ")[1].strip()
+    assert command == f"calibnb {line} {more}"
+    assert cli.main(command.split()[1:]) == 0
+    found = json.loads(capsys.readouterr().out)
+    want = table.dropna()
+    assert found["samples"] == len(want)
+    if "--drop-missing" in more:
+        assert f"{600 - len(want)} of 600 samples lack a score or a label" in str(found["notes"])
+    if name == "inspect":
+        assert abs(found["rows"]["uncalibrated"]["error"]["value"] - (want.score != "C").mean()) < 1e-12
+        assert all(f"{word!r} ({(want.score == word).sum()})" in str(found["notes"]) for word in "IPN")
+    if "animal" in more or "truth" in more:
+        labels = want.filter(regex="animal|truth").iloc[:, 0]
+        error = (want[WORDS].idxmax(axis=1) != labels).mean()
+        assert abs(found["rows"]["uncalibrated"]["error"]["value"] - error) < 1e-12
+
+
+def test_apply_needs_no_kind_and_leaves_out_rows_without_a_score(capsys):
+    write("fit.csv")
+    for kind in "logits", "probs":
+        preds = read_predictions("fit.csv", "logits")
+        if kind == "probs": preds = Predictions.from_probs(preds.probs, preds.target, classes=WORDS)
+        found = evaluate(preds, calibrators=["temperature"], draws=5, n_boot=20)
+        found.fitted["temperature"].save(f"{kind}.safetensors")
+    scores = dict(logits=LOGITS, probs=LOGITS.softmax(1))
+    for kind, values in scores.items():
+        table = pd.DataFrame(values.numpy(), columns=WORDS).assign(id=range(600), y=LABELS)
+        table.loc[[3, 8], "dog"] = np.nan
+        table.to_csv("new.csv", index=False)
+        line = f"apply {kind}.safetensors new.csv --keep id --out out.csv"
+        err = refused(capsys, *line.split())
+        assert cli.main(err.split("; try: calibnb ")[1].split()) == 0
+        assert "2 of 600 samples lack a score" in capsys.readouterr().err
+        got = pd.read_csv("out.csv")
+        assert [*got.id] == [i for i in range(600) if i not in (3, 8)] and (got.target == LABELS[got.id]).all()
+    table.add_prefix("logit_").to_csv("said.csv", index=False)
+    assert "file: said.csv holds logits, but probs.safetensors was fitted on prob" in refused(
+        capsys, *"apply probs.safetensors said.csv --out out.csv".split())
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA])
+def test_a_missing_label_of_a_classifier_is_told_as_missing(missing):
+    from sklearn.linear_model import LogisticRegression
+    X = LOGITS.numpy()
+    classifier, labels = LogisticRegression().fit(X, LABELS), LABELS.astype(object)
+    labels[[3, 7]] = missing
+    with pytest.raises(ValueError, match="y: no label in row 3, and 2 such rows; leave out the samples without a"):
+        Predictions.of(classifier, X, labels)
+
+
+def probs_table():
+    table = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=[f"prob_{word}" for word in WORDS])
+    return table.assign(y_true=TARGET.numpy())
+
+
+@pytest.mark.parametrize("name, flags, note", [
+    ("index.csv", "", "column 'Unnamed: 0' is not a class and is left out"),
+    ("more.csv.gz", "", "columns 'id', 'age' are not classes and are left out"),
+    ("more.parquet", "--ignore-col age --ignore-col id", None),
+    ("more.feather", "--ignore-col age --ignore-col id", None),
+    ("named.jsonl", "--target-col why --prob-cols a,b,c --ignore-col city", None),
+    ("lists.jsonl", "", None),
+    ("arrays.npz", "", None),
+])
+def test_forgiven_files_give_the_same_answer(name, flags, note, capsys):
+    "The kind, the labels and the classes are told from names or flags; what is left out is noted."
+    table = probs_table()
+    table.to_csv("index.csv")
+    more = table.assign(id=range(600), age=34)
+    more.to_csv("more.csv.gz", index=False)
+    more.to_parquet("more.parquet")
+    more.to_feather("more.feather")
+    renamed = table.set_axis(["a", "b", "c", "why"], axis=1).assign(city="Rome", d=7.)
+    renamed.to_json("named.jsonl", orient="records", lines=True, double_precision=15)
+    rows = [dict(probs=p, label=y) for p, y in zip(table.iloc[:, :3].values.tolist(), TARGET.tolist())]
+    open("lists.jsonl", "w").write("".join(json.dumps(row) + "\n" for row in rows))
+    np.savez("arrays.npz", y_prob=table.iloc[:, :3].to_numpy(), y_true=TARGET)
+    assert cli.main(["audit", name, *flags.split(), "--no-report", "--json", "--calibrator", "temperature"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    want = Predictions.from_probs(LOGITS.softmax(1), TARGET).nll.mean().item()
+    assert found["classes"] == 3 and abs(found["rows"]["uncalibrated"]["nll"]["value"] - want) < 1e-6
+    assert [note]*bool(note) == [text for text in found["notes"] if "left out" in text]
+
+
+@pytest.mark.parametrize("kind, columns, labels, kept", [
+    ("probs", dict(call=[.2, .9, .4], fold=[.8, .1, .6]), ["fold", "call", "fold"], ["call", "fold"]),
+    ("probs", dict(call=[.2, .9, .4], fold=[.8, .1, .6]), [1, 0, 1], ["call", "fold"]),
+    ("probs", dict(id=["x", "y", "z"], call=[1., 0, 0], fold=[0., 1, 1]), [0, 1, 1], ["call", "fold"]),
+    ("logits", dict(call=[4, 2, 2], fold=[3, 1, 3]), ["call", "call", "fold"], ["call", "fold"]),
+    ("logits", dict(id=[5, 6, 7], call=[1., 2, 3], fold=[.5, 2, 4]), [0, 0, 1], ["call", "fold"]),
+    ("probs", dict(id=[5, 6, 7], p=[.2, .9, .4]), [0, 1, 0], ["p"]),
+    ("probs", dict(a=[.2, .9, .4], b=[.8, .1, .6], fold=[0, 0, 0]), [1, 0, 1], ["a", "b"]),
+])
+@pytest.mark.filterwarnings("ignore:column")
+def test_a_class_may_have_the_name_of_ids_or_folds(kind, columns, labels, kept):
+    pd.DataFrame(columns).assign(target=labels).to_csv("f.csv", index=False)
+    assert read_columns("f.csv", kind).header == kept
+    pd.read_csv("f.csv").to_parquet("f.parquet")
+    assert [read.logits.shape[1] for read in read_pieces("f.parquet", kind, rows=1)] == [len(kept)]*3
+    assert len(kept) == 1 or torch.equal(read_predictions("f.csv", kind).pred, read_columns("f.csv", kind).target)
+
+
+def test_apply_runs_as_the_audit_tells(capsys):
+    table = probs_table().set_axis(["cat", "dog", "owl", "truth"], axis=1).assign(
+        site=np.arange(600) % 2, other=TARGET.numpy())
+    table.to_csv("t.csv", index=False)
+    line = "audit t.csv --probs --target-col truth --ignore-col other --by site --calibrator temperature"
+    assert cli.main(line.split()) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
+    command = told.split("calibnb ")[1].replace("OUT.csv", "out.csv").split()
+    assert "truth,other,site" in command
+    for name in "t.csv", "new.csv":
+        table[["cat", "dog", "owl"]].to_csv("new.csv", index=False)
+        assert cli.main([name if part == "FILE" else part for part in command]) == 0
+        assert [*pd.read_csv("out.csv")] == ["cat", "dog", "owl", "prediction"]
+
+
+def test_a_column_of_labels_in_a_file_of_their_own():
+    probs_table().drop(columns="y_true").to_csv("p.csv", index=False)
+    pd.DataFrame(dict(age=34, truth=TARGET)).to_csv("t.csv", index=False)
+    assert torch.equal(read_predictions("p.csv", "probs", "t.csv", names=ColumnNames("truth")).target, TARGET)
+
+
+@pytest.mark.parametrize("text, message", [
+    ("", "cannot be read as jsonl (no samples)"),
+    ('{"logit_0": 1, "logit_1": 2, "y": 0}\n\n{"logit_0": 1,\n', "(line 3: "),
+    ('{"a": 1, "b": 2, "y": 0}\n\n{"a": 1, "b": "two", "y": 1}\n', "'two' in line 3"),
+])
+def test_lines_are_counted_from_one_with_blank_lines(text, message, capsys):
+    Path("f.jsonl").write_text(text)
+    assert message in refused(capsys, "audit", "f.jsonl", "--logits")
+
+
+def test_one_rule_for_the_kind_in_three_commands(capsys):
+    probs_table().to_csv("p.csv")
+    binary("p2.csv", "p", [0, 1])
+    for line in "audit p.csv --no-report --calibrator platt", "compare p.csv p.csv", "plan p.csv --width 60":
+        assert cli.main(line.split()) == 0
+        out = capsys.readouterr()
+        assert "column 'Unnamed: 0' is not a class and is left out" in out.out + out.err
+        assert " p2.csv does not say what it holds; give --logits or --probs" in refused(
+            capsys, *line.replace("p.csv", "p2.csv").split())
+    assert "column: 'agee' is not known" in refused(capsys, "audit", "p.csv", "--ignore-col", "agee")
+
+
+def test_two_columns_of_a_binary_model_also_show_the_ece_of_one(capsys):
+    two = LOGITS[:, :2].softmax(1).numpy()
+    pd.DataFrame(two, columns=["prob_0", "prob_1"]).assign(y=(TARGET == 1).numpy().astype(int)).to_csv("2.csv")
+    assert cli.main(["audit", "2.csv", "--no-report", "--calibrator", "temperature"]) == 0
+    said = capsys.readouterr().out
+    assert "  of P(y = 1) " in said and "CNB031 two columns of a binary model (tip): The ECE of P(y = 1) is" in said
+
+
+@pytest.mark.parametrize("header, order", [("cat,dog", [0, 1]), ("prob_False,prob_True", [0, 1]),
+                                           ("true,false", [1, 0]), ("True,False", [1, 0])])
+def test_true_and_false_are_labels_of_two_columns(header, order, tmp_path, capsys):
+    "True is the column that is named after it, or the second column; audit and apply agree."
+    y = np.arange(60) % 2
+    p = np.where(y[:, None] == order, .9, .1)
+    p[:6] = 1 - p[:6]  # six errors
+    lines = [f"{a:.2f},{b:.2f},{bool(label)}" for (a, b), label in zip(p, y)]
+    (tmp_path/"b.csv").write_text("\n".join([f"{header},target", *lines]) + "\n")
+    args = "audit b.csv --probs --no-report --json --calibrator temperature".split()
+    assert cli.main(args) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["uncalibrated"]["error"]["value"] == pytest.approx(.1)
+    scores = read_columns("b.csv", "probs")
+    assert (scores.logits.argmax(1) == scores.target).double().mean().item() == pytest.approx(.9)
+    make_calibrator("temperature").fit_probs(scores.logits.softmax(1), scores.target).save("c.safetensors")
+    assert cli.main("apply c.safetensors b.csv --probs --out o.csv".split()) == 0
+    written = pd.read_csv("o.csv", dtype=str)
+    assert (written["prediction"] == written["target"]).mean() == pytest.approx(.9)
