@@ -42,16 +42,13 @@ def add_apply(commands):
     apply.add_argument('--engine', default='local', choices=['local', 'ray'],
                        help='ray: calibrate the pieces on a Ray cluster (default: local)')
     add_plugin(apply)
-    flags = dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence')
-    apply.set_defaults(flags=flags, paths=_paths_of_apply)
+    apply.set_defaults(renamed=dict(path='calibrator', to_prior='--prevalence', from_prior='--from-prevalence'))
     return apply
 
 def _is_among(out, files):
     "Return True if a path lies in a folder, or matches a pattern."
     if Path(files).is_dir(): return Path(files).resolve() in out.resolve().parents
     return fnmatch(str(out.absolute()), str(Path(files).absolute()))
-
-def _paths_of_apply(args): return [('calibrator', args.calibrator), ('file', args.file)], [('--out', args.out)]
 
 def _columns_of(header, calibrator, path):
     "Return the column of each class of the calibrator; a ValueError names the file and the missing class."

@@ -29,7 +29,8 @@ from .show import add_show, run_show
 from .watch import add_watch, run_watch
 from .run import add_collect, add_run, add_sweep, run_collect, run_experiments, run_sweep
 from .apply import add_apply, run_apply
-from .audit import add_audit, run_audit
+from .audit import run_audit
+from .audit_options import add_audit
 from .plan import add_plan, run_plan
 from .predict import add_predict, run_predict
 from .export import add_export, run_export
@@ -38,12 +39,25 @@ from .lists import add_download, add_list, add_papers, run_download, run_list, r
 from .workspace import add_lab, add_notebooks, run_lab, run_notebooks
 
 # %% ../../nbs/90_cli/05_command.ipynb #c8d50d87
-_PATHS = dict(  # argument that names files or folders -> its name on the command line
+_READ = dict(  # argument that names files to read -> its name on the command line
     file='file', target_file='--target', val_file='--val', val_target_file='--val-target', shifted='--shifted',
-    old='old', new='new', calibrator='calibrator', network='network', before='--with', onnx='--onnx', out='--out',
-    to='--to', copy_to='--copy-to', copy='--copy', root='--root', csv='--csv', html='--html', page='--page',
-    parquet='--parquet', junit='--junit',
-    experiments='experiment', what='sweep', plugin='--plugin')
+    old='old', new='new', calibrator='calibrator', network='network', data='data', before='--with',
+    experiments='experiment', what='sweep', option='--option', parameters='-p', plugin='--plugin')
+_WRITTEN = dict(  # argument that names files to write
+    out='--out', onnx='--onnx', csv='--csv', parquet='--parquet', table='--table', html='--html', page='--page',
+    junit='--junit')
+_FOLDERS = dict(to='--to', copy_to='--copy-to', copy='--copy', root='--root')
+_PATHS = _READ | _WRITTEN | _FOLDERS
+
+def _given(args, names):
+    "Return (name on the command line, path) of each path among arguments; a value may be a list of paths or of pairs."
+    found = []
+    for name, shown in names.items():
+        value = getattr(args, name, None)
+        values = value if isinstance(value, (list, tuple)) else [value]
+        found += [(shown, each if isinstance(each, str) else each[1]) for each in values
+                  if isinstance(each, str) and each or isinstance(each, (list, tuple))]
+    return found
 
 def _add_completion(commands):
     about = 'print a script that completes commands, flags and files in a shell'
@@ -107,16 +121,12 @@ def parser():
                   epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter)
     top.add_argument('--version', action='version', version=calibnb.__version__)
     top.commands = top.add_subparsers(required=True, metavar='COMMAND', dest='command_name')
-    for add, do in _COMMANDS.items(): add(top.commands).set_defaults(do=do)
+    for add, do in _COMMANDS.items():
+        command = add(top.commands)
+        command.set_defaults(do=do, parser=command)
     return top
 
 # %% ../../nbs/90_cli/05_command.ipynb #b7dc9ced
-def _check_paths(args):
-    "Raise ValueError if the command would overwrite one of its input files or plugins."
-    if not hasattr(args, 'paths'): return
-    reads, writes = args.paths(args)
-    check_overwriting([*reads, *(('--plugin', path) for path in getattr(args, 'plugin', []))], writes)
-
 def _check_file_names(args):
     "Raise ValueError for an empty file name, e.g. from an unset shell variable."
     for name, shown in _PATHS.items():
@@ -144,10 +154,11 @@ def _reason(error):
     return f'{error.filename}: {reason(error)}' if named else reasons(error)
 
 # %% ../../nbs/90_cli/05_command.ipynb #5ed8f08f
-def _as_typed(message, flags):
+def _as_typed(message, args):
     "Return a message with the flag in place of the argument's name in Python."
+    flags = {action.dest: action.option_strings[-1] for action in args.parser._actions if action.option_strings}
     name, colon, rest = message.partition(': ')
-    return f'{flags.get(name, name)}{colon}{rest}'
+    return f'{(flags | getattr(args, "renamed", {})).get(name, name)}{colon}{rest}'
 
 def _check_current_folder():
     "Exit with one line if the current folder was deleted, because torch and pydantic cannot be imported there."
@@ -160,7 +171,7 @@ def _do(args)->int:
     "Run the checks that all commands share, then run the command."
     _check_current_folder()
     _check_file_names(args)
-    _check_paths(args)
+    check_overwriting(_given(args, _READ), _given(args, _WRITTEN))
     with _only_json_printed(args):
         _load_named_plugins(args)
         code = args.do(args) or 0
@@ -209,7 +220,7 @@ def _corrected(error, argv, args)->str:
     "Return the command line with the flags that the error asks for; '' if it asks for none, or for an unknown flag."
     given = sys.argv[1:] if argv is None else argv
     flags = {_OPTIONS[name]: value for name, value in getattr(error, 'options', {}).items()}
-    known = parser().commands.choices[args.command_name]._option_string_actions
+    known = args.parser._option_string_actions
     if not flags or not {*flags} <= {*known}: return ''
     words = []
     for flag, value in flags.items():
@@ -236,7 +247,7 @@ def main(argv=None)->int: # exit code
             return 1
         except (KeyError, TypeError, ValueError, OSError, MemoryError, ModuleNotFoundError) as e:
             command = _corrected(e, argv, args)
-            message = _as_typed(_one_line(_reason(e)), vars(args).get('flags', {}))
+            message = _as_typed(_one_line(_reason(e)), args)
             print(f'calibnb: {message}' + f'; try: {printable(command, one_line=True)}'*bool(command), file=sys.stderr)
             return 2
         except KeyboardInterrupt as e:

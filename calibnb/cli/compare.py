@@ -15,10 +15,6 @@ from calibnb.cli.flags import (
 )
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #810bb924
-def _paths_of_compare(args):
-    return [(flag, path) for flag, path in (('old', args.old), ('new', args.new), ('--target', args.target_file))
-            if path], []
-
 def add_compare(commands):
     "Add the command `calibnb compare` to the parser."
     compare = commands.add_parser('compare', help='compare two models on the same samples: is the new one worse?')
@@ -41,8 +37,7 @@ def add_compare(commands):
     shown = compare.add_mutually_exclusive_group()
     shown.add_argument('--markdown', action='store_true', help='print Markdown tables, e.g. for a pull request')
     shown.add_argument('--json', action='store_true', help='print the answer as JSON')
-    flags = dict(margins='--margin', pos_label='--pos-label', by='--by', least='--least')
-    compare.set_defaults(flags=flags)
+    compare.set_defaults(renamed=dict(margins='--margin'))
     return compare
 
 # %% ../../nbs/90_cli/03d_compare.ipynb #17bd3eaa
@@ -95,7 +90,8 @@ def run_compare(args)->int:
     margins = _margins(args.margin)
     settle_stated(args, args.old)
     if args.id and args.target_file: raise ValueError('--id: given with --target, whose labels have no ids')
-    for flag, path in _paths_of_compare(args)[0]: check_exists(path, flag)
+    for flag, path in ('old', args.old), ('new', args.new), ('--target', args.target_file):
+        if path: check_exists(path, flag)
     from calibnb.evaluate.compare import compare_models
     from calibnb.files.tables import in_order
     old, new = (_read_model(args, name) for name in ('old', 'new'))

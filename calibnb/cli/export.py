@@ -15,9 +15,6 @@ from ..core.options import pick
 from .flags import add_plugin, check_file
 
 # %% ../../nbs/90_cli/03b_export.ipynb #0f6086f4
-def _paths_of_export(args):
-    return [('calibrator', args.calibrator), ('--with', args.before or '')], [('--onnx', args.onnx)]
-
 def add_export(commands):
     "Add the command `calibnb export` to the parser."
     export = commands.add_parser('export', help='write a calibrator, or a network and its calibrator, to an ONNX file')
@@ -26,7 +23,7 @@ def add_export(commands):
     export.add_argument('--with', dest='before', metavar='NETWORK',
                         help='ONNX file of a network with logits (N, K), to put before the calibrator')
     add_plugin(export)
-    export.set_defaults(flags=dict(path='calibrator', network='--with'), paths=_paths_of_export)
+    export.set_defaults(renamed=dict(path='calibrator', network='--with'))
     return export
 
 def run_export(args):

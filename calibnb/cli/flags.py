@@ -6,7 +6,7 @@
 __all__ = ['check_folder', 'check_root', 'check_file', 'check_exists', 'add_where', 'where_given', 'pairs_of',
            'check_overwriting', 'typed', 'add_kind', 'kind_given', 'kind_in', 'kind_of', 'listed', 'add_columns',
            'column_names', 'add_drop_missing', 'add_stated', 'settle_stated', 'check_stated', 'noting', 'add_rows',
-           'settle_rows', 'add_plugin']
+           'rows_given', 'words_given', 'add_plugin']
 
 # %% ../../nbs/90_cli/01_flags.ipynb #7be9a26a
 import argparse
@@ -98,8 +98,10 @@ def check_overwriting(reads, writes):
 def typed(add, line):
     "Parse a command line with the parser of one command; for tests."
     parser = argparse.ArgumentParser()
-    add(parser.add_subparsers())
+    commands = parser.add_subparsers()
+    add(commands)
     args = parser.parse_args(line.split())
+    args.parser = commands.choices[line.split()[0]]
     args.stdout = None  # where --json prints: standard output
     return args
 
@@ -151,12 +153,12 @@ def _named_columns(args):
     if args.confidence: return getattr(args, 'correct', None) or '', [args.confidence]
     return args.target_col or '', args.prob_cols
 
-def column_names(args):
-    "Return the columns that the flags name."
+def column_names(args, rows=None):
+    "Return the columns that the flags name; `rows` as in `ColumnNames`."
     from calibnb.files.tables import ColumnNames
     target, scores = _named_columns(args)
     return ColumnNames(target, tuple(scores), tuple(args.ignore_col), drop_missing=getattr(args, 'drop_missing', False),
-                       rows=getattr(args, 'rows', None))
+                       rows=rows)
 
 def add_drop_missing(command, what):
     "Add `--drop-missing`; `what` is lacking in the rows that are left out."
@@ -213,18 +215,27 @@ def add_rows(command):
     command.add_argument('--rows', metavar='N', help='read a random part of N rows of a larger .parquet, .npy or .npz '
                          "file, or 'all' (default: all up to 2,000,000 rows, else 500,000; fewer if rows are wide)")
 
-def settle_rows(args):
-    "Make `rows` a number, or None for all rows; raise ValueError for another text. Keep it as typed, too."
-    args.rows_as_typed = args.rows
-    if args.rows == 'all': args.rows = None
-    elif args.rows is not None:
-        if not args.rows.isdecimal() or int(args.rows) < 1:
-            raise ValueError(f"--rows: {args.rows!r}, want a number of rows of at least 1, or 'all'")
-        args.rows = int(args.rows)
-    else:
-        from calibnb.files.stored import rows_of_part
-        try: args.rows = rows_of_part(args.file)
-        except Exception: pass  # a file of another format, or one that its reader reports
+def rows_given(rows, path)->int|None:
+    "Return the number of rows to read of a file, None for all; raise ValueError for another text than `--rows` takes."
+    if rows == 'all': return None
+    if rows is not None:
+        if rows.isdecimal() and int(rows) >= 1: return int(rows)
+        raise ValueError(f"--rows: {rows!r}, want a number of rows of at least 1, or 'all'")
+    from calibnb.files.stored import rows_of_part
+    try: return rows_of_part(path)
+    except Exception: return None  # a file of another format, or one that its reader reports
+
+def words_given(args, without=())->list[str]:
+    "Return the flags that differ from their defaults as words of a command line, except the arguments `without`."
+    words = []
+    for action in args.parser._actions:
+        value = getattr(args, action.dest, None)
+        if not action.option_strings or action.dest in without or value in (None, action.default): continue
+        flag = action.option_strings[-1]
+        if action.const is True: words.append(flag)
+        elif action.type is listed: words += [flag, ','.join(value)]
+        else: words += [word for each in (value if isinstance(value, list) else [value]) for word in (flag, str(each))]
+    return words
 
 # %% ../../nbs/90_cli/01_flags.ipynb #18a13469
 def add_plugin(command):

@@ -31,8 +31,7 @@ def add_plan(commands):
     plan.add_argument('--bins', type=int, default=15, help='number of bins of the ECE (default: 15)')
     plan.add_argument('--seed', type=int, default=0, help='seed of the simulated audits (default: 0)')
     plan.add_argument('--json', action='store_true', help='print the plan as JSON')
-    flags = dict(width='--width', below='--below', assumed_ece='--assume', power='--power', n_bins='--bins')
-    plan.set_defaults(flags=flags)
+    plan.set_defaults(renamed=dict(assumed_ece='--assume', n_bins='--bins'))
     return plan
 
 def run_plan(args):

@@ -12,12 +12,6 @@ from .flags import add_plugin, check_file, pairs_of
 from ..core.options import pick
 from ..notebooks.parameters import check_seed, read_value
 
-# %% ../../nbs/90_cli/03a_predict.ipynb #0ecf8df2
-def _paths_of_predict(args):
-    options = [(flag, value) for flag, pairs in (('--option', args.option), ('-p', args.parameters))
-               for _, value in pairs]
-    return [('network', args.network), ('data', args.data), *options], [('--out', args.out)]
-
 # %% ../../nbs/90_cli/03a_predict.ipynb #0703e95e
 def add_predict(commands):
     "Add the command `calibnb predict` to the parser."
@@ -41,8 +35,7 @@ def add_predict(commands):
     predict.add_argument('--device', default='auto', choices=['auto', 'cpu', 'cuda', 'mps'],
                          help='device to compute on (default: auto)')
     add_plugin(predict)
-    predict.set_defaults(flags=dict(model='network', size='--size', split='--split',
-                                   data_args='-p'), paths=_paths_of_predict)
+    predict.set_defaults(renamed=dict(model='network', data_args='-p'))
     return predict
 
 def run_predict(args):

@@ -15,20 +15,13 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from .flags import add_plugin, add_where, check_file, check_folder, check_root, pairs_of, where_given
+from calibnb.cli.flags import (
+    add_plugin, add_where, check_file, check_folder, check_overwriting, check_root, pairs_of, where_given
+)
 from ..core.atomic import atomic_write, naming_target
 from ..core.names import NAMES
 from ..core.text import counted, fitting, text_table
 from ..notebooks.parameters import read_value
-
-# %% ../../nbs/90_cli/02_run.ipynb #d2dcff84
-def _paths_of_run(args):
-    if not (args.copy_to or args.page): return [], []
-    from calibnb.notebooks.execute import find_notebook
-    notebooks = [find_notebook(name) for name in args.experiments]
-    writes = [('--page', args.page)] if args.page else []
-    if args.copy_to: writes += [('--copy-to', Path(args.copy_to)/f'{path.stem}.ipynb') for path in notebooks]
-    return [('experiment', str(path)) for path in notebooks], writes
 
 # %% ../../nbs/90_cli/02_run.ipynb #c50488cf
 def _print_run(folder, copy_to, start, brief=False):
@@ -61,8 +54,14 @@ def add_run(commands):
     run.add_argument('--dry-run', action='store_true',
                      help='with --until-decided: only list open claims, and what more seeds cost and may decide')
     add_plugin(run)
-    run.set_defaults(flags=dict(timeout='--timeout'), paths=_paths_of_run)
     return run
+
+def _check_copies(folder, notebooks):
+    "Raise ValueError unless the folder can be written, and no copy would overwrite a notebook or another copy."
+    check_folder('--copy-to', folder)
+    paths = [notebook.path for notebook in notebooks]
+    check_overwriting([('experiment', str(path)) for path in paths],
+                      [('--copy-to', Path(folder)/f'{path.stem}.ipynb') for path in paths])
 
 def run_experiments(args):
     "Carry out `calibnb run`; return its exit code, or None for 0."
@@ -79,7 +78,7 @@ def run_experiments(args):
     stems = {notebook.path.stem for notebook in notebooks}
     planned = [(notebook, notebook.plan(_params_of(notebook.path.stem, params, stems))) for notebook in notebooks]
     check_root()
-    if args.copy_to: check_folder('--copy-to', args.copy_to)
+    if args.copy_to: _check_copies(args.copy_to, notebooks)
     if args.page: check_file('--page', args.page)
     start, done = time.time(), []
     def find_runs(): return _with_trainings([notebook.folder(settings) for notebook, settings in planned])
@@ -193,8 +192,7 @@ def add_sweep(commands):
     many.add_argument('--retries', type=int, default=1, help='retries of a run whose process died (default: 1)')
     many.add_argument('--dry-run', action='store_true', help='only list the runs')
     add_plugin(many)
-    flags = dict(workers='--workers', per_gpu='--per-gpu', timeout='--timeout', retries='--retries', options='--option')
-    many.set_defaults(flags=flags)
+    many.set_defaults(renamed=dict(options='--option'))
     return many
 
 _MANY = 1000  # runs whose checks take longer than a second
@@ -339,12 +337,7 @@ def add_collect(commands):
                             '.tex (with booktabs), .html, .md or .csv; can be repeated')
     table.add_argument('--columns', metavar='NAMES',
                        help='columns of this table, e.g. error,ece,ece_ts,T; without --table, print the table')
-    table.set_defaults(paths=_paths_of_collect)
     return table
-
-def _paths_of_collect(args):
-    given = [('--csv', args.csv), ('--parquet', args.parquet), *(('--table', path) for path in args.table)]
-    return [], [(flag, path) for flag, path in given if path]
 
 _SUFFIXES = {'--csv': ('.csv', '.tsv', '.txt'), '--parquet': ('.parquet', '.pq'),
              '--table': ('.tex', '.html', '.md', '.csv')}
@@ -362,7 +355,9 @@ def run_collect(args):
     from calibnb.runs.folder import find_runs, runs_root
     root = Path(args.root or runs_root())
     if args.root and not root.is_dir(): raise ValueError(f'--root: {root} is not a folder')
-    for flag, path in _paths_of_collect(args)[1]:
+    given = [('--csv', args.csv), ('--parquet', args.parquet), *(('--table', path) for path in args.table)]
+    files = [(flag, path) for flag, path in given if path]
+    for flag, path in files:
         _check_suffix(flag, path)
         check_file(flag, path)
     if not find_runs(root): raise ValueError(no_runs(root, args.experiment))
@@ -374,11 +369,10 @@ def run_collect(args):
         table = table[(table.experiment + '/' + table.run).isin(wanted.experiment + '/' + wanted.run)]
         if table.empty: raise ValueError(f'--where: no training has {", ".join(args.where)}')
     tables = _method_tables(root, args, set(table.experiment + '/' + table.run)) if args.table or args.columns else ()
-    files = [path for _, path in _paths_of_collect(args)[1]]
     if args.csv: write_csv(table, args.csv)
     if args.parquet: _write_parquet(table, args.parquet)
     for path in args.table: _write_tables(tables, path)
-    if files: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for path in files))
+    if files: print(f'{len(table)} trainings in {root}' + ''.join(f', written to {path}' for _, path in files))
     elif tables: print('\n\n'.join(table.text() for table in tables))
     else: print(table[[c for c in _SHOWN if c in table.columns]].to_string(index=False))
 

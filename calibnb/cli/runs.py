@@ -33,11 +33,7 @@ def add_runs(commands):
     table.add_argument('--html', nargs='?', const=True, metavar='FILE',
                        help='write a page with a sortable table and the figures (default: ROOT/index.html)')
     table.add_argument('--json', action='store_true', help='print the table as JSON')
-    table.set_defaults(paths=_paths_of_runs)
     return table
-
-def _paths_of_runs(args):
-    return [], [(flag, path) for flag, path in (('--csv', args.csv), ('--html', args.html)) if path not in (None, True)]
 
 def runs(args):
     "Carry out `calibnb runs`; return its exit code, or None for 0."

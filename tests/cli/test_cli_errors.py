@@ -23,6 +23,7 @@ from fuzz import run_case
 from safetensors.torch import save_file
 
 from calibnb import cli
+from calibnb.cli import command as command_room
 from calibnb.data.downloads import downloads
 from calibnb.models import make_model
 from calibnb.notebooks.execute import _describe_plan
@@ -264,8 +265,8 @@ AUDIT = [
     ("good.npz --logits --seed -1", "--seed: -1"), ("good.npz --logits --seed x", "--seed"),
     ("good.npz --logits --seed 99999999999", "--seed: 99999999999"), ("good.npz --logits --to file", "--to: file"),
     ("good.npz --logits --to file/sub", "--to: file/sub"),
-    ("good.npz --logits --to mine", "--to: mine holds report.html and 2 more, which is not from an audit"),
-    ("good.npz --logits --to round/mine", "--to: round/mine holds report.html and 2 more"),
+    ("good.npz --logits --to mine", "--to: mine holds report.html and 1 more, which no audit wrote"),
+    ("good.npz --logits --to round/mine", "--to: round/mine holds report.html and 1 more"),
     ("good.npz --logits --to .", "--to: . is the current folder"),
     ("good.npz --logits --to ..", "--to: .. is the current folder"),
 ]
@@ -421,11 +422,10 @@ def test_a_dry_run_names_the_data_to_download(here, tmp_path, monkeypatch, capfd
     assert "run `calibnb download cifar10`" in _describe_plan(tmp_path / "plan.csv")[-1]
 
 
-def test_every_command_that_writes_says_what_it_reads_and_writes():
-    writes = {"--out", "--to", "--copy-to", "--csv", "--parquet", "--onnx"}
-    commands = cli.parser().commands.choices
-    writing = {name for name, c in commands.items() if writes & {o for a in c._actions for o in a.option_strings}}
-    assert writing == {name for name, c in commands.items() if c.get_default("paths")} >= {"audit", "run", "collect"}
+def test_every_argument_that_names_a_file_is_compared_with_the_others():
+    commands = cli.parser().commands.choices.values()
+    named = {action.dest for command in commands for action in command._actions if action.metavar in ("FILE", "DIR")}
+    assert named <= set(command_room._PATHS) and {"out", "csv", "page"} <= set(command_room._WRITTEN)
 
 
 FULL = {  # command -> the file that it would have replaced
