@@ -63,8 +63,7 @@ def mce(
 def average_ce(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
-    *, closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
+    *, task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -75,7 +74,6 @@ def debiased_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
-    closed:str='right',
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -126,7 +124,6 @@ def classwise_ece(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,           # equal-width bins for each class
     *, reduction:str='mean', # 'mean' over classes, or 'none' for the (K,) errors
-    closed:str='right',
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
@@ -147,7 +144,6 @@ def overconfidence_error(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,                  # as in `ece`
     *, by_confidence:bool=False,# True: multiply each gap by the bin's confidence [Thulasidasan 2019, OE]
-    closed:str='right',
     task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
@@ -157,8 +153,7 @@ def overconfidence_error(
 def underconfidence_error(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins=15,                  # as in `ece`
-    *, closed:str='right',
-    task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
+    *, task:str|None=None,         # None: by shape; 'multilabel': each column is binary, with labels 0 and 1
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -169,7 +164,6 @@ def one_sided_ci(
     n_bins:int=15,
     *, direction:str='over',    # 'over' for overconfidence_error, 'under' for underconfidence_error
     by_confidence:bool=False,   # as in `overconfidence_error`
-    closed:str='right',
     level:float=.95,
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
@@ -181,7 +175,6 @@ def top_k_ece(
     k:int=2,                    # number of most probable classes
     n_bins:int=15,
     *, ranks:str='within',      # 'within': the top k classes together; 'at': the k-th class only
-    closed:str='right',
     sample_weight=None,         # (N,) numbers of at least 0
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values
@@ -192,7 +185,6 @@ def top_k_ece_ci(
     k:int=2,                    # k and the options are as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
-    closed:str='right',
     level:float=.95,
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
@@ -222,8 +214,7 @@ from .variants import marginal_ce as marginal_ce
 def marginal_ce_ci(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
-    *, closed:str='right',
-    level:float=.95,
+    *, level:float=.95,
     draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
     ignore_index:int|None=None, # a label whose samples are left out
@@ -302,7 +293,6 @@ def debiased_ece_ci(
     probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
-    closed:str='right',
     level:float=.95,       # confidence level, in (0, 1)
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,         # False skips the checks of the values

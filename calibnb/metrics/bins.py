@@ -261,25 +261,23 @@ def class_sums(
     probs:Tensor,   # (N, K), or (N, 1) for class 1
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
-    closed:str='right',
     tolerance:float|None=None, # as in `bin_ids`
 )->Tensor:          # (4, K, M) float64 on the device of probs
     "Count samples and hits and sum p and p² in each bin of each class; the sums of batches can be added."
     check_bins(n_bins)
-    if not probs.is_cpu: return _dense_class_sums(probs, target, n_bins, closed, tolerance)
+    if not probs.is_cpu: return _dense_class_sums(probs, target, n_bins, tolerance)
     N, K = probs.shape
     sums = torch.zeros(4, K, n_bins, dtype=torch.float64, device='cpu')
     number, hits, confs, squares = sums  # views
     total = torch.zeros(2, K, dtype=torch.float64, device='cpu')
     within = edge_tolerance(probs) if tolerance is None else tolerance
-    def cells(values, labels): return bin_ids(values, n_bins, closed, within) + n_bins*labels
+    def cells(values, labels): return bin_ids(values, n_bins, tolerance=within) + n_bins*labels
     def counts(cell, weights=None):
         return torch.bincount(cell, weights=weights, minlength=K*n_bins).reshape(K, n_bins)
     for p, y in chunks(probs, target, max(2**18, 256*K)):
         p = p.double()
         # at most M entries of a row
-        above_first = p > 1/n_bins + within if closed == 'right' else p >= 1/n_bins - within
-        index = above_first.reshape(-1).nonzero()[:, 0]
+        index = (p > 1/n_bins + within).reshape(-1).nonzero()[:, 0]
         values = p.reshape(-1)[index]
         cell = cells(values, index % K)
         number += counts(cell)
@@ -293,13 +291,13 @@ def class_sums(
     return sums
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #b9e4674b
-def _dense_class_sums(probs, target, n_bins, closed, tolerance=None):
+def _dense_class_sums(probs, target, n_bins, tolerance=None):
     "Return `class_sums` on any device, without synchronising."
     K, total = probs.shape[1], 0.
     column = torch.arange(K, device=probs.device)
     rows = max(1, 2**22//K)
     for p, y in zip(probs.split(rows), target.split(rows)):
-        cell = bin_ids(p, n_bins, closed, tolerance) + n_bins*column
+        cell = bin_ids(p, n_bins, tolerance=tolerance) + n_bins*column
         p, hit = p.double(), y[:, None] == (column if K > 1 else 1)
         values = [v.reshape(-1) for v in (torch.ones_like(p), hit, p, p.square())]
         total = total + scatter_sums(cell.reshape(-1), K*n_bins, values)
@@ -310,16 +308,15 @@ def class_gaps(
     probs:Tensor,   # (N, K)
     target:Tensor,  # (N,) int64
     n_bins:int,     # M
-    closed:str='right',
     weight:Tensor|None=None, # (N,) sample weights
 )->Tensor:          # (K, M) float64 on the device of probs
     "Sum (target == k) - p_k over the samples in each bin of each class k; the sums of batches can be added."
     if weight is None:
-        _, hits, confs, _ = class_sums(probs, target, n_bins, closed)
+        _, hits, confs, _ = class_sums(probs, target, n_bins)
         return hits - confs
     def gaps(k):
         p, hit = probs[:, k], target == (k if probs.shape[1] > 1 else 1)
-        _, hits, confs, _ = bin_sums(bin_ids(p, n_bins, closed), p.double(), hit, n_bins, weight)
+        _, hits, confs, _ = bin_sums(bin_ids(p, n_bins), p.double(), hit, n_bins, weight)
         return hits - confs
     return torch.stack([gaps(k) for k in range(probs.shape[1])])
 

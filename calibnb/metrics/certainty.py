@@ -120,7 +120,6 @@ def ece_ci(
     target,                # (N,) class ids
     n_bins:int=15,
     *, scheme:str='width', # 'width': `ece`; 'mass': `ada_ece`; 'classwise'; 'smooth'; or another name in `BIN_RULES`
-    closed:str='right',
     level:float=.95,       # confidence level, in (0, 1)
     seed:int=0,
     task:str|None=None,    # must be None; for a multilabel task, call `ece_ci` for each column
@@ -136,9 +135,9 @@ def ece_ci(
     def interval(samples):
         if scheme == 'smooth': return norm_interval(**smooth_noise(*samples.pairs, seed=seed), level=level)
         if scheme == 'classwise':
-            sums = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
+            sums = class_sums(samples.probs, samples.target, n_bins).cpu()
             return class_interval(sums, level, seed=seed)
-        table = bins_of_samples(samples, n_bins, scheme, closed)
+        table = bins_of_samples(samples, n_bins, scheme)
         return gap_interval(table.gap, table.acc, table.count, table.weight, level, seed=seed)
     return over_samples(interval, probs, target, ignore_index=ignore_index, validate=validate)
 
@@ -148,9 +147,8 @@ def debiased_ece_ci(
     samples,
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
-    closed:str='right',
     level:float=.95,       # confidence level, in (0, 1)
 )->tuple[float, float]:    # lower and upper end
     "Return an analytic interval of `debiased_ece`, valid for bins with tens of samples, see `squared_interval`."
-    table = bins_of_samples(samples, n_bins, scheme, closed)
+    table = bins_of_samples(samples, n_bins, scheme)
     return squared_interval(table.gap, table.noise, table.count, level)

@@ -82,7 +82,7 @@ def _sums(samples, numbers, closed, **confidence):
     return [sums.cpu() for sums in found]
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #c170d8c0
-def from_tables(samples, error, n_bins, closed, **confidence):
+def from_tables(samples, error, n_bins, closed='right', **confidence):
     "Return `error(table)` for the table with `n_bins` equal-width bins; for a list of numbers, return a tensor."
     numbers = list(n_bins) if np.ndim(n_bins) else [n_bins]
     for M in numbers: check_bins(M)
@@ -123,10 +123,9 @@ def mce(
 def average_ce(
     samples,
     n_bins:int=15,
-    *, closed:str='right',
 )->Tensor:             # 0-d float64 in [0, 1]
     "Return the mean of |accuracy - confidence| over the bins that hold samples, each bin with the same weight."
-    return bins_of_samples(samples, n_bins, closed=closed).gap.abs().nanmean()
+    return bins_of_samples(samples, n_bins).gap.abs().nanmean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #8b0b364b
 def _probability(rows, top):
@@ -155,10 +154,9 @@ def debiased_ece(
     samples,
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
-    closed:str='right',
 )->Tensor:                 # 0-d float64 in [0, 1]
     "Return sqrt(max(0, Σ w (gap² - acc (1 - acc)/(n - 1)))) over bins: the l2 ECE without expected noise [Kumar 2019]."
-    return squared_gaps(bins_of_samples(samples, n_bins, scheme, closed)).clamp_min(0).sqrt()
+    return squared_gaps(bins_of_samples(samples, n_bins, scheme)).clamp_min(0).sqrt()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932
 def noise_floor(
@@ -166,7 +164,6 @@ def noise_floor(
     n_bins:int=15,
     *, draws:int=100,    # simulated label sets
     seed:int=0,
-    closed:str='right',
     validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
     "Return the mean ECE of a perfectly calibrated model with these confidences, from simulated hits."
@@ -174,7 +171,7 @@ def noise_floor(
         raise ValueError('target: noise_floor takes no target, because it draws hits; call noise_floor(probs)')
     check_bins(n_bins)
     conf = check_samples(probs, None, validate=validate, labelled=False).probs.amax(1).cpu()
-    ids, conf, draw = bin_ids(conf, n_bins, closed), conf.double(), torch.Generator().manual_seed(seed)
+    ids, conf, draw = bin_ids(conf, n_bins), conf.double(), torch.Generator().manual_seed(seed)
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')
     total = 0
     for _ in range(draws):
@@ -276,13 +273,12 @@ def classwise_ece(
     samples,
     n_bins:int=15,           # equal-width bins for each class
     *, reduction:str='mean', # 'mean' over classes, or 'none' for the (K,) errors
-    closed:str='right',
 )->Tensor:                   # 0-d float64 in [0, 1], or (K,)
     "Return the mean over classes k of the ECE of p_k against `target == k`; binary: class 1 only [Kull 2019]."
     check_bins(n_bins)
     pick('reduction', reduction, ('mean', 'none'))
     total = len(samples) if samples.weight is None else samples.weight.sum().cpu()
-    errors = class_gaps(samples.probs, samples.target, n_bins, closed, samples.weight).cpu().abs().sum(1)/total
+    errors = class_gaps(samples.probs, samples.target, n_bins, samples.weight).cpu().abs().sum(1)/total
     return errors if reduction == 'none' else errors.mean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #6f734160

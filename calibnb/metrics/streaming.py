@@ -93,15 +93,14 @@ class MCE(_TopLabelBins):
 
 class ClasswiseECE(SumMetric):
     "`metrics.classwise_ece` over batches."
-    def __init__(self, num_classes, n_bins=15, *, closed='right', **kwargs):
+    def __init__(self, num_classes, n_bins=15, **kwargs):
         bins.check_bins(n_bins)
-        bins.check_closed(closed)
         super().__init__((num_classes, n_bins), **kwargs)
-        self.n_bins, self.closed = n_bins, closed
+        self.n_bins = n_bins
     def batch(self, probs, target):
         K = len(self.sums)
         if probs.shape[1] != K: raise ValueError(f'probs: {probs.shape[1]} columns, want num_classes = {K}')
-        return bins.class_gaps(probs, target, self.n_bins, self.closed)
+        return bins.class_gaps(probs, target, self.n_bins)
     def result(self): return (self.sums.abs().sum(1)/self.n).mean()
 
 # %% ../../nbs/10_metrics/08_streaming.ipynb #7e6db181

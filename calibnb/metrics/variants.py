@@ -38,20 +38,18 @@ def overconfidence_error(
     samples,
     n_bins=15,                  # as in `ece`
     *, by_confidence:bool=False,# True: multiply each gap by the bin's confidence [Thulasidasan 2019, OE]
-    closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
     "Return the part of the ECE that is overconfidence: the weighted mean of max(confidence - accuracy, 0) over bins."
     check_bool(by_confidence=by_confidence)
-    return from_tables(samples, partial(_one_sided, sign=-1, by_confidence=by_confidence), n_bins, closed)
+    return from_tables(samples, partial(_one_sided, sign=-1, by_confidence=by_confidence), n_bins)
 
 @sample_metric('task', 'sample_weight')
 def underconfidence_error(
     samples,
     n_bins=15,                  # as in `ece`
-    *, closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
     "Return the part of the ECE that is underconfidence: the weighted mean of max(accuracy - confidence, 0) over bins."
-    return from_tables(samples, partial(_one_sided, sign=1), n_bins, closed)
+    return from_tables(samples, partial(_one_sided, sign=1), n_bins)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #230defc0
 def _ranked(samples, k, ranks):
@@ -75,12 +73,12 @@ def _largest(probs, target, k):
     return probs.topk(k, dim=1).values.double(), ahead.sum(1)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #3c4d8e84
-def _ranked_table(samples, k, n_bins, ranks, closed):
+def _ranked_table(samples, k, n_bins, ranks):
     "Return the table of equal-width bins of the confidences and hits of `_ranked`."
     check_bins(n_bins)
     pick('ranks', ranks, ('within', 'at'))
     conf, hit = _ranked(samples, k, ranks)
-    ids = bin_ids(conf, n_bins, closed, edge_tolerance(samples.probs))
+    ids = bin_ids(conf, n_bins, tolerance=edge_tolerance(samples.probs))
     return width_table(bin_sums(ids, conf, hit, n_bins, samples.weight).cpu())
 
 @sample_metric('sample_weight')
@@ -89,10 +87,9 @@ def top_k_ece(
     k:int=2,                    # number of most probable classes
     n_bins:int=15,
     *, ranks:str='within',      # 'within': the top k classes together; 'at': the k-th class only
-    closed:str='right',
 )->Tensor:                      # 0-d float64 in [0, 1]
     "Return the ECE of the event that the label is among the top k classes, or is the k-th class [Gupta 2021]."
-    table = _ranked_table(samples, k, n_bins, ranks, closed)
+    table = _ranked_table(samples, k, n_bins, ranks)
     return (table.weight*table.gap.abs().nan_to_num(0.)).sum()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #b483e3d3
@@ -165,13 +162,12 @@ def one_sided_ci(
     n_bins:int=15,
     *, direction:str='over',    # 'over' for overconfidence_error, 'under' for underconfidence_error
     by_confidence:bool=False,   # as in `overconfidence_error`
-    closed:str='right',
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end
     "Return an interval of `overconfidence_error` or `underconfidence_error` from the noise of the bins."
     pick('direction', direction, ('over', 'under'))
-    table = bins_of_samples(samples, n_bins, closed=closed)
+    table = bins_of_samples(samples, n_bins)
     weight = table.conf.nan_to_num(0.) if by_confidence else 1.
     return _table_interval(table, level, seed, -1 if direction == 'over' else 1, weight)
 
@@ -181,17 +177,16 @@ def top_k_ece_ci(
     k:int=2,                    # k and the options are as in `top_k_ece`
     n_bins:int=15,
     *, ranks:str='within',      # or 'at'
-    closed:str='right',
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end
     "Return an interval of `top_k_ece` from the noise of the bins."
-    return _table_interval(_ranked_table(samples, k, n_bins, ranks, closed), level, seed)
+    return _table_interval(_ranked_table(samples, k, n_bins, ranks), level, seed)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #128b838f
-def _class_tables(samples, n_bins, closed):
+def _class_tables(samples, n_bins):
     "Return (K, M) gaps, label frequencies and numbers of samples of the bins of each class; nan where empty."
-    number, hits, confs, _ = class_sums(samples.probs, samples.target, n_bins, closed).cpu()
+    number, hits, confs, _ = class_sums(samples.probs, samples.target, n_bins).cpu()
     return (hits - confs)/number, hits/number, number
 
 def _mean_power(gap, rate, number, p=2., debiased=True):
@@ -204,7 +199,6 @@ def marginal_ce(
     n_bins:int=15,              # equal-width bins for each class
     *, p:float=2.,              # power of the gaps, at least 1
     debiased:bool=False,        # True (p=2 only): subtract the expected noise; the result is at least 0 [Kumar 2019]
-    closed:str='right',
     task:str|None=None,         # None, or 'multilabel'
     ignore_index:int|None=None,
     validate:bool=True,
@@ -215,37 +209,37 @@ def marginal_ce(
     check_bool(debiased=debiased)
     if p < 1: raise ValueError(f'p: {p}, want at least 1')
     if debiased and p != 2: raise ValueError(f'p: {p}, want 2 if debiased is True')
-    def powers(samples): return _mean_power(*_class_tables(samples, n_bins, closed), p, debiased)
+    def powers(samples): return _mean_power(*_class_tables(samples, n_bins), p, debiased)
     return over_samples(powers, probs, target, task, None, ignore_index, validate).clamp_min(0).pow(1/p)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #9fd3ccc1
-def _contribution_variance(samples, gap, n_bins, closed):
+def _contribution_variance(samples, gap, n_bins):
     "Return the variance over samples of the mean over classes of 2 gap (hit - p) - gap²."
     total, squares, N = 0., 0., len(samples)
     flat = gap.nan_to_num(0.).flatten().to(samples.probs.device)
     first = n_bins*torch.arange(len(gap), device=samples.probs.device)
     for p, y in chunks(samples.probs, samples.target):
-        g = flat[bin_ids(p, n_bins, closed) + first]
+        g = flat[bin_ids(p, n_bins) + first]
         p, hit = p.double(), (y[:, None] == first//n_bins + samples.binary).double()
         each = (2*g*(hit - p) - g.square()).mean(1)
         total, squares = total + each.sum(), squares + each.square().sum()
     return max((squares/N - (total/N)**2).item(), 0.)
 
-def _standard_error(samples, gap, rate, number, n_bins, closed):
+def _standard_error(samples, gap, rate, number, n_bins):
     "Return the standard error of the debiased `_mean_power` with p = 2."
     noise, weight, K = hit_variance(rate, number).nan_to_num(0.), number/number.sum(), len(gap)
     pairs = 2*weight.square()*noise.square()/(number*(number - 1)).clamp_min(1)
     factor = 1. if samples.binary else K/(K - 1)  # the residuals of two classes have correlation -1/(K - 1)
-    return (_contribution_variance(samples, gap, n_bins, closed)/len(samples) + factor*pairs.sum()).sqrt()
+    return (_contribution_variance(samples, gap, n_bins)/len(samples) + factor*pairs.sum()).sqrt()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #831ce303
-def _calibrated_hits(samples, n_bins, closed, draws, seed):
+def _calibrated_hits(samples, n_bins, draws, seed):
     "Draw labels from the probabilities; return the (draws, K, M) number of hits in each bin of each class."
     draw, K = torch.Generator().manual_seed(seed), samples.probs.shape[1]
     first, no_hit = n_bins*torch.arange(K, device='cpu'), K*n_bins  # first bin of each class, and an extra cell
     hits = torch.zeros(draws, no_hit + 1, dtype=torch.float32, device='cpu')
     for p in samples.probs.split(max(1, 2**20//max(draws, K))):
-        cells = bin_ids(p, n_bins, closed).cpu() + first
+        cells = bin_ids(p, n_bins).cpu() + first
         cells = F.pad(cells, (0, 1), value=no_hit)  # extra cell: binary samples with y = 0
         p = p.double().cpu()
         cdf, u = p.cumsum(1), torch.rand(len(p), draws, generator=draw, dtype=torch.float64, device='cpu')
@@ -259,8 +253,7 @@ def _calibrated_hits(samples, n_bins, closed, draws, seed):
 def marginal_ce_ci(
     samples,
     n_bins:int=15,
-    *, closed:str='right',
-    level:float=.95,
+    *, level:float=.95,
     draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
@@ -268,13 +261,13 @@ def marginal_ce_ci(
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
-    gap, rate, number = tables = _class_tables(samples, n_bins, closed)
+    gap, rate, number = tables = _class_tables(samples, n_bins)
     alone = number == 1  # bins of one sample, whose noise cannot be estimated
     if 10*alone.sum() > number.sum(): return math.nan, math.nan
     value, conf = _mean_power(*tables), rate - gap
-    rates = (hits.double()/number for hits in _calibrated_hits(samples, n_bins, closed, draws, seed))
+    rates = (hits.double()/number for hits in _calibrated_hits(samples, n_bins, draws, seed))
     null = torch.stack([_mean_power(drawn - conf, drawn, number) for drawn in rates])
-    half_width = z_quantile(level)*_standard_error(samples, *tables, n_bins, closed)
+    half_width = z_quantile(level)*_standard_error(samples, *tables, n_bins)
     lowest = value - gap[alone].square().sum()/number.sum() - half_width
     if monte_carlo_p(null, value) > (1 - level)/2: lowest = value.new_zeros(())
     return lowest.clamp_min(0).sqrt().item(), (value + half_width).clamp_min(0).sqrt().item()

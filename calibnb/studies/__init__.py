@@ -10,10 +10,9 @@ import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'findings': [
-        'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN', 'findings_table', 'effect_text',
-        'count_verdicts'
+        'HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'WRONG', 'EQUIVALENT', 'OPEN', 'findings_table', 'count_verdicts'
     ],
-    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'to_decide', 'needs'],
+    'verdicts': ['Claim', 'decide', 'Pairs', 'calibration_difference', 'spread', 'needs'],
     'claims': ['claim_of_paper', 'paper_claims'],
     'paper_tables': ['MethodTable', 'method_tables', 'write_method_tables'],
 })

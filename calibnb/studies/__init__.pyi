@@ -6,14 +6,12 @@ from .findings import WRONG as WRONG
 from .findings import EQUIVALENT as EQUIVALENT
 from .findings import OPEN as OPEN
 from .findings import findings_table as findings_table
-from .findings import effect_text as effect_text
 from .findings import count_verdicts as count_verdicts
 from .verdicts import Claim as Claim
 from .verdicts import decide as decide
 from .verdicts import Pairs as Pairs
 from .verdicts import calibration_difference as calibration_difference
 from .verdicts import spread as spread
-from .verdicts import to_decide as to_decide
 from .verdicts import needs as needs
 from .claims import claim_of_paper as claim_of_paper
 from .claims import paper_claims as paper_claims

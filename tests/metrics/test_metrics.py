@@ -95,8 +95,8 @@ def test_against_slow_twins(problem, M, closed):
     assert math.isclose(metrics.ece(probs, target, M, closed=closed), want, abs_tol=1e-12)
     assert math.isclose(metrics.mce(probs, target, M, closed=closed), worst, abs_tol=1e-12)
     assert math.isclose(metrics.ada_ece(probs, target, M, ties="split"), slow_ada_ece(conf, hit, M), abs_tol=1e-12)
-    each = [slow_ece(probs[:, k].numpy(), (target == k).double().numpy(), M, closed)[0] for k in range(probs.shape[1])]
-    ours = metrics.classwise_ece(probs, target, M, reduction="none", closed=closed)
+    each = [slow_ece(probs[:, k].numpy(), (target == k).double().numpy(), M)[0] for k in range(probs.shape[1])]
+    ours = metrics.classwise_ece(probs, target, M, reduction="none")
     torch.testing.assert_close(ours, torch.tensor(each, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
