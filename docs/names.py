@@ -12,7 +12,7 @@ def registries():
     from calibnb.data import list_corruptions, list_data
     from calibnb.data.downloads import downloads
     from calibnb.files.tables import READERS
-    from calibnb.evaluate.table import columns
+    from calibnb.evaluate.table import COLUMNS
     from calibnb.losses import list_losses
     from calibnb.metrics.registered import metrics
     from calibnb.models import list_models
@@ -22,7 +22,7 @@ def registries():
     from calibnb.train.recorders import recorders
     found = {
         "data": list_data(), "data to download": downloads, "model": list_models(), "loss": list_losses(),
-        "calibrator": list_calibrators(), "metric": metrics, "metric of every table": columns,
+        "calibrator": list_calibrators(), "metric": metrics, "metric of every table": COLUMNS,
         "recorder": recorders, "preset": PRESETS, "corruption": list_corruptions(), "engine": engines,
         "file format": READERS}
     return {kind: list(names) for kind, names in found.items()}

@@ -75,14 +75,15 @@ def _text(table, is_sorted, limit):
 
 def _lines(rows, named_by_experiment=False):
     "Format runs as a table that fits the terminal."
+    from calibnb.metrics.measure import FORMATS
     names = rows.experiment + '/' + rows.name if named_by_experiment else rows['name']
     kinds = rows.kind.unique()
     columns = {kinds[0] if len(kinds) == 1 else 'run': names}
     if len(kinds) > 1: columns['kind'] = rows.kind
     columns |= {'state': rows.state, 'ended (UTC)': rows.ended.str[:16]}
-    for name, title, scale, digits in ('error', 'error %', 100, 2), ('ece', 'ECE %', 100, 2), ('nll', 'NLL', 1, 4):
+    for name in 'error', 'ece', 'nll':
         if rows[name].isna().all(): continue
-        columns[title] = ['' if v != v else f'{scale*v:.{digits}f}' for v in rows[name]]
+        columns[FORMATS[name].heading] = ['' if v != v else FORMATS[name].number(v) for v in rows[name]]
     verdicts = rows.result.where(rows.error.isna(), '')
     if verdicts.any(): columns['result'] = verdicts
     columns = {title: list(map(printable, values)) for title, values in columns.items()}

@@ -13,9 +13,10 @@ from .checks import positive_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
     IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, bias_direction, changes, dominated_by_few_samples,
-    label_order_warning, measure_name,
-    name_with_temperature, nll_words, residual_miscalibration, uncapitalised, shows_no_error
+    label_order_warning, measure_name, name_with_temperature, nll_words, residual_miscalibration, uncapitalised,
+    shows_no_error
 )
+from ..metrics.measure import FORMATS
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #a47b85e6
 def verdict(found:Evaluation)->str:
@@ -54,7 +55,7 @@ def _remedy(found, significant):
     if not after.interval[0]: return f'{start}, {verb} {change} the ECE; {left} may be chance'
     return f'{start}, {verb} {change} the ECE, which stays above chance at {_percent(after.value)}'
 
-def _percent(value): return f'{100*value:.2f} %'
+def _percent(value): return FORMATS['ece'].percent(value)
 
 def numbers(found:Evaluation)->dict[str, str]:
     """Return {name: text} of the ECE with its interval, the ECE by chance, and the NLL before and after calibration.
@@ -78,7 +79,7 @@ def numbers(found:Evaluation)->dict[str, str]:
     named['by chance'] = f'{_percent(ece.floor)}   mean ECE of a calibrated model on {ece.n:,} samples'
     return named | {'NLL': nll}
 
-def _range(m): return f'{100*m.interval[0]:.2f} to {100*m.interval[1]:.2f}'
+def _range(m): return FORMATS['ece'].range(m.interval)
 
 # %% ../../nbs/40_evaluate/07a_answer.ipynb #d64f6fa5
 def remarks(found:Evaluation)->list[str]:
@@ -149,8 +150,8 @@ class ShortTable:
 
 _COLUMNS = {
     'NLL': lambda m: nll_words(m['nll']),
-    'ECE %': lambda m: f'{100*m["ece"].value:.2f}',
+    'ECE %': lambda m: FORMATS['ece'].number(m['ece'].value),
     '95 % interval': lambda m: _range(m['ece']),
-    'by chance': lambda m: f'{100*m["ece"].floor:.2f}',
-    'error %': lambda m: f'{100*m["error"].value:.2f}',
+    'by chance': lambda m: FORMATS['ece'].number(m['ece'].floor),
+    'error %': lambda m: FORMATS['error'].number(m['error'].value),
 }

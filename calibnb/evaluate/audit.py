@@ -29,7 +29,7 @@ from ..posthoc.calibrator import is_builtin
 from ..posthoc.newton import FitNote
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
-from .table import columns, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
+from .table import COLUMNS, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
 from .ranking import as_good_as_best, check_tie
 from .checks import run_checks
 
@@ -208,7 +208,7 @@ def check_metrics(names):
     "Raise ValueError unless each name is a registered metric and not a standard column."
     if isinstance(names, str): raise ValueError(f'metrics: {names!r}, want a list of names')
     for name in names:
-        if name in columns: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
+        if name in COLUMNS: raise ValueError(f'metric: {name!r} is a column of every evaluation already; leave it out')
         registered_metrics.find(name)
 
 def _registered_measures(names, preds, probs, seed):

@@ -16,6 +16,7 @@ from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.text import escaped_style, fitting, html_text, markdown_text, printable, text_table
 from .groups import ALPHA, groupings
+from ..metrics.measure import FORMATS
 from calibnb.metrics.paired import (
     BETTER, UNDECIDED, WORSE, PairedDifference, ece_difference, mean_difference, rate_difference
 )
@@ -24,7 +25,6 @@ from ..metrics.scores import brier_of_samples
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #0cb38c61
 MARGINS = dict(error=.01, nll=.02, brier=.01, ece=.01)  # measure -> largest acceptable difference
-_SHOWN = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), brier=('Brier', 1, 4), ece=('ECE %', 100, 2))
 
 def _differences(old, new, rows, level):
     "Return {measure: PairedDifference} on the samples in `rows`."
@@ -45,16 +45,11 @@ def _differences(old, new, rows, level):
                 brier=mean_difference(*brier, level, unseen=(old_brier, new_brier)),
                 ece=ece_difference(*binned, level=level))
 
-def _number(measure, value, sign=''):
-    "Format a value in the unit of the table."
-    _, scale, digits = _SHOWN[measure]
-    return '-' if math.isnan(value) else f'{scale*value:{sign}.{digits}f}'.replace('inf', '∞')
-
 def _amount(measure, value):
     "Format a difference with its unit."
-    return _number(measure, value) + (' points' if _SHOWN[measure][1] == 100 else '')
+    return FORMATS[measure].number(value) + ' points'*(FORMATS[measure].unit == '%')
 
-def _name(measure): return _SHOWN[measure][0].removesuffix(' %')
+def _name(measure): return FORMATS[measure].title
 
 def _listed(words): return ' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))
 
@@ -129,20 +124,21 @@ class ModelComparison:
     def columns(self)->dict[str, list[str]]:
         "Return {heading: cells as text} of the table."
         rows = self.differences.items()
-        return {'': [_SHOWN[name][0] for name in self.differences],
-                'old': [_number(name, d.old) for name, d in rows], 'new': [_number(name, d.new) for name, d in rows],
-                'difference': [_number(name, d.value, '+') for name, d in rows],
-                '95 % interval': [f'{_number(name, d.low, "+")} to {_number(name, d.high, "+")}' for name, d in rows],
+        return {'': [FORMATS[name].heading for name in self.differences],
+                'old': [FORMATS[name].number(d.old) for name, d in rows],
+                'new': [FORMATS[name].number(d.new) for name, d in rows],
+                'difference': [FORMATS[name].number(d.value, '+') for name, d in rows],
+                '95 % interval': [FORMATS[name].range((d.low, d.high), '+') for name, d in rows],
                 'verdict': [self.verdict(name) for name in self.differences]}
 
     def slice_columns(self)->dict[str, list[str]]:
         "Return {heading: cells as text} of the table of slices; slices that are worse come first."
         found = self.worse_slices
         order = sorted(self.slices, key=lambda name: name not in found)
-        def cell(name, measure): return _number(measure, self.slices[name][measure].value, '+')
+        def cell(name, measure): return FORMATS[measure].number(self.slices[name][measure].value, '+')
         counts = [f'{self.slices[name]["error"].n:,}' for name in order]
         verdicts = [self._slice_verdict(name) for name in order]
-        differences = {title: [cell(name, m) for name in order] for m, (title, *_) in _SHOWN.items()}
+        differences = {FORMATS[m].heading: [cell(name, m) for name in order] for m in MARGINS}
         return {'slice': order, 'n': counts, 'verdict': verdicts} | differences
 
     def _slice_verdict(self, name):

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 from ..core.atomic import atomic_write
 from .checks import check_codes, outcome_after, round_up
 from .table import UNCALIBRATED, Evaluation
+from ..metrics.measure import FORMATS
 
 # %% ../../nbs/40_evaluate/06b_conditions.ipynb #7e450c01
 @dataclass(frozen=True)
@@ -43,18 +44,17 @@ def gate(
                   for name, limit in limits.items() if limit is not None]
     return conditions + [_no_finding(found, code, row) for code in codes]
 
-_UNITS = dict(ece=('ECE', 100, '.2f', ' %'), nll=('NLL', 1, '.4f', ' nats'))
-
 def _limit(name, limit, measures, row, by_estimate):
     "Return the Condition that a measure is at most the limit."
     m = measures[name]
-    title, scale, digits, unit = _UNITS[name]
-    condition = f'{title} at most {scale*limit:g}{unit}'
+    shown = FORMATS[name]
+    title = shown.title
+    condition = f'{title} at most {shown.scale*limit:g} {shown.unit}'
     if row != UNCALIBRATED: condition += f' after {row}'
     if m.value is None: return Condition(condition, 'failed', f'The {title} is infinite.')
     low, high = (m.value, m.value) if by_estimate else m.interval
-    said = f'{title} {scale*m.value:{digits}}{unit}'
-    if not by_estimate: said += f', 95 % interval {scale*low:{digits}} to {scale*high:{digits}}'
+    said = f'{title} {shown.number(m.value)} {shown.unit}'
+    if not by_estimate: said += f', 95 % interval {shown.range((low, high))}'
     said += f', on {m.n:,} samples'
     if low > limit: return Condition(condition, 'failed', f'{said}.')
     if high <= limit and (by_estimate or name != 'nll' or measures['error'].value):

@@ -23,7 +23,7 @@ from .floors import ConfidenceHistogram
 from .measures import binned
 from ..metrics.bins import check_bins, width_bins
 from ..metrics.intervals import check_resamples, holm, calibration_in_the_large_p
-from ..metrics.measure import Measure
+from ..metrics.measure import FORMATS, Measure
 from ..metrics.rare import bias_interval
 
 # %% ../../nbs/40_evaluate/04b_groups.ipynb #2d76cb64
@@ -322,10 +322,10 @@ class Slices:
             'slice': column(lambda s: s.name), 'n': column(lambda s: f'{s.n:,}'),
             'bias': column(lambda s: f'{100*s.bias:+.2f}'),
             'p': column(lambda s: _p_cell(s.p_max)),
-            'ECE %': column(lambda s: f'{100*s.ece.value:.2f}'),
-            'by chance': column(lambda s: f'{100*s.ece.floor:.2f}'),
+            'ECE %': column(lambda s: FORMATS['ece'].number(s.ece.value)),
+            'by chance': column(lambda s: FORMATS['ece'].number(s.ece.floor)),
             'excess': column(lambda s: f'{100*s.excess:+.2f}'),
-            '95 % interval of the ECE': column(lambda s: ' to '.join(f'{100*end:.2f}' for end in s.ece.interval)),
+            '95 % interval of the ECE': column(lambda s: FORMATS['ece'].range(s.ece.interval)),
             'confidence %': column(lambda s: f'{100*s.confidence:.2f}'),
             ('y = 1 %' if self.binary else 'accuracy %'): column(lambda s: f'{100*s.accuracy:.2f}'),
             'calibrated: p': column(lambda s: _p_cell(s.p_calibrated))}

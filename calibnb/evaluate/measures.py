@@ -23,7 +23,7 @@ from ..metrics.scores import brier_of_samples
 from calibnb.metrics.intervals import (
     Resamples, class_interval, consistent_errors, gap_interval, monte_carlo_p, norm_interval, proportion_interval
 )
-from ..metrics.measure import Measure
+from ..metrics.measure import FORMATS, Measure
 from ..metrics.rare import losses_of_a_miss, mean_intervals
 from ..metrics.truth import resampled_truth_error
 from .floors import ConfidenceHistogram, classwise_floor
@@ -35,10 +35,9 @@ def ece_text(
     table:ReliabilityBins,
 )->str:
     "Format the ECE in percent, with its 95 % interval unless samples are weighted: '4.43 % (1.75 to 6.00)'."
-    ece = f'{100*table_norm(table).item():.2f} %'
+    ece = FORMATS['ece'].percent(table_norm(table).item())
     if table.mass is not None: return ece  # there is no interval for weighted samples
-    lo, hi = gap_interval(table.gap, table.acc, table.count, table.weight)
-    return f'{ece} ({100*lo:.2f} to {100*hi:.2f})'
+    return f'{ece} ({FORMATS["ece"].range(gap_interval(table.gap, table.acc, table.count, table.weight))})'
 
 # %% ../../nbs/40_evaluate/04_measures.ipynb #9b72853e
 class BinnedConfidences:

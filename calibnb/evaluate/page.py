@@ -17,11 +17,12 @@ from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
 from .answer import check_lines, remarks, verdict
 from calibnb.evaluate.table import (
-    STATUSES, UNCALIBRATED, Evaluation, column_of, label_order_warning, measure_name, name_with_temperature,
+    STATUSES, UNCALIBRATED, Evaluation, heading_of, label_order_warning, measure_name, name_with_temperature,
     nll_words, noun
 )
 from ..metrics.bins import bin_ids
 from ..metrics.intervals import proportion_interval
+from ..metrics.measure import FORMATS, format_of
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #b2175a2e
 BINNINGS = 10, 15, 30  # numbers of bins that the diagram offers
@@ -70,7 +71,7 @@ def _tiles(found, command):
     "Return title, large text, small text and explanation of each tile."
     before, row = found.rows[UNCALIBRATED], found.recommended
     ece, after, nll = before['ece'], found.rows[row], before['nll'].value
-    low, high = (100*end for end in ece.interval)
+    shown = FORMATS['ece']
     given = found.scored[UNCALIBRATED]
     outcome = 'outcome' if given.stated else 'label'
     compared = 'P(y = 1) and the frequency of y = 1' if given.binary and not given.stated else 'confidence and accuracy'
@@ -80,11 +81,11 @@ def _tiles(found, command):
     elif row not in found.best['nll']: use = 'no calibrator could be fitted reliably'
     else: use = f'leave the {noun(found)} as they are'
     return [
-        ('ECE', f'{100*ece.value:.2f} %',
-         f'95 % interval {low:.2f} to {high:.2f}; after: {100*after["ece"].value:.2f} %',
+        ('ECE', shown.percent(ece.value),
+         f'95 % interval {shown.range(ece.interval)}; after: {shown.percent(after["ece"].value)}',
          f'Expected calibration error: the mean distance between {compared}, over bins. The '
          'interval contains the true error in 95 of 100 such audits.'),
-        ('by chance', f'{100*ece.floor:.2f} %', f'{ece.n:,} samples, {ece.bins} bins',
+        ('by chance', shown.percent(ece.floor), f'{ece.n:,} samples, {ece.bins} bins',
          'The mean ECE of a perfectly calibrated model on as many samples with the same confidences. An ECE near this '
          'number is not evidence of miscalibration.'),
         ('NLL', nll_words(after['nll'] if nll is None else before['nll']), _nll_change(before, after, row),
@@ -124,7 +125,7 @@ def _checks(found):
 def _table(found):
     "Return the table as HTML; in each column, the values of `Evaluation.tinted` are tinted."
     first = found.rows[UNCALIBRATED]
-    head = ''.join(f'<th><button type="button">{html_text(column_of(name, m.bins)[0])}</button></th>'
+    head = ''.join(f'<th><button type="button">{html_text(heading_of(name, m.bins))}</button></th>'
                    for name, m in first.items())
     lines, tinted = [], {name: found.tinted(name) for name in first}
     for row, measures in found.rows.items():
@@ -149,7 +150,7 @@ _MEANINGS = {
 def _meanings(found):
     "Return the meaning of each column, and the name of each row in words, as HTML."
     words = found.scored[UNCALIBRATED].words
-    items = [(column_of(name, None)[0], _MEANINGS[name].format(*words))
+    items = [(heading_of(name), _MEANINGS[name].format(*words))
              for name in found.rows[UNCALIBRATED] if name in _MEANINGS]
     items += [('by chance', 'what a calibrated model would show on average'),
               *((row, words) for row in found.rows if (words := measure_name(row)) != row)]
@@ -157,13 +158,10 @@ def _meanings(found):
     return f'<details class="meanings"><summary>what the columns and rows mean</summary><dl>{listed}</dl></details>'
 
 def _table_cell(name, m, is_best):
-    _, scale, digits = column_of(name, m.bins)
-    if m.value is None: text = '–' if m.undefined else '∞'
-    else: text = f'{scale*m.value:.{digits}f}'
-    more = f'{scale*m.interval[0]:.{digits}f} to {scale*m.interval[1]:.{digits}f}' if m.interval else ''
-    if m.floor is not None: more += f'{"<br>"*bool(more)}by chance {scale*m.floor:.{digits}f}'
-    mark = ' class="best"' if is_best else ''
-    return f'<td data-value="{m.number}"{mark}>{text}<small>{more}</small></td>'
+    shown, mark = format_of(name), ' class="best"' if is_best else ''
+    more = [shown.range(m.interval)] if m.interval else []
+    if m.floor is not None: more.append(f'by chance {shown.number(m.floor)}')
+    return f'<td data-value="{m.number}"{mark}>{shown.number(m.number)}<small>{"<br>".join(more)}</small></td>'
 
 # %% ../../nbs/40_evaluate/07b_page.ipynb #0653f481
 _SCRIPT = '''

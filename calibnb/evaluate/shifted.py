@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..core.predictions import Predictions, impossible_labels_text
 from ..metrics.bins import check_bins
+from ..metrics.measure import FORMATS
 from ..metrics.paired import mean_difference
 from ..posthoc import Composed
 from .measures import Scored
@@ -52,11 +53,6 @@ def _nll_gain(before, after):
     return found.value, (found.low, found.high)
 
 # %% ../../nbs/40_evaluate/09_shifted.ipynb #76617980
-def _number(value, scale=1., digits=4):
-    "Format a number; None and nan become a dash."
-    if value is None or math.isnan(value): return '–'
-    return f'{scale*value:.{digits}f}'.replace('inf', '∞')
-
 def _verdict(interval):
     "Say in words whether a calibrator helps, by the interval of its gain."
     low, high = interval
@@ -80,10 +76,10 @@ class Shifted:
         """Return sentences on the effect of the recommended calibrator there, and on the gain by refitting it there."""
         row = self.rows[self.advised]
         if row.interval is None: return 'The audit recommends no calibrator, so there is none to transfer.'
-        gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {_number(row.gain)}'
+        gain = '' if math.isnan(row.gain) else f' lowers the NLL there by {FORMATS["nll"].number(row.gain)}'
         sentence = f'{self.advised} fitted here{gain}: {_verdict(row.interval)}.'
         if row.gain_refitted is None or math.isnan(row.gain_refitted): return sentence
-        return f'{sentence} A refit there would lower the NLL by {_number(row.gain_refitted)}.'
+        return f'{sentence} A refit there would lower the NLL by {FORMATS["nll"].number(row.gain_refitted)}.'
 
     def frame(self):
         "Return a DataFrame with the fields of `ShiftResult`, and the ends of the interval as `lo` and `hi`."
@@ -103,11 +99,10 @@ class Shifted:
         return '\n'.join([title, '', *table, '', self.advice(), *self.notes])
 
     def _cells(self, row):
-        nll = [_number(value) for value in (row.nll_here, row.nll, row.nll_refitted)]
-        ece = [_number(value, 100, 2) for value in (row.ece_here, row.ece, row.ece_refitted)]
+        nll = [FORMATS['nll'].number(value) for value in (row.nll_here, row.nll, row.nll_refitted)]
+        ece = [FORMATS['ece'].number(value) for value in (row.ece_here, row.ece, row.ece_refitted)]
         if row.interval is None: return *nll, *ece, '–'
-        low, high = map(_number, row.interval)
-        return *nll, *ece, f'{_number(row.gain)} ({low} to {high})'
+        return *nll, *ece, f'{FORMATS["nll"].number(row.gain)} ({FORMATS["nll"].range(row.interval)})'
 
     def record(self)->dict:
         "Return all fields for JSON; infinite values and nan become None."

@@ -30,6 +30,7 @@ from .client import NotebookError, engine_name
 from calibnb.notebooks.parameters import (
     PLANNED, PlannedValues, cells_tagged, check_values, join_dotted, notebook_parameters, parse_notebook
 )
+from ..metrics.measure import FORMATS
 from ..processes.kernels import forked_kernels
 from ..processes.pool import check_timeout
 from ..processes.threads import brief_spins, environment_variables
@@ -261,20 +262,18 @@ def _file_names(directory):
     stems, formats = dict.fromkeys(p.stem for p in paths), sorted({p.suffix[1:] for p in paths})
     return f'{", ".join(stems)} ({", ".join(formats)})' if paths else 'none'
 
+_NUMBERS = 'error', 'nll', 'ece'
+
 def describe_metrics(
     metrics:dict,  # split -> name -> Measure
 )->list[str]:
     "Return a line for each set of measures: error and ECE in percent, and NLL, with intervals."
     def text(name, m):
-        scale, digits, unit = (1, 4, '') if name == 'nll' else (100, 2, ' %')
-        if m.value is None: return f'{_SHORT[name]} {m.number}'
-        interval = ' ({:.{d}f} to {:.{d}f})'.format(*(scale*end for end in m.interval), d=digits) if m.interval else ''
-        return f'{_SHORT[name]} {scale*m.value:.{digits}f}{unit}{interval}'
+        shown = FORMATS[name]
+        return f'{shown.title} {shown.percent(m.number)}' + (f' ({shown.range(m.interval)})' if m.interval else '')
     size = max([8, *map(len, metrics)])
-    return [f'  {part.ljust(size)}  ' + '  '.join(text(name, measures[name]) for name in _SHORT if name in measures)
-            for part, measures in metrics.items()]
-
-_SHORT = dict(error='error', nll='NLL', ece='ECE')
+    def line(measures): return '  '.join(text(name, measures[name]) for name in _NUMBERS if name in measures)
+    return [f'  {part.ljust(size)}  {line(measures)}' for part, measures in metrics.items()]
 
 def _describe_findings(findings, short=False):
     "Return the counts of the verdicts and the most important findings, in lines of at most 120 characters."

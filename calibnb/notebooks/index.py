@@ -16,6 +16,7 @@ from ..core.atomic import atomic_write
 from ..core.page import html_page
 from ..core.reading import brief
 from ..core.text import html_text
+from ..metrics.measure import FORMATS
 from .experiment import save_with_palette
 from .pages import open_png, png_outputs
 from ..runs.folder import RunFolder, runs_root
@@ -74,7 +75,7 @@ def _card(folder, figures, home):
 
 def _link(path, home): return html_text(quote(Path(os.path.relpath(path, home)).as_posix()))
 
-_NUMBERS = dict(error=('error %', 100, 2), nll=('NLL', 1, 4), ece=('ECE %', 100, 2))  # title, scale, digits
+_NUMBERS = 'error', 'nll', 'ece'
 
 def _row(run, folder, figures, home, numbers, settings):
     """Return a run as a row of the table, whose columns are sorted by `data-value`.
@@ -83,13 +84,13 @@ def _row(run, folder, figures, home, numbers, settings):
     def cell(text, value=None, kind='td', mark=''):
         return f'<{kind}{mark} data-value="{html_text(text if value is None else value)}">{text}</{kind}>'
     def words(text): return cell(html_text(text), mark=' class="words"')
-    def number(value, title, scale, digits):
+    def number(name, value):
         if value != value: return cell('', 'inf')  # nan is sorted as infinity
-        return cell(f'{scale*value:.{digits}f}', float(value))
+        return cell(FORMATS[name].number(value), float(value))
     image = _first_figure(folder) if figures.room and run.figures else None
     name = f'<a href="{_link(folder.path, home)}">{html_text(f"{run.experiment}/{run.run_name}")}</a>'
     return ''.join(['<tr>', cell(name, f'{run.experiment}/{run.run_name}', 'th'), cell(html_text(run.state)),
-                    *(number(getattr(run, name), *_NUMBERS[name]) for name in numbers),
+                    *(number(name, getattr(run, name)) for name in numbers),
                     *[words(brief(run.setting, 240))]*settings, words('' if run.error == run.error else run.result),
                     cell(html_text(run.ended[:16])),
                     f'<td>{figures(image, 160) if image else ""}</td>', '</tr>'])
@@ -110,7 +111,8 @@ def write_index(
     settings = bool(rows.setting.any())
     lines = [_row(run, RunFolder(root/run.experiment/run.run), figures, home, numbers, settings)
              for run in rows.itertuples()]
-    titles = 'run', 'state', *(_NUMBERS[name][0] for name in numbers), *['settings']*settings, 'result', 'ended (UTC)'
+    titles = ['run', 'state', *(FORMATS[name].heading for name in numbers), *['settings']*settings, 'result',
+              'ended (UTC)']
     marks = {name: ' class="words"' for name in ('settings', 'result')}
     head = ''.join(f'<th{marks.get(title, "")}><button type="button">{title}</button></th>' for title in titles)
     count = f'{len(rows)} {"run" if len(rows) == 1 else "runs"}'

@@ -10,20 +10,21 @@ __all__ = ['COLUMNS', 'column_title', 'Cell', 'Row', 'MethodTable', 'latex_text'
 import math
 import re
 import textwrap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..core.atomic import atomic_write
 from ..core.options import pick
 from ..core.page import html_page
 from ..core.text import html_text, markdown_text, text_table
+from ..metrics.measure import FORMATS, Format
 from ..runs.comparison import compare
 from .groups import SCALED_COLUMNS, RunGroup, group_runs, measure_group
 
 # %% ../../nbs/72_studies/08_paper_tables.ipynb #cdded1c8
 COLUMNS = 'error', 'nll', 'ece', 'ada_ece', 'classwise_ece', 'ece_ts', 'T'  # default columns of a table
-_TITLES = dict(error='error %', nll='NLL', brier='Brier', ece='ECE %', ada_ece='AdaECE %', classwise_ece='CW-ECE %',
-               smooth_ece='smECE %', mce='MCE %')
+_SHOWN = 'error nll brier ece ada_ece classwise_ece smooth_ece mce'.split()
+_TITLES = {name: replace(FORMATS[name], title=FORMATS[name].short or FORMATS[name].title).heading for name in _SHOWN}
 _AFTER = {'': '', '_ts': ' + TS', '_ref': ' + TS by ECE'}
 _MEASURES = {f'{name}{suffix}': title + after for suffix, after in _AFTER.items() for name, title in _TITLES.items()
              if not suffix or f'{name}{suffix}' in SCALED_COLUMNS}  # column -> title; lower is better in each column
@@ -37,9 +38,8 @@ def column_title(
 
 def _format(column, value):
     "Format a number of a column: percent with two decimals, NLL and Brier score with three."
-    if math.isinf(value): return '∞'
-    if '%' in column_title(column): return f'{100*value:.2f}'
-    return f'{value:.2f}' if column.startswith('T') else f'{value:.3f}'
+    shown = FORMATS.get(column.removesuffix('_ts').removesuffix('_ref'), Format(column))
+    return shown.number(value, digits=2 if shown.unit == '%' or column.startswith('T') else 3)
 
 @dataclass(frozen=True)
 class Cell:

@@ -737,7 +737,7 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "IN_ADVICE OVERCONFIDENT TOO_HIGH TOO_LOW UNDERCONFIDENT binned changes column_of columns "
+    "evaluate": {HELPERS: "IN_ADVICE OVERCONFIDENT TOO_HIGH TOO_LOW UNDERCONFIDENT binned changes COLUMNS heading_of columns "
                          "ece_words label_order_warning measure_name name_with_temperature nll_words positive_bins "
                          "probs_of residual_miscalibration uncapitalised OF_LABEL bias_direction "
                          "dominated_by_few_samples noun doubts outcome_after "
