@@ -12,7 +12,7 @@ from ..core.text import fitting, text_table
 from .checks import positive_bins
 from .measures import ece_text
 from calibnb.evaluate.table import (
-    IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, bias_direction, changes, dominated_by_few_samples,
+    IN_ADVICE, STATUSES, UNCALIBRATED, Evaluation, biases, changes, dominated_by_few_samples,
     label_order_warning, measure_name, name_with_temperature, nll_words, residual_miscalibration, uncapitalised,
     shows_no_error
 )
@@ -30,7 +30,7 @@ def _state(found, given, significant):
     "Return the first half of the verdict: whether the uncalibrated model is calibrated."
     if not significant: return 'No miscalibration is seen beyond chance'
     ece = found.rows[UNCALIBRATED]['ece']
-    sentences = bias_direction(given)
+    sentences = [bias.sentence() for bias in biases(given)]
     if not sentences: return f'The ECE of {_percent(ece.value)} is more than chance'
     return ' and '.join([sentences[0], *map(uncapitalised, sentences[1:])])
 

@@ -20,8 +20,7 @@ from ..metrics.bins import width_bins
 from .measures import Scored, ece_text
 from ..metrics.intervals import calibration_in_the_large_p
 from calibnb.evaluate.table import (
-    OF_LABEL, OVERCONFIDENT, TOO_HIGH, TOO_LOW, UNDERCONFIDENT, UNCALIBRATED, Evaluation, Outcome, bias_direction,
-    ece_words, label_order_warning
+    UNCALIBRATED, Evaluation, Outcome, biases, ece_words, label_order_warning
 )
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #f7d1af55
@@ -52,12 +51,12 @@ def _check(code, title, meaning, decided, advice):
     return register
 
 # %% ../../nbs/40_evaluate/06a_checks.ipynb #e5fc0fee
-def _biased(found, *starts):
-    "Return an issue if a sentence of `bias_direction` begins with one of `starts`; else passed."
-    given = found.scored[UNCALIBRATED]
+def _biased(found, of, sign=None):
+    "Return an issue if the probability `of` has a significant bias, with this sign if one is given; else passed."
     if found.miscalibration_p >= .05: return _PASSED
-    said = [sentence for sentence in bias_direction(given) if sentence.startswith(starts)]
-    return ('issue', f'{said[0]}.') if said else _PASSED
+    for bias in biases(found.scored[UNCALIBRATED]):
+        if bias.of == of and (sign is None or sign*bias.value > 0): return 'issue', f'{bias.sentence()}.'
+    return _PASSED
 
 _Z_TEST = ('CNB004 is an issue, and a z test rejects the hypothesis '
            'that {} at 2.5 % (one column: 1.7 %).')
@@ -66,7 +65,7 @@ _Z_TEST = ('CNB004 is an issue, and a z test rejects the hypothesis '
         'The mean confidence is above the accuracy: the model is correct less often than it claims.',
         _Z_TEST.format('the mean confidence equals the accuracy'),
         'Apply the recommended calibrator (`calibnb apply`); temperature scaling is usually enough.')
-def _overconfident(found, preds, val): return _biased(found, OVERCONFIDENT, OF_LABEL[OVERCONFIDENT])
+def _overconfident(found, preds, val): return _biased(found, 'label', 1)
 
 @_check('CNB002', 'labels look permuted',
         'The labels seem to be in another order than the class columns, or the labels 0 and 1 are swapped.',
@@ -85,7 +84,7 @@ def _permuted(found, preds, val):
         _Z_TEST.format('the mean confidence equals the accuracy'),
         'Apply the recommended calibrator. Frequent reasons are label smoothing, mixup and a softmax that is applied '
         'twice (CNB013).')
-def _underconfident(found, preds, val): return _biased(found, UNDERCONFIDENT, OF_LABEL[UNDERCONFIDENT])
+def _underconfident(found, preds, val): return _biased(found, 'label', -1)
 
 @_check('CNB004', 'miscalibrated beyond chance',
         'The probabilities differ from the frequencies by more than chance, in any direction.',
@@ -106,7 +105,7 @@ def _miscalibrated(found, preds, val):
 def _biased_one(found, preds, val):
     given, row = found.scored[UNCALIBRATED], found.recommended
     if not given.binary: return _NOT_APPLICABLE
-    outcome = _biased(found, TOO_HIGH, TOO_LOW)
+    outcome = _biased(found, 'P(y = 1)')
     if outcome == _PASSED or row == UNCALIBRATED: return outcome
     if calibration_in_the_large_p(*found.scored[row].pairs) >= .05:
         return (*outcome, 'Apply the recommended calibrator, after which the mean of P(y = 1) agrees with the share of '

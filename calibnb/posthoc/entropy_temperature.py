@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
-from .temperature import start_temperature, warn_at_bound, wide_enough
+from .temperature import T_BOUNDS, start_temperature, warn_at_bound, wide_enough
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #2efc4b41
 _CHUNK = 2**18          # logits in a chunk: 2 MiB in float64, which fit in the CPU cache
 _LEAST_SHARE = 1e-12    # lower bound of H/log K
-_T_MIN, _T_MAX = .01, 100.  # bounds of the temperature, as in temperature scaling
+_T_MIN, _T_MAX = T_BOUNDS
 
 def _rows_per_chunk(z): return max(1, _CHUNK//z.shape[1]) if z.is_cpu else len(z)
 
@@ -103,6 +103,6 @@ def entropy_temperature(
         wb = minimize(nll, wb, jac=True, method='BFGS', options=options).x
     nll = entropy_nll(logits, target, h, weight, _T_MIN, _T_MAX)
     w, b = wb if nll(wb)[0] < nll(one_temperature)[0] else one_temperature
-    warn_at_bound(F.softplus(w*h + b).median().clamp(_T_MIN, _T_MAX).item(), _T_MIN, _T_MAX)
+    warn_at_bound(F.softplus(w*h + b).median().clamp(*T_BOUNDS).item())
     w = w/sd if varied else 0.
     return EntropyTemperature(float(w), float(b - w*mean))

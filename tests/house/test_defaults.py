@@ -727,7 +727,8 @@ ELSEWHERE = {
     "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "above_zero at_label second_class check_reduction"},
-    "temperature": {HELPERS: "temperature_lists EnsembleTemperature EntropyTemperature class_dimension warn_at_bound",
+    "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "
+                             "is_at_bound warn_at_bound",
                     "parts of the searches for a temperature":
                         "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
                         "candidate_temperatures entropy_nll find_temperature mean_confidence mixture_nll scaled_exp "
@@ -737,9 +738,9 @@ ELSEWHERE = {
                        "banded_matrix choose_smoothing gap_index mass_edges merged_scores "
                        "bucket natural_spline platt second_derivatives soft_labels spline_features spline_values "
                        "tangent_point values_with_hit with_curvature"},
-    "evaluate": {HELPERS: "IN_ADVICE OVERCONFIDENT TOO_HIGH TOO_LOW UNDERCONFIDENT binned changes COLUMNS heading_of columns "
+    "evaluate": {HELPERS: "IN_ADVICE Bias binned changes COLUMNS heading_of "
                          "ece_words label_order_warning measure_name name_with_temperature nll_words positive_bins "
-                         "probs_of residual_miscalibration uncapitalised OF_LABEL bias_direction "
+                         "probs_of residual_miscalibration uncapitalised biases "
                          "dominated_by_few_samples noun doubts outcome_after "
                           "UNCALIBRATED Evaluation check_sets check_metrics check_shifted Shifted ShiftResult "
                           "SAME_NLL DOUBT BinnedConfidences concatenate CrossFits warning_texts check_tie "
