@@ -30,8 +30,8 @@ dev = notebooks + nbdev + oracles + clusters + board + tables + onnx + recipes +
 bench = ["probmetrics", "numba"]  # numba: probmetrics imports it without asking for it
 
 # what calibnb.core.resources finds; the votes of CIFAR-10H (*.votes.npz) have another licence and stay here
-SHARED = ["nbs/*.csv", "nbs/index.ipynb", "nbs/experiments/*.ipynb", "nbs/explore/*.ipynb", "sweeps/*.yaml",
-          "runs/gallery/cifar10/*.npz", "docs/audit-1.schema.json"]
+SHARED = ["nbs/*.csv", "nbs/assets/*", "nbs/index.ipynb", "nbs/experiments/*.ipynb", "nbs/explore/*.ipynb",
+          "sweeps/*.yaml", "runs/gallery/cifar10/*.npz", "docs/audit-1.schema.json"]
 
 
 class BuildWithResources(build_py):

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..core.atomic import atomic_write
-from ..core.page import html_page
+from ..core.page import asset, html_page
 from ..core.reading import brief
 from ..core.text import html_text
 from ..metrics.measure import FORMATS
@@ -120,26 +120,6 @@ def write_index(
     body = (f'{top}'
             f'<div class="wide"><table class="sortable runs"><thead><tr>{head}<th>figure</th></tr></thead>'
             f'<tbody>{"".join(lines)}</tbody></table></div>')
-    page = html_page('runs', body, style=_STYLE)
+    page = html_page('runs', body, style=asset('index.css'))
     with atomic_write(path) as tmp: tmp.write_text(page, encoding='utf-8')
     return path
-
-_STYLE = '''
-body { max-width: 90rem; }
-h1 { font-size: 1.5rem; font-weight: 650; color: var(--ink); margin-bottom: 1rem; }
-.card { background: var(--tile); border-radius: .7rem; padding: .9rem 1rem; margin-bottom: 1rem; }
-.card h2 { margin: 0 0 .7rem; font-size: 1.25rem; }
-.card ul { padding-left: 1.2rem; margin: .6rem 0 0; max-width: 60rem; }
-.card li { margin-bottom: .5rem; }
-.figure { overflow-x: auto; }
-.figure img { min-width: 34rem; }
-@media (min-width: 1000px) { .card { display: grid; grid-template-columns: 3fr 2fr; column-gap: 1.5rem; }
-  .card h2 { grid-column: 1 / 3; } .card ul { margin: 0; } }
-img { max-width: 100%; height: auto; background: #fff; border-radius: .3rem; display: block; }
-.runs .words { text-align: left; }
-.runs td.words { white-space: normal; min-width: 12rem; max-width: 26rem; overflow-wrap: anywhere; }
-.runs tbody th { position: sticky; left: 0; background: var(--paper); }
-.runs td img { width: 130px; max-width: none; }
-@media (max-width: 600px) { .runs tbody th { white-space: normal; min-width: 8rem; max-width: 8rem;
-  overflow-wrap: anywhere; } }
-'''
