@@ -280,15 +280,14 @@ _ABOUT_PAPER = ('The claims, figures and tables of {paper}, in the order of the 
 
 
 def _summary(nb)->dict:
-    "Return title, advice ('What to look at'), pictures {figure: base64} (the covers, or else the first) and counts."
+    "Return title, sentences on what was found, pictures {figure: base64} (the covers, or else the first) and counts."
     text = next((c.source for c in nb.cells if c.cell_type == 'markdown'), '')
     title = next((line[2:].strip() for line in text.split('\n') if line.startswith('# ')), '')
-    advice = re.search(r'\*\*What to look at\*\*:\s*(.+?)(?:\n\n|$)', text, re.S)
-    advice = re.sub(r'\*(\w[^*]*)\*', r'\1', ' '.join(advice[1].split())) if advice else ''  # without asterisks
     outputs = [(output.metadata.get('image/png', {}), output.data['image/png']) for output in png_outputs(nb)]
     covers = [(about, picture) for about, picture in outputs if about.get('cover')] or outputs[:1]
     pictures = {about.get('name', ''): picture for about, picture in covers}
-    return dict(title=title, advice=advice, pictures=pictures, findings=nb.metadata.get('findings', {}))
+    return dict(title=title, found=nb.metadata.get('found', []), pictures=pictures,
+                findings=nb.metadata.get('findings', {}))
 
 
 _ABOUT = ('Every experiment in quick mode, as executed by `make gallery`: on small data, in a minute or two on two '
@@ -326,8 +325,8 @@ def _section(name, summary)->list[str]:
     "Return the paragraphs of one notebook; the counts begin with the claims of papers."
     notebook, picture, text = quote(f'{name}.ipynb'), quote(f'{name}.png'), markdown_text(name)
     paragraphs = [f'## [{markdown_text(summary["title"]) or text}]({notebook})']
-    advice, findings = summary['advice'], summary['findings']
-    if advice: paragraphs.append(_escape_prose(advice[:1].upper() + advice[1:]))
+    findings = summary['findings']
+    if summary['found']: paragraphs.append(' '.join(summary['found']))
     if summary['pictures']: paragraphs.append(f'[![{text}]({picture})]({notebook})')
     counts = [_count_text(title, kind, findings) for kind, title in _KIND_TITLES.items()]
     if any(counts): paragraphs.append(' '.join(count for count in counts if count))

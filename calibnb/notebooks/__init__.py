@@ -9,7 +9,7 @@ __all__ = []
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
-    'experiment': ['FOLDER_VARIABLE', 'Experiment', 'show_markdown'],
+    'experiment': ['FOLDER_VARIABLE', 'Experiment', 'show_markdown', 'show_summary'],
     'client': ['NotebookError'],
     'index': ['write_index'],
     'execute': [

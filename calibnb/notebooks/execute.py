@@ -229,7 +229,9 @@ def describe(
              *question_of(folder/'notebook.ipynb'), *([] if short else _describe_files(folder))]
     plan, result = folder/'tables'/'plan.csv', folder.result
     if result: lines += describe_metrics(result.metrics)
-    if result and result.findings: lines += _describe_findings(result.findings, short)
+    if result and result.found: lines += textwrap.wrap(' '.join(result.found), 118, initial_indent='  ',
+                                                       subsequent_indent='  ')
+    if result and result.findings: lines += _describe_findings(result.findings, short, bool(result.found))
     elif folder.info['settings'].get('dry_run') and plan.exists(): lines += _describe_plan(plan)
     return '\n'.join(lines)
 
@@ -275,12 +277,12 @@ def describe_metrics(
     def line(measures): return '  '.join(text(name, measures[name]) for name in _NUMBERS if name in measures)
     return [f'  {part.ljust(size)}  {line(measures)}' for part, measures in metrics.items()]
 
-def _describe_findings(findings, short=False):
+def _describe_findings(findings, short=False, counts_only=False):
     "Return the counts of the verdicts and the most important findings, in lines of at most 120 characters."
     from calibnb.studies.findings import count_verdicts, main_findings, short_effect
     counts = ', '.join(f'{n} {verdict}' for verdict, n in count_verdicts(findings).items())
     lines = [f'  findings  {len(findings)}: {counts}']
-    for f in main_findings(findings):
+    for f in [] if counts_only else main_findings(findings):
         claim, effect = f'{f.verdict}: {f.claim}', short_effect(f.effect)
         if short: lines.append(f'    {brief(claim, 114 - len(effect))}  {effect}')
         else: lines += [f'    {brief(claim, 116)}', f'      {effect}']

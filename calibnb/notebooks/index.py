@@ -63,9 +63,10 @@ def _card(folder, figures, home):
     "Return the question, the cover, the counts of the verdicts and the main findings of a notebook run as a section."
     from calibnb.notebooks.execute import question_of
     question = ''.join(question_of(folder/'notebook.ipynb')).strip() or folder.path.parent.name
-    items = ''.join(f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
-                    f'<small>{html_text(short_effect(f.effect))}</small></li>'
-                    for f in main_findings(folder.result.findings))
+    items = ''.join(f'<li>{html_text(sentence)}</li>' for sentence in folder.result.found) or ''.join(
+        f'<li><b>{html_text(f.verdict)}</b>: {html_text(f.claim)} '
+        f'<small>{html_text(short_effect(f.effect))}</small></li>'
+        for f in main_findings(folder.result.findings))
     image, link = _cover(folder), _link(folder.path, home)
     picture = figures(image, 1100) if image else ''
     title = f'<h2><a href="{link}">{html_text(question)}</a></h2>'

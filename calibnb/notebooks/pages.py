@@ -27,6 +27,7 @@ def copy_notebook(
     for part in [nb, *nb.cells]:
         for key in ('papermill', 'execution'): part.metadata.pop(key, None)
     nb.metadata['findings'] = count_verdicts(folder.result.findings)
+    nb.metadata['found'] = folder.result.found
     nb.metadata['claims'] = [f.model_dump(include=set(_CLAIM_FIELDS)) for f in folder.result.findings if f.id]
     for output in png_outputs(nb): output.data['image/png'] = _reduce_colours(output.data['image/png'])
     path = Path(to)/f'{folder.path.parent.name}.ipynb'

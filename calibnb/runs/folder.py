@@ -113,6 +113,7 @@ class Result(BaseModel):
     model_config = ConfigDict(extra='forbid')
     metrics: dict[str, dict[str, Measure]]  # for a training: split -> metric -> measure
     findings: list[Finding]                 # for a notebook
+    found: list[str] = []                   # for a notebook: what was found, in sentences
 
 # %% ../../nbs/70_runs/01_folder.ipynb #1fc1c532
 class RunError(RuntimeError):

@@ -98,10 +98,10 @@ def test_the_page_of_a_paper_has_claims_figures_and_printed_numbers(executed, tm
 
 
 def test_the_gallery_shows_the_cover_and_counts_of_each_study(tmp_path):
-    question = new_markdown_cell("# Is it red?\n\nText.\n\n**What to look at**: the *second*\nfigure.")
+    question = new_markdown_cell("# Is it red?\n\nText.")
     cells = [question, *(new_code_cell("draw()", outputs=[o]) for o in (drawn("blue"), drawn("red", cover=True)))]
     counts = {"paper: open": 1, "paper: holds": 2, "identity: holds": 3}
-    counted = new_notebook(cells=cells, metadata=dict(findings=counts))
+    counted = new_notebook(cells=cells, metadata=dict(findings=counts, found=["It is.", "By far."]))
     (tmp_path/"of_hours").mkdir()
     nbformat.write(counted, tmp_path/"red.ipynb")
     nbformat.write(counted, tmp_path/"of_hours"/"red.ipynb")
@@ -113,11 +113,11 @@ def test_the_gallery_shows_the_cover_and_counts_of_each_study(tmp_path):
     assert page.split("\n\n")[2:] == [
         "Figure by figure and table by table: [Lin 2025](lin_2025.md).",
         "## [Is it red?](red.ipynb)",
-        "The second figure.",
+        "It is. By far.",
         "[![red](red.png)](red.ipynb)",
         "Claims of papers: 2 holds, 1 open. Identities: 3 holds.",
         "## [a](a.ipynb)",
         "## [Is it red?](of_hours/red.ipynb)",
-        "The second figure.",
+        "It is. By far.",
         "[![of_hours/red](of_hours/red.png)](of_hours/red.ipynb)",
         "Claims of papers: 2 holds, 1 open. Identities: 3 holds.\n"]

@@ -206,10 +206,11 @@ def test_experiments_declare_their_parameters():
         names = papermill.inspect_notebook(str(path)).keys()
         assert types.keys() == names, f"{path.stem}: papermill reads other names: a second `=` on a line?"
         code = [source(c) for c in cells(path)]
-        assert "check_parameters(globals())" in code[1], f"{path.stem}: the cell after the parameters checks them"
-        assert cells(path)[1]["metadata"].get("tags") == ["checks"], f"{path.stem}: a plan runs the cell with this tag"
+        assert "show_summary()" in code[0], f"{path.stem}: the answer stands above the parameters"
+        assert "check_parameters(globals())" in code[2], f"{path.stem}: the cell after the parameters checks them"
+        assert cells(path)[2]["metadata"].get("tags") == ["checks"], f"{path.stem}: a plan runs the cell with this tag"
         assert f"Experiment('{path.stem}', settings)" in "".join(code)
-        assert "experiment.findings(" in code[-1]
+        assert "experiment.findings(" in code[-1] and "found=" in code[-1], f"{path.stem}: what was found, in words"
 
 
 def test_the_gallery_is_of_today():
