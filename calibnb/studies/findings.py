@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['HOLDS', 'HOLDS_BUT_SMALL', 'CONTRADICTED', 'EQUIVALENT', 'OPEN', 'WRONG', 'short_effect', 'findings_frame',
-           'findings_table', 'count_verdicts', 'main_findings']
+           'findings_table', 'count_verdicts', 'verdicts_text', 'main_findings']
 
 # %% ../../nbs/72_studies/01_findings.ipynb #aba10a6a
 import math
@@ -63,6 +63,21 @@ def count_verdicts(findings)->dict:
     "Return {'paper: holds': number, ...}, the counts of findings by kind and verdict; claims of papers come first."
     order = {'paper': 0, 'ours': 1, 'identity': 2}
     return dict(Counter(f'{f.kind}: {f.verdict}' for f in sorted(findings, key=lambda f: order[f.kind])))
+
+_IN_WORDS = {  # verdict -> what one claim does, what several claims do
+    HOLDS: ('holds', 'hold'), HOLDS_BUT_SMALL: ('holds by less than matters', 'hold by less than matters'),
+    CONTRADICTED: ('is contradicted here', 'are contradicted here'),
+    WRONG: ('is wrong as printed', 'are wrong as printed'),
+    EQUIVALENT: ('shows no difference that matters', 'show no difference that matters'),
+    OPEN: ('is open', 'are open')}
+
+def verdicts_text(findings:list)->str:
+    "Return a sentence with the counts: 'Of 24 claims of the paper, 10 hold, 6 are contradicted here and 8 are open.'"
+    counts = Counter(f.verdict for f in findings if f.kind == 'paper')
+    n = sum(counts.values())
+    if n < 2: return ''.join(f'The claim of the paper {_IN_WORDS[verdict][0]}.' for verdict in counts)
+    parts = [f'{counts[verdict]} {words[counts[verdict] > 1]}' for verdict, words in _IN_WORDS.items() if counts[verdict]]
+    return f'Of {n} claims of the paper, {" and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))}.'
 
 def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.
