@@ -96,6 +96,7 @@ sync: $(DEV)           ## after editing notebooks: export modules, clean noteboo
 	$(BIN)/python docs/doors.py
 	$(BIN)/python docs/house.py
 	$(BIN)/python docs/places.py
+	$(BIN)/python docs/evidence.py --write
 	$(BIN)/python docs/claims.py
 	$(BIN)/python docs/checks.py
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb

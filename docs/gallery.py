@@ -13,7 +13,7 @@ from calibnb.core.atomic import atomic_write
 from calibnb.core.text import html_text, markdown_text
 from calibnb.notebooks.experiment import save_with_palette
 from calibnb.notebooks.pages import markdown_table, open_png, png_outputs
-from calibnb.studies.claims import MIXED, joint_verdict, paper_claims, read_verdicts
+from calibnb.studies.claims import MIXED, count_sentence, joint_verdict, paper_claims, read_verdicts
 from calibnb.studies.findings import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
 from calibnb.studies.papers import figure_index, full_text, panel_text, paper_numbers, paper_table, quick_text
 
@@ -306,7 +306,8 @@ def write_gallery(
              for pattern in ('*.ipynb', '*/*.ipynb') for p in sorted(directory.glob(pattern))}
     paper_pages = [page for page in sorted(directory.glob('*.md')) if page.stem != 'README']
     links = [f'[{markdown_text(_title(page))}]({quote(page.name)})' for page in paper_pages]
-    parts = ['# Gallery', _ABOUT]
+    verdicts = read_verdicts(directory)
+    parts = ['# Gallery', f'{_ABOUT} {count_sentence(verdicts)}' if verdicts else _ABOUT]
     if links: parts.append(f'Figure by figure and table by table: {", ".join(links)}.')
     for name in [*(n for n in order if n in paths), *(n for n in paths if n not in order)]:
         summary = _summary(nbformat.read(paths[name], as_version=4))

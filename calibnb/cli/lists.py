@@ -115,7 +115,7 @@ def _cells(row, letters):
 # %% ../../nbs/90_cli/04_lists.ipynb #4b02cd19
 def _print_claims(args):
     from calibnb.studies.claims import (
-        claim_state, count_claims, own_table, paper_claims, printed_claim, read_verdicts)
+        claim_state, count_sentence, own_table, paper_claims, printed_claim, read_verdicts)
     verdicts = read_verdicts(resource('runs/gallery'))
     if not verdicts: print('calibnb: no verdicts are shown, because only a clone has the gallery', file=sys.stderr)
     rows = [row | dict(state=claim_state(row, verdicts)) for row in paper_claims(args.paper, 'empirical')]
@@ -128,5 +128,4 @@ def _print_claims(args):
             print(f'{"":13} here: {row["state"]}')
         print()
     if args.paper is None and verdicts:
-        counts = ', '.join(f'{n} {state}' for state, n in count_claims(verdicts).most_common())
-        print(f'{len(rows)} empirical claims: {counts}')
+        print(count_sentence(verdicts))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MIXED', 'paper_claims', 'find_claim', 'printed_claim', 'paper_side', 'claim_of_paper', 'read_verdicts',
-           'joint_verdict', 'count_claims', 'claim_state', 'own_table']
+           'joint_verdict', 'count_sentence', 'claim_state', 'own_table']
 
 # %% ../../nbs/72_studies/05_claims.ipynb #4993777e
 import re
@@ -123,14 +123,18 @@ def joint_verdict(
     order = HOLDS, HOLDS_BUT_SMALL, WRONG, CONTRADICTED, EQUIVALENT  # the claim is open if none occurs
     return next((v for v in order if v in verdicts), OPEN)
 
-def count_claims(
+def count_sentence(
     verdicts:dict, # from `read_verdicts`
-)->Counter:        # joint verdict, 'open' or 'cannot be tested here' -> number of empirical claims
-    "Count the empirical claims by joint verdict, each claim once."
-    def state(row):
-        if row['id'] in verdicts: return joint_verdict(v['verdict'] for v in verdicts[row['id']])
-        return 'open' if row['open'] else 'cannot be tested here'
-    return Counter(map(state, paper_claims(kind='empirical')))
+)->str:
+    "Count the empirical claims by joint verdict, each claim once, in a sentence; every page states this one."
+    of_papers = ([v['verdict'] for v in each if v['kind'] == 'paper'] for each in verdicts.values())
+    tested = Counter(joint_verdict(each) for each in of_papers if each)
+    words = {HOLDS: 'hold', HOLDS_BUT_SMALL: 'hold by less than matters', MIXED: 'hold on some data only',
+             CONTRADICTED: 'are contradicted', EQUIVALENT: 'compare equivalent methods', OPEN: 'are open'}
+    parts = [f'{tested[verdict]} {said}' for verdict, said in words.items() if tested[verdict]]
+    said = ' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))
+    return (f'Of {len(paper_claims(kind="empirical"))} empirical claims of the five papers, {sum(tested.values())} are '
+            f'tested, each counted once over all data: {said}.')
 
 # %% ../../nbs/72_studies/05_claims.ipynb #7aebfef6
 def claim_state(

@@ -2,16 +2,13 @@
 import inspect
 import re
 import sys
-from collections import Counter
 from importlib import import_module
 
-import nbformat
 from conftest import ROOT
 
-from calibnb.studies import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN
-from calibnb.studies.claims import MIXED, joint_verdict, read_verdicts
 
 sys.path.insert(0, str(ROOT/"docs"))
+import evidence  # noqa: E402
 import make_docs as build  # noqa: E402
 
 
@@ -47,40 +44,6 @@ def test_broken_links_are_found(tmp_path):
     assert build.broken_links(tmp_path) == [("a.html", link) for link in wrong]
 
 
-def counted(found):
-    "Joint verdicts of claims of papers, each claim once."
-    counts = Counter(joint_verdict(v["verdict"] for v in each) for each in found.values())
-    return sum(counts.values()), [counts[v] for v in (HOLDS, HOLDS_BUT_SMALL, MIXED, CONTRADICTED, EQUIVALENT, OPEN)]
-
-
-def sentence_of(counts):
-    holds, small, mixed, contradicted, equivalent, still_open = counts
-    return (f"{holds} hold, {small} hold by less than matters, {mixed} hold on some data sets only, {contradicted} are "
-            f"contradicted, {equivalent} compare equivalent methods, and {still_open} are open")
-
-
-def test_readme_counts_the_verdicts_of_the_gallery_and_on_real_images():
-    "Claims of papers once each, observations and identities separately; renew README's sentences with the gallery."
-    gallery = ROOT/"runs"/"gallery"
-    verdicts = {key: [v for v in each if v["kind"] == "paper"] for key, each in read_verdicts(gallery).items()}
-    on_images = {key: v for key, each in verdicts.items() if (v := [v for v in each if "/" in v["notebook"]])}
-    on_small = {key: v for key, each in verdicts.items() if (v := [v for v in each if "/" not in v["notebook"]])}
-    others = Counter()
-    for path in gallery.glob("*.ipynb"):
-        for key, n in nbformat.read(path, 4).metadata["findings"].items():
-            others[key.partition(":")[0]] += n
-    n, counts = counted(on_small)
-    small = (f"Of 167 empirical claims of the papers, {n} are tested on these small data, each "
-             f"counted once: {sentence_of(counts)}; {others['ours']} observations of our own and "
-             f"{others['identity']} identities are counted separately.")
-    n, counts = counted(on_images)
-    images = (f"Verdicts on {n} claims of papers, on CIFAR-10, SST and data with known probabilities, each counted "
-              f"once: {sentence_of(counts)}.")
-    readme = (ROOT/"README.md").read_text(encoding="utf-8")
-    study = nbformat.read(gallery/"cifar10"/"evidence.ipynb", 4)
-    texts = ["".join(out.data.get("text/markdown", "")) for cell in study.cells for out in cell.get("outputs", [])
-             if "data" in out]
-    headline, = [text for text in texts if text.startswith("For networks trained with cross-entropy")]
-    assert headline in readme, headline
-    assert small in readme, small
-    assert images in readme, images
+def test_the_evidence_of_the_readme_is_that_of_the_gallery():
+    "Run `make sync` after `make gallery`."
+    assert evidence.cell(ROOT) in (ROOT/"README.md").read_text(encoding="utf-8")
