@@ -24,7 +24,7 @@ from ..core.options import pick
 from ..core.reading import naming, reason
 from .inputs import inputs_of
 from .problems import problem_of
-from .state import plain
+from .state import plain_option
 
 # %% ../../nbs/30_posthoc/02h_export.ipynb #7720c332
 def module_state(calibrator)->dict: # attribute -> tensor, number, list of dictionaries, or the state of a calibrator
@@ -185,9 +185,9 @@ def onnx_metadata(
     name:str,   # registered name, or name of the class
 )->dict:        # name -> text
     "Return the metadata of an ONNX file: the calibrator, its options and classes, and versions."
-    return dict(calibrator=name, options=json.dumps(calibrator.get_params(), default=plain), input=calibrator.input_,
-                n_classes=str(calibrator.n_classes_), classes=json.dumps(calibrator.class_names_),
-                calibnb=calibnb.__version__, torch=torch.__version__)
+    return dict(calibrator=name, options=json.dumps(calibrator.get_params(), default=plain_option),
+                input=calibrator.input_, n_classes=str(calibrator.n_classes_),
+                classes=json.dumps(calibrator.class_names_), calibnb=calibnb.__version__, torch=torch.__version__)
 
 def write_onnx(
     module:CalibratorModule,

@@ -515,8 +515,7 @@ def test_columns_and_labels_that_count_from_one(tmp_path, capsys):
 
 
 def test_words_of_one_column_are_kept(tmp_path, capsys):
-    calibrator = make_calibrator("temperature").fit_probs(ODDS.sigmoid(), FLAGS)
-    calibrator.class_names_ = ("ham", "spam")
+    calibrator = make_calibrator("temperature").fit_probs(ODDS.sigmoid(), FLAGS, classes=("ham", "spam"))
     calibrator.save(tmp_path/"c.safetensors")
     words = np.array(["ham", "spam"])
     path = write_table(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["p"], y=words[FLAGS.numpy()])
