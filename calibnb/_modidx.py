@@ -3219,6 +3219,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '', 'doc_host': '', 'git_url
                                                                               'calibnb/posthoc/inputs.py'),
                                         'calibnb.posthoc.inputs.Inputs.ready': ( '30_posthoc/inputs.html#inputs.ready',
                                                                                  'calibnb/posthoc/inputs.py'),
+                                        'calibnb.posthoc.inputs.Inputs.separate': ( '30_posthoc/inputs.html#inputs.separate',
+                                                                                    'calibnb/posthoc/inputs.py'),
                                         'calibnb.posthoc.inputs.class_shares': ( '30_posthoc/inputs.html#class_shares',
                                                                                  'calibnb/posthoc/inputs.py'),
                                         'calibnb.posthoc.inputs.inputs_of': ( '30_posthoc/inputs.html#inputs_of',

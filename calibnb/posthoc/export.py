@@ -115,7 +115,7 @@ def trial_input(module, dtype=torch.float32)->Tensor:
     calibrator = module.calibrator
     rows = trial_logits(calibrator.n_classes_)
     if calibrator.input_ != 'probs': return rows.to(dtype)
-    return (rows.sigmoid() if calibrator.columns_ or rows.shape[1] == 1 else rows.softmax(1)).to(dtype)
+    return (rows.sigmoid() if calibrator.inputs_.separate else rows.softmax(1)).to(dtype)
 
 def onnx_graph(
     module:CalibratorModule,

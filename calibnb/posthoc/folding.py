@@ -108,7 +108,7 @@ def fold_calibrator(
 
 def output_map(calibrator)->tuple[Tensor, Tensor]:
     "Return W (K, K) and b (K,) of the calibrated outputs; for binary and multilabel outputs, log-odds."
-    if calibrator.n_classes_ > 1 and not calibrator.columns_: return calibrator._affine()
+    if not calibrator.inputs_.separate: return calibrator._affine()
     slopes, offsets = zip(*(column._binary_affine() for column in calibrator.columns_ or [calibrator]))
     return torch.stack(slopes).diag(), torch.stack(offsets)
 
@@ -141,7 +141,7 @@ def check_folded(
     "Raise ValueError if the probabilities of the copy differ from the calibrated probabilities of the network."
     expected = calibrator.transform(network_logits(model, sample))
     logits = network_logits(folded, sample)
-    probs = logits.sigmoid() if calibrator.columns_ or calibrator.n_classes_ == 1 else logits.softmax(1)
+    probs = logits.sigmoid() if calibrator.inputs_.separate else logits.softmax(1)
     error = (probs - expected).abs().max().item()
     if error <= math.sqrt(torch.finfo(next(model.parameters()).dtype).eps): return
     raise ValueError(f'layer: the probabilities of the copy differ from transform by up to {error:.2g} on the sample; '

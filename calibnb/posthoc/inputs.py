@@ -40,6 +40,11 @@ class Inputs:
         K = z.shape[1]
         return cls(type(calibrator).__name__, K, kind, float(eps), check_class_names(classes, max(2, K)), columns)
 
+    @property
+    def separate(self):
+        "True if each column is a probability of its own, P(y = 1), in a binary or multilabel problem."
+        return bool(self.columns) or self.n_classes == 1
+
     def ready(self,
         x,       # what the user gives: (N, K), (N, K, d1, ...), (N,) for a binary problem, or a single sample (K,)
     )->Tensor:   # (N, K)
