@@ -83,9 +83,6 @@ def _at_prevalence(calibrator, probs, args):
         raise ValueError(f'{flag}: {args.calibrator} is multilabel, want one label for each sample; '
                          'fit a calibrator for each column')
     source = calibrator.prior_ if args.from_prevalence is None else args.from_prevalence
-    if source == ():
-        raise ValueError(f'{flag}: {args.calibrator} does not state the prevalence of the samples it was fitted on; '
-                         'give it with --from-prevalence')
     found = estimate_prior(probs, source) if args.estimate_prevalence else None
     probs = adjust_prior(probs, source, found.smoothed() if found else args.prevalence)
     lines = _prevalence_lines(found, calibrator.class_names_) if found else []
@@ -142,8 +139,8 @@ def _settle_kind(calibrator, args):
 
     Raise ValueError if the calibrator was fitted on logits and the file holds probabilities, or the reverse."""
     said = f'--{kind_given(args)}:' if args.logits or args.probs or args.confidence else f'file: {args.file}'
-    if not args.confidence: setattr(args, kind_in(args) or calibrator.input_ or 'logits', True)
-    if calibrator.input_ in (None, 'logits' if args.logits else 'probs'): return  # None: a file of an older version
+    if not args.confidence: setattr(args, kind_in(args) or calibrator.input_, True)
+    if calibrator.input_ == ('logits' if args.logits else 'probs'): return
     if args.logits: fitted_on, advice = 'probabilities', 'give a file of probabilities, with --probs'
     else:
         fitted_on = 'logits'
@@ -152,9 +149,8 @@ def _settle_kind(calibrator, args):
     raise ValueError(f'{said} {args.calibrator} was fitted on {fitted_on}; {advice}')
 
 def _fit_text(calibrator):
-    "Return the number of samples and the date of the fit as text; '' for a file of an older version."
+    "Return the number of samples and the date of the fit as text."
     fit = calibrator.fitted_on_
-    if not {'samples', 'date'} <= {*fit}: return ''
     return f', fitted on {fit["samples"]:,} samples ({calibrator.input_}) on {fit["date"]:.10}'
 
 def run_apply(args):
@@ -206,10 +202,11 @@ def _calibrate(read, calibrator, args):
     from calibnb.core.checks import reaches
     from calibnb.core.predictions import class_probs
     from calibnb.core.reading import naming
-    order = _columns_of(read.header, calibrator, args.file)
-    with naming(args.file): logits = calibrator._as_fitted(read.logits[:, order])
-    probs = class_probs(calibrator._calibrated(logits))[:, -len(order):]  # binary with one column: class 1
-    pred, prevalence = calibrator._predicted(logits), []
+    from calibnb.posthoc.problems import problem_of
+    order, problem = _columns_of(read.header, calibrator, args.file), problem_of(calibrator)
+    with naming(args.file): logits = calibrator.inputs_.in_columns(read.logits[:, order])
+    probs = class_probs(problem.calibrated(logits))[:, -len(order):]  # binary with one column: class 1
+    pred, prevalence = problem.predicted(logits), []
     if args.prevalence is not None or args.estimate_prevalence:
         probs, pred, prevalence = _at_prevalence(calibrator, probs, args)
     if args.threshold is not None:

@@ -25,8 +25,10 @@ from ..metrics.registered import metrics as registered_metrics, registered_measu
 from calibnb.posthoc import (
     CALIBRATORS, COMPOSABLE, Composed, calibrated_logits, held_out_logits, list_calibrators, make_calibrator
 )
-from ..posthoc.calibrator import is_builtin
+from ..posthoc.calibrator import fit_to
 from ..posthoc.newton import FitNote
+from ..posthoc.own import is_builtin
+from ..posthoc.problems import problem_of
 from ..posthoc.temperature import cached_temperatures
 from .measures import Scored, concatenate, measure_all
 from .table import COLUMNS, UNCALIBRATED, SAME_NLL, Evaluation, shows_no_error
@@ -59,11 +61,11 @@ class CrossFits:
         "Fit a calibrator, or a pipeline on the fits of the row `on`; return the calibrator to use and the scored set."
         each = in_threads if is_builtin(calibrator) else map  # a user's class may not be made for threads
         if on: fits = self._fit_pipeline(self.made[on], calibrator.then)
-        else: fits = each(lambda source: clone(calibrator).fit(source.logits, source.target), self.sources)
+        else: fits = each(lambda source: fit_to(clone(calibrator), source), self.sources)
         self.bar.set_postfix_str(name, refresh=False)
         self.made[name] = []
         for one in fits:
-            self.made[name].append(one._record(self.source.kind, self.source.eps, self.source.classes))
+            self.made[name].append(one)
             self.bar.update()
         parts = [*each(lambda pair: Scored.of(*pair, self.n_bins), self.judging(name))]
         return self.made[name][0], Scored.joined(parts, self.order)
@@ -89,7 +91,7 @@ class CrossFits:
 
     def probs(self, name):
         "Return the (N, K) or (N, 1) float64 probabilities of a row."
-        parts = [calibrator._calibrated(calibrator._logits_of(judged).double()).cpu()
+        parts = [problem_of(calibrator).calibrated(calibrator.inputs_.logits_of(judged).double()).cpu()
                  for judged, calibrator in self.judging(name)]
         return concatenate(parts, self.order)
 

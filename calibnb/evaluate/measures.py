@@ -26,6 +26,7 @@ from calibnb.metrics.intervals import (
 from ..metrics.measure import FORMATS, Measure
 from ..metrics.rare import losses_of_a_miss, mean_intervals
 from ..metrics.truth import resampled_truth_error
+from ..posthoc.problems import problem_of
 from .floors import ConfidenceHistogram, classwise_floor
 
 if TYPE_CHECKING: from calibnb.posthoc.calibrator import Calibrator  # imports scikit-learn
@@ -181,8 +182,8 @@ def probs_of(preds, calibrator):
     "Return probabilities, predictions, labels and NLL on the CPU."
     target = preds.target.cpu()
     if calibrator is None: return preds.class_probs.cpu(), preds.pred.cpu(), target, preds.nll.cpu()
-    z = calibrator._logits_of(preds).cpu().double()
-    probs, pred, nll = calibrator._scored(z, target)
+    z = calibrator.inputs_.logits_of(preds).cpu().double()
+    probs, pred, nll = problem_of(calibrator).scored(z, target)
     return probs, pred, target, nll
 
 def concatenate(

@@ -6,6 +6,8 @@
 __all__ = ['COMPOSABLE', 'ON_TOP', 'calibrated_logits', 'held_out_logits', 'Composed']
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #ed587a9f
+from dataclasses import replace
+
 import torch
 from sklearn.base import clone
 from torch import Tensor
@@ -14,7 +16,9 @@ from ..core.checks import check_logits
 from ..core.options import pick
 from ..core.predictions import class_logits, random_order
 from . import confidence_maps, linear, scaling  # noqa: F401 -- these rooms register the names below
-from .calibrator import Calibrator, make_calibrator, name_of, rows_per_piece
+from .calibrator import Calibrator, fit_rows, make_calibrator, name_of
+from .inputs import Inputs, inputs_of, rows_per_piece
+from .problems import masked_logits, problem_of
 
 # %% ../../nbs/30_posthoc/06_composed.ipynb #bb813325
 COMPOSABLE = 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs', 'sms'  # first calibrators
@@ -31,11 +35,11 @@ def calibrated_logits(
 )->Tensor:                 # like the logits, float64
     "Return the calibrated logits, before the softmax."
     if logits.shape[1] == 1: return _binary_odds(calibrated_logits(calibrator, class_logits(logits)))
-    return torch.cat([calibrator._masked_logits(z.double()) for z in logits.split(rows_per_piece(logits))])
+    return torch.cat([masked_logits(calibrator, z.double()) for z in logits.split(rows_per_piece(logits))])
 
 def _fitted_on_top(then, logits, target):
     "Fit the second calibrator to calibrated logits, which may look like probabilities."
-    return then._fit_rows(logits, target, None, target.shape)._record('logits')
+    return fit_rows(then, Inputs.of(then, logits), logits, target)
 
 def held_out_logits(
     calibrator:Calibrator, # a calibrator with `_logits`; not modified
@@ -56,17 +60,13 @@ def held_out_logits(
 # %% ../../nbs/30_posthoc/06_composed.ipynb #7c2b8ea4
 class Composed(Calibrator, name='+'):
     "A pipeline of `first_`, which calibrates all classes, and `then_`, a function of the confidence after `first_`."
-    fitted, keeps_prediction, fits_masked = ('first_', 'then_'), False, True
+    fitted, keeps_prediction, fits_masked, transforms_masked = ('first_', 'then_'), False, True, True
     def __init__(self,
         first:str='temperature',  # 'temperature', 'ets', 'hts', 'vector', 'matrix', 'dirichlet', 'svs' or 'sms'
         then:str='isotonic',      # one of `ON_TOP`, e.g. 'histogram', 'isotonic' or 'platt'
     ): self.first, self.then = first, then
 
     def __str__(self): return f'{self.first}+{self.then}'
-
-    def _few_numbers(self):
-        if self.columns_ or not hasattr(self, 'then_'): return super()._few_numbers()
-        return self.first_._few_numbers() | self.then_._few_numbers()
 
     def parts(self)->dict[str, Calibrator]:
         "Return the two unfitted calibrators by the names of their attributes."
@@ -80,7 +80,8 @@ class Composed(Calibrator, name='+'):
         "Fit both calibrators; `second_input` converts the logits of the first to the input of the second."
         first, then = self.parts().values()
         self.then_ = _fitted_on_top(then, second_input(held_out_logits(first, logits, target)), target)
-        self.first_ = first.fit(logits, target)
+        inputs = replace(self.inputs_, owner=type(first).__name__, n_classes=logits.shape[1])  # `then_` takes logits
+        self.first_ = fit_rows(first, inputs, logits, target)
 
     @classmethod
     def on(cls,
@@ -92,22 +93,12 @@ class Composed(Calibrator, name='+'):
         "Fit the second calibrator and return the pipeline; raises ValueError for an unsuitable calibrator."
         pipeline = cls(name_of(first), then)
         pick('first', pipeline.first, COMPOSABLE)
-        first._check_is_fitted()
+        inputs = inputs_of(first)
         held_out, target = check_logits(held_out, target, values=True, least=1)
         pipeline.first_, pipeline.then_ = first, _fitted_on_top(pipeline.parts()['then_'], held_out, target)
-        pipeline.n_classes_, pipeline.prior_, pipeline.fitted_on_ = first.n_classes_, first.prior_, first.fitted_on_
-        return pipeline._record(first.input_, first.eps_, first.class_names_)
-
-    def _check_fitted(self):
-        if self.columns_: return super()._check_fitted()
-        for part in (self.first_, self.then_):
-            if max(2, part.n_classes_) != max(2, self.n_classes_):
-                raise ValueError(f'n_classes_: {part.n_classes_} in the pipeline, want {self.n_classes_}')
-            part._check_fitted()
-
-    def _record(self, kind, eps=0., names=()):
-        if not self.columns_: self.first_._record(kind, eps, names)  # then_ takes the logits of first_
-        return super()._record(kind, eps, names)
+        pipeline.inputs_ = replace(inputs, owner=cls.__name__)
+        pipeline.prior_, pipeline.fitted_on_ = first.prior_, first.fitted_on_
+        return pipeline
 
     def _affine(self): return self.then_._affine()  # raises the error of a function of the confidence
 
@@ -115,8 +106,7 @@ class Composed(Calibrator, name='+'):
         (slope, offset), (then_slope, then_offset) = self.first_._binary_affine(), self.then_._binary_affine()
         return slope*then_slope, offset*then_slope + then_offset
 
-    def _finite(self, z, masked): return z
-    def _probs(self, z): return self.then_._all_probs(self.first_._masked_logits(z))
-    def _log_probs(self, z): return self.then_._all_log_probs(self.first_._masked_logits(z))
+    def _probs(self, z): return problem_of(self.then_).probs(masked_logits(self.first_, z))
+    def _log_probs(self, z): return problem_of(self.then_).log_probs(masked_logits(self.first_, z))
     def _binary_log_probs(self, z):
         return self.then_._binary_log_probs(class_logits(_binary_odds(self.first_._logits(z))))

@@ -124,7 +124,6 @@ class ConfidenceMap(Calibrator):
         self.maps_ = [self._fit_map(self._binary_scores(logits.double()), target == 1, **weight)]
 
     def _check_fitted(self):
-        if self.columns_: return super()._check_fitted()
         number = self.n_classes_ if pick('mode', self.mode, ('top', 'each')) == 'each' else 1
         if len(self.maps_) != number: raise ValueError(f'maps_: {len(self.maps_)} maps, want {number}')
         nan = ['values'] if getattr(self, 'empty', '') == 'identity' else []  # nan is the value of an empty bin

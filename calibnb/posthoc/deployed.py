@@ -24,8 +24,7 @@ def _folded(calibrator, logits):
     layer = nn.Linear(K, K, dtype=torch.float32, device=logits.device)
     nn.init.eye_(layer.weight)
     nn.init.zeros_(layer.bias)
-    folded, binary = calibrator.fold_into(layer), calibrator.columns_ or K == 1
-    return nn.Sequential(folded, nn.Sigmoid() if binary else nn.Softmax(1))
+    return nn.Sequential(calibrator.fold_into(layer), nn.Sigmoid() if calibrator.inputs_.separate else nn.Softmax(1))
 
 _WAYS = dict(
     fold=_folded,

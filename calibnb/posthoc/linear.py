@@ -353,11 +353,10 @@ class LinearScaling(Calibrator):
     """softmax(W x + b) of inputs x, with W in `weight_` and b in `bias_`.
 
     A subclass defines the `kind` of map, the `_strengths` of the penalty, and `_inputs` if x is not the logits."""
-    kind, keeps_prediction, fits_masked = FullMap, False, True
+    kind, keeps_prediction, fits_masked, transforms_masked = FullMap, False, True, True
     fitted, shapes = ('weight_', 'bias_'), dict(weight_=('K', 'K'), bias_=('K',))
 
     def _inputs(self, z): return z
-    def _finite(self, z, masked): return z
 
     def _fit(self, logits, target):
         masked = masked_classes(logits)

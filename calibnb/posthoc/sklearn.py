@@ -21,8 +21,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, h
 from ..core.checks import check_unlabelled
 from ..core.options import pick
 from ..core.predictions import class_probs, log_probs
-from .calibrator import rows_per_piece
+from .inputs import rows_per_piece
 from .named import Calibrator, make_calibrator
+from .problems import problem_of
 
 # %% ../../nbs/30_posthoc/09_sklearn.ipynb #58f39c13
 def _responses(estimator, X, method, n_classes):
@@ -94,17 +95,17 @@ class CalibratedModel(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     def predict_proba(self, X):
         "Return (N, K) calibrated probabilities, with columns in the order of `classes_`."
         z = self._logits(X)
-        return class_probs(self.calibrator_._calibrated(z)).numpy()
+        return class_probs(problem_of(self.calibrator_).calibrated(z)).numpy()
 
     def predict(self, X):
         "Return the label with the largest calibrated probability."
         z = self._logits(X)
-        return self.classes_[self.calibrator_._predicted(z).numpy()]
+        return self.classes_[problem_of(self.calibrator_).predicted(z).numpy()]
 
     def decision_function(self, X):
         "Return (N, K) calibrated log-probabilities, or (N,) log-odds for two classes; finite and float64."
-        z = self._logits(X).double()
-        log_p = torch.cat([self.calibrator_._all_log_probs(rows) for rows in z.split(rows_per_piece(z))])
+        z, problem = self._logits(X).double(), problem_of(self.calibrator_)
+        log_p = torch.cat([problem.log_probs(rows) for rows in z.split(rows_per_piece(z))])
         log_p = log_p.clamp_min(-745).numpy()  # exp(-745) is the smallest positive number
         return log_p if len(self.classes_) > 2 else log_p[:, 1] - log_p[:, 0]
 

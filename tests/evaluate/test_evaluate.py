@@ -419,7 +419,8 @@ def test_few_samples_that_decide_are_told():
     scored["platt"] = Scored.of_probs(probs, pred, target, calibrated)
     rows = {row: measure_all(s, n_boot=10, draws=2) for row, s in scored.items()}
     best = dict.fromkeys(rows[UNCALIBRATED], ["platt"])
-    table = Evaluation("", rows, best, scored, {"platt": make_calibrator("platt")}, [], [])
+    platt = make_calibrator("platt").fit(torch.tensor([2., 1., -1., -2.]), torch.tensor([1, 0, 1, 0]))
+    table = Evaluation("", rows, best, scored, {"platt": platt}, [], [])
     assert table.deciding_samples("platt", UNCALIBRATED) == 3 and table.deciding_samples(UNCALIBRATED, "platt") is None
     told = "This choice rests on 3 samples: without them, the uncalibrated probabilities would have the lower NLL."
     assert told in table.advice()

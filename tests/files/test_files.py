@@ -25,6 +25,7 @@ from calibnb.core.reading import first_repeated
 from calibnb.evaluate import UNCALIBRATED, evaluate, page
 from calibnb.files.tables import named_kind, read_columns, read_predictions
 from calibnb.posthoc import Calibrator, make_calibrator
+from calibnb.posthoc.problems import problem_of
 
 DRAW = torch.Generator().manual_seed(0)
 LOGITS = 4*torch.randn(600, 4, generator=DRAW)
@@ -358,7 +359,7 @@ def test_apply_replaces_zeros_as_the_audit_did(tmp_path, monkeypatch, capsys):
     filled = torch.where(zero, (smallest/2).clamp_max(.01/3), probs)
     filled /= filled.sum(1, keepdim=True)
     assert 0 < zero.any(1).sum() < 400
-    want = calibrator._calibrated(filled.log())
+    want = problem_of(calibrator).calibrated(filled.log())
     for got in torch.from_numpy(np.load("o.npz")["probs"]), calibrator.transform(probs):
         assert torch.allclose(got, want, atol=1e-12)
 
@@ -437,7 +438,7 @@ def test_a_binary_model_of_scikit_learn_from_csv(tmp_path, monkeypatch, capsys):
     assert list(written) == ["p", "prediction", "target"] and (written.target == labels).all()
     calibrator = Calibrator.load("out/calibrator.safetensors")
     np.testing.assert_allclose(written.p, calibrator.transform(p), atol=1e-9)
-    want = calibrator._calibrated(torch.from_numpy(np.log(p) - np.log1p(-p))[:, None])[:, 0]
+    want = problem_of(calibrator).calibrated(torch.from_numpy(np.log(p) - np.log1p(-p))[:, None])[:, 0]
     np.testing.assert_allclose(written.p, want, atol=1e-9)
     assert metrics.ece(written.p.to_numpy(), labels) < metrics.ece(p, labels)/2
     again = audited("cal.csv", capsys, "--probs")
@@ -514,8 +515,7 @@ def test_columns_and_labels_that_count_from_one(tmp_path, capsys):
 
 
 def test_words_of_one_column_are_kept(tmp_path, capsys):
-    calibrator = make_calibrator("temperature").fit_probs(ODDS.sigmoid(), FLAGS)
-    calibrator.class_names_ = ("ham", "spam")
+    calibrator = make_calibrator("temperature").fit_probs(ODDS.sigmoid(), FLAGS, classes=("ham", "spam"))
     calibrator.save(tmp_path/"c.safetensors")
     words = np.array(["ham", "spam"])
     path = write_table(tmp_path/"p.csv", ODDS.sigmoid()[:, None], ["p"], y=words[FLAGS.numpy()])

@@ -710,9 +710,9 @@ ELSEWHERE = {
     "surrogates": {},
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
                          "register_metric SCORES DecisionCurve cost_threshold"},
-    "posthoc": {HELPERS: "is_builtin FitNote nearly_constant smallest_for_masked "
+    "posthoc": {HELPERS: "fit_rows fit_to FitNote nearly_constant smallest_for_masked "
                          "CALIBRATORS Calibrator OracleECE list_calibrators make_calibrator COMPOSABLE ON_TOP "
-                         "PriorEstimate register_calibrator name_of rows_per_piece weighted_samples fit_record",
+                         "PriorEstimate register_calibrator name_of",
                 "bases and parts of the calibrators":
                     "ConfidenceMap DiagonalMap DiagonalPreconditioner FullMap FullPreconditioner Hessian "
                     "LinearObjective LinearScaling StructuredScaling affine_logits capped cholesky_factor "

@@ -118,15 +118,11 @@ def test_a_calibrator_and_its_file_know_the_class_frequencies(tmp_path):
 def files(tmp_path, monkeypatch):
     "Calibrators and new predictions; the columns of `turned.csv` are in another order."
     monkeypatch.chdir(tmp_path)
-    named = make_calibrator("vector").fit(LOGITS, TARGET)
-    named._record("logits", names=("ant", "bee", "cow"))
+    named = make_calibrator("vector").fit(LOGITS, TARGET, classes=("ant", "bee", "cow"))
     named.save("named.safetensors")
     make_calibrator("temperature").fit(LOGITS[:, 0], (TARGET == 0).long()).save("binary.safetensors")
     hots = torch.nn.functional.one_hot(TARGET, 3)
     make_calibrator("temperature").fit(LOGITS, hots, kind="multilabel").save("multilabel.safetensors")
-    old = make_calibrator("temperature").fit(LOGITS, TARGET)
-    old.prior_ = ()
-    old.save("old.safetensors")
     lines = [",".join(f"{v:.9g}" for v in row) for row in LOGITS[:50, [2, 0, 1]].tolist()]
     (tmp_path/"turned.csv").write_text("\n".join(["cow,ant,bee", *lines]) + "\n")
     np.savez("z.npz", logits=LOGITS[:50].numpy())
@@ -153,9 +149,9 @@ def test_apply_at_another_prevalence(files, tmp_path, capsys):
     found, _ = applied("binary.safetensors z1.npz --prevalence .02 --from-prevalence .4")
     want = adjust_prior(raw, .4, .02)
     assert np.allclose(found["probs"][:, 0], want, atol=1e-6) and found["prediction"].tolist() == (want > .5).tolist()
-    found, _ = applied("old.safetensors z.npz --prevalence .9,.07,.03 --from-prevalence .2,.3,.5")
-    raw = Calibrator.load("old.safetensors").transform(LOGITS[:50])
-    assert np.allclose(found["probs"], adjust_prior(raw, [.2, .3, .5], [.9, .07, .03]), atol=1e-6)
+    found, _ = applied("named.safetensors z.npz --prevalence .9,.07,.03 --from-prevalence .2,.3,.5")
+    want = adjust_prior(files.transform(LOGITS[:50]), [.2, .3, .5], [.9, .07, .03])
+    assert np.allclose(found["probs"], want, atol=1e-6)
 
 
 @pytest.mark.parametrize("line, message", [
@@ -165,7 +161,6 @@ def test_apply_at_another_prevalence(files, tmp_path, capsys):
     ("binary.safetensors z1.npz --prevalence .1 --from-prevalence 0", "--from-prevalence: 0 for class 1, want"),
     ("binary.safetensors z1.npz --from-prevalence .1", "--from-prevalence: given without --prevalence or --estimate"),
     ("multilabel.safetensors z.npz --prevalence .02", "--prevalence: multilabel.safetensors is multilabel, want"),
-    ("old.safetensors z.npz --estimate-prevalence", "--estimate-prevalence: old.safetensors does not state the prev"),
     ("binary.safetensors z1.npz --prevalence rare", "argument --prevalence: 'rare', want a number, or numb"),
     ("binary.safetensors z1.npz --prevalence .1 --estimate-prevalence", "not allowed with argument --prevalence"),
 ])
