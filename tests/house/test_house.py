@@ -156,6 +156,7 @@ def test_committed_is_what_sync_makes(tmp_path):
     (tmp_path/"runs").mkdir()
     for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md", "Makefile", "runs/README.md"):
         shutil.copy(ROOT/name, tmp_path/name)
+    (tmp_path/"runs"/"gallery").symlink_to(ROOT/"runs"/"gallery")
     for name in ("nbs", "calibnb", "docs"):
         ignored = shutil.ignore_patterns(".ipynb_checkpoints", "__pycache__")
         shutil.copytree(ROOT/name, tmp_path/name, ignore=ignored)
