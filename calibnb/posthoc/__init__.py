@@ -19,7 +19,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
         'HistogramBinning', 'Isotonic', 'Platt', 'BBQ', 'BetaCalibration', 'SplineCalibration', 'VennAbers'
     ],
     'composed': ['COMPOSABLE', 'ON_TOP', 'Composed', 'calibrated_logits', 'held_out_logits'],
-    'deployed': ['deployment_errors'],
     'refinement': ['held_out_scores', 'score_decomposition'],
     'prior': ['PriorEstimate', 'adjust_prior', 'estimate_prior'],
     'sklearn': ['CalibratedModel'],

@@ -21,7 +21,6 @@ from .composed import ON_TOP as ON_TOP
 from .composed import Composed as Composed
 from .composed import calibrated_logits as calibrated_logits
 from .composed import held_out_logits as held_out_logits
-from .deployed import deployment_errors as deployment_errors
 from .refinement import held_out_scores as held_out_scores
 from .refinement import score_decomposition as score_decomposition
 from .prior import PriorEstimate as PriorEstimate

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from deployment import deployment_errors
 from overconfident import binary, overconfident, quiet
 from torch import nn
 from torchvision import models
@@ -12,8 +13,8 @@ from calibnb import cli
 from calibnb.core import predictions
 from calibnb.models import make_model
 from calibnb.posthoc import (
-    Calibrator, Dirichlet, Isotonic, Platt, TemperatureScaling, VectorScaling, confidence_maps, deployment_errors,
-    entropy_temperature, list_calibrators, make_calibrator, score_maps
+    Calibrator, Dirichlet, Isotonic, Platt, TemperatureScaling, VectorScaling, confidence_maps, entropy_temperature,
+    list_calibrators, make_calibrator, score_maps
 )
 
 LIMIT = 1e-6
