@@ -2,6 +2,7 @@
 from .experiment import FOLDER_VARIABLE as FOLDER_VARIABLE
 from .experiment import Experiment as Experiment
 from .experiment import show_markdown as show_markdown
+from .experiment import show_summary as show_summary
 from .client import NotebookError as NotebookError
 from .index import write_index as write_index
 from .execute import list_experiments as list_experiments

@@ -7,6 +7,7 @@ from .findings import EQUIVALENT as EQUIVALENT
 from .findings import OPEN as OPEN
 from .findings import findings_table as findings_table
 from .findings import count_verdicts as count_verdicts
+from .findings import verdicts_text as verdicts_text
 from .verdicts import Claim as Claim
 from .verdicts import decide as decide
 from .verdicts import Pairs as Pairs

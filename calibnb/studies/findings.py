@@ -76,7 +76,7 @@ def verdicts_text(findings:list)->str:
     counts = Counter(f.verdict for f in findings if f.kind == 'paper')
     n = sum(counts.values())
     if n < 2: return ''.join(f'The claim of the paper {_IN_WORDS[verdict][0]}.' for verdict in counts)
-    parts = [f'{counts[verdict]} {words[counts[verdict] > 1]}' for verdict, words in _IN_WORDS.items() if counts[verdict]]
+    parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in _IN_WORDS.items() if counts[v]]
     return f'Of {n} claims of the paper, {" and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))}.'
 
 def main_findings(findings:list)->list:
