@@ -51,15 +51,21 @@ def planned(configs, *_, **__):
     raise Planned(list(configs))
 
 
+def cells_after_checks(path):
+    "Return the code cells after the checks cell, as text; `Notebook.plan` has run the parameters and the checks."
+    cells = read_notebook(path)["cells"]
+    checks, = (i for i, cell in enumerate(cells) if "checks" in cell["metadata"].get("tags", []))
+    return ["".join(cell["source"]) for cell in cells[checks + 1:] if cell["cell_type"] == "code"]
+
+
 def run_until_plan(job):
     "Execute a notebook up to the cell that plans its trainings; return its RunConfigs and variables."
     path, settings = job
-    cells = ["".join(cell["source"]) for cell in read_notebook(path)["cells"] if cell["cell_type"] == "code"]
     names = settings | dict(settings=settings)
     with tempfile.TemporaryDirectory() as folder, patch.object(calibnb.runs, "plan_table", planned):
         with patch.dict(os.environ, CALIBNB_RUNS=folder):
             try:
-                for cell in cells[2:]:  # without the parameters and checks cells, which `Notebook.plan` has run
+                for cell in cells_after_checks(path):
                     exec(cell, names)
             except Planned as plan:
                 return plan.args[0], names

@@ -12,7 +12,6 @@ from conftest import ROOT
 from calibnb.data import load_data
 from calibnb.metrics import ece
 from calibnb.notebooks import Notebook
-from calibnb.notebooks.parameters import read_notebook
 from calibnb.posthoc import TemperatureScaling
 from calibnb.runs import Run
 from calibnb.runs.folder import find_runs
@@ -102,8 +101,7 @@ def run_here(name, source, settings, root, until="", figures=True):
     """
     notebook = Notebook(name)
     settings = notebook.plan(settings)
-    _, _, imports, *cells = ("".join(c["source"]) for c in read_notebook(notebook.path)["cells"]
-                             if c["cell_type"] == "code")
+    imports, *cells = plans.cells_after_checks(notebook.path)
     cells = [cell for cell in cells if figures or "experiment.figure(" not in cell]
     names = settings | dict(settings=settings)
     with mpl.rc_context(), patch.dict(os.environ, CALIBNB_RUNS=str(root)), warnings.catch_warnings():
