@@ -209,7 +209,7 @@ def test_wrong_values_are_refused_when_planned(name):
 def test_a_running_notebook_refuses_by_the_same_cell(name):
     "Under plain papermill, where nothing has planned the run."
     nb = json.loads(list_experiments()[name].read_text())
-    parameters, checks, *_ = ["".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "code"]
+    _summary, parameters, checks, *_ = ["".join(c["source"]) for c in nb["cells"] if c["cell_type"] == "code"]
     wrong, message = wrong_values(name)[0]
     defaults = {name: default for name, (_, default) in read_declarations(parameters).items()}
     for namespace, expected in (defaults | wrong, message), (defaults | dict(seed="3"), "seed: '3' is a str"):
