@@ -56,12 +56,16 @@ def add_run(commands):
     add_plugin(run)
     return run
 
-def _check_copies(folder, notebooks):
-    "Raise ValueError unless the folder can be written, and no copy would overwrite a notebook or another copy."
-    check_folder('--copy-to', folder)
-    paths = [notebook.path for notebook in notebooks]
-    check_overwriting([('experiment', str(path)) for path in paths],
-                      [('--copy-to', Path(folder)/f'{path.stem}.ipynb') for path in paths])
+def _check_written(copy_to, page, notebooks):
+    "Raise ValueError unless copies and page can be written, and none would overwrite a notebook or one another."
+    paths, writes = [notebook.path for notebook in notebooks], []
+    if page:
+        check_file('--page', page)
+        writes.append(('--page', page))
+    if copy_to:
+        check_folder('--copy-to', copy_to)
+        writes += [('--copy-to', Path(copy_to)/f'{path.stem}.ipynb') for path in paths]
+    check_overwriting([('experiment', str(path)) for path in paths], writes)
 
 def run_experiments(args):
     "Carry out `calibnb run`; return its exit code, or None for 0."
@@ -78,8 +82,7 @@ def run_experiments(args):
     stems = {notebook.path.stem for notebook in notebooks}
     planned = [(notebook, notebook.plan(_params_of(notebook.path.stem, params, stems))) for notebook in notebooks]
     check_root()
-    if args.copy_to: _check_copies(args.copy_to, notebooks)
-    if args.page: check_file('--page', args.page)
+    _check_written(args.copy_to, args.page, notebooks)
     start, done = time.time(), []
     def find_runs(): return _with_trainings([notebook.folder(settings) for notebook, settings in planned])
     for notebook, settings in planned:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['printable', 'PlainStream', 'html_text', 'markdown_text', 'escaped_style', 'fitting', 'p_text', 'distinct_names',
-           'counted', 'duration_text', 'text_table']
+           'enumerated', 'counted', 'duration_text', 'text_table']
 
 # %% ../../nbs/00_core/02b_text.ipynb #53f1c0a5
 import itertools
@@ -105,6 +105,10 @@ def distinct_names(
             taken.add(name)
         found.append(name)
     return found
+
+def enumerated(words:list[str])->str:
+    "Return words as the list of a sentence: 'a, b and c'."
+    return ' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))
 
 def counted(n:int, word:str)->str:
     "Return a number and a word, e.g. '1 run', '1,000 runs'."

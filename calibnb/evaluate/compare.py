@@ -14,7 +14,9 @@ import numpy as np
 
 from ..core.options import pick
 from ..core.predictions import Predictions
-from ..core.text import escaped_style, fitting, html_text, markdown_text, printable, text_table
+from calibnb.core.text import (
+    enumerated, escaped_style, fitting, html_text, markdown_text, printable, text_table
+)
 from .groups import ALPHA, groupings
 from ..metrics.measure import FORMATS
 from calibnb.metrics.paired import (
@@ -51,7 +53,6 @@ def _amount(measure, value):
 
 def _name(measure): return FORMATS[measure].title
 
-def _listed(words): return ' and '.join(filter(None, [', '.join(words[:-1]), words[-1]]))
 
 # %% ../../nbs/40_evaluate/13_compare.ipynb #a42c1152
 @dataclass(frozen=True, eq=False)
@@ -88,17 +89,17 @@ class ModelComparison:
     def sentence(self)->str:
         "Return the answer in one sentence."
         if found := self.worse(self.differences):
-            return f'The new model is worse: {_listed([self._by(name, self.differences[name]) for name in found])}.'
+            return f'The new model is worse: {enumerated([self._by(name, self.differences[name]) for name in found])}.'
         if found := self.worse_slices:
             name, measures = next(iter(found.items()))
-            by = _listed([self._by(m, self.slices[name][m]) for m in measures])
+            by = enumerated([self._by(m, self.slices[name][m]) for m in measures])
             return f'The new model is worse in {len(found)} of {len(self.slices)} slices; in {name}: {by}.'
         if self.exit_code == 2: return ' '.join(map(self._undecided, filter(self._is_open, self.differences)))
         better = [_name(name) for name in self.differences if self.verdict(name) == BETTER]
         start = 'The new model is not worse by more than the margins'
         if not better: return f'{start}.'
         verb = 'is' if len(better) == 1 else 'are'
-        return f'{start}; {_listed(better)} {verb} better.'
+        return f'{start}; {enumerated(better)} {verb} better.'
 
     def _is_open(self, name): return self.verdict(name) == UNDECIDED
 

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from ..core.options import pick
+from ..core.text import enumerated
 from .findings import CONTRADICTED, EQUIVALENT, HOLDS, HOLDS_BUT_SMALL, OPEN, WRONG
 from .papers import find_paper, read_rows
 from .verdicts import Claim
@@ -132,9 +133,8 @@ def count_sentence(
     words = {HOLDS: 'hold', HOLDS_BUT_SMALL: 'hold by less than matters', MIXED: 'hold on some data only',
              CONTRADICTED: 'are contradicted', EQUIVALENT: 'compare equivalent methods', OPEN: 'are open'}
     parts = [f'{tested[verdict]} {said}' for verdict, said in words.items() if tested[verdict]]
-    said = ' and '.join(filter(None, [', '.join(parts[:-1]), parts[-1]]))
     return (f'Of {len(paper_claims(kind="empirical"))} empirical claims of the five papers, {sum(tested.values())} are '
-            f'tested, each counted once over all data: {said}.')
+            f'tested, each counted once over all data: {enumerated(parts)}.')
 
 # %% ../../nbs/72_studies/05_claims.ipynb #7aebfef6
 def claim_state(

@@ -12,7 +12,7 @@ from collections import Counter
 from textwrap import shorten
 
 from ..core.reading import brief
-from ..core.text import escaped_style
+from ..core.text import enumerated, escaped_style
 from ..runs.folder import Effect, Finding
 
 # %% ../../nbs/72_studies/01_findings.ipynb #3af33560
@@ -77,7 +77,7 @@ def verdicts_text(findings:list)->str:
     n = sum(counts.values())
     if n < 2: return ''.join(f'The claim of the paper {_IN_WORDS[verdict][0]}.' for verdict in counts)
     parts = [f'{counts[v]} {words[counts[v] > 1]}' for v, words in _IN_WORDS.items() if counts[v]]
-    return f'Of {n} claims of the paper, {" and ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))}.'
+    return f'Of {n} claims of the paper, {enumerated(parts)}.'
 
 def main_findings(findings:list)->list:
     """Return at most three findings, the most important ones first.

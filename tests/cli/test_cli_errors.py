@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from conftest import code_cell, on_processes, write_cells
+from conftest import ROOT, code_cell, on_processes, write_cells
 from fuzz import run_case
 from safetensors.torch import save_file
 
@@ -191,6 +191,7 @@ RUN = [
     ("fine.ipynb --copy-to .", "--copy-to: fine.ipynb is an input file (experiment)"),
     ("./fine.ipynb --copy-to round", "--copy-to: round/fine.ipynb is an input file (experiment)"),
     ("fine.ipynb nothing/../fine.ipynb --copy-to new", "--copy-to: new/fine.ipynb would be written twice"),
+    (f"toy_gaussian --page {ROOT/'nbs/experiments/toy_gaussian.ipynb'}", "is an input file (experiment)"),
     ("fine.ipynb toy_gaussian -p rate 1", "rate is not declared"), ("toy_gaussian -p n_seeds 0", "n_seeds: 0"),
     ("train -p loss focall", "did you mean 'focal'"),
 ]
