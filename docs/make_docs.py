@@ -100,7 +100,8 @@ def page_of(notebook, content=None):
     return name, api_page(name, notebook, below(notebook), content)
 
 
-HOW_TO = [f"docs/how-to/{page}.md" for page in ("README", "audit", "production", "train", "cluster", "own", "papers")]
+HOW_TO = [f"docs/how-to/{page}.md" for page in
+          ("README", "install", "audit", "production", "train", "cluster", "own", "papers")]
 PAPERS = sorted(below(page) for page in (ROOT/"runs"/"gallery").glob("*.md") if page.stem != "README")
 PAGES = ("README.md", "CONTRIBUTING.md", "runs/README.md", "runs/gallery/README.md", "runs/gallery/cifar10/README.md",
          *PAPERS, *HOW_TO, "benchmarks/RESULTS.md", "docs/checks.md")  # pages that are Markdown files
