@@ -356,13 +356,6 @@ def dominated_by_few_samples(found, row):
     samples, them = ('a single sample', 'it') if n == 1 else (f'{n} samples', 'them')
     return [f'This choice rests on {samples}: without {them}, {measure_name(other)} would have the lower NLL.']
 
-def _bounds_reached(found):
-    "Return a sentence for each temperature that stopped at a bound."
-    from calibnb.posthoc.temperature import is_at_bound
-    rows = [row for row in found.doubtful if is_at_bound(getattr(found.fitted[row], 'temperature_', 1.))]
-    names = [name_with_temperature(row, found.fitted[row]) for row in rows]
-    return [f'{name[0].upper()}{name[1:]} stopped at the bound of its range.' for name in names]
-
 def residual_miscalibration(found, row):
     "Return sentences on the ECE that the recommended row leaves, and on a calibrator that would remove this error."
     if found.fits(row): return []
@@ -371,7 +364,7 @@ def residual_miscalibration(found, row):
     fitting = {r: m['nll'].value for r, m in found.rows.items()
                if found.fits(r) and r not in found.doubtful and m['ece'].value < ece.value}
     better = min((r for r, v in fitting.items() if v is not None), key=fitting.get, default=None)
-    if better is None: return [left, *_bounds_reached(found), 'No calibrator in the table removes this error.']
+    if better is None: return [left, 'No calibrator in the table removes this error.']
     instead = f'With {measure_name(better)} the ECE would be {ece_words(found.rows[better]["ece"])}'
     if nll.value is None: return [left, f'{instead}.']
     cost = fitting[better] - nll.value

@@ -162,6 +162,7 @@ def norm_interval(
     level:float=.95,
     null_noise=None, # simulated errors where the true gap is 0; None: as `noise`
     sign:int=0,      # 1: only positive gaps count; -1: only negative gaps; 0: both
+    spread:float=1., # factor of the standard deviation of the sum: above 1 if errors of gaps come together
 )->tuple[float, float]: # lower and upper end
     "Return an interval of sum(weight*|gap|); the lower end counts gaps below the threshold of [Donoho 1994] as noise."
     check_level(level)
@@ -174,8 +175,9 @@ def norm_interval(
     pairs = zip(chunks, repeat(None) if null_noise is None else null_noise)
     norms = [(norm(real + sparse_noise(draws, null)), norm(gap + draws)) for draws, null in pairs]
     sparse, dense = (torch.cat(values) for values in zip(*norms))  # if small gaps are noise; if all gaps are real
-    lower = norm(gap) - (sparse - norm(real)).quantile(1 - tail)
-    upper = norm(gap) + dense.mean() - dense.quantile(tail)
+    def quantile(norms, share): return norms.mean() + spread*(norms.quantile(share) - norms.mean())
+    lower = norm(gap) - (quantile(sparse, 1 - tail) - norm(real))
+    upper = norm(gap) + dense.mean() - quantile(dense, tail)
     return lower.clamp_min(0).item(), upper.clamp_max(1).item()
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c6d422d
@@ -238,7 +240,8 @@ def class_interval(
     seed:int=0,
 )->tuple[float, float]: # lower and upper end
     "Return an interval of the classwise ECE, from the noise of the bins of all classes."
-    if classes.shape[1] == 2: classes = classes[:, 1:]  # class 0 mirrors class 1
+    mirrored = classes.shape[1] == 2  # class 0 mirrors class 1
+    if mirrored: classes = classes[:, 1:]
     number, hits, confs, squares = classes.flatten(1)
     number, hits, confs, squares = (v[number > 0] for v in (number, hits, confs, squares))
     expected = (confs/number).clamp(0, 1)
@@ -250,7 +253,9 @@ def class_interval(
     null_noise = _binomial_noise(number, expected, std_ratio, draws, seed)
     largest_error = torch.maximum(error, variance.sqrt()/number)
     gap, weight = (hits - confs)/number, number/number.sum()
-    return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise)
+    paired = 0. if mirrored else ((variance/(1 + variance)).sum()/variance.sum().clamp_min(1e-300)).item()
+    spread = math.sqrt(1 + paired)
+    return norm_interval(gap, noise, largest_error, weight, len(number), level, null_noise, spread=spread)
 
 # %% ../../nbs/10_metrics/03_intervals.ipynb #4c79a258
 def squared_interval(

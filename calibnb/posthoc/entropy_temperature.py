@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..core.checks import at_least_float32, traced
 from ..core.predictions import exp_
-from .temperature import T_BOUNDS, start_temperature, warn_at_bound, wide_enough
+from .temperature import start_temperature, temperature_bounds, warn_at_bound, wide_enough
 
 # %% ../../nbs/30_posthoc/01a_entropy_temperature.ipynb #2efc4b41
 _CHUNK = 2**18          # logits in a chunk: 2 MiB in float64, which fit in the CPU cache
 _LEAST_SHARE = 1e-12    # lower bound of H/log K
-_T_MIN, _T_MAX = T_BOUNDS
+_T_MIN, _T_MAX = 1e-9, 1e9
 
 def _rows_per_chunk(z): return max(1, _CHUNK//z.shape[1]) if z.is_cpu else len(z)
 
@@ -38,7 +38,7 @@ def sample_temperatures(
     logits:Tensor,  # (N, K)
     weight:float,   # w
     bias:float,     # b
-)->Tensor:          # (N,) float64, between .01 and 100
+)->Tensor:          # (N,) float64, between 1e-9 and 1e9
     "Return softplus(w log(H/log K) + b), where H is the entropy of the sample's probabilities [Balanya 2022, HTS]."
     softplus = -F.logsigmoid(-(weight*_log_entropy_share(logits) + bias))  # onnxruntime has no float64 softplus
     return softplus.clamp(_T_MIN, _T_MAX)
@@ -56,7 +56,6 @@ def entropy_nll(
     target:Tensor, # (N,)
     h:Tensor,      # (N,) float64, log(H/log K)
     weight:Tensor|None, # (N,) frequencies; None: every frequency is 1
-    T_min=1e-6, T_max=1e6, # bounds of the temperature
 ):                 # function (w, b) -> (mean NLL, gradient)
     "Return the weighted mean NLL, and its gradient, as a function of w and b."
     weight = torch.ones_like(h) if weight is None else weight.to(h)
@@ -65,7 +64,7 @@ def entropy_nll(
         sums = torch.zeros(3, dtype=torch.float64, device='cpu')
         for rows, y, h_n, w_n in samples:
             a = wb[0]*h_n + wb[1]
-            T = F.softplus(a).clamp(T_min, T_max)
+            T = F.softplus(a).clamp(_T_MIN, _T_MAX)
             nll, d_beta = _nll_and_slope(at_least_float32(rows), y, 1/T)
             d_a = -w_n*d_beta*a.sigmoid()/T.square()
             sums += torch.stack([w_n @ nll, d_a @ h_n, d_a.sum()]).cpu()
@@ -101,8 +100,8 @@ def entropy_temperature(
         rows = (v[::step] for v in (logits, target, h))
         nll = entropy_nll(*rows, None if weight is None else weight[::step])
         wb = minimize(nll, wb, jac=True, method='BFGS', options=options).x
-    nll = entropy_nll(logits, target, h, weight, _T_MIN, _T_MAX)
+    nll = entropy_nll(logits, target, h, weight)
     w, b = wb if nll(wb)[0] < nll(one_temperature)[0] else one_temperature
-    warn_at_bound(F.softplus(w*h + b).median().clamp(*T_BOUNDS).item())
+    warn_at_bound(F.softplus(w*h + b).median().clamp(*temperature_bounds(logits)).item(), logits)
     w = w/sd if varied else 0.
     return EntropyTemperature(float(w), float(b - w*mean))

@@ -21,7 +21,7 @@ from ..core.checks import at_least_float32, masked_classes, masked_far_below
 from ..core.predictions import exp_
 from .calibrator import Calibrator
 from .newton import FitNote, conjugate_gradients, minimise, newton_step
-from .temperature import start_temperature, wide_enough
+from .temperature import T_BOUNDS, start_temperature, wide_enough
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #094a24b3
 class FullMap:
@@ -248,14 +248,13 @@ def tempered_logits(
     target:Tensor, # (N,)
     weight:Tensor|None=None, # (N,) frequencies above 0
 )->tuple[Tensor, float]: # logits in a dtype in which differences cannot overflow; temperature T
-    "Return logits and T for the fit; if T is at a bound, refit T with bounds in proportion to the size of the logits."
+    "Return logits and T for the fit; the T of nearly constant scores stays within .01 and 100, or they would be huge."
     z = at_least_float32(wide_enough(logits))
-    T = start_temperature(logits, target, weight=weight)
-    if .01 < T < 100: return z, T
+    T = start_temperature(logits, target, weight)
+    if T_BOUNDS[0] < T < T_BOUNDS[1]: return z, T
     def spread(i): return torch.linalg.vector_norm(z - z.mean(i, keepdim=True), dtype=torch.float64).item()
-    size, of_rows = (spread(i)/math.sqrt(z.numel()) for i in (0, 1))
-    if size < _CONSTANT*of_rows: return z, T  # nearly constant scores: a T of this size would make them huge
-    return z, start_temperature(logits, target, size or 1., weight)
+    nearly_constant = spread(0) < _CONSTANT*spread(1)
+    return z, min(max(T, T_BOUNDS[0]), T_BOUNDS[1]) if nearly_constant else T
 
 # %% ../../nbs/30_posthoc/04a_linear.ipynb #a01269c1
 _FIRM_PENALTY = 1e-7  # large compared with the rounding error of a gradient in float32

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['T_BOUNDS', 'temperature_lists', 'class_dimension', 'below_top', 'scaled_exp', 'TemperatureNLL', 'bracketed_newton',
-           'find_temperature', 'wide_enough', 'cached_temperatures', 'cached_temperature', 'start_temperature',
-           'nll_temperature', 'is_at_bound', 'warn_at_bound', 'nll_temperature_in', 'ece_by_temperature',
+           'find_temperature', 'wide_enough', 'cached_temperatures', 'cached_temperature', 'temperature_bounds',
+           'start_temperature', 'nll_temperature', 'warn_at_bound', 'nll_temperature_in', 'ece_by_temperature',
            'mean_confidence', 'candidate_temperatures', 'ece_temperature_in', 'EnsembleTemperature',
            'mixture_log_probs', 'mixture_nll', 'ensemble_temperature']
 
@@ -144,7 +144,7 @@ def _check_varied(logits):
                          'is this the output of the network?')
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #8d509082
-T_BOUNDS = .01, 100.  # lowest and highest temperature
+T_BOUNDS = .01, 100.  # lowest and highest temperature, for logits with a spread of 1
 
 _cache = ContextVar('temperatures', default=None)  # key of bounds and tensors -> temperature, logits, target
 
@@ -164,38 +164,52 @@ def cached_temperature(logits, target, bounds, weight=None):
         found[key] = find_temperature(logits, target, bounds), logits, target
     return found[key][0]
 
-def start_temperature(logits, target, scale=1., weight=None):
-    """Return the temperature with the least NLL in [scale/100, 100 scale], without a warning at a bound.
+def temperature_bounds(
+    logits:Tensor,          # (N, K); -inf: a masked class
+)->tuple[float, float]:     # lowest and highest temperature
+    "Return 1/100 and 100 times the spread of the logits within a row, but at most .01 and at least 100."
+    z = logits.double().masked_fill(logits == -math.inf, math.nan)
+    spread = (z - z.nanmean(1, keepdim=True)).square().nanmean().sqrt().item()
+    return T_BOUNDS[0]*min(1., spread), T_BOUNDS[1]*max(1., spread)
 
-    `scale` is the typical size of the logits; `weight` has (N,) frequencies."""
-    lo, hi = T_BOUNDS
-    T = cached_temperature(logits, target, (lo, hi), weight)
-    if scale != 1 and not lo < T < hi: return scale*find_temperature(logits/scale, target, (lo, hi), weight)
-    return min(max(T, scale*lo), scale*hi)
+def start_temperature(
+    logits:Tensor,           # (N, K)
+    target:Tensor,           # (N,) int64
+    weight:Tensor|None=None, # (N,) float64 > 0, frequencies
+)->float:
+    "Return the temperature with the least NLL within `temperature_bounds`, without a warning at a bound."
+    T = cached_temperature(logits, target, T_BOUNDS, weight)
+    if T_BOUNDS[0] < T < T_BOUNDS[1]: return T
+    bounds = temperature_bounds(logits)
+    return T if bounds == T_BOUNDS else find_temperature(logits, target, bounds, weight)
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #1ec91f3c
 def nll_temperature(
     logits:Tensor,  # (N, K)
     target:Tensor,  # (N,) int64
-    bounds:tuple[float, float]=T_BOUNDS, # lowest and highest T; must contain 1
+    bounds:tuple[float, float]|None=None, # lowest and highest T, must contain 1; None: `temperature_bounds`
     weight:Tensor|None=None, # (N,) float64 > 0
 )->float:           # > 0
     """Return the temperature with the least NLL; warns if the temperature is one of the bounds [Guo 2017].
 
     Raises ValueError for nan or inf, and if all logits of every row are equal."""
-    contain_one = 0 < bounds[0] <= 1 <= bounds[1] < math.inf
-    if not contain_one: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
-    T = cached_temperature(logits, target, bounds, weight)
-    warn_at_bound(T, *bounds)
+    if bounds is None: T = start_temperature(logits, target, weight)
+    elif 0 < bounds[0] <= 1 <= bounds[1] < math.inf: T = cached_temperature(logits, target, bounds, weight)
+    else: raise ValueError(f'bounds: {bounds}, want 0 < least <= 1 <= largest, finite')
+    warn_at_bound(T, logits, bounds)
     return T
 
-def is_at_bound(T, lo=T_BOUNDS[0], hi=T_BOUNDS[1])->bool:
-    "Return True if a temperature is at its lower or upper bound; 1/(1/lo) may differ from lo in the last digit."
-    return not lo*(1 + 1e-9) < T < hi*(1 - 1e-9)
-
-def warn_at_bound(T, lo=T_BOUNDS[0], hi=T_BOUNDS[1]):
+def warn_at_bound(
+    T:float,
+    logits:Tensor,                        # (N, K)
+    bounds:tuple[float, float]|None=None, # lowest and highest T; None: `temperature_bounds`
+):
     "Warn if a temperature is at its lower or upper bound."
-    if not is_at_bound(T, lo, hi): return
+    if bounds is None:
+        if T_BOUNDS[0] < T < T_BOUNDS[1]: return
+        bounds = temperature_bounds(logits)
+    lo, hi = bounds
+    if lo*(1 + 1e-9) < T < hi*(1 - 1e-9): return  # 1/(1/lo) may differ from lo in the last digit
     if T < 1:
         warnings.warn(f'temperature: {lo:g}, the least allowed; is every prediction correct? '
                       'Fit on samples with misclassifications', stacklevel=4)
@@ -291,7 +305,7 @@ def ece_temperature_in(
     candidates = candidate_temperatures(logits, target, temperatures, n_bins)
     values = ece_by_temperature(logits, target, candidates, n_bins)
     T, ece = candidates[values.argmin()].item(), values.amin().item()
-    warn_at_bound(T, temperatures[0].item(), temperatures[-1].item())
+    warn_at_bound(T, logits, (temperatures[0].item(), temperatures[-1].item()))
     return T, ece
 
 # %% ../../nbs/30_posthoc/01_temperature.ipynb #ad4dffcd
@@ -349,7 +363,7 @@ def ensemble_temperature(
 )->EnsembleTemperature:
     "Fit the mixture with the least NLL [Zhang 2020]; warns if temperature scaling alone would end at a bound."
     from scipy.optimize import minimize
-    bounds = [tuple(map(math.log, T_BOUNDS)), (_LEAST_WEIGHT, 1.), (_LEAST_WEIGHT, 1.)]
+    bounds = [tuple(map(math.log, temperature_bounds(logits))), (_LEAST_WEIGHT, 1.), (_LEAST_WEIGHT, 1.)]
     w1_positive = dict(type='ineq', fun=lambda x: 1 - x[1] - x[2], jac=lambda x: np.array([0., -1., -1.]))
     def fit(start, rows, ftol):
         options = dict(method='SLSQP', bounds=bounds, constraints=w1_positive, options=dict(ftol=ftol, maxiter=100))
@@ -361,5 +375,5 @@ def ensemble_temperature(
     x, step = np.array([-math.log(T), .05, .05]), len(logits)//_SUBSAMPLE
     if step > 1: x = fit(x, slice(None, None, step), 1e-7)
     x = fit(x, slice(None), 1e-9)  # float32 allows no smaller tolerance
-    warn_at_bound(T)    # the temperature of the mixture may lie inside the bounds
+    warn_at_bound(T, logits)  # the temperature of the mixture may lie inside the bounds
     return EnsembleTemperature(math.exp(-x[0]), _weights(x[1:]))

@@ -565,14 +565,6 @@ def test_one_column_and_its_two_are_the_same_predictions(problem, dtype, eps):
     assert one[[0]].binary and len(one[[0]]) == 1
 
 
-def test_the_advice_says_that_a_temperature_is_at_its_bound():
-    "All predictions are right, so T ends at .01; the ECE that is left is no fault of the other calibrators."
-    z = torch.tensor([[1e-4, 0.], [0., 1e-4]]).repeat(40, 1)
-    table = evaluate(Predictions(z, z.argmax(1)), calibrators=["temperature"], n_boot=20, draws=2)
-    assert "temperature" in table.doubtful and "No calibrator in the table removes this error." in table.advice()
-    assert "Temperature scaling with T = 0.010 stopped at the bound of its range." in table.advice()
-
-
 def degenerate(kind, preds):
     "Predictions of which something is missing."
     logits, target = preds.logits, preds.target

@@ -728,7 +728,7 @@ ELSEWHERE = {
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
     "weights": {HELPERS: "above_zero at_label second_class check_reduction"},
     "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "
-                             "is_at_bound warn_at_bound",
+                             "temperature_bounds warn_at_bound",
                     "parts of the searches for a temperature":
                         "TemperatureNLL below_top bracketed_newton cached_temperature cached_temperatures "
                         "candidate_temperatures entropy_nll find_temperature mean_confidence mixture_nll scaled_exp "

@@ -72,7 +72,7 @@ def test_temperature_where_probabilities_round_to_one(scale):
     "The slope is flat there; the search must find its way back."
     logits, target = overconfident(dtype=torch.float64)
     T = quiet(TemperatureScaling(), scale*logits, target).temperature_
-    assert math.isclose(T, min(100., max(.01, 2.5*scale)), rel_tol=.1)
+    assert math.isclose(T, 2.5*scale, rel_tol=.1)
 
 
 def test_temperature_of_float32_logits_is_right_to_four_digits():
@@ -101,20 +101,20 @@ def test_bounds_are_announced():
     with pytest.warns(UserWarning, match="temperature: 0.01, the least allowed"):
         assert TemperatureScaling().fit(logits, logits.argmax(1)).temperature_ == .01
         assert TemperatureScaling().fit(*flat).temperature_ == .01
-    with pytest.warns(UserWarning, match="temperature: 100, the largest allowed"):
-        assert TemperatureScaling().fit(logits, logits.argmin(1)).temperature_ == 100
+    highest = temperature.temperature_bounds(logits)[1]
+    with pytest.warns(UserWarning, match=f"temperature: {highest:g}, the largest allowed"):
+        assert TemperatureScaling().fit(logits, logits.argmin(1)).temperature_ == pytest.approx(highest)
     with pytest.warns(UserWarning, match="temperature: 10, the largest allowed"):
         assert TemperatureScaling(search="pool").fit(logits, logits.argmin(1)).temperature_ == 10
     chance = torch.randint(6, (3000,), generator=torch.Generator().manual_seed(1))
     for name in "temperature", "ets", "hts":
-        with pytest.warns(UserWarning, match="temperature: 100, the largest allowed"):
+        with pytest.warns(UserWarning, match="the largest allowed"):
             make_calibrator(name).fit(skewed()[0], chance)
 
 
 def test_logits_at_the_end_of_float32():
     logits, target = torch.tensor([[3e38, -3e38], [-3e38, 3e38], [3e38, -3e38]]), torch.tensor([0, 1, 1])
-    with pytest.warns(UserWarning, match="temperature: 100, the largest"):
-        assert TemperatureScaling().fit(logits, target).temperature_ == 100
+    assert TemperatureScaling().fit(logits, target).temperature_ == pytest.approx(6e38/math.log(2))  # 2 of 3 are right
 
 
 FINDERS = {"nll_temperature": temperature.nll_temperature, "nll_temperature_in": temperature.nll_temperature_in,
@@ -129,6 +129,16 @@ def test_nan_and_inf_have_no_temperature(find):
             if bad == -math.inf and logits.isfinite().any(): continue  # a masked class
             with pytest.raises(ValueError, match="logits: row 0 holds nan or inf, want finite numbers"):
                 find(logits, torch.tensor([0, 1, 2, 0]))
+
+
+@pytest.mark.parametrize("name", ["temperature", "hts"])
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_scores_of_any_size_are_calibrated_like_logits(name, scale):
+    "The bounds of T follow the spread of the scores; within .01 and 100 the NLL would stay near that of the input."
+    logits, target = overconfident(N=2000)
+    found = [make_calibrator(name).fit(z, target).transform(z) for z in (logits, scale*logits)]
+    nll_of = [F.nll_loss(p.log(), target).item() for p in found]
+    assert abs(nll_of[1] - nll_of[0]) < .01
 
 
 def test_bounds_and_temperatures_are_checked():
