@@ -93,15 +93,17 @@ class LiveLines:
                 live.update(Text(text, no_wrap=True), refresh=True)
                 if self._end.wait(self.pause_s): return
 
-    def _print(self):
+    def _print(self, file=None):
         start, pause_s = time.monotonic(), 10*self.pause_s
         while not self._end.wait(pause_s):
-            for line in self._current_lines(120)[:1]: print(line, file=sys.stderr, flush=True)
+            for line in self._current_lines(120)[:1]: print(line, file=file or sys.stderr, flush=True)
             pause_s = max(pause_s, time.monotonic() - start)  # a line after 10, 20, 40, 80 s, ...
 
     def _in_notebook(self):
         if 'CALIBNB_NOTEBOOK_FOLDER' in os.environ or self._end.wait(self.pause_s): return
         from IPython.display import HTML, display
+        # a cell of papermill shows nothing until it ends, but the log of its kernel goes to the terminal
+        if log := _log_of_kernel(): threading.Thread(target=self._print, args=[log], daemon=True).start()
         handle = display(HTML(''), display_id=True)
         while True:
             handle.update(HTML(live_html(self._current_lines(80), self.points())))
@@ -141,6 +143,11 @@ def _has_kernel():
     "Return True in a Jupyter kernel, without importing IPython."
     get_ipython = getattr(sys.modules.get('IPython'), 'get_ipython', None)
     return get_ipython is not None and hasattr(get_ipython(), 'kernel')
+
+def _log_of_kernel():
+    "Return the stream of the kernel's log, in papermill the terminal; None if there is none."
+    handlers = sys.modules['IPython'].get_ipython().kernel.log.handlers
+    return next((handler.stream for handler in handlers if hasattr(handler, 'stream')), None)
 
 # %% ../../nbs/00_core/02c_live.ipynb #271d3b9d
 _FITTING = 'white-space:pre;overflow-x:auto;font-size:clamp(9px,2cqi,1em)'  # 80 characters fit into a narrow cell

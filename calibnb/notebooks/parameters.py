@@ -143,8 +143,10 @@ def _check_type(name, value, kind):
     try: checked = TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as e:
         wanted = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+        is_list = isinstance(value, str) and value.startswith(('[', '{'))
+        hint = f"; papermill's -p passes it as text, want -y '{name}: {value}'" if is_list else ''
         raise TypeError(f'{name}: {value!r} is a {type(value).__name__}, want {wanted} '
-                        f'({e.errors()[0]["msg"].lower()})') from None
+                        f'({e.errors()[0]["msg"].lower()}){hint}') from None
     check_storable(name, checked)
     return checked
 

@@ -1,9 +1,13 @@
 "Live lines: what runs, what is left, and what other processes notice of it."
 import fcntl
 import io
+import logging
 import threading
 import time
 from contextlib import redirect_stderr
+from types import SimpleNamespace
+
+import IPython
 
 from calibnb.core.live import LiveLines
 from calibnb.processes.pool import JobDied, Outcome
@@ -68,6 +72,21 @@ def test_lines_survive_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
     begun(CONFIG, tmp_path)
     (tmp_path/"other"/"0000-s0"/"status.json").mkdir(parents=True)  # not readable as a file
     assert watch_lines(tmp_path)[0].startswith("1 running, in ")
+
+
+def test_a_long_cell_tells_the_terminal_of_papermill_what_is_done(monkeypatch):
+    terminal, told = io.StringIO(), threading.Event()
+    def lines(width):
+        if terminal.getvalue(): told.set()
+        return ["70 runs: 20 of 70 done"]
+    log = logging.Logger("kernel")
+    log.addHandler(logging.StreamHandler(terminal))
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=SimpleNamespace(log=log)))
+    monkeypatch.setattr(IPython.display, "display", lambda *args, **options: SimpleNamespace(update=id))
+    monkeypatch.setattr(LiveLines, "pause_s", .01)
+    with LiveLines(lines):
+        assert told.wait(10)
+    assert terminal.getvalue().startswith("70 runs: 20 of 70 done\n")
 
 
 def test_watch_tries_a_lock_once_in_ten_seconds_and_creates_nothing(tmp_path, monkeypatch):
