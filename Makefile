@@ -86,12 +86,12 @@ lab: $(DEV)            ## JupyterLab, on its start page
 docs: $(DEV)           ## the documentation site, from notebooks and docstrings: _docs/site/index.html
 	$(BIN)/python docs/make_docs.py
 
-sync: $(DEV)           ## after editing notebooks: export modules, clean notebooks, write README.md and runs/README.md
+sync: $(DEV)           ## after editing notebooks: export modules, store outputs of changed rooms, write README.md
 	$(BIN)/nbdev_export
 	$(BIN)/python docs/names.py
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean
-	$(BIN)/nbstripout --keep-id nbs/*.ipynb nbs/*/*.ipynb
+	$(BIN)/nbstripout --keep-id nbs/index.ipynb nbs/experiments/*.ipynb nbs/explore/*.ipynb
 	$(BIN)/python docs/sources.py
 	$(BIN)/python docs/doors.py
 	$(BIN)/python docs/house.py
@@ -102,6 +102,7 @@ sync: $(DEV)           ## after editing notebooks: export modules, clean noteboo
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
+	$(LESSONS) --store
 
 hooks: $(DEV)          ## git's hooks and merge driver for notebooks, in this clone
 	$(BIN)/nbdev_install_hooks

@@ -223,6 +223,15 @@ def test_the_gallery_is_of_today():
         assert not [o for o in outputs if o.get("name") == "stderr" or o["output_type"] == "error"], path.stem
 
 
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
+def test_a_room_shows_what_its_code_prints_today(path):
+    "Run `make sync`, which stores outputs; a room without an output needs an example that one sees."
+    sys.path.insert(0, str(ROOT/"docs"))
+    import outputs
+    assert not outputs.is_stale(path), "its outputs are older than its code: make sync"
+    assert outputs.problem(path, json.loads(path.read_text())) == ""
+
+
 def test_every_source_of_the_list_is_cited():
     "Delete its row of nbs/sources.csv, or cite it by its key."
     sys.path.insert(0, str(ROOT/"docs"))
