@@ -758,7 +758,7 @@ ELSEWHERE = {
     "data": {HELPERS: "split_of CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download "
                          "data_paths "
                       "licences "
-                       "check_data note_data register_data check_corruption list_corruptions pixel_scale",
+                       "check_data data_input note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "prefetch Batch"},
     "train": {HELPERS: "check_task check_model_and_recipe check_micro_batches check_scalar loss_reduction "
