@@ -30,6 +30,7 @@ from ..data.sets import load_data
 from ..models.named import make_model
 from ..models.sequences import set_vectors
 from ..train.checkpoint import Stopped
+from ..train.hooks import Hooks
 from ..train.recorders import make_recorder
 from ..train.device import release_cached_memory
 from ..train.trainer import Trainer
@@ -59,7 +60,7 @@ def _write_output(folder, history, recorders, preds, model, splits):
     _write_tensors(folder/'model.safetensors', model.state_dict(), metadata=dict(shape=shape))
     history.save(folder/'history.csv')
     for name, recorder in recorders.items():
-        arrays = getattr(recorder, 'arrays', None)
+        arrays = Hooks.of(recorder).arrays
         if arrays: _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
     for name, split in preds.items(): split.save(folder/'predictions'/f'{name}.safetensors')
     folder.record(Result(metrics={'test': _measures(preds['test'])}, findings=[]))

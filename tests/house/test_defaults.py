@@ -41,7 +41,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
     "batches": "train.batches",
     "recorders": "train.history train.recorders",
-    "train": "train.device train.evaluator train.trainer train.callbacks",
+    "train": "train.hooks train.device train.evaluator train.reporter train.trainer train.callbacks",
     "gamma_net": "meta.learned meta.hypergradients", "meta": "meta.trainer",
 }
 
@@ -764,7 +764,7 @@ ELSEWHERE = {
     "train": {HELPERS: "check_task check_model_and_recipe check_micro_batches check_scalar loss_reduction "
                        "makes_own_labels "
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
-                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale "
+                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale Hooks "
                        "lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Progress Reporter"},
     "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "
