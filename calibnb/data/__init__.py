@@ -15,8 +15,8 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'corruptions': ['check_corruption', 'corrupt', 'corrupt_split', 'list_corruptions'],
     'sets': [
         'CIFAR_SCALE', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-        'data_sets', 'list_data', 'data_options', 'data_fingerprint', 'data_paths', 'check_data', 'note_data',
-        'load_data', 'data_size', 'true_posterior', 'register_data'
+        'data_sets', 'list_data', 'data_options', 'data_fingerprint', 'data_paths', 'check_data', 'data_input',
+        'note_data', 'load_data', 'data_size', 'true_posterior', 'register_data'
     ],
     'downloads': ['download'],
 })

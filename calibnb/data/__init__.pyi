@@ -33,6 +33,7 @@ from .sets import data_options as data_options
 from .sets import data_fingerprint as data_fingerprint
 from .sets import data_paths as data_paths
 from .sets import check_data as check_data
+from .sets import data_input as data_input
 from .sets import note_data as note_data
 from .sets import load_data as load_data
 from .sets import data_size as data_size

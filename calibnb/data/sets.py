@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CIFAR_SCALE', 'data_sets', 'cifar10', 'cifar100', 'svhn', 'tiny_imagenet', 'newsgroups', 'sst', 'imagefolder', 'npz',
-           'data_paths', 'check_data', 'data_fingerprint', 'note_data', 'list_data', 'data_options', 'load_data',
-           'register_data', 'true_posterior', 'data_size']
+           'data_paths', 'check_data', 'data_fingerprint', 'data_input', 'note_data', 'list_data', 'data_options',
+           'load_data', 'register_data', 'true_posterior', 'data_size']
 
 # %% ../../nbs/50_data/08_sets.ipynb #8e11d4aa
 import inspect
@@ -214,13 +214,19 @@ def data_fingerprint(
     paths = data_paths(name, **options)
     return content_hash(*paths) if paths else None
 
+def data_input(
+    name:str, /, # one of `list_data()`
+    **options,  # of the data set
+)->tuple:       # 'data', the name, and the options that need more files
+    "Return what names a data set among the inputs of a notebook, for `note_input`."
+    return 'data', str(name), {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}
+
 def note_data(
     name:str, /, # one of `list_data()`
     **options,  # of the data set
 ):
     "Record the hash of a data set's files as an input of the running notebook."
-    file_options = {k: v for k, v in options.items() if k in ('human_labels', 'vectors') and v}  # these need more files
-    note_input('data', str(name), file_options, content=data_fingerprint(name, **file_options))
+    note_input(*data_input(name, **options), content=data_fingerprint(name, **options))
 
 # %% ../../nbs/50_data/08_sets.ipynb #fea7cb97
 def list_data()->list[str]:

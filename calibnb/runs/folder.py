@@ -31,7 +31,7 @@ from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ..core.atomic import atomic_write, naming_target
-from ..core.content import content_hash, named_files, note_input, once
+from ..core.content import content_hash, named_files, note_input
 from ..core.resources import checkout
 from ..core.settings import one_line
 from ..metrics.measure import Measure
@@ -52,11 +52,12 @@ def run_path(
     experiment:str,
     settings:dict,   # JSON-able, with `seed`
     root=None,       # folder of all runs; None: `runs_root()`
+    files=None,      # `named_files` of the settings, if known
 )->Path:
     "Return the folder of a run; its name is a hash of the settings and of the files they name, followed by the seed."
     rest = {k: v for k, v in settings.items() if k != 'seed'}
-    def key(): return settings_key(rest | (dict(files=files) if (files := named_files(rest)) else {}))
-    name = once(key, 'settings key', json.dumps(rest, sort_keys=True))  # a plan has many seeds of the same settings
+    if files is None: files = named_files(rest)
+    name = settings_key(rest | (dict(files=files) if files else {}))
     return Path(root or runs_root())/experiment/f'{name}-s{settings["seed"]}'
 
 # %% ../../nbs/70_runs/01_folder.ipynb #84c11e6f
@@ -66,14 +67,15 @@ def path_beside(
     root,           # as in `run_path`
     mark:dict,      # fingerprints of the files that the settings do not name, JSON-able
     is_same,        # function: content of `run.json` -> True if the run used the same files
+    files=None,     # as in `run_path`
 )->Path:
     """Return the folder of a run on the current files.
 
     This is the folder of the settings. If that folder holds a run on other files, return a second folder, whose hash
     also covers `mark`."""
-    second = run_path(experiment, settings | mark, root)
+    second = run_path(experiment, settings | mark, root, files)
     if (second/'run.json').exists(): return second
-    first = run_path(experiment, settings, root)
+    first = run_path(experiment, settings, root, files)
     info = read_json(first/'run.json')
     return first if info is None or is_same(info) else second
 
@@ -352,14 +354,17 @@ class RunFolder:
 # %% ../../nbs/70_runs/01_folder.ipynb #22bda9a5
 @contextmanager
 def locked_folder(
-    find_folder,  # function () -> RunFolder for the current input files
+    find,  # function () -> RunFolder or RunIdentity for the current input files
 ):
-    "Lock and yield the folder of a run; if input files changed while this process waited, use the new folder instead."
+    """Lock the folder of a run, and yield what `find` returns then.
+
+    If input files changed while this process waited, use the new folder instead."""
     while True:
-        folder = find_folder()
-        with folder.locked():
-            if find_folder().path != folder.path: continue
-            yield folder
+        path = find().path
+        with RunFolder(path).locked():
+            found = find()
+            if found.path != path: continue
+            yield found
             return
 
 # %% ../../nbs/70_runs/01_folder.ipynb #90432fe6

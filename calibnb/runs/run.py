@@ -22,18 +22,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from ..core.content import looked_at_once
+from ..core.content import looked_at_once, note_input
 from ..core.live import LiveLines, live_lines, live_training, progress_title
 from ..core.options import pick
 from ..core.predictions import Predictions
 from ..core.runtime import pick_device
-from ..data.sets import note_data
 from ..models.named import make_model
 from ..processes.distributed import broadcast, failure_reason, joined, rank, torchrun, world_size
 from ..processes.pool import in_processes, worker_count
 from .config import RunConfig, check_code
 from .folder import RunError, RunFolder, locked_folder, read_json, runs_root
-from .names import typed_name
 from .training import train
 from ..train.checkpoint import Stopped, catch_sigterm
 from ..train.history import History
@@ -109,32 +107,30 @@ def get_run(
     if tensorboard is None: tensorboard = os.environ.get('CALIBNB_TENSORBOARD', '0') not in ('', '0', 'false', 'no')
     if type(processes) is not int or processes < 1:
         raise ValueError(f'processes: {processes!r}, want a whole number from 1')
-    folder = RunFolder(config.path(root))
-    if config.content(): note_data(config.data, **config.data_args)
+    identity = config.identity(root)
+    folder = RunFolder(identity.path)
+    note_input(*identity.data, content=identity.content)
     if broadcast(folder.state == 'done'): return Run(folder.path)
     if config.meta and processes > 1:
         raise ValueError(f'processes: {processes}, but a learned loss trains on one process')
     check_code(config.code, elsewhere=processes > 1)
     if processes > 1 and world_size() == 1:
-        _train_with_torchrun(config, folder, device, processes, progress, tensorboard)
+        _train_with_torchrun(config, identity, device, processes, progress, tensorboard)
     with ExitStack() as stack:
-        if rank() == 0: folder = stack.enter_context(locked_folder(lambda: RunFolder(config.path(root))))
-        path = broadcast(folder.path)
-        if path != folder.path: folder = RunFolder(path)  # the data files have changed on process 0
+        if rank() == 0: identity = stack.enter_context(locked_folder(lambda: config.identity(root)))
+        identity = broadcast(identity)
+        folder = RunFolder(identity.path)
         if broadcast(folder.state != 'done'):  # another worker, or torchrun, may have finished the run meanwhile
-            train(config, folder, device, progress, tensorboard)
+            train(config, identity, device, progress, tensorboard)
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
 
-def _name_of(config, path):
-    "Return the readable name of a training run that may not have begun."
-    return typed_name(path, dict(kind='train', settings=config.model_dump(mode='json')))
-
-def _train_with_torchrun(config, folder, device, processes, progress, tensorboard):
+def _train_with_torchrun(config, identity, device, processes, progress, tensorboard):
     "Train on several processes of this machine; raise RunError with the reason if they fail."
     pick_device(device)
     if ':' in device:
         raise ValueError(f'device: {device!r} for {processes} processes, want "auto", "cuda" or "cpu"; '
                          'choose the GPUs with CUDA_VISIBLE_DEVICES')
+    folder = RunFolder(identity.path)
     folder.path.mkdir(parents=True, exist_ok=True)
     root, output = folder.path.parents[1].resolve(), folder/'processes.txt'
     env, seen = dict(CALIBNB_TENSORBOARD=str(int(tensorboard))), time.time()
@@ -148,7 +144,7 @@ def _train_with_torchrun(config, folder, device, processes, progress, tensorboar
             show(state)
         return bool(signals)
     with (tempfile.TemporaryDirectory() as d, catch_sigterm() as signals,
-          live_training(_name_of(config, folder.path), progress) as show):
+          live_training(identity.name, progress) as show):
         file = Path(d)/'config.json'
         file.write_text(config.model_dump_json(), encoding='utf-8')
         arguments = [str(file), '--root', str(root), '--device', device]
@@ -199,8 +195,8 @@ class _RunningTrainings:
 
 def _reported_run(config, root, report, options):
     "Call `get_run`; report each state with name and path of the run, then the last state again with `ended`."
-    path = config.path(root)
-    about = dict(label=_name_of(config, path), path=str(path), ended=False)
+    identity = config.identity(root)
+    about = dict(label=identity.name, path=str(identity.path), ended=False)
     unknown = dict.fromkeys(['train_loss', 'val_nll', 'val_error', 'left_s'])
     last = dict(epoch=0, epochs=config.recipe.epochs, epochs_done=0) | unknown
     def send(state):

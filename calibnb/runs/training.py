@@ -19,7 +19,6 @@ from safetensors.torch import save_file
 
 from ..core.live import live_training
 from ..core.atomic import atomic_write
-from ..core.content import named_files
 from ..core.runtime import pick_device
 from ..core.predictions import Predictions
 from ..processes.distributed import rank, world_size
@@ -31,13 +30,13 @@ from ..data.sets import load_data
 from ..models.named import make_model
 from ..models.sequences import set_vectors
 from ..train.checkpoint import Stopped
+from ..train.hooks import Hooks
 from ..train.recorders import make_recorder
 from ..train.device import release_cached_memory
 from ..train.trainer import Trainer
 from ..meta.trainer import MetaTrainer
 from .folder import Result, RunFolder, write_json
-from .names import typed_name
-from .config import RunConfig
+from .config import RunConfig, RunIdentity
 
 # %% ../../nbs/70_runs/03_training.ipynb #6cc99198
 def _measures(preds:Predictions, bins=15)->dict:
@@ -61,7 +60,7 @@ def _write_output(folder, history, recorders, preds, model, splits):
     _write_tensors(folder/'model.safetensors', model.state_dict(), metadata=dict(shape=shape))
     history.save(folder/'history.csv')
     for name, recorder in recorders.items():
-        arrays = getattr(recorder, 'arrays', None)
+        arrays = Hooks.of(recorder).arrays
         if arrays: _write_tensors(folder/'recorded'/f'{name}.safetensors', arrays)
     for name, split in preds.items(): split.save(folder/'predictions'/f'{name}.safetensors')
     folder.record(Result(metrics={'test': _measures(preds['test'])}, findings=[]))
@@ -84,21 +83,22 @@ class ProgressFile:
 # %% ../../nbs/70_runs/03_training.ipynb #a2d8c43b
 def train(
     config:RunConfig,
-    folder:RunFolder,   # folder of the configuration; process 0 must hold the lock
+    identity:RunIdentity, # of the configuration; process 0 must hold the lock of its folder
     device='auto',
     progress=False,     # True: show a live line; or a function, called with the state (see `Reporter`)
     tensorboard:bool=False, # write TensorBoard's event files into the folder
 ):
     "Train the network of a configuration and write the run folder; its state is then `done` or `failed`."
+    folder = RunFolder(identity.path)
     with ExitStack() as stack:
         if rank() == 0:
-            about = dict(device=str(pick_device(device)), processes=world_size(), content=config.content(),
-                         files=named_files(config.settings))
+            about = dict(device=str(pick_device(device)), processes=world_size(), content=identity.content,
+                         files=identity.files)
             stack.enter_context(folder.running('train', config.model_dump(mode='json'), **about))
-        with release_cached_memory(): _fit_and_write(config, folder, device, progress, tensorboard)
+        with release_cached_memory(): _fit_and_write(config, identity, folder, device, progress, tensorboard)
         if rank() == 0: (folder/'progress.json').unlink(missing_ok=True)
 
-def _fit_and_write(config, folder, device, progress, tensorboard):
+def _fit_and_write(config, identity, folder, device, progress, tensorboard):
     "Load the data, train, predict, and write the output."
     seed = config.seed if config.data_seed is None else config.data_seed
     splits = load_data(config.data, seed=seed, **config.data_args)
@@ -109,7 +109,7 @@ def _fit_and_write(config, folder, device, progress, tensorboard):
     if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, recorders = _make_trainer(config, model, device), _make_recorders(config)
     if rank() == 0: _write_split(folder, splits)
-    with _reporting(folder, progress) if rank() == 0 else nullcontext() as report, _saving_on_ctrl_c():
+    with _reporting(folder, identity.name, progress) if rank() == 0 else nullcontext() as report, _saving_on_ctrl_c():
         history = trainer.fit(splits, recorders.values(), folder/'checkpoint.pt', report,
                               tensorboard=folder/'tensorboard' if tensorboard else None)
     preds = {name: trainer.predict(splits.parts[name]) for name in ('val', 'test')}
@@ -140,10 +140,10 @@ def _saving_on_ctrl_c():
         if on_interrupt == signal.default_int_handler: signal.signal(signal.SIGINT, on_interrupt)
 
 @contextmanager
-def _reporting(folder, progress):
+def _reporting(folder, name, progress):
     "Yield a function that writes the state of training to `progress.json`, and passes the state on as `progress` says."
     write = ProgressFile(folder/'progress.json')
-    with live_training(typed_name(folder.path, folder.info), progress) as show:
+    with live_training(name, progress) as show:
         def report(state):
             write(state)
             if show: show(state)

@@ -11,6 +11,7 @@ import lazy_loader
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'recipe': ['PRESETS', 'AUGMENTATIONS', 'OPTIMIZERS', 'SCHEDULES', 'KEEP', 'Recipe'],
     'batches': ['flip_labels'],
+    'hooks': ['Hooks'],
     'history': ['History', 'EventFiles'],
     'recorders': [
         'EpochView', 'NLLBreakdown', 'CalibrationErrors', 'WeightNorm', 'OptimalECE',

@@ -6,6 +6,7 @@ from .recipe import SCHEDULES as SCHEDULES
 from .recipe import KEEP as KEEP
 from .recipe import Recipe as Recipe
 from .batches import flip_labels as flip_labels
+from .hooks import Hooks as Hooks
 from .history import History as History
 from .history import EventFiles as EventFiles
 from .recorders import EpochView as EpochView

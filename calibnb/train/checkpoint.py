@@ -19,6 +19,7 @@ from torch import nn
 
 from ..core.atomic import atomic_write
 from ..processes.distributed import gathered, rank, world_size
+from .hooks import Hooks
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #81d93654
 def _code_fingerprint(code):
@@ -44,7 +45,7 @@ def describe(
     changing = 'training', 'arrays'  # attributes that change during training
     settings = {k: _plain(v) for k, v in fields.items() if k not in changing and not k.startswith('_')}
     tensors = thing.state_dict() if isinstance(thing, nn.Module) else {}
-    constants = [v.tolist() for k, v in tensors.items() if k not in getattr(thing, 'changing', ())]
+    constants = [v.tolist() for k, v in tensors.items() if k not in Hooks.of(thing).changing]
     return f'{type(thing).__qualname__} {settings} {constants}'
 
 # %% ../../nbs/60_train/03_checkpoint.ipynb #ed4f42f4
@@ -62,7 +63,7 @@ def describe_task(trainer, splits)->dict:
     task = dict(recipe=trainer.recipe.model_dump_json(), loss=describe(trainer.loss))
     task['model'] = f'{trainer.model!r} {shapes}'
     task['data'] = _fingerprint(splits.train)
-    uses_val = trainer.recipe.keep != 'last' or hasattr(trainer.loss, 'after_epoch')
+    uses_val = trainer.recipe.keep != 'last' or Hooks.of(trainer.loss).after_epoch is not None
     if uses_val: task['val'] = _fingerprint(splits.val)
     if hasattr(trainer, 'meta') and splits.meta_val is not None: task['meta_val'] = _fingerprint(splits.meta_val)
     return task | dict(recorders=str([describe(r) for r in trainer.recorders]))

@@ -21,6 +21,7 @@ from ..processes.distributed import all_reduce, broadcast, rank, world_size
 from ..data.trees import WORD
 from ..data.splits import Split, Splits
 from ..models.classifier import Classifier
+from .hooks import Hooks
 from .recipe import Recipe
 from .device import one_thread, to_memory_format
 
@@ -116,7 +117,7 @@ def _check_labels(splits, model):
 
 def makes_own_labels(model:nn.Module)->bool:
     "Return True if the network makes its own training labels, as a Tree-LSTM does for phrases."
-    supervised = getattr(model, 'supervised', None)
+    supervised = Hooks.of(model).supervised
     return supervised is not None and getattr(supervised, '__func__', supervised) is not Classifier.supervised
 
 def check_model_and_recipe(model, recipe):

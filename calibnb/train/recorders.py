@@ -25,6 +25,7 @@ from ..losses.weights import check_batch, gamma_of_bin, gamma_of_bucket
 from ..metrics.scores import brier_of_samples
 from ..posthoc.temperature import ece_by_temperature, ece_temperature_in, nll_temperature
 from ..models.named import head_gradient_norm
+from .hooks import Hooks
 
 # %% ../../nbs/60_train/05_recorders.ipynb #bc61427d
 class EpochView:
@@ -344,5 +345,6 @@ def make_recorders(
     "Make recorders from names, and check all recorders; raise ValueError if one cannot record this trainer."
     made = [make_recorder(r) if isinstance(r, str) else r for r in recorders]
     for recorder in made:
-        if hasattr(recorder, 'check'): recorder.check(trainer)
+        check = Hooks.of(recorder).check
+        if check: check(trainer)
     return made

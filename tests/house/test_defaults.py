@@ -41,7 +41,7 @@ ROOMS = {  # what is tried together: its name here -> rooms
     "models": "models.classifier models.convnets models.sequences models.named models.clipping",
     "batches": "train.batches",
     "recorders": "train.history train.recorders",
-    "train": "train.device train.evaluator train.trainer train.callbacks",
+    "train": "train.hooks train.device train.evaluator train.reporter train.trainer train.callbacks",
     "gamma_net": "meta.learned meta.hypergradients", "meta": "meta.trainer",
 }
 
@@ -758,13 +758,13 @@ ELSEWHERE = {
     "data": {HELPERS: "split_of CIFAR_SCALE data_sets downloads list_data data_options data_fingerprint download "
                          "data_paths "
                       "licences "
-                       "check_data note_data register_data check_corruption list_corruptions pixel_scale",
+                       "check_data data_input note_data register_data check_corruption list_corruptions pixel_scale",
              ON_DISK: "cifar10 cifar100 svhn tiny_imagenet newsgroups sst imagefolder npz"},
     "batches": {HELPERS: "prefetch Batch"},
     "train": {HELPERS: "check_task check_model_and_recipe check_micro_batches check_scalar loss_reduction "
                        "makes_own_labels "
                        "one_thread training_context explain_memory release_cached_memory free_graph to_memory_format "
-                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale "
+                       "compile_function clip_gradients largest_magnitude average_buffers GradientScale Hooks "
                        "lightning_callback",
               "parts of train.Trainer": "Evaluator Stepper Progress Reporter"},
     "recorders": {HELPERS: "view_for recorders History EventFiles EpochView Recorder "

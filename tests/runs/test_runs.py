@@ -476,5 +476,5 @@ def test_processes_write_where_the_experiment_folder_leads(tmp_path, monkeypatch
     (tmp_path/"runs"/"train").symlink_to(tmp_path/"scratch"/"train")
     asked = []
     monkeypatch.setattr("calibnb.runs.run.torchrun", lambda module, arguments, *args, **kw: asked.append(arguments))
-    _train_with_torchrun(config(), RunFolder(config().path(tmp_path/"runs")), "cpu", 2, False, False)
+    _train_with_torchrun(config(), config().identity(tmp_path/"runs"), "cpu", 2, False, False)
     assert asked[0][1:3] == ["--root", str(tmp_path/"runs")]
