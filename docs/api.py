@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 import nbformat
-from doors import metric_heads
+from doors import decorated_heads
 from latex2mathml.converter import convert
 
 LONGEST_EXAMPLE, LONGEST_OUTPUT = 18, 14  # lines
@@ -231,7 +231,7 @@ def api_page(module_name, notebook, place, content=None):
     module = import_module(f"calibnb.{module_name}")
     lines = Path(module.__file__).read_text().splitlines()
     own = {n.name: n for n in ast.parse("\n".join(lines)).body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
-    heads, lessons = metric_heads(Path(module.__file__).parent), Lessons(content or notebook, place)
+    heads, lessons = decorated_heads(Path(module.__file__).parent), Lessons(content or notebook, place)
     parts = [entry(own[public], lines, lessons, head=heads.get(public)) for public in module.__all__ if public in own]
     where = f"Explained in [`{place}`](../{place})."
     return "\n\n".join([f"# calibnb.{module_name}", module.__doc__, where, *parts]) + "\n"

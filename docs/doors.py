@@ -14,40 +14,52 @@ def attached(door):
     return given.get("submodules", []), given.get("submod_attrs", {})
 
 
-def metric_heads(wing):
-    """Return {name: signature for users} of each function with the decorator `sample_metric`.
+# decorator -> the room and the function that have its arguments as written, those before and those after the options
+DECORATORS = {
+    "sample_metric": ("samples", "over_samples", ["probs"], ["ignore_index", "validate"]),
+    "sample_loss": ("weights", "check_batch", ["logits", "target"], ["weight", "ignore_index", "reduction"]),
+}
 
-    The signature has probabilities and labels instead of samples, and the options of `over_samples`."""
-    samples, found = wing/"samples.py", {}
-    if not samples.exists():
-        return found
-    listed = re.findall(r"^    ((\w+)\b.*)$", samples.read_text(encoding="utf-8"), re.M)
-    written_as = {name: line for line, name in listed}  # the last place, which has the comments
+
+def decorated_heads(wing):
+    """Return {name: signature for users} of each function with the decorator `sample_metric` or `sample_loss`.
+
+    The signature has the data instead of samples or a batch, and the options that the decorator adds."""
+    found = {}
     for room in sorted(wing.glob("*.py")):
         lines = room.read_text(encoding="utf-8").splitlines()
         for node in ast.parse("\n".join(lines)).body:
-            decorators = [d for d in getattr(node, "decorator_list", []) if ast.unparse(d).startswith("sample_metric(")]
-            if decorators:
-                names = [arg.value for arg in decorators[0].args] + ["ignore_index", "validate"]
-                found[node.name] = metric_head(lines[node.lineno - 1:node.body[0].lineno - 1], names, written_as)
+            for decorator in getattr(node, "decorator_list", []):
+                if (name := re.match(r"\w*", ast.unparse(decorator))[0]) in DECORATORS:
+                    own = [arg.value for arg in getattr(decorator, "args", [])]
+                    found[node.name] = decorated_head(head_of(node, lines), name, own, wing)
     return found
 
 
-def metric_head(written, names, written_as):
-    "Return the head of a metric with the options of these names, each as written in metrics/samples."
+def head_of(node, lines):
+    "Return the lines of a function up to its docstring."
+    return lines[node.lineno - 1:node.body[0].lineno - 1]
+
+
+def decorated_head(written, decorator, own_names, wing):
+    "Return the head of a metric or loss with the data and options of its decorator, each as written in its room."
+    room, function, data, after = DECORATORS[decorator]
+    lines = (wing/f"{room}.py").read_text(encoding="utf-8").splitlines()
+    node = next(n for n in ast.parse("\n".join(lines)).body if getattr(n, "name", "") == function)
+    written_as = {re.match(r"\W*(\w+)", line)[1]: line for line in head_of(node, lines)[1:-1]}
     if len(written) == 1:
         written = written[0].replace("(samples)", "(\n    samples,\n)").split("\n")
     first, _, *own, result = written
-    options = [f"    {written_as[name]}" for name in names]
-    if not own or not any(line.startswith("    *,") for line in own):
+    options = [written_as[name] for name in own_names + after]
+    if not any(line.startswith("    *,") for line in own):
         options[0] = f"    *, {options[0].lstrip()}"
-    return "\n".join([first, f"    {written_as['probs']}", *own, *options, result])
+    return "\n".join([first, *[written_as[name] for name in data], *own, *options, result])
 
 
 def stub(door):
-    "Return the stub's text: each name, imported from its room; a metric with the signature that users call."
+    "Return the stub's text: each name, imported from its room; a metric or loss with the signature that users call."
     submodules, rooms = attached(door)
-    heads = metric_heads(door.parent)
+    heads = decorated_heads(door.parent)
     lines = [f"from . import {name} as {name}" for name in submodules]
     for room, names in rooms.items():
         lines += [f"{heads[name]}\n    ..." if name in heads else f"from .{room} import {name} as {name}"

@@ -15,26 +15,22 @@ from torch import Tensor
 
 from ..core.checks import as_tensor, check_positive
 from ..metrics.bins import check_bins, interpolated_edges
-from .weights import adafocal_weight
-from .weighted import weighted_cross_entropy
+from .weights import LossBatch, adafocal_weight, sample_loss
+from .weighted import times_ce
 
 # %% ../../nbs/20_losses/05b_adaptive.ipynb #6cf20a3d
+@sample_loss
 def adafocal_loss(
-    logits,                     # (N, K) or (N, K, d1, ...)
-    target,                     # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     gammas=(1.,),               # (M,) exponents, one for each range of the label probability; < 0: inverse focal
     edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the upper range
-    *, weight=None,             # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
     "Return focal loss with the exponent of p_y's range, or inverse focal loss if the exponent is < 0 [Ghosh 2022]."
     gammas, edges = (_numbers(name, values) for name, values in (('gammas', gammas), ('edges', edges)))
     if len(edges) + 1 != len(gammas):
         raise ValueError(f'edges: {len(edges)} given, want {len(gammas) - 1}, one less than gammas')
     u = partial(adafocal_weight, gammas=gammas, edges=edges)
-    return weighted_cross_entropy(logits, target, u, class_weight=weight, ignore_index=ignore_index,
-                                  reduction=reduction)
+    return times_ce(batch, u)
 
 def _numbers(name, values):
     "Return `values` as a 1-d tensor; raise ValueError unless all are finite numbers."
@@ -81,18 +77,15 @@ def next_gammas(
     other_side = torch.where(moved > 0, torch.full_like(moved, -switch), switch)
     return torch.where(moved.abs() < switch, other_side, moved).clamp(gamma_min, gamma_max)
 
+@sample_loss
 def first_adafocal_loss(
-    logits,                     # (N, K) or (N, K, d1, ...)
-    target,                     # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     gamma:float=1.,             # exponent of all ranges in the first epoch
     n_bins:int=15,              # M ranges
     rate:float=1.,              # lambda: the rate of the updates
     switch:float=.2,            # magnitude below which an exponent changes its sign
     gamma_min:float=-2.,        # bounds of the exponents
     gamma_max:float=20.,
-    *, weight=None,             # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->Tensor:                      # 0-d, or the shape of `target`
     "Return the AdaFocal loss of the first epoch, with one exponent; `AdaFocalLoss` updates the exponents [Ghosh 2022]."
     check_bins(n_bins)
@@ -100,5 +93,5 @@ def first_adafocal_loss(
     good = all(isinstance(g, Real) and math.isfinite(g) for g in (gamma, gamma_min, gamma_max))
     if not good or not gamma_min <= gamma <= gamma_max:
         raise ValueError(f'gamma: {gamma!r}, want a number from gamma_min {gamma_min!r} to gamma_max {gamma_max!r}')
-    return adafocal_loss(logits, target, [float(gamma)], weight=weight, ignore_index=ignore_index,
-                         reduction=reduction)
+    exponents = torch.tensor([float(gamma)], dtype=torch.float64, device='cpu')
+    return times_ce(batch, partial(adafocal_weight, gammas=exponents, edges=exponents[1:]))

@@ -15,7 +15,7 @@ from torch import Tensor
 from . import surrogates
 from ..core.checks import check_positive, masked_classes
 from ..core.predictions import first_argmax
-from .weights import check_batch, reduce, row_mean, unmasked
+from .weights import LossBatch, row_mean, sample_loss, unmasked
 from .weighted import focal_loss
 from .regularised import check_weight, valid_rows, with_penalty, with_surrogate
 
@@ -29,107 +29,83 @@ def _largest(logits):
     "Return the (N, 1) largest logit of each row; if several logits tie, only the first gets a gradient."
     return logits.gather(1, first_argmax(logits.detach())[:, None])
 
+@sample_loss
 def mbls_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     margin:float=10.,       # m: no penalty for differences up to m from the largest logit
     alpha:float=.1,         # weight of the penalty
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha · mean_k max(0, max_j z_j - z_k - m), margin-based label smoothing [Liu 2022, code]."
     _check_margin(margin)
     check_weight('alpha', alpha)
-    batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     excess = (largest - unmasked(batch.logits, masked, largest) - margin).relu()
-    return with_penalty(batch, alpha*row_mean(excess, masked), reduction)
+    return with_penalty(batch, alpha*row_mean(excess, masked))
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #42718418
+@sample_loss
 def acls_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     margin:float=10.,       # m
     alpha:float=.1,         # weight of both penalties
     top:float=1.,           # weight of the penalty on the largest logit
     others:float=.1,        # weight of the penalty on the other logits
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha (top · excess² of the largest + others · mean excess² of the rest) [Park 2023, code]."
     _check_margin(margin)
     for name, value in dict(alpha=alpha, top=top, others=others).items(): check_weight(name, value)
-    batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     n_others = batch.logits.shape[1] - 1 if masked is None else ((~masked).sum(1) - 1).clamp_min(1)
     high = (largest[:, 0] - margin).relu().square()
     fixed = largest.detach()
     low = (fixed - unmasked(batch.logits, masked, fixed) - margin).relu().square()  # 0 for the largest logit
     rest = low.sum(1)/n_others
-    return with_penalty(batch, alpha*(top*high + others*rest), reduction)
+    return with_penalty(batch, alpha*(top*high + others*rest))
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #83ca03d2
+@sample_loss
 def max_sup_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     alpha:float=.1,         # weight of the penalty, the `eps` of label smoothing
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
     check_weight('alpha', alpha)
-    batch = check_batch(logits, target, weight, ignore_index)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     gap = largest - unmasked(batch.logits, masked, largest)  # subtract first: the sum of large logits may overflow
-    return with_penalty(batch, alpha*row_mean(gap, masked), reduction)
+    return with_penalty(batch, alpha*row_mean(gap, masked))
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #a94d26d6
 _NORM_SHIFT = 1e-7  # added to the norm, as in the authors' code
 
+@sample_loss
 def logit_norm_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     temperature:float=.04,  # divides the normalised logits; 0.04 is the paper's value for CIFAR-10
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return the cross-entropy of z/(|z| temperature), logit normalisation [Wei 2022, code]."
     check_positive(temperature=temperature)
-    batch = check_batch(logits, target, weight, ignore_index)
     masked = masked_classes(batch.logits)
     logits = unmasked(batch.logits, masked)
     norm = torch.linalg.vector_norm(logits, dim=1, keepdim=True) + _NORM_SHIFT
     scaled = unmasked(logits/(norm*temperature), masked, -math.inf)
     values = F.cross_entropy(scaled, batch.labels, reduction='none')
-    return reduce(values, reduction, batch.shape, batch.sample_weights())
+    return batch.reduce(values)
 
 # %% ../../nbs/20_losses/05a_penalties.ipynb #87e78427
+@sample_loss
 def mdca_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam:float=1.,           # weight of the penalty
     gamma:float=0.,         # exponent of the focal loss; 0: cross-entropy
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return focal loss + lam · MDCA, see `surrogates.mdca` [Hebbalaguppe 2022]."
-    batch = check_batch(logits, target, weight, ignore_index)
     each = focal_loss(batch.logits, batch.labels, gamma, reduction='none')
-    return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), reduction, each)
+    return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), each)
 
+@sample_loss
 def dca_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam:float=1.,           # weight of the penalty
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + lam · DCA, see `surrogates.dca` [Liang 2020]; lam as in the code of [Hebbalaguppe 2022]."
-    batch = check_batch(logits, target, weight, ignore_index)
-    return with_surrogate(batch, lam, surrogates.dca(*valid_rows(batch)), reduction)
+    return with_surrogate(batch, lam, surrogates.dca(*valid_rows(batch)))

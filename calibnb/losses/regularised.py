@@ -17,7 +17,7 @@ from torch import Tensor
 from . import surrogates
 from ..core.checks import as_tensor, at_least_float32, check_scores, flatten_classes, masked_classes
 from calibnb.losses.weights import (
-    LogProbs, at_label, check_class_weight, check_batch, reduce, row_mean, unmasked, weighted_reduce
+    LogProbs, LossBatch, at_label, check_class_weight, reduce, row_mean, sample_loss, unmasked, weighted_reduce
 )
 from .weighted import cross_entropy_loss
 
@@ -26,24 +26,20 @@ def check_weight(name, value):
     "Raise ValueError unless the weight of a penalty is finite and at least 0."
     if not 0 <= value < math.inf: raise ValueError(f'{name}: {value}, want a finite weight >= 0')
 
-def with_penalty(batch, penalty, reduction, each=None):
+def with_penalty(batch, penalty, each=None):
     "Add a (N,) or 0-d penalty to the loss of each sample, and reduce; the loss is cross-entropy if `each` is None."
     if each is None: each = F.cross_entropy(batch.logits, batch.labels, reduction='none')
-    return reduce(each + penalty, reduction, batch.shape, batch.sample_weights())
+    return batch.reduce(each + penalty)
 
+@sample_loss
 def label_smoothing_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     eps:float=.05,          # probability taken from the label, in [0, 1)
     mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over other classes [Mukhoti 2020]
-    *, weight=None,         # (K,) weights of the classes; each class's term of the cross-entropy gets its weight
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy against a smoothed label [Szegedy 2016]; class weights act as in `F.cross_entropy`."
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
     if mode not in ('uniform', 'off_target'): raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
-    batch = check_batch(logits, target, weight, ignore_index)
     masked, K = masked_classes(batch.logits), batch.logits.shape[1]
     if masked is not None: K = (~masked).sum(1).clamp_min(2)  # (N,) classes among which eps is divided
     if mode == 'off_target': eps = eps*K/(K - 1)
@@ -54,56 +50,44 @@ def label_smoothing_loss(
         of_label = (of_label*each).masked_fill(each <= 0, 0.)
     values = -(1 - eps)*of_label - eps*row_mean(log_p, masked)
     if batch.valid is not None: values = torch.where(batch.valid, values, 0.)
-    if sample_weights is None: return reduce(values, reduction, batch.shape)
-    return weighted_reduce(values, sample_weights, reduction, batch.shape)
+    if sample_weights is None: return batch.reduce(values)
+    return weighted_reduce(values, sample_weights, batch.reduction, batch.shape)
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #788fbfd3
+@sample_loss
 def lp_norm_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     alpha:float=.01,        # weight of the norm
     p:float=1.0,            # order of the norm, >= 1
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
     "Return cross-entropy + alpha · |logits|_p, not divided by K [Wang 2021]; the norm of zero logits has gradient 0."
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
     check_weight('alpha', alpha)
-    batch = check_batch(logits, target, weight, ignore_index)
     logits = unmasked(batch.logits, masked_classes(batch.logits))
     tiny = torch.finfo(logits.dtype).tiny
     largest = logits.detach().abs().amax(1, keepdim=True).clamp_min(tiny)  # a divisor, so that no power overflows
     norm = largest[:, 0]*torch.linalg.vector_norm(logits/largest, p, dim=1)
-    return with_penalty(batch, alpha*norm, reduction)
+    return with_penalty(batch, alpha*norm)
 
+@sample_loss
 def entropy_regularized_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     alpha:float=.1,         # weight of the entropy
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`; may be negative
     "Return cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017]."
     check_weight('alpha', alpha)
-    batch = check_batch(logits, target, weight, ignore_index)
     log_p = batch.logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class adds 0
     values = alpha*negative_entropy - at_label(log_p, batch.labels)
-    return reduce(values, reduction, batch.shape, batch.sample_weights())
+    return batch.reduce(values)
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #2caf4381
+@sample_loss
 def brier_loss(
-    logits,                 # (N, K) or (N, K, d1, ...)
-    target,                 # (N,) or (N, d1, ...) class ids
-    *, weight=None,         # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',   # 'mean', 'sum' or 'none'
+    batch:LossBatch,
 )->Tensor:                  # 0-d, or the shape of `target`; values in [0, 2]
     "Return the squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950]."
-    batch = check_batch(logits, target, weight, ignore_index)
-    return reduce(LogProbs(batch.logits, batch.labels).brier, reduction, batch.shape, batch.sample_weights())
+    return batch.reduce(LogProbs(batch.logits, batch.labels).brier)
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #07f9b842
 def soft_target_loss(
@@ -141,10 +125,10 @@ def mixup_loss(
     return lam*a + (1 - lam)*b
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #5499f799
-def with_surrogate(batch, lam, error, reduction, each=None):
+def with_surrogate(batch, lam, error, each=None):
     "Add `lam` times the 0-d error of the batch as a penalty."
     check_weight('lam', lam)
-    return with_penalty(batch, lam*error, reduction, each)
+    return with_penalty(batch, lam*error, each)
 
 def valid_rows(batch):
     "Return logits and labels of the valid samples; if there are none, return the first sample, which has weight 0."
@@ -153,55 +137,43 @@ def valid_rows(batch):
     return batch.logits[rows], batch.labels[rows]
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #7247d866
+@sample_loss
 def mmce_loss(
-    logits,                  # (N, K) or (N, K, d1, ...)
-    target,                  # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam=2.0,                 # weight of the penalty, as in [Mukhoti 2020]
     width=.4,                # width of the kernel
     sqrt=False,              # True: MMCE, as defined in the paper; False: its square
-    *, weight=None,          # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',    # 'mean', 'sum' or 'none'
 )->Tensor:                   # 0-d, or the shape of `target`
     "Return cross-entropy + lam · MMCE, by default squared, see `surrogates.mmce` [Kumar 2018]."
-    batch = check_batch(logits, target, weight, ignore_index)
-    return with_surrogate(batch, lam, surrogates.mmce(*valid_rows(batch), width, sqrt), reduction)
+    return with_surrogate(batch, lam, surrogates.mmce(*valid_rows(batch), width, sqrt))
 
+@sample_loss
 def mmce_weighted_loss(
-    logits,                  # (N, K) or (N, K, d1, ...)
-    target,                  # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam=2.0,                 # weight of the penalty
     width=.4,                # width of the kernel
     compat=False,            # True: divide by the counts twice, as the reference code does
-    *, weight=None,          # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',    # 'mean', 'sum' or 'none'
 )->Tensor:                   # 0-d, or the shape of `target`
     "Return cross-entropy + lam · weighted MMCE, see `surrogates.mmce_weighted` [Kumar 2018]."
-    batch = check_batch(logits, target, weight, ignore_index)
-    return with_surrogate(batch, lam, surrogates.mmce_weighted(*valid_rows(batch), width, compat), reduction)
+    return with_surrogate(batch, lam, surrogates.mmce_weighted(*valid_rows(batch), width, compat))
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #e07397b1
+@sample_loss
 def dece_loss(
-    logits,                  # (N, K) or (N, K, d1, ...)
-    target,                  # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam=.5,                  # weight of the penalty
     n_bins=15,
     t_a=100.,                # steepness of the soft accuracy
     t_b=.01,                 # softness of the bins
     row_norm='exact',        # 'exact': the bin weights of a sample sum to 1; or 'reference', the authors' code
-    *, weight=None,          # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',    # 'mean', 'sum' or 'none'
 )->Tensor:                   # 0-d, or the shape of `target`
     "Return cross-entropy + lam · DECE, see `surrogates.dece` [Bohdal 2021]."
-    batch = check_batch(logits, target, weight, ignore_index)
     error = surrogates.dece(*valid_rows(batch), n_bins, t_a, t_b, row_norm)
-    return with_surrogate(batch, lam, error, reduction)
+    return with_surrogate(batch, lam, error)
 
+@sample_loss
 def sece_loss(
-    logits,                  # (N, K) or (N, K, d1, ...)
-    target,                  # (N,) or (N, d1, ...) class ids
+    batch:LossBatch,
     lam=.5,                  # weight of the penalty
     bandwidth=.01,           # bandwidth of the kernel
     t_a=100.,                # steepness of the soft accuracy
@@ -209,12 +181,8 @@ def sece_loss(
     self_term=True,          # False: leave-one-out
     normalise=True,          # False: do not divide the kernel weights by their sum
     detach_kernel=False,     # True: no gradient through the kernel weights
-    *, weight=None,          # (K,) weights of the classes
-    ignore_index:int|None=None, # label of samples to ignore
-    reduction:str='mean',    # 'mean', 'sum' or 'none'
 )->Tensor:                   # 0-d, or the shape of `target`
     "Return cross-entropy + lam · SECE, see `surrogates.sece` [Meta-regularization, Eq. 12]."
-    batch = check_batch(logits, target, weight, ignore_index)
     rows, labels = valid_rows(batch)
     error = surrogates.sece(rows, labels, bandwidth, t_a, accuracy, self_term, normalise, detach_kernel)
-    return with_surrogate(batch, lam, error, reduction)
+    return with_surrogate(batch, lam, error)

@@ -4,11 +4,14 @@
 
 # %% auto #0
 __all__ = ['at_label', 'above_zero', 'LogProbs', 'focal_weight', 'flsd_weight', 'gamma_of_bucket', 'inverse_focal_weight',
-           'adafocal_weight', 'gamma_of_bin', 'dual_focal_weight', 'second_class', 'bsce_weight', 'check_class_weight',
-           'LossBatch', 'check_batch', 'reduce', 'unmasked', 'row_mean', 'weighted_reduce', 'check_reduction']
+           'adafocal_weight', 'gamma_of_bin', 'dual_focal_weight', 'second_class', 'bsce_weight', 'check_reduction',
+           'check_class_weight', 'LossBatch', 'check_batch', 'reduce', 'unmasked', 'row_mean', 'weighted_reduce',
+           'sample_loss']
 
 # %% ../../nbs/20_losses/01_weights.ipynb #90baca62
+import inspect
 import math
+from functools import wraps
 from typing import NamedTuple
 
 import torch
@@ -188,6 +191,11 @@ def _check_ignored(ignore_index):
     if ignore_index is None or whole: return ignore_index
     raise ValueError(f'ignore_index: {ignore_index!r}, want a label, a whole number, or None')
 
+def check_reduction(reduction):
+    "Raise ValueError unless `reduction` is 'mean', 'sum' or 'none'."
+    if reduction not in ('mean', 'sum', 'none'):
+        raise ValueError(f'reduction: {reduction!r}, want "mean", "sum" or "none"')
+
 def check_class_weight(
     weight,         # list, array or tensor
     logits:Tensor,  # (N, K)
@@ -204,12 +212,13 @@ def check_class_weight(
 
 # %% ../../nbs/20_losses/01_weights.ipynb #4706536d
 class LossBatch(NamedTuple):
-    "A checked batch: logits, labels, valid samples and class weights."
+    "A checked batch: logits, labels, valid samples, class weights and the reduction."
     logits: Tensor            # (N, K), float32 or better; 0 where ignored
     labels: Tensor            # (N,) int64; 0 where ignored
     shape: tuple              # shape of the target before flattening
     valid: Tensor|None = None # (N,) bool, False where ignored; None: all are valid
     weight: Tensor|None = None # (K,) class weights; None: all 1
+    reduction: str = 'mean'   # or 'sum', 'none'
 
     def sample_weights(self)->Tensor|None:  # (N,), or None if all are 1
         "Return the weight of each sample: the weight of its class, or 0 if the sample is ignored."
@@ -218,20 +227,26 @@ class LossBatch(NamedTuple):
         each = self.weight.index_select(0, self.labels)
         return each if self.valid is None else each*self.valid
 
+    def reduce(self, values:Tensor)->Tensor:  # 0-d, or the shape of the target
+        "Reduce (N,) values, one for each sample."
+        return reduce(values, self.reduction, self.shape, self.sample_weights())
+
 def check_batch(
-    logits,             # (N, K) or (N, K, d1, ...)
-    target,             # (N,) or (N, d1, ...) class ids
-    weight=None,        # (K,) numbers >= 0, the weight of each class
-    ignore_index=None,  # label of samples to ignore
+    logits,                     # (N, K) or (N, K, d1, ...)
+    target,                     # (N,) or (N, d1, ...) class ids
+    weight=None,                # (K,) weights of the classes, numbers >= 0
+    ignore_index:int|None=None, # label of samples to ignore
+    reduction:str='mean',       # 'mean', 'sum' or 'none'
 )->LossBatch:
     "Check a batch; raise a ValueError that names the argument, the value and the remedy."
+    check_reduction(reduction)
     rows, labels = check_logits(logits, target, ignore_index=_check_ignored(ignore_index))
     rows, shape = at_least_float32(rows), as_tensor(target).shape
     if weight is not None: weight = check_class_weight(weight, rows)
-    if ignore_index is None: return LossBatch(rows, labels, shape, None, weight)
+    if ignore_index is None: return LossBatch(rows, labels, shape, None, weight, reduction)
     valid = labels != ignore_index
     rows = torch.where(valid[:, None], rows, 0.)  # even a nan in an ignored row has the gradient 0
-    return LossBatch(rows, torch.where(valid, labels, 0), shape, valid, weight)
+    return LossBatch(rows, torch.where(valid, labels, 0), shape, valid, weight, reduction)
 
 # %% ../../nbs/20_losses/01_weights.ipynb #1b2ef73e
 def reduce(
@@ -274,7 +289,24 @@ def weighted_reduce(
     "Reduce weighted values: a mean is divided by the sum of the weights."
     return values.sum()/sample_weights.sum() if reduction == 'mean' else reduce(values, reduction, shape)
 
-def check_reduction(reduction):
-    "Raise ValueError unless `reduction` is 'mean', 'sum' or 'none'."
-    if reduction not in ('mean', 'sum', 'none'):
-        raise ValueError(f'reduction: {reduction!r}, want "mean", "sum" or "none"')
+# %% ../../nbs/20_losses/01_weights.ipynb #a548fa03
+def sample_loss(
+    fn,  # function (LossBatch, options) -> 0-d tensor, or the shape of the target
+):       # the loss
+    """Turn a function of a `LossBatch` into a loss of logits and class ids.
+
+    The function fn(batch, gamma, *, form) becomes
+    fn(logits, target, gamma, *, form, weight, ignore_index, reduction), with the checks of `check_batch`."""
+    @wraps(fn)
+    def loss(logits, target, *args, weight=None, ignore_index=None, reduction='mean', **options):
+        return fn(check_batch(logits, target, weight, ignore_index, reduction), *args, **options)
+    loss.__signature__ = _loss_signature(fn)
+    loss.__code__ = loss.__code__.replace(co_name=fn.__name__)  # torch.compile caches by code object
+    return loss
+
+def _loss_signature(fn):
+    "Return the signature of `fn` with the arguments of `check_batch` instead of the batch."
+    logits, target, *shared = inspect.signature(check_batch).parameters.values()
+    _, *own = inspect.signature(fn).parameters.values()
+    shared = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in shared]
+    return inspect.Signature([logits, target, *own, *shared], return_annotation=Tensor)

@@ -705,8 +705,8 @@ ON_DISK = "data sets on disk: the arrays go through data.split_arrays"
 RECORDERS = " ".join(kind.__name__ for kind in recorders.recorders.values())
 LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does not"
 ELSEWHERE = {
-    "losses": {HELPERS: "SAMPLE_OPTIONS with_surrogate check_gamma check_weight valid_rows with_penalty losses "
-                         "LossModule list_losses register_loss"},
+    "losses": {HELPERS: "SAMPLE_OPTIONS with_surrogate times_ce check_gamma check_weight valid_rows with_penalty "
+                         "losses LossModule list_losses register_loss"},
     "surrogates": {},
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
                          "register_metric SCORES DecisionCurve cost_threshold"},
@@ -726,7 +726,7 @@ ELSEWHERE = {
     "paired": {HELPERS: "WORSE EQUIVALENT BETTER NOT_WORSE UNDECIDED PairedDifference"},
     "compared": {HELPERS: "MADE ALPHA Grouping Slice Slices MARGINS ModelComparison slice_section check_margins"},
     "bins": {HELPERS: "BIN_RULES check_bins check_closed check_norm equal_mass_starts"},
-    "weights": {HELPERS: "above_zero at_label second_class check_reduction"},
+    "weights": {HELPERS: "above_zero at_label second_class check_reduction sample_loss"},
     "temperature": {HELPERS: "T_BOUNDS temperature_lists EnsembleTemperature EntropyTemperature class_dimension "
                              "temperature_bounds warn_at_bound",
                     "parts of the searches for a temperature":
