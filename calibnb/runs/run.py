@@ -120,7 +120,7 @@ def get_run(
     with ExitStack() as stack:
         if rank() == 0: folder = stack.enter_context(locked_folder(lambda: RunFolder(config.path(root))))
         path = broadcast(folder.path)
-        if path != folder.path: folder = RunFolder(path)  # the data files have changed on process 0
+        if rank() > 0: folder = RunFolder(path)
         if broadcast(folder.state != 'done'):  # another worker, or torchrun, may have finished the run meanwhile
             train(config, folder, device, progress, tensorboard)
     return Run(broadcast(folder.path))  # the broadcast waits until process 0 has written the state `done`
