@@ -160,16 +160,8 @@ def _as_typed(message, args):
     name, colon, rest = message.partition(': ')
     return f'{(flags | getattr(args, "renamed", {})).get(name, name)}{colon}{rest}'
 
-def _check_current_folder():
-    "Exit with one line if the current folder was deleted, because torch and pydantic cannot be imported there."
-    try: os.getcwd()
-    except FileNotFoundError:
-        print('calibnb: the current folder was deleted; change to an existing folder (cd)', file=sys.stderr)
-        raise SystemExit(2) from None
-
 def _do(args)->int:
     "Run the checks that all commands share, then run the command."
-    _check_current_folder()
     _check_file_names(args)
     check_overwriting(_given(args, _READ), _given(args, _WRITTEN))
     with _only_json_printed(args):

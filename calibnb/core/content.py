@@ -117,15 +117,12 @@ def content_hash(
     return found
 
 def _fingerprint(key, paths):
-    "Return the cached fingerprint, or compute it; OSError if the files keep changing."
-    for _ in range(3):
-        now, files = time.time_ns(), list(_label_files(paths))
-        states = list(_file_states(files))
-        state_digest, known = sha256(repr(states).encode()).hexdigest()[:32], _from_cache(key)
-        if known and known[0] == state_digest: return known[1]
-        found = _digest(files, states)
-        if list(_file_states(_label_files(paths))) == states: break  # no file has changed while it was read
-    else: raise OSError(f'{paths[0]}: the file keeps changing while it is read; wait until the file is complete')
+    "Return the cached fingerprint, or compute it."
+    now, files = time.time_ns(), list(_label_files(paths))
+    states = list(_file_states(files))
+    state_digest, known = sha256(repr(states).encode()).hexdigest()[:32], _from_cache(key)
+    if known and known[0] == state_digest: return known[1]
+    found = _digest(files, states)
     newest = max((max(modified, changed) for *_, modified, changed in states), default=0)
     if newest < now - _TICK_NS: _to_cache(key, [state_digest, found])
     return found

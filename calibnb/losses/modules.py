@@ -29,7 +29,7 @@ from calibnb.losses.regularised import (
     mmce_weighted_loss, dece_loss, sece_loss
 )
 from calibnb.losses.adaptive import (
-    adafocal_loss, confidence_gaps, equal_mass_edges, first_adafocal_loss, next_gammas
+    adafocal_loss, check_adafocal, confidence_gaps, equal_mass_edges, first_adafocal_loss, next_gammas
 )
 from .penalties import acls_loss, dca_loss, logit_norm_loss, max_sup_loss, mbls_loss, mdca_loss
 
@@ -49,13 +49,6 @@ def _bind(cls, args, options):
         raise TypeError(f'{cls.__name__}: {e}; {cls.__name__} takes {known}') from None
     bound.apply_defaults()
     return bound.arguments
-
-def _try_options(loss):
-    "Compute the loss of two samples to check the options, without changing torch's random state."
-    K = len(loss.weight) if 'weight' in loss.tensors else 2
-    with torch.random.fork_rng(devices=[]):
-        logits = torch.zeros(2, K, dtype=torch.float32, device='cpu')
-        loss(logits, logits if loss.fn is soft_target_loss else logits[:, 0].long())
 
 def _plain_options(options):
     "Drop `weight` and `ignore_index` if they are None, and convert class weights to a tensor once."
@@ -99,8 +92,6 @@ class LossModule(nn.Module):
         for name, value in tensors.items():  # registered tensors move with the module
             if isinstance(value, nn.Parameter): self.register_parameter(name, value)
             else: self.register_buffer(name, value)
-        per_sample = any(v.ndim for k, v in tensors.items() if k != 'weight')  # each call checks these
-        if not per_sample: _try_options(self)
 
     @property
     def has_batch_penalty(self)->bool:
@@ -156,11 +147,9 @@ class ConsistencyLoss(LossModule, fn=consistency_loss):
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
-        in_training = '_heads' in vars(self)  # False in `_try_options`
-        if self.options['perturbed'] == 'logits': head = None
-        elif not in_training: head = torch.eye(logits.shape[1], dtype=torch.float32, device='cpu')
-        elif self._heads: head = self._heads[0].weight
-        else: raise ValueError('loss: no network for perturbed="features", want one; call before_training(network)')
+        head = self._heads[0].weight if self._heads and self.options['perturbed'] == 'features' else None
+        if head is None and self.options['perturbed'] == 'features':
+            raise ValueError('loss: no network for perturbed="features", want one; call before_training(network)')
         return self.fn(logits, target, head=head, **self.options, **{k: getattr(self, k) for k in self.tensors})
 
 # %% ../../nbs/20_losses/06_modules.ipynb #d376eb9e
@@ -187,6 +176,7 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
+        check_adafocal(**{k: v for k, v in self.options.items() if k not in (*SAMPLE_OPTIONS, 'reduction')})
         gamma, M = float(self.options['gamma']), self.options['n_bins']
         steps = torch.arange(1, M, dtype=torch.float64, device='cpu')
         self.register_buffer('gammas', torch.full((M,), gamma, dtype=torch.float64, device='cpu'))
@@ -194,7 +184,6 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
 
     def forward(self, logits:Tensor, target:Tensor)->Tensor:
         "Return the loss of a batch; logits and target have the shapes that `fn` accepts."
-        if 'gammas' not in self._buffers: return self.fn(logits, target, **self.options)  # in `_try_options`
         shared = dict(weight=self._buffers.get('weight'), ignore_index=self.options.get('ignore_index'))
         return adafocal_loss(logits, target, self.gammas, self.edges, **shared, reduction=self.options['reduction'])
 

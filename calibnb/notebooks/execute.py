@@ -124,7 +124,6 @@ class Notebook:
                 origin = dict(source=self.code_hash, notebook=str(self.path.resolve()), files=named_files(settings))
                 with _failures_located(self.path, folder), folder.running('notebook', settings, **origin):
                     _execute(self._content, self.path, folder, settings, timeout, progress, forked)
-                    _check_files(folder, settings)
             then(folder)
         return folder
 
@@ -167,7 +166,6 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
               LiveLines(lines, progress)):
             nb = papermill.execute_notebook(notebook, output_path, parameters=settings, **options)
     except Exception as e:
-        _check_exists(folder)
         incomplete = isinstance(e, OSError) and e.filename == str(folder/'notebook.ipynb')
         if incomplete: (folder/'notebook.ipynb').unlink(missing_ok=True)
         if not isinstance(e, papermill.PapermillExecutionError): raise
@@ -175,19 +173,9 @@ def _execute(content, path, folder, settings, timeout, progress, forked):
         # the reason that `Experiment` wrote; `where` is the file and the line of the failure
         if folder.status.get('where'): reason = folder.status['reason']
         raise NotebookError(f'{reason} (in cell {e.exec_count})') from None
-    _check_exists(folder)
     if not folder.result: raise NotebookError(f'{_how_it_ended(nb)}, so it left no valid result.json')
 
 # %% ../../nbs/75_notebooks/05_execute.ipynb #237bd23d
-def _check_exists(folder):
-    if not (folder/'run.json').exists(): raise NotebookError('the run folder was removed while the notebook ran')
-
-def _check_files(folder, settings):
-    "Raise NotebookError if a file that is named in the settings was overwritten while the notebook ran."
-    before, now = folder.info.get('files', {}), named_files(settings)
-    for name in [name for name in before | now if before.get(name) != now.get(name)]:
-        raise NotebookError(f'{name} changed while the notebook ran; run the notebook again')
-
 def _how_it_ended(nb):
     "Describe the end of a notebook that raised no exception but left no result."
     left = [c.execution_count for c in nb.cells for o in c.get('outputs', []) if o.output_type == 'error']

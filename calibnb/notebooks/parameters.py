@@ -63,7 +63,7 @@ def read_declarations(
     try: body = ast.parse(source).body
     except SyntaxError as e:
         raise ValueError(f'parameters cell: line {e.lineno} cannot be read as Python ({e.msg})') from None
-    except (ValueError, RecursionError, MemoryError) as e:
+    except ValueError as e:
         raise ValueError(f'parameters cell: cannot be read as Python ({e})') from None
     found = {}
     for node in body:
@@ -75,19 +75,18 @@ def read_declarations(
 
 def _read_annotation(name, node):
     try: return _read_type(node)
-    except (KeyError, ValueError, TypeError, SyntaxError, RecursionError):
+    except (KeyError, ValueError, TypeError, SyntaxError):
         raise ValueError(f'parameters cell: {name}: annotation {_short_source(node)}, want one of {_ALLOWED}') from None
 
 def _read_default(name, node):
     try: return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (ValueError, TypeError, SyntaxError):
         raise ValueError(f'parameters cell: {name}: {_short_source(node)}, want a literal: a number, text, True, '
                          'False, None, or a list, tuple or dictionary of these') from None
 
 def _short_source(node):
     "Return the source of a node on one line of at most 120 characters."
-    try: return shorten(ast.unparse(node), 120, placeholder=' ...')
-    except RecursionError: return 'deeply nested'
+    return shorten(ast.unparse(node), 120, placeholder=' ...')
 
 # %% ../../nbs/75_notebooks/01_parameters.ipynb #3b48dec3
 def check_seed(seed:int):
@@ -114,22 +113,11 @@ def check_values(
     check_seed(full.get('seed', 0))
     return full
 
-_MAX_DEPTH = 100  # levels of nested brackets; Python's parser allows 200
-
-def _is_deep(value):
-    "Return True if lists or dictionaries are nested more than `_MAX_DEPTH` deep."
-    level = [value]
-    for _ in range(_MAX_DEPTH + 1):
-        parts = [v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (list, tuple, dict))]
-        level = [inner for part in parts for inner in part]
-    return bool(level)
-
 def check_storable(
     name:str,  # name of the parameter, for the message
     value,
 ):
-    "Raise ValueError for a value that a run file cannot store: infinite, nan, not Unicode, or nested too deeply."
-    if _is_deep(value): raise ValueError(f'{name}: brackets are nested too deeply, want at most {_MAX_DEPTH} levels')
+    "Raise ValueError for a value that a run file cannot store: infinite, nan, or not Unicode."
     try: json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise ValueError(f'{name}: {value!r} is not Unicode text, want UTF-8') from None
@@ -139,7 +127,6 @@ def check_storable(
 def _check_type(name, value, kind):
     "Return the value, as a float if `kind` is float; raise TypeError for a wrong type, ValueError if not storable."
     from pydantic import TypeAdapter, ValidationError
-    if _is_deep(value): check_storable(name, value)
     try: checked = TypeAdapter(kind).validate_python(value, strict=True)
     except ValidationError as e:
         wanted = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
@@ -159,10 +146,7 @@ def read_value(
     if text.lower() in words: return words[text.lower()]
     for read in json.loads, ast.literal_eval:
         try: return read(text)
-        except (ValueError, SyntaxError) as e:
-            if 'too many nested' not in str(e): continue  # message of Python's parser for 200 or more brackets
-        except (RecursionError, MemoryError): pass
-        raise ValueError(f'value: {text[:20]!r}... is nested too deeply, want at most {_MAX_DEPTH}')
+        except (ValueError, SyntaxError): pass
     return text
 
 def parse_value(
@@ -203,7 +187,7 @@ def parse_notebook(
 )->dict:
     "Read a notebook from the bytes of its file, as `read_notebook` does."
     try: nb = json.loads(content.decode())
-    except (ValueError, RecursionError) as e: raise ValueError(f'{path}: cannot be read as a notebook ({e})') from None
+    except ValueError as e: raise ValueError(f'{path}: cannot be read as a notebook ({e})') from None
     def is_cell(c): return isinstance(c, dict) and isinstance(c.get('metadata'), dict) and 'source' in c
     cells = nb.get('cells') if isinstance(nb, dict) else None
     if not isinstance(cells, list) or not all(map(is_cell, cells)):

@@ -74,19 +74,19 @@ def _refuse_misplaced(
 
 # %% ../../nbs/70_runs/02_config.ipynb #6f1bb99a
 def _check_loss(name, args, meta):
-    "Raise ValueError if the loss refuses its options, returns a value per sample, or is given together with `meta`."
+    "Raise ValueError if the loss cannot be made or returns a value per sample, or is given together with `meta`."
     try: loss = make_loss(name, **args)
-    except TypeError as e: raise ValueError(f'loss_args: {args} ({failure(e)})') from None
     except Exception as e:
         if isinstance(e, ValueError) and user_frame(e) is None: raise  # an error of calibnb names the option
-        raise ValueError(f'loss: {name!r} fails on two samples ({failure(e)})') from e
+        raise ValueError(f'loss_args: {args}, but {name!r} cannot be made ({failure(e)})') from e
     if meta is not None and name != 'ce':
         raise ValueError(f'loss: {name!r}, want none with meta, which has its own loss; leave loss out')
     if meta is not None and args != _complete_args('loss', 'ce', {}):
         raise ValueError(f'loss_args: {args}, want none with meta, which has its own loss; leave loss_args out '
                          '(for a sum, Recipe(scale_by_batch=True))')
-    if getattr(loss, 'options', {}).get('reduction') == 'none':
-        raise ValueError('loss_args: reduction is "none", want "mean" or "sum" to train with')
+    reduction = getattr(loss, 'options', {}).get('reduction', 'mean')
+    if reduction not in ('mean', 'sum'):
+        raise ValueError(f'loss_args: reduction is {reduction!r}, want "mean" or "sum" to train with')
 
 # %% ../../nbs/70_runs/02_config.ipynb #79ba40d3
 def _code_key(kind, name):

@@ -102,9 +102,6 @@ def _fit_and_write(config, identity, folder, device, progress, tensorboard):
     "Load the data, train, predict, and write the output."
     seed = config.seed if config.data_seed is None else config.data_seed
     splits = load_data(config.data, seed=seed, **config.data_args)
-    if config.path(folder.path.parents[1]) != folder.path:
-        raise ValueError(f'data: the files of {config.data} changed after the run had begun; '
-                         'start the run again when the files are complete')
     model = make_model(config.model, splits.num_classes, splits.in_shape, seed=config.seed, **config.model_args)
     if splits.vectors is not None: set_vectors(model, splits.vectors)
     trainer, recorders = _make_trainer(config, model, device), _make_recorders(config)

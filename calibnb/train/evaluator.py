@@ -7,15 +7,13 @@ __all__ = ['loss_reduction', 'check_scalar', 'check_micro_batches', 'makes_own_l
            'Evaluator']
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #66721eef
-import math
-from copy import deepcopy
 from functools import partial
 from inspect import Parameter, signature
 
 import torch
 from torch import nn, Tensor
 
-from ..core.runtime import autocast, deterministic, pick_device, seeded
+from ..core.runtime import autocast, deterministic, pick_device
 from ..core.predictions import Predictions
 from ..processes.distributed import all_reduce, broadcast, rank, world_size
 from ..data.trees import WORD
@@ -51,35 +49,19 @@ def check_scalar(loss)->Tensor:
                      'reduce the loss by .mean()')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #d55f92ac
-def _is_sample_mean(loss, num_classes, device):
-    "Return True if a mean loss is the mean over all samples of random logits, or if the loss cannot be tested."
-    trial = deepcopy(loss) if isinstance(loss, nn.Module) else loss  # a copy, because a loss may count its calls
-    label = torch.arange(0, num_classes, max(1, num_classes//1024), device='cpu')
-    sizes = [4] + [2]*(len(label) - 1)  # samples of each class; equal sizes would hide a mean over classes
-    with torch.no_grad(), seeded(0):
-        logits = torch.randn(sum(sizes), num_classes, dtype=torch.float32, device='cpu').to(device)
-        target = label.repeat_interleave(torch.tensor(sizes, dtype=torch.int64, device='cpu')).to(device)
-        try:
-            whole, again = (float(trial(logits, target)) for _ in range(2))
-            each = [len(y)*float(trial(z, y)) for z, y in zip(logits.split(sizes), target.split(sizes))]
-        except Exception: return True  # the loss needs other logits or labels, so it cannot be tried
-    if whole != again or not math.isfinite(whole): return True  # a random loss cannot be compared
-    return math.isclose(whole, math.fsum(each)/len(target), rel_tol=1e-3, abs_tol=1e-5)
+def _has_other_divisor(loss):
+    "Return True if a mean loss states class weights or an ignored label: its divisor is not the number of samples."
+    stated = loss.keywords if isinstance(loss, partial) else getattr(loss, 'options', {})
+    ignores = stated.get('ignore_index') is not None or getattr(loss, 'ignore_index', -100) != -100  # torch's default
+    return ignores or isinstance(getattr(loss, 'weight', stated.get('weight')), (Tensor, list, tuple))
 
-def check_micro_batches(loss, recipe, num_classes, device):
+def check_micro_batches(loss, recipe):
     "Raise ValueError if batches are split and a mean loss has a divisor other than the number of samples."
     is_split = recipe.accumulate > 1 or world_size() > 1
-    if not is_split or loss_reduction(loss) == 'sum': return
-    function = loss
-    while isinstance(function, partial): function = function.func
-    options, tensors = getattr(loss, 'options', {}), getattr(loss, 'tensors', None)
-    is_weighted = 'weight' in (tensors or ()) or 'ignore_index' in options
-    is_declared = tensors is not None or getattr(function, 'has_batch_penalty', False)
-    if not is_weighted and (is_declared or _is_sample_mean(loss, num_classes, device)): return
-    raise ValueError(f'loss: a mean that is not over all samples, e.g. because of class weights, so the means of '
-                     f'{recipe.accumulate} micro-batches on {world_size()} processes do not add up; take accumulate=1 '
-                     'and one process, or reduction="sum" with a lower lr; for a loss that couples samples on purpose, '
-                     'set the attribute has_batch_penalty = True of the loss')
+    if not is_split or loss_reduction(loss) == 'sum' or not _has_other_divisor(loss): return
+    raise ValueError(f'loss: a mean that is not over all samples, because of class weights or an ignored label, so the '
+                     f'means of {recipe.accumulate} micro-batches on {world_size()} processes do not add up; take '
+                     'accumulate=1 and one process, or reduction="sum" with a lower lr')
 
 # %% ../../nbs/60_train/07_evaluator.ipynb #a669942c
 def _check_augmentation(splits, recipe):

@@ -43,7 +43,7 @@ class Trainer:
     """
     def __init__(self,
         model:nn.Module,      # (B, ...) -> (B, K) logits
-        loss,                 # (logits, target) -> 0-d tensor: a mean, or a sum if its `reduction` is 'sum'
+        loss,                 # (logits, target) -> 0-d tensor: a mean over samples; a sum if its `reduction` is 'sum'
         recipe:Recipe=Recipe.quick(),
         device:str='auto',    # where to train
     ):
@@ -113,7 +113,7 @@ class Trainer:
         return splits
 
     def _make_stepper(self, splits):
-        check_micro_batches(self.loss, self.recipe, splits.num_classes, self.device)
+        check_micro_batches(self.loss, self.recipe)
         return Stepper(self.model, self.loss, self.recipe, self.device)
 
     def _epoch(self, train, epoch, saver, reporter)->float:

@@ -361,29 +361,6 @@ def test_a_wrong_usage_ends_in_one_line_and_writes_nothing(here, monkeypatch, ca
     assert listing(here) == before
 
 
-DEEP = {"thousands": "["*5000, "closed": "["*150 + "]"*150, "dictionaries": '{"a": '*600 + "0" + "}"*600}
-TYPED = {
-    "run": ["run", "train", "-p", "model_args"],
-    "dotted": ["run", "train", "-p", "model_args.hidden"],
-    "sweep": ["sweep", "train", "--dry-run", "-p", "model_args.hidden"],
-    "option": ["sweep", "train", "--dry-run", "--option", "num_cpus"],
-}
-
-
-@pytest.mark.parametrize("depth", DEEP)
-@pytest.mark.parametrize("command", TYPED)
-def test_a_deep_value_ends_in_one_line(here, monkeypatch, capfd, command, depth):
-    monkeypatch.setenv("CALIBNB_RUNS", str(here / "runs"))
-    before = listing(here)
-    code = call([*TYPED[command], DEEP[depth]])
-    out, err = capfd.readouterr()
-    if command == "option" and depth != "thousands":
-        return  # only read where there is an engine that takes it
-    assert code == 2 and not out and err.count("\n") == 1 and len(err) < 1100, (code, out, err)
-    assert "nested too deeply" in err or "more than 100 deep" in err, err
-    assert listing(here) == before
-
-
 @pytest.mark.parametrize("argv, told", [
     (["run", "train", "-p", "data", "npz:a\udcff.npz"], "data: 'npz:a\\udcff.npz' is not Unicode text"),
 ], ids=["parameter"])
@@ -519,16 +496,6 @@ def test_a_slice_of_the_fuzz(tmp_path, seed):
     for number in range(seed, seed + 15):
         case, code, faults, said = run_case(number, tmp_path)
         assert not faults, (number, case, code, said)
-
-
-def test_a_current_folder_that_was_deleted_is_told_before_torch_is_imported(tmp_path):
-    "torch ends a process there, with 'Intel oneMKL FATAL ERROR'."
-    script = f"""import os, sys
-from calibnb.cli import main
-os.chdir({str(tmp_path)!r}), os.rmdir({str(tmp_path)!r})
-sys.exit(main(["run", "toy_gaussian"]))"""
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 2 and ended.stderr.startswith("calibnb: the current folder was deleted; change to")
 
 
 @pytest.mark.parametrize("home", ["/proc/nonexistent", "file", "sealed"])

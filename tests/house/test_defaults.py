@@ -706,7 +706,7 @@ RECORDERS = " ".join(kind.__name__ for kind in recorders.recorders.values())
 LAYERS = "layers as of torch.nn, which follow torch's defaults; make_model does not"
 ELSEWHERE = {
     "losses": {HELPERS: "SAMPLE_OPTIONS with_surrogate times_ce check_gamma check_weight valid_rows with_penalty "
-                         "losses LossModule list_losses register_loss"},
+                         "losses LossModule check_adafocal list_losses register_loss"},
     "surrogates": {},
     "metrics": {HELPERS: "CUSTOM auroc_of_scores bins_of_samples confidences ks_interval warn_of_pairs metrics "
                          "register_metric SCORES DecisionCurve cost_threshold"},

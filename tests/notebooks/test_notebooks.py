@@ -14,7 +14,6 @@ OPEN = """import os, shutil, signal, sys
 from calibnb.notebooks import Experiment
 experiment = Experiment('x', dict(seed=seed))"""
 CLOSE = "experiment.findings([])"
-REMOVE = "shutil.rmtree(os.environ['CALIBNB_NOTEBOOK_FOLDER'])"
 
 
 def outputs(folder):
@@ -67,18 +66,6 @@ def test_the_line_of_the_users_file_and_the_traceback_are_recorded(forked_kernel
     assert folder.status["reason"] == reason and folder.status["where"] == f"{tmp_path / 'fails_later.py'}:2"
     log = (folder / "log.txt").read_text()
     assert log.count("Traceback (most recent call last)") == 1 and "in loss\n    return {}['k']" in log
-
-
-@pytest.mark.parametrize("sources", [
-    (OPEN, REMOVE, CLOSE), (OPEN, f"{CLOSE}; {REMOVE}"),
-    (OPEN, f"{REMOVE}; experiment.file('a.txt').parent.mkdir(parents=True)", CLOSE)])
-def test_a_run_whose_folder_was_removed_says_so(tmp_path, sources):
-    path = notebook(tmp_path / "removes.ipynb", *sources)
-    message = r"^removes: the run folder was removed while the notebook ran.*; see .*/(log\.txt|notebook\.ipynb)$"
-    with pytest.raises(NotebookError, match=message):
-        run_forked(path, root=tmp_path / "runs")
-    (status,) = (tmp_path / "runs").glob("*/*/status.json")
-    assert '"failed"' in status.read_text() and "was removed while the notebook ran" in status.read_text()
 
 
 FLOODS = dict(

@@ -179,7 +179,7 @@ WRONG = dict(  # experiment -> (values, message)
         (dict(loss="focall"), "did you mean 'focal'"), (dict(n_bins=0), "n_bins: 0"),
         (dict(recipe=dict(lrr=1)), "lrr: not known"), (dict(recorders=["norm"]), "recorder"),
         (dict(model="resnet"), "model"), (dict(data="cifar"), "data"),
-        (dict(loss="focal", loss_args=dict(gamma=-1)), "gamma: -1")],
+        (dict(loss="focal", loss_args=dict(gama=1)), "option: 'gama' is not known")],
     weighted_gradients=[
         (dict(n_seeds=-1), "n_seeds: -1"), (dict(epochs=9), "epochs: 9"), (dict(data="svhn"), "data: 'svhn'"),
         (dict(data="cifar100"), "set quick to False"), (dict(quick_data="mnist"), "quick_data: 'mnist'"),

@@ -91,19 +91,6 @@ def test_a_training_of_other_data_is_another_run(here, monkeypatch, change):
     assert get_run(config()).path == first.path
 
 
-def test_data_that_change_while_they_are_read_make_no_run(here, monkeypatch):
-    load = training.load_data
-
-    def load_late(*args, **options):
-        written("x.npz", 1)
-        return load(*args, **options)
-    monkeypatch.setattr(training, "load_data", load_late)
-    with pytest.raises(ValueError, match="data: the files of npz:x.npz changed after the run"):
-        get_run(config(), progress=False)
-    run, = find_runs()
-    assert run.state == "failed"
-
-
 OPEN = "from calibnb.data import load_data\nfrom calibnb.notebooks import Experiment\nimport os"
 CLOSE = "experiment = Experiment('study', dict(seed=seed))\nlen(load_data(data).train)\nexperiment.findings([])"
 

@@ -292,7 +292,6 @@ def test_a_file_of_rubbish_stops_nobody(tmp_path):
 BAD = [  # settings, message
     (dict(loss="focall"), "loss: 'focall' is not known; did you mean 'focal'"),
     (dict(loss="focal", loss_args=dict(gama=1)), "loss focal option: 'gama' is not known; did you mean 'gamma'"),
-    (dict(loss="focal", loss_args=dict(gamma="3")), "gamma: '3', want a finite number"),
     (dict(loss="focal", loss_args=dict(gamma=float("nan"))), "gamma"),
     (dict(data_args=dict(name="x")), "data digits option: 'name' is not known"),
     (dict(data="digit"), "data: 'digit' is not known; did you mean 'digits'"),
@@ -309,7 +308,7 @@ BAD = [  # settings, message
     (dict(meta={}), "data_args: n_meta is 0, but meta learns on held-out samples; give the number or share of these samples, e.g. n_meta=100"),
     (dict(los="ce"), "^los: not known, did you mean 'loss'[?]$"),
     (dict(loss=["ce"]), r"loss: \['ce'\] is not known"),
-    (dict(loss="focal", loss_args=dict(gamma=-2)), "gamma: -2"),
+    (dict(loss_args=dict(reduction="avg")), "loss_args: reduction is 'avg', want .mean. or .sum."),
     (dict(model_args=dict(hidden="x")), "hidden: 'x'"),
     (dict(recorders=["norm"]), "recorder: 'norm' is not known"),
     (dict(meta=dict(learn="nothing")), "meta.learn"),
@@ -326,6 +325,14 @@ BAD = [  # settings, message
 def test_wrong_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         RunConfig(**settings)
+
+
+def test_a_value_that_the_loss_refuses_is_the_reason_of_a_failed_run(tmp_path):
+    config = RunConfig(loss="focal", loss_args=dict(gamma=-2))
+    with pytest.raises(ValueError, match="^gamma: -2.0, want a finite number >= 0"):
+        get_run(config, tmp_path, progress=False)
+    status = RunFolder(config.path(tmp_path)).status
+    assert status["state"] == "failed" and status["reason"].startswith("ValueError: gamma: -2.0, want")
 
 
 class Bomb:

@@ -221,17 +221,21 @@ def test_two_files_cannot_have_the_same_name(named, tmp_path, monkeypatch):
         load_plugins()
 
 
-@pytest.mark.parametrize("body, message", [
-    ("return z", r"loss: odd gives \(2, 2\) for 2 samples"), ("return 3.", "loss: odd gives float for 2 samples"),
-    ("return [z]", "loss: odd gives list for 2 samples"),
-    ("return z @ z[:1]", "loss: 'odd' fails on two samples .RuntimeError"),
-    ("raise ValueError('few')", r"'odd' fails on two samples \(ValueError: few \(mine.py, line 4, in odd\)\)"),
-    ("return {}['k']", r"loss: 'odd' fails on two samples \(KeyError: 'k' \(mine.py, line 4, in odd\)\)"),
+ODD = "from calibnb.losses import register_loss\n@register_loss('odd')\n"
+
+
+@pytest.mark.parametrize("text, options, message", [
+    ("def odd(z, y, power=2.):\n    raise RuntimeError", dict(powr=1.),
+     "option: 'powr' is not known; did you mean 'power'"),
+    ("class odd(torch.nn.Module):\n    def __init__(self, n=1): super().__init__(), {}['k']", {},
+     r"loss_args: {'n': 1}, but 'odd' cannot be made \(KeyError: 'k' \(mine.py, line 5, in __init__\)\)"),
+    ("def odd(z, y, *, reduction='batch'):\n    raise RuntimeError", {},
+     "reduction is 'batch', want \"mean\" or \"sum\""),
 ])
-def test_a_loss_that_is_none_is_refused_when_a_run_is_configured(named, body, message):
-    named.write_text(f"from calibnb.losses import register_loss\n@register_loss('odd')\ndef odd(z, y):\n    {body}\n")
+def test_a_wrong_loss_is_refused_when_a_run_is_configured_but_not_computed(named, text, options, message):
+    named.write_text(f"import torch\n{ODD}{text}\n")
     with pytest.raises(ValueError, match=message):
-        RunConfig(loss="odd")
+        RunConfig(loss="odd", loss_args=options)
 
 
 def test_a_loss_may_be_any_class_of_modules(named):

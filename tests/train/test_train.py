@@ -180,16 +180,6 @@ def test_a_loss_that_is_neither_a_mean_nor_a_sum_is_refused(loss, message):
         trained(problem(), loss, model="mlp", epochs=1)
 
 
-class Wrapped(nn.Module):
-    "A user's loss, around another one."
-    def __init__(self, loss):
-        super().__init__()
-        self.loss, self.reduction = loss, loss.reduction
-
-    def forward(self, logits, target):
-        return 2*self.loss(logits, target)
-
-
 UNEVEN = torch.tensor([1., 2., 3.])
 NOT_OVER_SAMPLES = {  # of a reduction, "mean" or "sum"
     "weights": lambda r: make_loss("focal", weight=[1., 2., 3.], reduction=r),
@@ -197,21 +187,13 @@ NOT_OVER_SAMPLES = {  # of a reduction, "mean" or "sum"
     "torch's weights": lambda r: nn.CrossEntropyLoss(weight=UNEVEN, reduction=r),
     "torch's ignored": lambda r: nn.CrossEntropyLoss(ignore_index=1, reduction=r),
     "partial": lambda r: partial(F.cross_entropy, weight=UNEVEN, reduction=r),
-    "module of a user": lambda r: Wrapped(nn.CrossEntropyLoss(weight=UNEVEN, reduction=r)),
-    "mean over labels": lambda r: partial(mean_over_labels, reduction=r),
 }
-
-
-def mean_over_labels(logits, target, reduction="mean"):
-    "The mean over classes of the mean over their samples."
-    each = F.cross_entropy(logits, target, reduction="none")
-    return each.sum() if reduction == "sum" else torch.stack([each[target == k].mean() for k in target.unique()]).mean()
 
 
 @pytest.mark.parametrize("make", NOT_OVER_SAMPLES.values(), ids=NOT_OVER_SAMPLES)
 def test_a_mean_that_is_not_over_samples_is_not_put_together_from_micro_batches(make):
     def check(accumulate, reduction):
-        check_micro_batches(make(reduction), Recipe(accumulate=accumulate), 3, torch.device("cpu"))
+        check_micro_batches(make(reduction), Recipe(accumulate=accumulate))
     message = "the means of 2 micro-batches on 1 processes do not add up; take accumulate=1"
     with pytest.raises(ValueError, match=message):
         check(2, "mean")
