@@ -102,7 +102,7 @@ sync: $(DEV)           ## after editing notebooks: export modules, store outputs
 	$(BIN)/jupyter nbconvert --log-level WARN --to markdown --output-dir . --output README nbs/index.ipynb
 	awk '/^```/ {inside = !inside; if (inside && $$0 == "```") $$0 = "```python"} {print}' README.md > README.md.tmp
 	mv README.md.tmp README.md
-	$(LESSONS) --store
+	$(BIN)/python docs/outputs.py
 
 hooks: $(DEV)          ## git's hooks and merge driver for notebooks, in this clone
 	$(BIN)/nbdev_install_hooks
