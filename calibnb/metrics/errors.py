@@ -100,7 +100,12 @@ def ece(
 )->Tensor:             # 0-d float64 in [0, 1], or one for each of `n_bins`
     """Return the expected calibration error: weighted mean over bins of |accuracy - confidence| [Naeini 2015].
 
-    Multiclass predictions use the top label; binary predictions compare the frequency of y = 1 with P(y = 1)."""
+    Multiclass predictions use the top label; binary predictions compare the frequency of y = 1 with P(y = 1).
+
+    >>> from calibnb.metrics import ece
+    >>> ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])  # gaps .1, .8 and .3
+    tensor(0.4000, dtype=torch.float64)
+    """
     check_norm(norm)
     return from_tables(samples, partial(table_norm, norm=norm), n_bins, closed)
 
