@@ -28,6 +28,11 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submod_attrs={
     'decisions': [
         'DecisionCurve', 'decision_curve', 'net_benefit', 'cost_threshold', 'expected_cost', 'cheapest_threshold'
     ],
+    'recalibration': [
+        'Recalibration', 'calibration_slope', 'FlexibleCurve', 'flexible_curve', 'CalibrationIndices',
+        'calibration_indices', 'ici'
+    ],
+    'corp': ['CorpCurve', 'corp_curve', 'Decomposition', 'corp_decomposition'],
     'certainty': ['bootstrap_ci', 'ece_ci', 'debiased_ece_ci'],
     'registered': ['register_metric', 'registered_measures'],
 })

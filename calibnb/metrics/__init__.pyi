@@ -287,6 +287,24 @@ from .decisions import net_benefit as net_benefit
 from .decisions import cost_threshold as cost_threshold
 from .decisions import expected_cost as expected_cost
 from .decisions import cheapest_threshold as cheapest_threshold
+from .recalibration import Recalibration as Recalibration
+from .recalibration import calibration_slope as calibration_slope
+from .recalibration import FlexibleCurve as FlexibleCurve
+from .recalibration import flexible_curve as flexible_curve
+from .recalibration import CalibrationIndices as CalibrationIndices
+from .recalibration import calibration_indices as calibration_indices
+def ici(
+    probs, target,              # (N, K) and (N,) class ids; (N,) for class 1 and (N,); multilabel (N, K) and (N, K)
+    knots:int=5, # knots of the spline: 3, 4 or 5
+    *, sample_weight=None,         # (N,) numbers of at least 0
+    ignore_index:int|None=None, # a label whose samples are left out
+    validate:bool=True,         # False skips the checks of the values
+)->Tensor:       # 0-d float64 in [0, 1]
+    ...
+from .corp import CorpCurve as CorpCurve
+from .corp import corp_curve as corp_curve
+from .corp import Decomposition as Decomposition
+from .corp import corp_decomposition as corp_decomposition
 from .certainty import bootstrap_ci as bootstrap_ci
 from .certainty import ece_ci as ece_ci
 def debiased_ece_ci(
