@@ -81,6 +81,7 @@ class _Answer:
     preds:object          # Predictions
     slices:object=None    # Slices of --by
     shifted:object=None   # Shifted of --shifted
+    slopes:object=None    # Slopes of --slopes
     decisions:object=None # Decisions of --cost-fp and --cost-fn
     conditions:tuple=()   # outcomes of --max-ece, --max-nll and --fail-on
 
@@ -94,7 +95,7 @@ def _answer(options)->_Answer:
     found = options.gate.without_ignored(_evaluated(preds, val, options))
     found.notes[:0] = remarks
     on_shifted = shifted and _on_shifted(found, preds, shifted, options)
-    return _Answer(found, preds, slices, on_shifted, _decisions(found, options),
+    return _Answer(found, preds, slices, on_shifted, _slopes(found, options), _decisions(found, options),
                    options.gate.outcomes(found, options.file))
 
 def _evaluated(preds, val, options):
@@ -111,6 +112,12 @@ def _slices(preds, options):
     if not options.by: return None
     return slices(preds, list(options.by), find=options.find_slices, least=options.least, n_bins=options.n_bins,
                   seed=options.seed)
+
+def _slopes(found, options):
+    "Return slope, distances and parts of scores; None without --slopes."
+    if not options.slopes: return None
+    from calibnb.evaluate.slopes import Slopes
+    return Slopes.of(found)
 
 def _decisions(found, options):
     "Return costs and net benefits; None if no costs are given."
@@ -135,6 +142,7 @@ def _paragraphs(answer, options, width=None)->list[tuple[str, str]]:
     parts = [(head, 'dim'), (wrapped(verdict(found)), 'bold'), (facts, ''),
              (command and f'  {"to do".ljust(size)}  {command}', 'cyan'), (table, 'table'),
              *_slice_parts(answer.slices, options.wide, width, wrapped),
+             (answer.slopes.text() if answer.slopes else '', 'table'),
              (decisions.text() if decisions else '', ''), (checks, ''), (notes, '')]
     return [(printable(text), style) for text, style in parts if text]
 
@@ -184,7 +192,7 @@ def _print_json(answer, options, report, file):
     found, preds = answer.found, answer.preds
     sizes = dict(schema=SCHEMA, samples=len(preds), classes=preds.num_classes, kind=options.kind,
                  report=report and str(report))
-    parts = dict(shifted=answer.shifted, decisions=answer.decisions, slices=answer.slices)
+    parts = dict(shifted=answer.shifted, decisions=answer.decisions, slices=answer.slices, slopes=answer.slopes)
     more = {name: part.record() for name, part in parts.items() if part}
     if answer.conditions: more['conditions'] = [vars(c) for c in answer.conditions]
     print(json.dumps(sizes | dict(verdict=verdict(found), advice=found.advice()) | found.record() | more, indent=1),
@@ -202,7 +210,7 @@ def _write_report(answer, options, force)->Path:
         if found.recommended in found.fitted: found.fitted[found.recommended].save(new/'calibrator.safetensors')
         write_page(found, new/'report.html', title=options.title, command=_command_to_apply(answer, options),
                    code='\n\n'.join(filter(None, [options.command, options.code])), decisions=answer.decisions,
-                   slices=answer.slices)
+                   slices=answer.slices, slopes=answer.slopes)
     report = Path(options.to)/'report.html'
     if not options.json: print(f'  report     {report}', flush=True)
     return report

@@ -67,6 +67,8 @@ def add_audit(commands):
                        help='additional metric, e.g. ks_error (see `calibnb list metrics`); may be repeated')
     add_rows(audit)
     _add_slices(audit)
+    audit.add_argument('--slopes', action='store_true', help='also give calibration slope and intercept, ICI, E50, '
+                       'E90, and the parts of the Brier score and the NLL without bins')
     _add_costs(audit)
     _add_comparisons(audit)
     add_gate(audit)
@@ -120,6 +122,7 @@ class AuditOptions:
     by:tuple                  # columns, predicted_class, confidence_band
     find_slices:bool
     least:int                 # samples of a slice
+    slopes:bool               # slope, distances and parts of scores
     costs:tuple               # of a false positive and a false negative; (): none
     gate:Gate
     plugins:tuple             # files
@@ -157,7 +160,7 @@ class AuditOptions:
         return [name for name in dict.fromkeys(self.by) if name not in MADE]
 
 _AS_TYPED = ('file target_file val_file val_target_file shifted pos_label eps format full n_bins seed tie find_slices '
-             'wide json').split()
+             'slopes wide json').split()
 
 def _settle_example(args):
     "Write simulated predictions, with twice the true logits, and make their file the argument `file`."

@@ -10,17 +10,21 @@ import json
 import re
 from pathlib import Path
 
+import torch
+
 from ..core.atomic import atomic_write
 from ..core.page import asset, html_page
 from ..core.text import html_text
 from .costs import Decisions, decision_section
 from .groups import Slices, slice_section
+from .slopes import Slopes, slope_section
 from .answer import check_lines, remarks, verdict
 from calibnb.evaluate.table import (
     STATUSES, UNCALIBRATED, Evaluation, heading_of, label_order_warning, measure_name, name_with_temperature,
     nll_words, noun
 )
 from ..metrics.bins import bin_ids
+from ..metrics.corp import corp_curve
 from ..metrics.intervals import proportion_interval
 from ..metrics.measure import FORMATS, format_of
 
@@ -47,6 +51,15 @@ def _diagram(scored, n_bins, known):
             low=_short(lo[i]), high=_short(hi[i])))
     return bins
 
+_PLACES = 200  # of the curve without bins, at most
+
+def _curve(scored):
+    "Return the reliability curve without bins, with the band of a calibrated model, at some of its places."
+    conf, hit = scored.pairs
+    curve = corp_curve(conf, hit.long())
+    chosen = torch.linspace(0, len(curve.at) - 1, min(_PLACES, len(curve.at)), dtype=torch.float64, device='cpu').long()
+    return {name: [*map(_short, getattr(curve, name)[chosen])] for name in ('at', 'value', 'low', 'high')}
+
 def _short(number): return round(float(number), 7)
 
 def _dots(found):
@@ -62,6 +75,7 @@ def page_data(found:Evaluation)->dict:
     rows = dict.fromkeys([UNCALIBRATED, found.recommended])
     known = len(found.scored[UNCALIBRATED]) == found.rows[UNCALIBRATED]['ece'].n
     diagrams = {row: {str(M): _diagram(found.scored[row], M, known) for M in BINNINGS} for row in rows}
+    for row, of_row in diagrams.items(): of_row['corp'] = _curve(found.scored[row])
     n_bins = found.scored[UNCALIBRATED].n_bins
     return dict(diagrams=diagrams, order=list(rows), bins=str(n_bins if n_bins in BINNINGS else 15), dots=_dots(found),
                 words=found.scored[UNCALIBRATED].words)
@@ -178,7 +192,7 @@ _BODY = '''<h1>{title} · {sizes}</h1>
 <p>{how}. In each column, the lowest values are tinted, up to the first that is significantly worse than another.
 <span class="screen">Click a heading to sort.</span></p>{meanings}
 <div class="wide">{table}</div>
-{slices}{decisions}{remarks}{checks}<h2>Make this page again</h2>
+{slices}{slopes}{decisions}{remarks}{checks}<h2>Make this page again</h2>
 <pre>{code}</pre>'''
 
 _QUESTION = 'Are predictions with a confidence of 80&nbsp;% correct 80&nbsp;% of the time?'
@@ -192,6 +206,7 @@ def write_page(
     code:str='',        # lines that make the page again
     decisions:Decisions|None=None, # costs and net benefits, shown in a section
     slices:Slices|None=None,       # calibration of slices, shown in a section
+    slopes:Slopes|None=None,       # slope, distances and parts of scores, shown in a section
 )->Path:
     "Write the report of an evaluation as one HTML page of at most 500 kB; return its path."
     data = json.dumps(page_data(found), separators=(',', ':')).replace('<', '\\u003c')
@@ -203,6 +218,7 @@ def write_page(
         verdict=html_text(verdict(found)), tiles=''.join(_tile(*tile) for tile in _tiles(found, command)),
         how=html_text(found.how[0].upper() + found.how[1:]), table=_table(found), meanings=_meanings(found),
         decisions=decision_section(decisions) if decisions else '', slices=slice_section(slices) if slices else '',
+        slopes=slope_section(slopes) if slopes else '',
         remarks=f'<h2>Remarks</h2><ul>{listed}</ul>' if notes else '', checks=_checks(found),
         code=html_text(code))
     html = html_page(title, body, asset('report.js'), data)

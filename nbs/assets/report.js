@@ -31,8 +31,19 @@ function buttons(id, groups) {
     return group;
   }));
 }
-function describe(bin) {
+function describe(bin, curve) {
   const box = document.getElementById('bin');
+  if (curve) {
+    const list = Object.assign(element('p', ''), {className: 'legend'});
+    for (const [name, text] of [['accuracy', hits], ['band', '95 % of calibrated models']]) {
+      const item = element('span', text);
+      item.prepend(Object.assign(element('i', ''), {className: name}));
+      list.append(item, ' ');
+    }
+    box.replaceChildren(list, element('p', 'No bins to choose: isotonic regression is the rising curve that fits '
+      + 'the labels best (CORP).'));
+    return;
+  }
   if (!bin) {
     const list = Object.assign(element('p', ''), {className: 'legend'});
     for (const [name, text] of [['accuracy', hits], ['over', confidence + ' too high'],
@@ -58,7 +69,8 @@ function describe(bin) {
   box.replaceChildren(list);
 }
 function diagram() {
-  const bins = data.diagrams[state.row][state.bins], left = 46, size = 320, below = 70, top = 12;
+  const curve = state.bins === 'corp' && data.diagrams[state.row].corp;
+  const bins = data.diagrams[state.row][curve ? 30 : state.bins], left = 46, size = 320, below = 70, top = 12;
   const svg = canvas('diagram', left + size + 10, top + size + below + 44, `reliability diagram, ${state.row}`);
   const x = v => left + size*v, y = v => top + size*(1 - v), most = Math.max(...bins.map(b => b.n)),
     base = top + size + below;
@@ -74,26 +86,32 @@ function diagram() {
   }
   for (const b of bins) {
     const at = x(b.lo), w = x(b.hi) - at - 1, over = b.conf > b.acc;
+    make(svg, 'rect', {class: 'share', x: at + .5, width: w, y: base - (below - 12)*b.n/most,
+      height: (below - 12)*b.n/most});
+    if (curve) continue;
     make(svg, 'rect', {class: 'bar', x: at + .5, width: w, y: y(b.acc), height: size*b.acc});
     make(svg, 'rect', {class: over ? 'over' : 'under', x: at + .5, width: w, y: y(Math.max(b.acc, b.conf)),
       height: size*Math.abs(b.acc - b.conf), fill: `url(#${over ? 'over' : 'under'})`});
     make(svg, 'line', {class: 'accuracy', x1: at + .5, x2: at + .5 + w, y1: y(b.acc), y2: y(b.acc)});
     make(svg, 'line', {class: 'whisker', x1: at + w/2, x2: at + w/2, y1: y(b.low), y2: y(b.high)});
-    make(svg, 'rect', {class: 'share', x: at + .5, width: w, y: base - (below - 12)*b.n/most,
-      height: (below - 12)*b.n/most});
+  }
+  if (curve) {  // isotonic regression, and where that of a calibrated model lies
+    const places = ends => ends.map((v, i) => `${x(curve.at[i])},${y(v)}`);
+    make(svg, 'polygon', {class: 'band', points: [...places(curve.low), ...places(curve.high).reverse()].join(' ')});
+    make(svg, 'polyline', {class: 'curve before', points: places(curve.value).join(' ')});
   }
   make(svg, 'line', {class: 'diagonal', x1: x(0), y1: y(0), x2: x(1), y2: y(1)});
   make(svg, 'text', {x: left + size/2, y: base + 36, 'text-anchor': 'middle'}, confidence);
   make(svg, 'text', {transform: `translate(12 ${top + size/2}) rotate(-90)`, 'text-anchor': 'middle'}, hits);
   make(svg, 'text', {class: 'soft', transform: `translate(12 ${base - below/2 + 6}) rotate(-90)`,
     'text-anchor': 'middle'}, 'samples');
-  for (const b of bins) {
+  if (!curve) for (const b of bins) {
     const area = make(svg, 'rect', {class: 'hover', x: x(b.lo), width: x(b.hi) - x(b.lo), y: top,
       height: size + below,
       tabindex: 0, 'aria-label': `bin ${b.lo} to ${b.hi}: ${b.n} samples, ${hits} ${percent(b.acc)}`});
     for (const event of ['mouseenter', 'focus', 'click']) area.addEventListener(event, () => describe(b));
   }
-  describe(null);
+  describe(null, curve);
 }
 function dots() {
   const width = Math.max(300, document.getElementById('dots').clientWidth), line = 40, key = state.measure;
@@ -125,7 +143,7 @@ function dots() {
 }
 function draw() {
   const names = Object.fromEntries(rows.map((r, i) => [r, i ? 'after: ' + r : 'before']));
-  buttons('diagram-switches', {row: names, bins: {10: '10 bins', 15: '15 bins', 30: '30 bins'}});
+  buttons('diagram-switches', {row: names, bins: {10: '10 bins', 15: '15 bins', 30: '30 bins', corp: 'no bins'}});
   buttons('dot-switches', {measure: {nll: 'NLL', ece: 'ECE'}});
   document.getElementById('chance').hidden = state.measure !== 'ece';
   diagram();
