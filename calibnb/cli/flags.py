@@ -130,8 +130,13 @@ def kind_in(args, name='file')->str|None:
     return named_kind(path)
 
 def kind_of(args, name='file')->str:
-    "Return `kind_in`; raise ValueError if neither a flag nor a name says the kind."
+    """Return `kind_in`, or 'probs' with a note for rows of numbers in [0, 1] that sum to 1; else raise ValueError."""
     if kind := kind_in(args, name): return kind
+    from calibnb.files.tables import holds_probs
+    path = getattr(args, name)
+    if holds_probs(path, column_names(args)):
+        print(f'{path}: each row sums to 1, so these are probabilities', file=sys.stderr)
+        return 'probs'
     raise ValueError(f'{name}: {getattr(args, name)} does not say what it holds; give --logits or --probs, or '
                      '--confidence COLUMN')
 
@@ -142,7 +147,7 @@ def listed(text):
 def add_columns(command):
     "Add the flags that name columns."
     command.add_argument('--target-col', metavar='NAME', help='column or array of the labels (default: target, label, '
-                         'y or y_true)')
+                         'y, y_true, ground_truth, y_test, truth or actual)')
     several = dict(action='extend', type=listed, default=[], metavar='NAMES')
     command.add_argument('--prob-cols', **several, help='columns of the probabilities (with --logits: of the '
                          'logits), separated by commas, in the order of the classes, e.g. cat,dog')

@@ -7,8 +7,8 @@ __all__ = ['kinds', 'TARGET_NAMES', 'WEIGHT_NAMES', 'KINDS', 'READERS', 'WRITERS
            'plain_name', 'column_numbers', 'class_names', 'in_counted_order', 'columns_of_labels', 'is_of_lm_eval',
            'contents_of_frame', 'like_labels_among', 'advice', 'CsvPlaces', 'unused_columns', 'check_table',
            'class_ids', 'label_in_name', 'binary_names', 'column_order', 'read_file', 'named_kind', 'names_among',
-           'score_name', 'check_not_probs', 'read_predictions', 'class_targets', 'read_sets', 'in_order', 'ReadColumns',
-           'read_columns', 'to_logits', 'label_words', 'table_of', 'write_npz', 'write_probs']
+           'score_name', 'holds_probs', 'check_not_probs', 'read_predictions', 'class_targets', 'read_sets', 'in_order',
+           'ReadColumns', 'read_columns', 'to_logits', 'label_words', 'table_of', 'write_npz', 'write_probs']
 
 # %% ../../nbs/08_files/02_tables.ipynb #dead0ccb
 import csv
@@ -102,7 +102,9 @@ def _read_safetensors(path):
     return FileContents({name: dense_tensor(name, value) for name, value in load_file(path).items()})
 
 # %% ../../nbs/08_files/02_tables.ipynb #522d6390
-TARGET_NAMES = 'target', 'targets', 'label', 'labels', 'y', 'y_true'
+_PLAIN_TARGETS = 'target', 'targets', 'label', 'labels', 'y', 'y_true'  # go before the other names of labels
+TARGET_NAMES = *_PLAIN_TARGETS, 'ground_truth', 'y_test', 'truth', 'actual'
+_SCORES = 'predictions', 'preds', 'scores', 'y_score'  # arrays of scores whose name does not say the kind
 WEIGHT_NAMES = 'weight', 'weights', 'sample_weight'
 _SKIPPED = 'id', 'idx', 'index', 'sample', 'sample_id', 'row', 'fold', 'split', 'pred', 'y_pred'
 KINDS = {kind: re.compile(rf'(.*_)?{word}(_?\d+)?(_.*)?') for kind, word in (
@@ -277,7 +279,8 @@ def contents_of_frame(frame, place, names=ColumnNames()):
     frame = frame.rename(columns=lambda name: str(name).strip())
     if not len(frame): raise ValueError('a header and no samples')
     for name in names.scores: pick('column', name, [*frame])
-    labels = [names.target] if names.target else [name for name in frame if plain_name(name) in TARGET_NAMES]
+    def called(wanted): return [name for name in frame if plain_name(name) in wanted]
+    labels = [names.target] if names.target else called(_PLAIN_TARGETS) or called(TARGET_NAMES)
     if names.target: pick('column', names.target, [*frame])
     of_groups = {name: frame[name].to_numpy() for name in names.groups if name in frame}
     used = frame.drop(columns=[name for name in frame if name in {*of_groups, *names.ignored, *names.optional}])
@@ -661,6 +664,7 @@ def names_among(contents, wanted):
 def _only(path, contents, wanted):
     "Return the name of the only entry with a wanted name; otherwise a ValueError lists the names in the file."
     found = names_among(contents, wanted)
+    if wanted == TARGET_NAMES: found = names_among(contents, _PLAIN_TARGETS) or found
     if len(found) == 1: return found[0]
     names = [*contents.names] or [k for k in contents.arrays if k != '']
     shown = brief(', '.join(map(repr, names)) or 'none', 300)
@@ -677,7 +681,8 @@ def score_name(path, contents, kind, names=ColumnNames()):
     "Return the name of the array of scores: the given name, the kind, or the only name that contains the kind."
     if names.scores: return _only(path, contents, tuple(map(plain_name, names.scores)))
     similar = [name for name in contents.arrays if KINDS[kind].fullmatch(plain_name(name))]
-    if not names_among(contents, (kind,)) and len(similar) == 1: return similar[0]
+    if not names_among(contents, (kind,)) and len(similar or names_among(contents, _SCORES)) == 1:
+        return similar[0] if similar else names_among(contents, _SCORES)[0]
     return _only(path, contents, (kind,))
 
 def _of_stated(names):
@@ -724,6 +729,20 @@ def _read_scores(path, kind, names=ColumnNames(), needed=True, labelled=False):
     header = contents.columns
     if header is None: header = ['']*(scores.shape[1] if scores.ndim > 1 else 1)
     return contents, scores if scores.is_floating_point() else scores.double(), header
+
+_SUM_ERROR = .02  # of rows that are rounded to two decimals
+
+def holds_probs(
+    path,
+    names:ColumnNames=ColumnNames(),
+)->bool:
+    "Return True if the scores in a file are rows of two or more numbers in [0, 1] that all sum to 1."
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        try: scores = _read_scores(path, 'probs', replace(names, groups=()))[1]
+        except ValueError: return False
+    if scores.ndim < 2 or scores.shape[1] < 2 or scores.isnan().any(): return False
+    return bool(((scores >= 0) & (scores <= 1)).all() and ((scores.sum(1) - 1).abs() <= _SUM_ERROR).all())
 
 def check_not_probs(scores):
     "Check and return logits; raise ValueError if the numbers are probabilities."

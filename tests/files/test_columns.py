@@ -257,15 +257,15 @@ def tables_with_a_way_out():
     left = pd.DataFrame(dict(prob_left=conf, y=np.where(hit, "left", "stayed")))
     stated = "--confidence conf --correct score"
     return dict(
-        truth=("--probs", table.assign(ground_truth=words), "--target-col ground_truth"),
+        truth=("--probs", table.assign(reality=words), "--target-col reality"),
         text=("--probs", table.assign(city=city, animal=words), "--target-col animal --ignore-col city"),
         several=("--probs", table.assign(age=age, city=city, outcome=TARGET.numpy()),
                  "--target-col outcome --ignore-col city,age"),
         churn=("--probs", pd.DataFrame(dict(p=conf, churned=hit.astype(int))), "--target-col churned"),
         scores=("--probs", holes.assign(y=words), "--drop-missing"),
         labels=("--probs", table.assign(y=unlabelled), "--drop-missing"),
-        all=("--probs", holes.assign(truth=unlabelled, city=city),
-             "--target-col truth --ignore-col city --drop-missing"),
+        all=("--probs", holes.assign(reality=unlabelled, city=city),
+             "--target-col reality --ignore-col city --drop-missing"),
         left=("--probs", left, "--pos-label left"),
         stayed=("--probs", left.rename(columns=dict(prob_left="Stayed %")), "--pos-label stayed"),
         unclear=("--probs", left.rename(columns=dict(prob_left="prob_x")), ""),
@@ -293,8 +293,8 @@ def test_the_command_of_an_error_works_when_typed(name, capsys):
     if name == "inspect":
         assert abs(found["rows"]["uncalibrated"]["error"]["value"] - (want.score != "C").mean()) < 1e-12
         assert all(f"{word!r} ({(want.score == word).sum()})" in str(found["notes"]) for word in "IPN")
-    if "animal" in more or "truth" in more:
-        labels = want.filter(regex="animal|truth").iloc[:, 0]
+    if "animal" in more or "reality" in more:
+        labels = want.filter(regex="animal|reality").iloc[:, 0]
         error = (want[WORDS].idxmax(axis=1) != labels).mean()
         assert abs(found["rows"]["uncalibrated"]["error"]["value"] - error) < 1e-12
 
@@ -385,18 +385,36 @@ def test_a_class_may_have_the_name_of_ids_or_folds(kind, columns, labels, kept):
 
 
 def test_apply_runs_as_the_audit_tells(capsys):
-    table = probs_table().set_axis(["cat", "dog", "owl", "truth"], axis=1).assign(
+    table = probs_table().set_axis(["cat", "dog", "owl", "reality"], axis=1).assign(
         site=np.arange(600) % 2, other=TARGET.numpy())
     table.to_csv("t.csv", index=False)
-    line = "audit t.csv --probs --target-col truth --ignore-col other --by site --calibrator temperature"
+    line = "audit t.csv --probs --target-col reality --ignore-col other --by site --calibrator temperature"
     assert cli.main(line.split()) == 0
     told, = (line for line in capsys.readouterr().out.splitlines() if "calibnb apply" in line)
     command = told.split("calibnb ")[1].replace("OUT.csv", "out.csv").split()
-    assert "truth,other,site" in command
+    assert "reality,other,site" in command
     for name in "t.csv", "new.csv":
         table[["cat", "dog", "owl"]].to_csv("new.csv", index=False)
         assert cli.main([name if part == "FILE" else part for part in command]) == 0
         assert [*pd.read_csv("out.csv")] == ["cat", "dog", "owl", "prediction"]
+
+
+@pytest.mark.parametrize("scores, labels", [("predictions", "ground_truth"), ("preds", "y_test"), ("scores", "truth"),
+                                            ("predict_proba", "actual")])
+def test_files_that_others_write_are_read_without_flags(scores, labels, capsys):
+    "Rows of numbers in [0, 1] that sum to 1 are probabilities, and a note says so; a plain name of labels goes first."
+    np.savez("t.npz", **{scores: LOGITS.softmax(1).numpy(), labels: TARGET.numpy()})
+    assert cli.main(["audit", "t.npz", "--no-report", "--calibrator", "temperature"]) == 0
+    out, err = capsys.readouterr()
+    assert "t.npz: 600 samples, 3 classes" in out
+    assert ("t.npz: each row sums to 1, so these are probabilities" in err) == (scores != "predict_proba")
+    np.savez("t.npz", **{scores: LOGITS.numpy(), labels: TARGET.numpy()})
+    if scores != "predict_proba":
+        assert "does not say what it holds; give --logits or --probs" in refused(capsys, "audit", "t.npz")
+    frame = pd.DataFrame(LOGITS.softmax(1).numpy(), columns=WORDS)
+    frame.assign(target=LABELS, **{labels: "unknown"}).to_csv("t.csv", index=False)
+    with pytest.warns(UserWarning, match=f"column '{labels}' is not a class and is left out"):
+        assert torch.equal(read_predictions("t.csv", "probs").target, TARGET)
 
 
 def test_a_column_of_labels_in_a_file_of_their_own():
