@@ -204,6 +204,12 @@ def wrapped(name, call):
     return "\n".join(lines) + ")"*(not call)
 
 
+def split_example(doc):
+    "Return a docstring without its `>>>` example, and the example as paragraphs, if any; as text, `>>>` is a quote."
+    text, _, example = doc.partition("\n\n>>> ")
+    return text, ["*Example*", f"```python\n>>> {example}\n```"] if example else []
+
+
 def entry(node, lines, lessons, level=2, of="", head=None):
     "Return a function, or a class with its methods, as Markdown; `head` replaces the head as it is written."
     doc, is_class = ast.get_docstring(node) or "", isinstance(node, ast.ClassDef)
@@ -219,8 +225,9 @@ def entry(node, lines, lessons, level=2, of="", head=None):
     if "property" in marks or "cached_property" in marks:
         call = None
     formula, example, link = lessons.about(node.name) if level == 2 else ([], [], [])
+    doc, typed = split_example(doc)
     parts = [f"{'#'*level} {of}{node.name}", f"```python\n{wrapped(of + node.name, call)}\n```", doc, *formula,
-             *table(rows + errors(doc)), *example, *link]
+             *table(rows + errors(doc)), *(typed or example), *link]
     public = [method for method in methods if not method.name.startswith("_") and ast.get_docstring(method)]
     parts += [entry(method, lines, lessons, level + 1, f"{node.name}.") for method in public]
     return "\n\n".join(part for part in parts if part)

@@ -25,7 +25,12 @@ def adafocal_loss(
     gammas=(1.,),               # (M,) exponents, one for each range of the label probability; < 0: inverse focal
     edges=(),                   # (M-1,) increasing, between the ranges; an edge belongs to the upper range
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return focal loss with the exponent of p_y's range, or inverse focal loss if the exponent is < 0 [Ghosh 2022]."
+    """Return focal loss with the exponent of p_y's range, or inverse focal loss if the exponent is < 0 [Ghosh 2022].
+
+    >>> from calibnb.losses import adafocal_loss
+    >>> adafocal_loss([[2., 0.], [0., 1.]], [0, 0], gammas=[3., -1.], edges=[.5])
+    tensor(0.3759, dtype=torch.float64)
+    """
     gammas, edges = (_numbers(name, values) for name, values in (('gammas', gammas), ('edges', edges)))
     if len(edges) + 1 != len(gammas):
         raise ValueError(f'edges: {len(edges)} given, want {len(gammas) - 1}, one less than gammas')

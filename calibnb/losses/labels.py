@@ -28,7 +28,12 @@ def loss_label(
     name:str,   # one of `list_losses()`
     **options,
 )->str:
-    "Return the short name of a loss for figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'."
+    """Return the short name of a loss for figures and tables: 'CE', 'FL-3', 'BSCE-GRA-2', 'LS-0.05'.
+
+    >>> from calibnb.losses import loss_label
+    >>> loss_label('bsce_gra', gamma=2)
+    'BSCE-GRA-2'
+    """
     family, gra = name.removesuffix('_gra'), '-GRA' if name.endswith('_gra') else ''
     label, strength = _family(family, options) + gra, strength_option(options)
     if family == 'mdca' and not options.get('gamma'): return label  # gamma = 0: cross-entropy and the penalty

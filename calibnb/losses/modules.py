@@ -71,7 +71,18 @@ class LossModule(nn.Module):
     """A loss function as a module with options; to define a subclass, write `class MyLoss(LossModule, fn=my_loss)`.
 
     The arguments of `fn(logits, target, ..., *, reduction)` after the data become the options of the module, except
-    options that the class fixes: `class MyGRALoss(LossModule, fn=my_loss, detach_weight=True)`."""
+    options that the class fixes: `class MyGRALoss(LossModule, fn=my_loss, detach_weight=True)`.
+
+    >>> from calibnb.losses import LossModule
+    >>> from torch.nn.functional import multi_margin_loss
+    >>> def hinge(logits, target, margin=1., *, reduction='mean'):
+    ...     return multi_margin_loss(logits, target, margin=margin, reduction=reduction)
+    ...
+    >>> class HingeLoss(LossModule, fn=hinge): pass
+    ...
+    >>> HingeLoss(margin=2.)
+    HingeLoss(margin=2.0, reduction='mean')
+    """
     fixed = {}
     __signature__ = inspect.Signature()
 
@@ -171,7 +182,14 @@ class AdaFocalLoss(LossModule, fn=first_adafocal_loss):
     """AdaFocal: focal or inverse focal loss with an exponent for each range of probability [Ghosh 2022].
 
     `gammas` (M,) and `edges` (M-1,) are the state, which `update` computes from validation samples. A Trainer calls
-    `update` after each epoch. Any other training loop must call `update`; otherwise every exponent stays at `gamma`."""
+    `update` after each epoch. Any other training loop must call `update`; otherwise every exponent stays at `gamma`.
+
+    >>> from calibnb.losses import AdaFocalLoss
+    >>> loss = AdaFocalLoss(n_bins=2)
+    >>> loss.update(conf=[.6, .7, .9, .95], hit=[True, True, True, False])
+    >>> loss.gammas  # the upper range is overconfident
+    tensor([0.7659, 2.5857], dtype=torch.float64)
+    """
     changing = 'gammas', 'edges'  # state that a Trainer saves
 
     def __init__(self, *args, **options):
@@ -266,21 +284,39 @@ losses = Registry('loss', adapt=_as_loss, made={
 })
 
 def list_losses()->list[str]:
-    "Return the names that `make_loss` knows."
+    """Return the names that `make_loss` knows.
+
+    >>> from calibnb.losses import list_losses
+    >>> list_losses()[:4]
+    ['ce', 'label_smoothing', 'brier', 'focal']
+    """
     return losses.names()
 
 def loss_options(
     name:str, /, # one of `list_losses()`
     **options,  # options to set
 )->dict:        # every option of the loss
-    "Return all options of a loss, with defaults filled in; raise ValueError for an unknown name or option."
+    """Return all options of a loss, with defaults filled in; raise ValueError for an unknown name or option.
+
+    >>> from calibnb.losses import loss_options
+    >>> loss_options('label_smoothing', eps=.1)
+    {'eps': 0.1, 'mode': 'uniform', 'weight': None, 'ignore_index': None, 'reduction': 'mean'}
+    """
     return losses.options(name, options)
 
 def make_loss(
     name:str,   # one of `list_losses()`
     **options,  # options of the loss, as `loss_options` lists them
 )->LossModule:
-    "Make a loss by name: `make_loss('bsce_gra', gamma=4)`; raise ValueError for an unknown name or option."
+    """Make a loss by name: `make_loss('bsce_gra', gamma=4)`; raise ValueError for an unknown name or option.
+
+    >>> from calibnb.losses import make_loss
+    >>> loss = make_loss('bsce_gra', gamma=4)
+    >>> loss
+    BSCEGRALoss(gamma=4.0, beta=2.0, form='norm', reduction='mean')
+    >>> loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.7503, dtype=torch.float64)
+    """
     return losses.make(name, **options)
 
 # %% ../../nbs/20_losses/06_modules.ipynb #05ca7d6d

@@ -35,7 +35,12 @@ def mbls_loss(
     margin:float=10.,       # m: no penalty for differences up to m from the largest logit
     alpha:float=.1,         # weight of the penalty
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy + alpha · mean_k max(0, max_j z_j - z_k - m), margin-based label smoothing [Liu 2022, code]."
+    """Return cross-entropy + alpha · mean_k max(0, max_j z_j - z_k - m), margin-based label smoothing [Liu 2022, code].
+
+    >>> from calibnb.losses import mbls_loss
+    >>> mbls_loss([[12., 5., -1.]], [0], margin=10, alpha=1)  # CE + 3/3
+    tensor(1.0009, dtype=torch.float64)
+    """
     _check_margin(margin)
     check_weight('alpha', alpha)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
@@ -51,7 +56,12 @@ def acls_loss(
     top:float=1.,           # weight of the penalty on the largest logit
     others:float=.1,        # weight of the penalty on the other logits
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy + alpha (top · excess² of the largest + others · mean excess² of the rest) [Park 2023, code]."
+    """Return cross-entropy + alpha (top · excess² of largest + others · mean excess² of others) [Park 2023, code].
+
+    >>> from calibnb.losses import acls_loss
+    >>> acls_loss([[12., 5., -1.]], [0], margin=10, alpha=1)
+    tensor(4.4509, dtype=torch.float64)
+    """
     _check_margin(margin)
     for name, value in dict(alpha=alpha, top=top, others=others).items(): check_weight(name, value)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
@@ -68,7 +78,12 @@ def max_sup_loss(
     batch:LossBatch,
     alpha:float=.1,         # weight of the penalty, the `eps` of label smoothing
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025]."
+    """Return cross-entropy + alpha · (max_k z_k - mean_k z_k), max suppression [Zhou 2025].
+
+    >>> from calibnb.losses import max_sup_loss
+    >>> max_sup_loss([[2., 0.]], [0], alpha=.1)
+    tensor(0.2269, dtype=torch.float64)
+    """
     check_weight('alpha', alpha)
     largest, masked = _largest(batch.logits), masked_classes(batch.logits)
     gap = largest - unmasked(batch.logits, masked, largest)  # subtract first: the sum of large logits may overflow
@@ -82,7 +97,12 @@ def logit_norm_loss(
     batch:LossBatch,
     temperature:float=.04,  # divides the normalised logits; 0.04 is the paper's value for CIFAR-10
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return the cross-entropy of z/(|z| temperature), logit normalisation [Wei 2022, code]."
+    """Return the cross-entropy of z/(|z| temperature), logit normalisation [Wei 2022, code].
+
+    >>> from calibnb.losses import logit_norm_loss
+    >>> logit_norm_loss([[3., 4.], [30., 40.]], [1, 1], temperature=1, reduction="none")
+    tensor([0.5981, 0.5981], dtype=torch.float64)
+    """
     check_positive(temperature=temperature)
     masked = masked_classes(batch.logits)
     logits = unmasked(batch.logits, masked)
@@ -98,7 +118,12 @@ def mdca_loss(
     lam:float=1.,           # weight of the penalty
     gamma:float=0.,         # exponent of the focal loss; 0: cross-entropy
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return focal loss + lam · MDCA, see `surrogates.mdca` [Hebbalaguppe 2022]."
+    """Return focal loss + lam · MDCA, see `surrogates.mdca` [Hebbalaguppe 2022].
+
+    >>> from calibnb.losses import mdca_loss
+    >>> mdca_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(1.1452, dtype=torch.float64)
+    """
     each = focal_loss(batch.logits, batch.labels, gamma, reduction='none')
     return with_surrogate(batch, lam, surrogates.mdca(*valid_rows(batch)), each)
 
@@ -107,5 +132,10 @@ def dca_loss(
     batch:LossBatch,
     lam:float=1.,           # weight of the penalty
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · DCA, see `surrogates.dca` [Liang 2020]; lam as in the code of [Hebbalaguppe 2022]."
+    """Return cross-entropy + lam · DCA, see `surrogates.dca` [Liang 2020]; lam as in the code of [Hebbalaguppe 2022].
+
+    >>> from calibnb.losses import dca_loss
+    >>> dca_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(1.0260, dtype=torch.float64)
+    """
     return with_surrogate(batch, lam, surrogates.dca(*valid_rows(batch)))

@@ -37,7 +37,12 @@ def label_smoothing_loss(
     eps:float=.05,          # probability taken from the label, in [0, 1)
     mode:str='uniform',     # 'uniform': over all classes [Wang 2021]; 'off_target': over other classes [Mukhoti 2020]
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy against a smoothed label [Szegedy 2016]; class weights act as in `F.cross_entropy`."
+    """Return cross-entropy against a smoothed label [Szegedy 2016]; class weights act as in `F.cross_entropy`.
+
+    >>> from calibnb.losses import label_smoothing_loss
+    >>> label_smoothing_loss([[2., 0.], [0., 1.]], [0, 0], eps=.1)
+    tensor(0.7451, dtype=torch.float64)
+    """
     if not 0 <= eps < 1: raise ValueError(f'eps: {eps}, want a probability in [0, 1)')
     if mode not in ('uniform', 'off_target'): raise ValueError(f'mode: {mode!r}, want "uniform" or "off_target"')
     masked, K = masked_classes(batch.logits), batch.logits.shape[1]
@@ -60,7 +65,12 @@ def lp_norm_loss(
     alpha:float=.01,        # weight of the norm
     p:float=1.0,            # order of the norm, >= 1
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return cross-entropy + alpha · |logits|_p, not divided by K [Wang 2021]; the norm of zero logits has gradient 0."
+    """Return cross-entropy + alpha · |logits|_p, not divided by K [Wang 2021]; the norm of zero logits has gradient 0.
+
+    >>> from calibnb.losses import lp_norm_loss
+    >>> lp_norm_loss([[2., 0.], [0., 1.]], [0, 0], alpha=.01)
+    tensor(0.7351, dtype=torch.float64)
+    """
     if not p >= 1: raise ValueError(f'p: {p}, want the order of a norm, in [1, inf]')
     check_weight('alpha', alpha)
     logits = unmasked(batch.logits, masked_classes(batch.logits))
@@ -74,7 +84,12 @@ def entropy_regularized_loss(
     batch:LossBatch,
     alpha:float=.1,         # weight of the entropy
 )->Tensor:                  # 0-d, or the shape of `target`; may be negative
-    "Return cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017]."
+    """Return cross-entropy minus alpha times the entropy of the prediction, the confidence penalty [Pereyra 2017].
+
+    >>> from calibnb.losses import entropy_regularized_loss
+    >>> entropy_regularized_loss([[2., 0.], [0., 1.]], [0, 0], alpha=.1)
+    tensor(0.6727, dtype=torch.float64)
+    """
     check_weight('alpha', alpha)
     log_p = batch.logits.log_softmax(1)
     negative_entropy = (log_p.exp()*log_p.masked_fill(log_p.isneginf(), 0.)).sum(1)  # a masked class adds 0
@@ -86,7 +101,12 @@ def entropy_regularized_loss(
 def brier_loss(
     batch:LossBatch,
 )->Tensor:                  # 0-d, or the shape of `target`; values in [0, 2]
-    "Return the squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950]."
+    """Return the squared distance from softmax(logits) to the one-hot label, not divided by K [Brier 1950].
+
+    >>> from calibnb.losses import brier_loss
+    >>> brier_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.5487, dtype=torch.float64)
+    """
     return batch.reduce(LogProbs(batch.logits, batch.labels).brier)
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #07f9b842
@@ -96,7 +116,12 @@ def soft_target_loss(
     *, weight=None,         # (K,) weight of each class
     reduction:str='mean',   # 'mean', 'sum' or 'none'; the mean is over samples
 )->Tensor:                  # 0-d, or the shape of `logits` without the classes
-    "Return cross-entropy against target probabilities: -sum_k t_k log p_k."
+    """Return cross-entropy against target probabilities: -sum_k t_k log p_k.
+
+    >>> from calibnb.losses import soft_target_loss
+    >>> soft_target_loss([[2., 0.]], [[.7, .3]])
+    tensor(0.7269, dtype=torch.float64)
+    """
     logits, t = as_tensor(logits), as_tensor(target_probs)
     if logits.shape != t.shape:
         raise ValueError(f'target_probs: shape {tuple(t.shape)}, want {tuple(logits.shape)} like logits; '
@@ -118,7 +143,12 @@ def mixup_loss(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',   # 'mean', 'sum' or 'none'
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return lam·CE(target) + (1 - lam)·CE(target_b) [Zhang 2018]."
+    """Return lam·CE(target) + (1 - lam)·CE(target_b) [Zhang 2018].
+
+    >>> from calibnb.losses import mixup_loss
+    >>> mixup_loss([[2., 0.]], [0], [1], lam=.7)
+    tensor(0.7269, dtype=torch.float64)
+    """
     if not 0 <= lam <= 1: raise ValueError(f'lam: {lam}, want a share in [0, 1]')
     shared = dict(weight=weight, ignore_index=ignore_index)
     a, b = (cross_entropy_loss(logits, t, **shared, reduction=reduction) for t in (target, target_b))
@@ -144,7 +174,12 @@ def mmce_loss(
     width=.4,                # width of the kernel
     sqrt=False,              # True: MMCE, as defined in the paper; False: its square
 )->Tensor:                   # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · MMCE, by default squared, see `surrogates.mmce` [Kumar 2018]."
+    """Return cross-entropy + lam · MMCE, by default squared, see `surrogates.mmce` [Kumar 2018].
+
+    >>> from calibnb.losses import mmce_loss
+    >>> mmce_loss([[2., 0.], [0., 1.]], [0, 0], lam=2)
+    tensor(0.9345, dtype=torch.float64)
+    """
     return with_surrogate(batch, lam, surrogates.mmce(*valid_rows(batch), width, sqrt))
 
 @sample_loss
@@ -154,7 +189,12 @@ def mmce_weighted_loss(
     width=.4,                # width of the kernel
     compat=False,            # True: divide by the counts twice, as the reference code does
 )->Tensor:                   # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · weighted MMCE, see `surrogates.mmce_weighted` [Kumar 2018]."
+    """Return cross-entropy + lam · weighted MMCE, see `surrogates.mmce_weighted` [Kumar 2018].
+
+    >>> from calibnb.losses import mmce_weighted_loss
+    >>> mmce_weighted_loss([[2., 0.], [0., 1.]], [0, 0], lam=2)
+    tensor(2.0297, dtype=torch.float64)
+    """
     return with_surrogate(batch, lam, surrogates.mmce_weighted(*valid_rows(batch), width, compat))
 
 # %% ../../nbs/20_losses/05_regularised.ipynb #e07397b1
@@ -167,7 +207,12 @@ def dece_loss(
     t_b=.01,                 # softness of the bins
     row_norm='exact',        # 'exact': the bin weights of a sample sum to 1; or 'reference', the authors' code
 )->Tensor:                   # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · DECE, see `surrogates.dece` [Bohdal 2021]."
+    """Return cross-entropy + lam · DECE, see `surrogates.dece` [Bohdal 2021].
+
+    >>> from calibnb.losses import dece_loss
+    >>> dece_loss([[2., 0.], [0., 1.]], [0, 0], lam=.5)
+    tensor(0.9325, dtype=torch.float64)
+    """
     error = surrogates.dece(*valid_rows(batch), n_bins, t_a, t_b, row_norm)
     return with_surrogate(batch, lam, error)
 
@@ -182,7 +227,12 @@ def sece_loss(
     normalise=True,          # False: do not divide the kernel weights by their sum
     detach_kernel=False,     # True: no gradient through the kernel weights
 )->Tensor:                   # 0-d, or the shape of `target`
-    "Return cross-entropy + lam · SECE, see `surrogates.sece` [Meta-regularization, Eq. 12]."
+    """Return cross-entropy + lam · SECE, see `surrogates.sece` [Meta-regularization, Eq. 12].
+
+    >>> from calibnb.losses import sece_loss
+    >>> sece_loss([[2., 0.], [0., 1.]], [0, 0], lam=.5)
+    tensor(0.9327, dtype=torch.float64)
+    """
     rows, labels = valid_rows(batch)
     error = surrogates.sece(rows, labels, bandwidth, t_a, accuracy, self_term, normalise, detach_kernel)
     return with_surrogate(batch, lam, error)

@@ -126,7 +126,12 @@ def mmce(
     width:float=.4,   # width of the Laplacian kernel, in units of confidence
     sqrt:bool=False,  # True: return the square root, as defined in the paper
 )->Tensor:            # 0-d, in [0, 1]
-    "Return the maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N)."
+    """Return the maximum mean calibration error of a batch, squared by default [Kumar 2018]; O(N log N).
+
+    >>> from calibnb.losses import mmce
+    >>> mmce([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.1072, dtype=torch.float64)
+    """
     _check_width(width)
     check_bool(sqrt=sqrt)
     logits, target = _batch(logits, target)
@@ -142,7 +147,12 @@ def mmce_weighted(
     width:float=.4,     # width of the Laplacian kernel, in units of confidence
     compat:bool=False,  # True: divide by the counts twice, as the reference code does
 )->Tensor:              # 0-d, >= 0
-    "Return the weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N)."
+    """Return the weighted maximum mean calibration error of a batch [Kumar 2018, section 3]; O(N log N).
+
+    >>> from calibnb.losses import mmce_weighted
+    >>> mmce_weighted([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.6548, dtype=torch.float64)
+    """
     _check_width(width)
     check_bool(compat=compat)
     logits, target = _batch(logits, target)
@@ -174,7 +184,12 @@ def dece(
     t_b:float=.01,        # softness of the bins, in units of confidence
     row_norm:str='exact', # 'exact': the weights of a sample sum to 1; 'reference': as in the authors' code
 )->Tensor:                # 0-d, in [0, 1]
-    "Return the differentiable expected calibration error of a batch [Bohdal 2021]; O(N (K + M))."
+    """Return the differentiable expected calibration error of a batch [Bohdal 2021]; O(N (K + M)).
+
+    >>> from calibnb.losses import dece
+    >>> dece([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.4248, dtype=torch.float64)
+    """
     if row_norm not in ('exact', 'reference'): raise ValueError(f'row_norm: {row_norm!r}, want "exact" or "reference"')
     check_bins(n_bins)
     check_positive(t_a=t_a, t_b=t_b)
@@ -197,14 +212,24 @@ def mdca(
     logits,  # (N, K) or (N, K, d1, ...)
     target,  # (N,) or (N, d1, ...) class ids
 )->Tensor:   # 0-d, in [0, 2/K]
-    "Return the mean over classes of |mean probability - share of the labels| in a batch [Hebbalaguppe 2022, code]."
+    """Return the mean over classes of |mean probability - share of the labels| in a batch [Hebbalaguppe 2022, code].
+
+    >>> from calibnb.losses import mdca
+    >>> mdca([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.4251, dtype=torch.float64)
+    """
     return LogProbs(*_batch(logits, target)).gap.mean(0).abs().mean()
 
 def dca(
     logits,  # (N, K) or (N, K, d1, ...)
     target,  # (N,) or (N, d1, ...) class ids
 )->Tensor:   # 0-d, in [0, 1]
-    "Return |mean confidence - accuracy| of a batch; the accuracy has no gradient [Liang 2020]."
+    """Return |mean confidence - accuracy| of a batch; the accuracy has no gradient [Liang 2020].
+
+    >>> from calibnb.losses import dca
+    >>> dca([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.3059, dtype=torch.float64)
+    """
     logits, target = _batch(logits, target)
     conf, top = _confidence(logits.softmax(1))
     return (conf - (top == target).to(conf.dtype)).mean().abs()
@@ -221,7 +246,12 @@ def sece(
     detach_kernel:bool=False, # True: no gradient through the weights
     *, chunk:int=1024,    # rows of the kernel at a time
 )->Tensor:                # 0-d, in [0, 1] when normalised
-    "Return the smooth expected calibration error of a batch by kernel regression [Meta-regularization, Eqs. 5 and 12]."
+    """Return the smooth expected calibration error of a batch by kernel regression [Meta-regularization, Eqs. 5, 12].
+
+    >>> from calibnb.losses import sece
+    >>> sece([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.4251, dtype=torch.float64)
+    """
     check_positive(bandwidth=bandwidth, t_a=t_a)
     check_bool(self_term=self_term, normalise=normalise, detach_kernel=detach_kernel)
     if accuracy not in ('soft', 'hard'): raise ValueError(f'accuracy: {accuracy!r}, want "soft" or "hard"')

@@ -35,7 +35,12 @@ def weighted_cross_entropy(
     ignore_index:int|None=None, # label of samples to ignore
     reduction:str='mean',      # 'mean', 'sum' or 'none'
 )->Tensor:                     # 0-d, or the shape of `target`
-    "Return u(p, y) times cross-entropy, the form of all sample-weighted losses [Lin 2025, Eq. 6]."
+    """Return u(p, y) times cross-entropy, the form of all sample-weighted losses [Lin 2025, Eq. 6].
+
+    >>> from calibnb.losses import weighted_cross_entropy
+    >>> weighted_cross_entropy([[2., 0.], [0., 1.]], [0, 0], weight=lambda lp: lp.p_y)
+    tensor(0.2325, dtype=torch.float64)
+    """
     return times_ce(check_batch(logits, target, class_weight, ignore_index, reduction), weight, detach_weight)
 
 def times_ce(
@@ -54,7 +59,12 @@ def times_ce(
 def cross_entropy_loss(
     batch:LossBatch,
 )->Tensor:                      # 0-d, or the shape of `target`
-    "Return cross-entropy, the loss with u = 1: `F.cross_entropy` with checks."
+    """Return cross-entropy, the loss with u = 1: `F.cross_entropy` with checks.
+
+    >>> from calibnb.losses import cross_entropy_loss
+    >>> cross_entropy_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.7201, dtype=torch.float64)
+    """
     return times_ce(batch)
 
 # %% ../../nbs/20_losses/04_weighted.ipynb #bdb501b0
@@ -86,7 +96,12 @@ def focal_loss(
     gamma=3.0,                   # focusing exponent >= 0: a number, or a tensor like `target` that may need a gradient
     *, detach_weight:bool=False, # True: gradient-weighted form, FL-GRA
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return the focal loss (1 - p_y)^gamma · CE; ValueError for gamma < 0, nan or inf [Lin 2017; Mukhoti 2020]."
+    """Return the focal loss (1 - p_y)^gamma · CE; ValueError for gamma < 0, nan or inf [Lin 2017; Mukhoti 2020].
+
+    >>> from calibnb.losses import focal_loss
+    >>> focal_loss([[0., 0.]], [0], gamma=2)  # (1/2)² log 2
+    tensor(0.1733, dtype=torch.float64)
+    """
     gamma = check_gamma(gamma, batch.shape)
     u = None if _is_zero(gamma) else partial(focal_weight, gamma=gamma)
     return times_ce(batch, u, detach_weight)
@@ -99,7 +114,12 @@ def flsd_loss(
     gammas=(5., 3.),             # one gamma per interval, so one more than thresholds
     *, detach_weight:bool=False, # True: FLSD-GRA
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return the focal loss with a gamma chosen by the probability of the label [Mukhoti 2020, FLSD-53]."
+    """Return the focal loss with a gamma chosen by the probability of the label [Mukhoti 2020, FLSD-53].
+
+    >>> from calibnb.losses import flsd_loss
+    >>> flsd_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.2567, dtype=torch.float64)
+    """
     want = len(thresholds) + 1
     if len(gammas) != want: raise ValueError(f'gammas: {len(gammas)} given, want {want}, one more than thresholds')
     increasing = sorted(set(thresholds))
@@ -117,7 +137,12 @@ def inverse_focal_loss(
     gamma=1.0,                   # >= 0: a number, or a tensor like `target`
     *, detach_weight:bool=False, # True: no gradient through the weight
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return the inverse focal loss (1 + p_y)^gamma · CE; its gradient reverses for gamma > 3.59 [Wang 2021, Eq. 4]."
+    """Return the inverse focal loss (1 + p_y)^gamma · CE; its gradient reverses for gamma > 3.59 [Wang 2021, Eq. 4].
+
+    >>> from calibnb.losses import inverse_focal_loss
+    >>> inverse_focal_loss([[2., 0.], [0., 1.]], [0, 0], gamma=2)
+    tensor(1.2818, dtype=torch.float64)
+    """
     gamma = check_gamma(gamma, batch.shape)
     known = not isinstance(gamma, Tensor)
     if known and gamma > _REVERSING_GAMMA and not detach_weight: _warn_reversed(gamma)
@@ -138,7 +163,12 @@ def dual_focal_loss(
     second:str='below',          # p_j: 'below', largest p_k < p_y, or 'runner_up', largest p_k of another class
     *, detach_weight=False,      # True: DFL-GRA; 'pj_only': only p_j is detached, as in the reference code
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return the dual focal loss (1 - p_y + p_j)^gamma · CE [Tao 2023]."
+    """Return the dual focal loss (1 - p_y + p_j)^gamma · CE [Tao 2023].
+
+    >>> from calibnb.losses import dual_focal_loss
+    >>> dual_focal_loss([[2., 0.], [0., 1.]], [0, 0])
+    tensor(0.1372, dtype=torch.float64)
+    """
     gamma = check_gamma(gamma, batch.shape)
     if second not in ('below', 'runner_up'): raise ValueError(f'second: {second!r}, want "below" or "runner_up"')
     pj_only = isinstance(detach_weight, str) and detach_weight == 'pj_only'
@@ -158,7 +188,12 @@ def bsce_loss(
     form:str='norm',             # 'norm' as in the authors' code, 'sum' as printed
     *, detach_weight:bool=False, # True: BSCE-GRA
 )->Tensor:                       # 0-d, or the shape of `target`
-    "Return cross-entropy weighted by the generalised Brier score; BSCE-GRA if u is detached [Lin 2025, Eq. 11]."
+    """Return cross-entropy weighted by the generalised Brier score; BSCE-GRA if u is detached [Lin 2025, Eq. 11].
+
+    >>> from calibnb.losses import bsce_loss
+    >>> bsce_loss([[2., 0.], [0., 1.]], [0, 0], gamma=2, detach_weight=True)
+    tensor(0.7037, dtype=torch.float64)
+    """
     gamma = check_gamma(gamma, batch.shape)
     if not beta >= 1: raise ValueError(f'beta: {beta}, want the order of a norm, in [1, inf]')
     if form not in ('norm', 'sum'): raise ValueError(f'form: {form!r}, want "norm" or "sum"')
@@ -178,7 +213,14 @@ def consistency_loss(
     *, head=None,           # (K, d) weights of the last linear layer, for noise on its inputs
     generator=None,         # torch.Generator on the device of the logits
 )->Tensor:                  # 0-d, or the shape of `target`
-    "Return (1 - consistency of the label)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1]."
+    """Return (1 - consistency of the label)^gamma · CE; the weight has no gradient [Lin 2025, section 16.1].
+
+    >>> import torch
+    >>> from calibnb.losses import consistency_loss
+    >>> draw = torch.Generator().manual_seed(0)
+    >>> consistency_loss([[0., 9.]], [0], generator=draw)  # no noise changes the prediction, so u = 1
+    tensor(9.0001, dtype=torch.float64)
+    """
     gamma = check_gamma(gamma, batch.shape)
     if noise not in ('normal', 'uniform'): raise ValueError(f'noise: {noise!r}, want "normal" or "uniform"')
     if draws < 1: raise ValueError(f'draws: {draws}, want at least 1')

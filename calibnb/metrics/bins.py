@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['BIN_RULES', 'check_bins', 'check_closed', 'bin_ids', 'ReliabilityBins', 'hit_variance', 'bin_sums', 'scatter_sums',
            'width_table', 'width_bins', 'mass_table', 'tie_starts', 'mean_of_ties', 'equal_mass_starts', 'mass_shares',
-           'interpolated_edges', 'mukhoti_adaptive_ece', 'chunks', 'class_sums', 'class_gaps', 'check_norm',
-           'table_norm', 'squared_gaps']
+           'interpolated_edges', 'chunks', 'class_sums', 'class_gaps', 'check_norm', 'table_norm', 'squared_gaps',
+           'mukhoti_adaptive_ece']
 
 # %% ../../nbs/10_metrics/01_bins.ipynb #845a9e9a
 from dataclasses import dataclass
@@ -50,7 +50,12 @@ def bin_ids(
 # %% ../../nbs/10_metrics/01_bins.ipynb #12113e11
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
-    "The table of a reliability diagram, one row for each bin; `nan` where a bin is empty."
+    """The table of a reliability diagram, one row for each bin; `nan` where a bin is empty.
+
+    >>> from calibnb.metrics import reliability_bins
+    >>> reliability_bins([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2).gap  # the lower bin is empty
+    tensor([    nan, -0.1333], dtype=torch.float64)
+    """
     lo:Tensor     # (M,) lower edge; with equal mass, the smallest confidence
     hi:Tensor     # (M,) upper edge; with equal mass, the largest confidence
     count:Tensor  # (M,) int64 samples
@@ -228,19 +233,6 @@ def interpolated_edges(
     above = (below + 1).clamp_max(len(c) - 1)
     return c[below] + (rank - below)*(c[above] - c[below])
 
-# %% ../../nbs/10_metrics/01_bins.ipynb #4073b877
-def mukhoti_adaptive_ece(
-    conf:Tensor,  # (N,)
-    hit:Tensor,   # (N,) bool
-    n_bins:int,
-)->Tensor:        # 0-d float64
-    "Return the adaptive ECE of [Mukhoti 2020, code]: interpolated edges, and the smallest confidence in no bin."
-    conf, N = conf.double(), len(conf)
-    ids = torch.bucketize(conf, interpolated_edges(conf, n_bins)) - 1
-    inside = ids >= 0  # -1: at the lowest edge
-    gaps = torch.bincount(ids[inside], weights=(hit.double() - conf)[inside], minlength=n_bins)
-    return (gaps.abs().sum()/N).cpu()
-
 # %% ../../nbs/10_metrics/01_bins.ipynb #571077de
 def chunks(
     scores:Tensor,   # (N, K)
@@ -342,3 +334,16 @@ def squared_gaps(
     "Return the weighted mean squared gap minus its expected noise, acc (1-acc)/(n-1) in each bin [Kumar 2019]."
     unbiased = (table.gap.square() - table.noise/table.count).nan_to_num(0.)  # nan: an empty bin
     return (table.weight*unbiased).sum()
+
+# %% ../../nbs/10_metrics/01_bins.ipynb #4073b877
+def mukhoti_adaptive_ece(
+    conf:Tensor,  # (N,)
+    hit:Tensor,   # (N,) bool
+    n_bins:int,
+)->Tensor:        # 0-d float64
+    "Return the adaptive ECE of [Mukhoti 2020, code]: interpolated edges, and the smallest confidence in no bin."
+    conf, N = conf.double(), len(conf)
+    ids = torch.bucketize(conf, interpolated_edges(conf, n_bins)) - 1
+    inside = ids >= 0  # -1: at the lowest edge
+    gaps = torch.bincount(ids[inside], weights=(hit.double() - conf)[inside], minlength=n_bins)
+    return (gaps.abs().sum()/N).cpu()

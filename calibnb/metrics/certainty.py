@@ -98,7 +98,16 @@ def bootstrap_ci(
 )->tuple[float, float]: # lower and upper end
     """Return the percentile bootstrap interval of a metric; for a calibration error, warn and name a valid alternative.
 
-    With fewer than ten misclassified samples, resamples have misses that the set could have had, see `metrics.rare`."""
+    With fewer than ten misclassified samples, resamples have misses that the set could have had, see `metrics.rare`.
+
+    >>> import torch
+    >>> from calibnb.metrics import bootstrap_ci, error_rate
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = bootstrap_ci(error_rate, torch.stack([p, 1 - p], 1), target)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.17 to 0.33'
+    """
     check_level(level)
     check_metric(metric)
     if task is not None: pick('task', task, ('multilabel',))
@@ -126,7 +135,16 @@ def ece_ci(
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->tuple[float, float]:    # lower and upper end
-    "Return an interval of a calibration error from the noise of the bins, see `intervals.norm_interval`."
+    """Return an interval of a calibration error from the noise of the bins, see `intervals.norm_interval`.
+
+    >>> import torch
+    >>> from calibnb.metrics import ece_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = ece_ci(torch.stack([p, 1 - p], 1), target)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.00 to 0.19'
+    """
     if task is not None:
         raise ValueError(f'task: {task!r}, but the joint distribution of the errors of columns is unknown; take one '
                          'column at a time, ece_ci(probs[:, k], target[:, k])')
@@ -149,6 +167,15 @@ def debiased_ece_ci(
     *, scheme:str='width', # as in `reliability_bins`
     level:float=.95,       # confidence level, in (0, 1)
 )->tuple[float, float]:    # lower and upper end
-    "Return an analytic interval of `debiased_ece`, valid for bins with tens of samples, see `squared_interval`."
+    """Return an analytic interval of `debiased_ece`, valid for bins with tens of samples, see `squared_interval`.
+
+    >>> import torch
+    >>> from calibnb.metrics import debiased_ece_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = debiased_ece_ci(torch.stack([p, 1 - p], 1), target, n_bins=5)
+    >>> f'{low:.3f} to {high:.3f}'
+    '0.000 to 0.185'
+    """
     table = bins_of_samples(samples, n_bins, scheme)
     return squared_interval(table.gap, table.noise, table.count, level)

@@ -37,7 +37,12 @@ def cost_threshold(
     cost_fp:float,  # cost of a false positive, above 0
     cost_fn:float,  # cost of a false negative, above 0
 )->float:
-    "Return the threshold of P(y = 1) that minimises the expected cost of a calibrated model, c_fp/(c_fp + c_fn)."
+    """Return the threshold of P(y = 1) that minimises the expected cost of a calibrated model, c_fp/(c_fp + c_fn).
+
+    >>> from calibnb.metrics import cost_threshold
+    >>> cost_threshold(cost_fp=1, cost_fn=4)
+    0.2
+    """
     _check_cost('cost_fp', cost_fp)
     _check_cost('cost_fn', cost_fn)
     return cost_fp/(cost_fp + cost_fn)
@@ -63,7 +68,14 @@ def benefit_of_samples(
 
 @dataclass(frozen=True, eq=False)
 class DecisionCurve:
-    "Net benefits over thresholds of P(y = 1), of a model and of the rule to treat everybody."
+    """Net benefits over thresholds of P(y = 1), of a model and of the rule to treat everybody.
+
+    >>> from calibnb.metrics import decision_curve
+    >>> decision_curve([.9, .6, .4, .3, .2, .1], [1, 0, 1, 0, 0, 0], [.25, .5]).frame()
+       threshold     model  treat_all
+    0       0.25  0.222222   0.111111
+    1       0.50  0.000000  -0.333333
+    """
     threshold:Tensor  # (T,) float64 in [0, 1)
     model:Tensor      # (T,) net benefit of treating samples with P(y = 1) >= threshold
     treat_all:Tensor  # (T,) net benefit of treating everybody; the net benefit of treating nobody is 0
@@ -82,7 +94,13 @@ def decision_curve(
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->DecisionCurve:
-    "Return the net benefit at each threshold [Vickers 2006]; raise ValueError for more than two classes."
+    """Return the net benefit at each threshold [Vickers 2006]; raise ValueError for more than two classes.
+
+    >>> from calibnb.metrics import decision_curve
+    >>> curve = decision_curve([.9, .6, .4, .3, .2, .1], [1, 0, 1, 0, 0, 0], [.2, .5])
+    >>> curve.model, curve.treat_all
+    (tensor([0.2083, 0.0000], dtype=torch.float64), tensor([ 0.1667, -0.3333], dtype=torch.float64))
+    """
     p, y, weight = _column(probs, target, sample_weight, ignore_index, validate)
     if thresholds is None: t = torch.arange(1, 100, dtype=torch.float64, device='cpu')/100
     else: t = _check_thresholds(thresholds)
@@ -98,7 +116,12 @@ def net_benefit(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # float64, at most the prevalence; of the shape of the thresholds
-    "Return the rate of true positives minus t/(1 - t) times the rate of false positives [Vickers 2006]."
+    """Return the rate of true positives minus t/(1 - t) times the rate of false positives [Vickers 2006].
+
+    >>> from calibnb.metrics import net_benefit
+    >>> net_benefit([.9, .6, .4, .3, .2, .1], [1, 0, 1, 0, 0, 0], .2)  # (2 - 3/4)/6
+    tensor(0.2083, dtype=torch.float64)
+    """
     options = dict(sample_weight=sample_weight, ignore_index=ignore_index, validate=validate)
     curve = decision_curve(probs, target, thresholds, **options)
     return curve.model.reshape(as_tensor(thresholds, 'thresholds').shape)
@@ -122,7 +145,12 @@ def expected_cost(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64, in the unit of the costs
-    "Return the mean cost per sample if samples with P(y = 1) of at least the threshold are treated."
+    """Return the mean cost per sample if samples with P(y = 1) of at least the threshold are treated.
+
+    >>> from calibnb.metrics import expected_cost
+    >>> expected_cost([.9, .6, .4, .3, .2, .1], [1, 0, 1, 0, 0, 0], cost_fp=1, cost_fn=4)
+    tensor(0.5000, dtype=torch.float64)
+    """
     p, y, weight = _column(probs, target, sample_weight, ignore_index, validate)
     implied = cost_threshold(cost_fp, cost_fn)
     t = implied if threshold is None else threshold
@@ -135,7 +163,13 @@ def cheapest_threshold(
     ignore_index:int|None=None,
     validate:bool=True,
 )->tuple[float, float]:         # threshold, inf to treat nobody; and its cost per sample
-    "Return the P(y = 1) of a sample, or inf, that is the cheapest threshold (the lowest of ties), and its mean cost."
+    """Return the P(y = 1) of a sample, or inf, that is the cheapest threshold (the lowest of ties), and its mean cost.
+
+    >>> from calibnb.metrics import cheapest_threshold
+    >>> threshold, cost = cheapest_threshold([.9, .6, .4, .3, .2, .1], [1, 0, 1, 0, 0, 0], cost_fp=1, cost_fn=4)
+    >>> round(threshold, 4), round(cost, 4)
+    (0.4, 0.1667)
+    """
     p, y, weight = _column(probs, target, sample_weight, ignore_index, validate)
     cost_threshold(cost_fp, cost_fn)  # checks the costs
     tolerance = edge_tolerance(p)

@@ -47,7 +47,16 @@ def top_label_sums(
     confidence=lambda rows, top: top, # function of rows (n, K) and their maxima (n,) that returns confidences
     weight:Tensor|None=None,          # (N,) sample weights
 )->list[Tensor]:      # for each number of bins, the (3, M) or (4, M) sums of `bin_sums`, on the device of scores
-    "Return the sums for tables of equal-width bins, in one pass over chunks of rows that fit into the cache."
+    """Return the sums for tables of equal-width bins, in one pass over chunks of rows that fit into the cache.
+
+    >>> import torch
+    >>> from calibnb.metrics import top_label_sums
+    >>> probs, target = torch.tensor([[.9, .1], [.8, .2], [.3, .7]]), torch.tensor([0, 1, 1])
+    >>> top_label_sums(probs, target, n_bins=[2])[0]  # samples, hits and summed confidences of two bins
+    tensor([[0.0000, 3.0000],
+            [0.0000, 2.0000],
+            [0.0000, 2.4000]], dtype=torch.float64)
+    """
     rows = 3 if weight is None else 4
     sums = [torch.zeros(rows, M, dtype=torch.float64, device=scores.device) for M in n_bins]
     for conf, hit, w in _top_labels(scores, target, weight, confidence):
@@ -63,7 +72,13 @@ def reliability_bins(
     closed:str='right',   # for equal-width bins: 'right' for (lo, hi], 'left' for [lo, hi)
     ties:str='mean',      # equal confidences in equal-mass bins: 'mean', 'group' or 'split', as in `ada_ece`
 )->ReliabilityBins:
-    "Return the count, accuracy and mean confidence of each bin; binary: the frequency and mean probability of y = 1."
+    """Return the count, accuracy and mean confidence of each bin; binary: the frequency and mean probability of y = 1.
+
+    >>> from calibnb.metrics import reliability_bins
+    >>> table = reliability_bins([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2)
+    >>> table.count, table.acc
+    (tensor([0, 3]), tensor([   nan, 0.6667], dtype=torch.float64))
+    """
     return bins_of_samples(samples, n_bins, scheme, closed, ties)
 
 def bins_of_samples(samples, n_bins, scheme='width', closed='right', ties='mean'):
@@ -117,7 +132,12 @@ def mce(
     *, closed:str='right',
     min_count:int=1,   # leave out bins with fewer samples; one sample can make a gap of nearly 1
 )->Tensor:             # 0-d float64 in [0, 1]; nan if no bin has min_count samples
-    "Return the maximum calibration error: the largest |accuracy - confidence| of a bin; unstable with small bins."
+    """Return the maximum calibration error: the largest |accuracy - confidence| of a bin; unstable with small bins.
+
+    >>> from calibnb.metrics import mce
+    >>> mce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.8000, dtype=torch.float64)
+    """
     if min_count < 1: raise ValueError(f'min_count: {min_count}, want at least 1')
     def largest(table):
         large_enough = table.count >= min_count
@@ -129,7 +149,12 @@ def average_ce(
     samples,
     n_bins:int=15,
 )->Tensor:             # 0-d float64 in [0, 1]
-    "Return the mean of |accuracy - confidence| over the bins that hold samples, each bin with the same weight."
+    """Return the mean of |accuracy - confidence| over the bins that hold samples, each bin with the same weight.
+
+    >>> from calibnb.metrics import average_ce
+    >>> average_ce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.4000, dtype=torch.float64)
+    """
     return bins_of_samples(samples, n_bins).gap.abs().nanmean()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #8b0b364b
@@ -147,7 +172,12 @@ def ece_from_logits(
     sample_weight=None,
     ignore_index:int|None=None,
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Return the `ece` of softmax(logits), or of sigmoid(logits) for a binary or multilabel task."
+    """Return the `ece` of softmax(logits), or of sigmoid(logits) for a binary or multilabel task.
+
+    >>> from calibnb.metrics import ece_from_logits
+    >>> ece_from_logits([[2., 0.], [1., 0.], [0., 1.]], [0, 1, 1])
+    tensor(0.1938, dtype=torch.float64)
+    """
     check_norm(norm)
     error = partial(from_tables, error=partial(table_norm, norm=norm), n_bins=n_bins, closed=closed,
                     confidence=_probability)
@@ -160,7 +190,12 @@ def debiased_ece(
     n_bins:int=15,
     *, scheme:str='width', # as in `reliability_bins`
 )->Tensor:                 # 0-d float64 in [0, 1]
-    "Return sqrt(max(0, Σ w (gap² - acc (1 - acc)/(n - 1)))) over bins: the l2 ECE without expected noise [Kumar 2019]."
+    """Return sqrt(max(0, Σ w (gap² - acc (1 - acc)/(n - 1)))) over bins: the l2 ECE without its noise [Kumar 2019].
+
+    >>> from calibnb.metrics import debiased_ece
+    >>> debiased_ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=1)
+    tensor(0., dtype=torch.float64)
+    """
     return squared_gaps(bins_of_samples(samples, n_bins, scheme)).clamp_min(0).sqrt()
 
 # %% ../../nbs/10_metrics/06_errors.ipynb #9a79c932
@@ -171,7 +206,12 @@ def noise_floor(
     seed:int=0,
     validate:bool=True,
 )->Tensor:               # 0-d float64 in [0, 1]
-    "Return the mean ECE of a perfectly calibrated model with these confidences, from simulated hits."
+    """Return the mean ECE of a perfectly calibrated model with these confidences, from simulated hits.
+
+    >>> from calibnb.metrics import noise_floor
+    >>> noise_floor([[.5, .5]])  # one sample, hit or miss: the gap is .5
+    tensor(0.5000, dtype=torch.float64)
+    """
     if np.ndim(n_bins):
         raise ValueError('target: noise_floor takes no target, because it draws hits; call noise_floor(probs)')
     check_bins(n_bins)
@@ -192,7 +232,12 @@ def smooth_ece(
     samples,
     *, sigma:float|None=None, # width of the Gaussian, in units of confidence, >= 1e-4; None: equal to the error
 )->Tensor:                    # 0-d float64 in [0, 1]
-    "Return the smooth ECE of the top label or of P(y = 1), with exact reflection at 0 and 1 [Błasiok 2024]; O(N)."
+    """Return the smooth ECE of the top label or of P(y = 1), with exact reflection at 0 and 1 [Błasiok 2024]; O(N).
+
+    >>> from calibnb.metrics import smooth_ece
+    >>> smooth_ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.1420, dtype=torch.float64)
+    """
     if sigma is not None: check_positive(sigma=sigma)
     cells = 2**12 if sigma is None else grid_size(sigma)
     pieces = _top_labels(samples.probs, samples.target, samples.weight, size=2**17)  # each chunk needs several arrays
@@ -223,7 +268,12 @@ def sece(
 )->Tensor:                  # 0-d float64 in [0, 1]
     """Return the mean |accuracy near a sample - confidence|, by Gaussian kernels [Meta-regularization, Eq. 12].
 
-    The SECE costs O(N²) and warns above 50,000 samples; `smooth_ece` costs O(N)."""
+    The SECE costs O(N²) and warns above 50,000 samples; `smooth_ece` costs O(N).
+
+    >>> from calibnb.metrics import sece
+    >>> sece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.4000, dtype=torch.float64)
+    """
     check_positive(bandwidth=bandwidth)
     check_bool(self_term=self_term)
     warn_of_pairs('sece', len(samples))
@@ -241,7 +291,12 @@ def kde_ece(
 )->Tensor:                  # 0-d float64 in [0, 1]; nan for one sample with 'beta'
     """Return the calibration error by kernel density estimates: mean |accuracy near a sample - confidence|^p.
 
-    The kernel 'beta' costs O(N²) and warns above 50,000 samples; 'triweight' and `smooth_ece` cost O(N)."""
+    The kernel 'beta' costs O(N²) and warns above 50,000 samples; 'triweight' and `smooth_ece` cost O(N).
+
+    >>> from calibnb.metrics import kde_ece
+    >>> kde_ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.5941, dtype=torch.float64)
+    """
     pick('kernel', kernel, ('beta', 'triweight'))
     check_positive(p=p)
     by_likelihood = kernel == 'beta' and bandwidth == 'loo'
@@ -262,7 +317,12 @@ def ada_ece(
     ties:str='mean',        # equal confidences: 'mean': all count with their common share of hits, so the order of
                             # samples does not matter; 'group': in one bin; 'split': in sample order, as in the paper
 )->Tensor:                  # 0-d float64 in [0, 1]
-    "Return the adaptive ECE: the ECE with bins of equal mass [Mukhoti 2020, AdaECE]."
+    """Return the adaptive ECE: the ECE with bins of equal mass [Mukhoti 2020, AdaECE].
+
+    >>> from calibnb.metrics import ada_ece
+    >>> ada_ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2)
+    tensor(0.2000, dtype=torch.float64)
+    """
     check_bins(n_bins)
     pick('method', method, ('split', 'interp'))
     if method == 'interp': return mukhoti_adaptive_ece(*samples.pairs, n_bins)
@@ -279,7 +339,12 @@ def classwise_ece(
     n_bins:int=15,           # equal-width bins for each class
     *, reduction:str='mean', # 'mean' over classes, or 'none' for the (K,) errors
 )->Tensor:                   # 0-d float64 in [0, 1], or (K,)
-    "Return the mean over classes k of the ECE of p_k against `target == k`; binary: class 1 only [Kull 2019]."
+    """Return the mean over classes k of the ECE of p_k against `target == k`; binary: class 1 only [Kull 2019].
+
+    >>> from calibnb.metrics import classwise_ece
+    >>> classwise_ece([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2)
+    tensor(0.3333, dtype=torch.float64)
+    """
     check_bins(n_bins)
     pick('reduction', reduction, ('mean', 'none'))
     total = len(samples) if samples.weight is None else samples.weight.sum().cpu()
@@ -294,7 +359,12 @@ def ace(
     *, ties:str='mean',     # 'mean': equal probabilities get their common label frequency, so the order of
                             # samples does not matter; 'split': split ties in sample order, as in the paper
 )->Tensor:                  # 0-d float64 in [0, 1]
-    "Return the adaptive calibration error: mean |frequency - probability| over ranges and classes [Nixon 2019]."
+    """Return the adaptive calibration error: mean |frequency - probability| over ranges and classes [Nixon 2019].
+
+    >>> from calibnb.metrics import ace
+    >>> ace([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2)
+    tensor(0.3250, dtype=torch.float64)
+    """
     check_bins(n_bins)
     pick('ties', ties, ('mean', 'split'))
     p, order = samples.probs.double().sort(dim=0, stable=True)

@@ -13,7 +13,13 @@ from pydantic import BaseModel, ConfigDict, model_serializer
 
 # %% ../../nbs/10_metrics/04_measure.ipynb #mea5c0de
 class Measure(BaseModel):
-    "A value of a metric, with its number of samples, bins, interval and noise floor."
+    """A value of a metric, with its number of samples, bins, interval and noise floor.
+
+    >>> from calibnb.metrics import Measure
+    >>> m = Measure(value=.02, n=500, bins=15, floor=.018, floor_high=.027)
+    >>> m.within_floor  # a calibrated model could have this error
+    True
+    """
     model_config = ConfigDict(extra='forbid')
     value: float|None                          # None if the value is infinite or `undefined`
     n: int                                     # number of samples

@@ -23,7 +23,12 @@ def energy_score(
     logits,                # (N, K) or (N, K, d1, ...)
     temperature:float=1.,
 )->Tensor:                 # (N,) float64, larger for in-distribution samples
-    "Return the negative energy, T logsumexp(z/T) [Liu 2020]; raise ValueError for probabilities."
+    """Return the negative energy, T logsumexp(z/T) [Liu 2020]; raise ValueError for probabilities.
+
+    >>> from calibnb.metrics import energy_score
+    >>> energy_score([[2., 0.], [5., 3.]])
+    tensor([2.1269, 5.1269], dtype=torch.float64)
+    """
     check_positive(temperature=temperature)
     return temperature*(_logits(logits)/temperature).logsumexp(1)
 
@@ -82,7 +87,12 @@ def ood_auroc(
     outside,           # (M, K), as `inside`
     *, score:str='max',# probabilities: 'max', 'margin', 'entropy'; logits: 'energy', 'max_logit'; scores: 'given'
 )->Tensor:             # 0-d float64 in [0, 1]; .5 is chance
-    "Return the probability that an inside sample has a higher score than an outside sample [Hendrycks 2017]."
+    """Return the probability that an inside sample has a higher score than an outside sample [Hendrycks 2017].
+
+    >>> from calibnb.metrics import ood_auroc
+    >>> ood_auroc([.9, .7, .6], [.7, .5], score='given')  # 4.5 of 6 pairs
+    tensor(0.7500, dtype=torch.float64)
+    """
     return auroc_of_scores(*_in_and_out_scores(inside, outside, score))
 
 def fpr_at_tpr(
@@ -90,7 +100,12 @@ def fpr_at_tpr(
     *, score:str='max', # 'max', 'margin', 'entropy', 'energy', 'max_logit' or 'given'
     tpr:float=.95,     # true positive rate: share of inside samples that reach the threshold
 )->Tensor:             # 0-d float64 in [0, 1], lower is better
-    "Return the false positive rate at the true positive rate `tpr`; inside is positive [Liu 2020]."
+    """Return the false positive rate at the true positive rate `tpr`; inside is positive [Liu 2020].
+
+    >>> from calibnb.metrics import fpr_at_tpr
+    >>> fpr_at_tpr([.9, .7, .6], [.7, .5], score='given', tpr=.5)  # the threshold is .7
+    tensor(0.5000, dtype=torch.float64)
+    """
     if not 0 < tpr <= 1: raise ValueError(f'tpr: {tpr}, want a share in (0, 1], e.g. 0.95')
     return _fpr(*_in_and_out_scores(inside, outside, score), tpr)
 
@@ -120,7 +135,13 @@ def ood_measures(
     level:float=.95,   # confidence level, in (0, 1)
     seed:int=0,
 )->dict[str, Measure]: # 'auroc' and 'fpr95', with bootstrap intervals; n is the size of both sets together
-    "Return AUROC and FPR95 between two sets of predictions; inside is positive."
+    """Return AUROC and FPR95 between two sets of predictions; inside is positive.
+
+    >>> from calibnb.metrics import ood_measures
+    >>> found = ood_measures([.9, .8, .7, .6], [.7, .5, .4], score='given')
+    >>> round(found['auroc'].value, 4), found['fpr95'].value
+    (0.875, 0.3333333333333333)
+    """
     check_level(level)
     inside, outside = _in_and_out_scores(inside, outside, score)
     drawn = zip(resamples(len(inside), n_boot, seed), resamples(len(outside), n_boot, seed + 1))

@@ -23,7 +23,13 @@ NOT_WORSE, UNDECIDED = 'better or equivalent', 'undecided'
 
 @dataclass(frozen=True)
 class PairedDifference:
-    "The difference of a measure between two models on the same samples, new minus old, with its interval."
+    """The difference of a measure between two models on the same samples, new minus old, with its interval.
+
+    >>> from calibnb.metrics import PairedDifference
+    >>> d = PairedDifference(old=.10, new=.08, value=-.02, low=-.03, high=-.01, n=1000)
+    >>> d.verdict(margin=.005)
+    'better'
+    """
     old: float    # measured value of the old model
     new: float    # measured value of the new model
     value: float  # estimated difference; inf, -inf or nan if `new`, `old` or both are infinite
@@ -63,7 +69,14 @@ def mean_difference(
     level:float=.95,
     unseen=(),       # differences of samples of kinds that a small set may lack, e.g. where only one model is wrong
 )->PairedDifference:
-    "Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are."
+    """Compare the means of per-sample values; the difference is infinite if one mean is, nan if both are.
+
+    >>> import torch
+    >>> from calibnb.metrics import mean_difference
+    >>> d = mean_difference(torch.tensor([0., 1., 2., 1.]), torch.tensor([1., 1., 4., 2.]))
+    >>> f'{d.value:.2f}, {d.low:.2f} to {d.high:.2f}'
+    '1.00, 0.20 to 1.80'
+    """
     z, each = z_quantile(level), new.double() - old.double()
     means, n = [values.double().mean().item() for values in (old, new)], len(each)
     if not math.isfinite(sum(means)):
@@ -78,7 +91,15 @@ def rate_difference(
     new:Tensor,      # (N,) bool
     level:float=.95,
 )->PairedDifference:
-    "Compare two rates on the same samples, by the adjusted Wald interval [Bonett 2012]."
+    """Compare two rates on the same samples, by the adjusted Wald interval [Bonett 2012].
+
+    >>> import torch
+    >>> from calibnb.metrics import rate_difference
+    >>> old = torch.arange(1000) < 100  # wrong on 100 samples
+    >>> new = torch.arange(1000) < 70
+    >>> rate_difference(old, new).verdict(margin=.01)
+    'better'
+    """
     n, b, c = len(old), (new & ~old).sum().item(), (old & ~new).sum().item()
     p, q = (b + 1)/(n + 2), (c + 1)/(n + 2)
     half_width = z_quantile(level)*math.sqrt((p + q - (p - q)**2)/(n + 2))
@@ -134,7 +155,16 @@ def ece_difference(
     draws:int=1000,    # simulated sets of gaps, for the standard error
     seed:int=0,
 )->PairedDifference:
-    "Compare the ECE of two models on the same samples; `value` is corrected for the bias of the ECE [Armstrong 2018]."
+    """Compare the ECE of two models on the same samples; `value` is corrected for the bias of the ECE [Armstrong 2018].
+
+    >>> import torch
+    >>> from calibnb.metrics import ece_difference
+    >>> conf = torch.linspace(.5, 1, 1000, dtype=torch.float64)
+    >>> hit = torch.arange(1000) % 4 > 0
+    >>> d = ece_difference((conf, hit), (conf**2, hit))
+    >>> f'{d.old:.2f}, {d.new:.2f}: {d.verdict(margin=.01)}'
+    '0.12, 0.23: worse'
+    """
     check_level(level)
     check_bins(n_bins)
     gap, covariance = _gaps(old, new, n_bins)

@@ -18,7 +18,12 @@ from .samples import over_samples, sample_metric
 # %% ../../nbs/10_metrics/05_scores.ipynb #253f6d05
 @sample_metric('task', 'sample_weight')
 def error_rate(samples)->Tensor: # 0-d float64 in [0, 1]
-    "Return the share of misclassified samples; a binary prediction is 1 if P(y = 1) > 1/2."
+    """Return the share of misclassified samples; a binary prediction is 1 if P(y = 1) > 1/2.
+
+    >>> from calibnb.metrics import error_rate
+    >>> error_rate([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])  # the second is wrong
+    tensor(0.3333, dtype=torch.float64)
+    """
     return 1 - samples.mean(samples.correct.double())
 
 def mean_confidence(
@@ -27,7 +32,12 @@ def mean_confidence(
     sample_weight=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [1/K, 1]
-    "Return the mean probability of the predicted class; above the accuracy if the model is overconfident on average."
+    """Return the mean probability of the predicted class; above the accuracy if the model is overconfident on average.
+
+    >>> from calibnb.metrics import mean_confidence
+    >>> mean_confidence([[.9, .1], [.8, .2], [.3, .7]])
+    tensor(0.8000, dtype=torch.float64)
+    """
     def confidence(samples):
         top = samples.probs.amax(1).double()
         return samples.mean(torch.maximum(top, 1 - top) if samples.binary else top)
@@ -51,7 +61,12 @@ def nll(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, inf], nats
-    "Return the mean negative log-likelihood; if a label has probability 0 and `eps` is 0, warn and return infinity."
+    """Return the mean negative log-likelihood; if a label has probability 0 and `eps` is 0, warn and return infinity.
+
+    >>> from calibnb.metrics import nll
+    >>> nll([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.6905, dtype=torch.float64)
+    """
     if not 0 <= eps <= 1: raise ValueError(f'eps: {eps}, want a probability')
     zeros = 0
     def mean_nll(samples):
@@ -79,7 +94,12 @@ def brier_of_samples(
 
 @sample_metric('task', 'sample_weight')
 def brier_score(samples)->Tensor: # 0-d float64 in [0, 2], not divided by K; binary in [0, 1]
-    "Return the mean squared distance of the prediction to the one-hot label, or to a binary label [Brier 1950]."
+    """Return the mean squared distance of the prediction to the one-hot label, or to a binary label [Brier 1950].
+
+    >>> from calibnb.metrics import brier_score
+    >>> brier_score([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.4933, dtype=torch.float64)
+    """
     return samples.mean(brier_of_samples(samples.probs.double(), samples.target))
 
 # %% ../../nbs/10_metrics/05_scores.ipynb #48608d91
@@ -92,7 +112,12 @@ def entropy(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, log K], nats
-    "Return the mean Shannon entropy of the predictions; binary: the entropy of p and 1 - p."
+    """Return the mean Shannon entropy of the predictions; binary: the entropy of p and 1 - p.
+
+    >>> from calibnb.metrics import entropy
+    >>> entropy([[.5, .5], [1., 0.]])  # (log 2 + 0)/2
+    tensor(0.3466, dtype=torch.float64)
+    """
     if target is None and on != 'all': raise ValueError(f'target: None, want class ids to pick the {on} samples')
     def uncertainty(samples):
         p = samples.probs.double()
@@ -105,7 +130,12 @@ def entropy(
 def learned_epoch(
     correct,  # (N, E) bool: True if sample i is classified correctly after epoch e
 )->Tensor:    # (N,) float64, epochs counted from 1; nan if the sample is misclassified after the last epoch
-    "Return the first epoch of each sample's final, unbroken series of correct predictions [Wang 2021]."
+    """Return the first epoch of each sample's final, unbroken series of correct predictions [Wang 2021].
+
+    >>> from calibnb.metrics import learned_epoch
+    >>> learned_epoch([[1, 1, 1], [0, 1, 1], [1, 1, 0]])  # three samples, three epochs
+    tensor([1., 2., nan], dtype=torch.float64)
+    """
     correct = as_tensor(correct, 'correct')
     if correct.ndim != 2: raise ValueError(f'correct: shape {tuple(correct.shape)}, want (samples, epochs)')
     E = correct.shape[1]

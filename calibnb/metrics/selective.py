@@ -70,7 +70,13 @@ def _accepted(score, wrong, weight):
 # %% ../../nbs/10_metrics/06c_selective.ipynb #ee2dab7b
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    "A risk-coverage curve with a point for each distinct score, in descending order; `of` makes one."
+    """A risk-coverage curve with a point for each distinct score, in descending order; `of` makes one.
+
+    >>> from calibnb.metrics import RiskCoverage
+    >>> curve = RiskCoverage.of(score=[.9, .8, .7], wrong=[False, True, False])
+    >>> curve.risk  # of the first, the first two, all three
+    tensor([0.0000, 0.5000, 0.3333], dtype=torch.float64)
+    """
     coverage:Tensor   # (M,) float64 share of samples with at least this score; the last is 1
     risk:Tensor       # (M,) selective risk: the error rate of these samples
     threshold:Tensor  # (M,) distinct scores
@@ -133,7 +139,12 @@ def risk_coverage(
     ignore_index:int|None=None, # a label whose samples are left out
     validate:bool=True,
 )->RiskCoverage:
-    "Return the risk-coverage curve: samples are accepted in the order of their scores [Geifman 2019]."
+    """Return the risk-coverage curve: samples are accepted in the order of their scores [Geifman 2019].
+
+    >>> from calibnb.metrics import risk_coverage
+    >>> risk_coverage([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1]).risk
+    tensor([0.0000, 0.5000, 0.3333], dtype=torch.float64)
+    """
     return _over_curves(lambda curve: curve, probs, target, score, None, sample_weight, ignore_index, validate)
 
 # %% ../../nbs/10_metrics/06c_selective.ipynb #a5f6345d
@@ -145,7 +156,12 @@ def aurc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the area under the risk-coverage curve: the mean selective risk at each sample's score [Geifman 2019]."
+    """Return the area under the risk-coverage curve: the mean selective risk at each sample's score [Geifman 2019].
+
+    >>> from calibnb.metrics import aurc
+    >>> aurc([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.2778, dtype=torch.float64)
+    """
     def area(curve): return curve.aurc
     return _over_curves(area, probs, target, score, task, sample_weight, ignore_index, validate)
 
@@ -157,7 +173,12 @@ def augrc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1/2]
-    "Return the AUGRC: the share of samples that are accepted and wrong, averaged over coverages [Traub 2024]."
+    """Return the AUGRC: the share of samples that are accepted and wrong, averaged over coverages [Traub 2024].
+
+    >>> from calibnb.metrics import augrc
+    >>> augrc([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.1667, dtype=torch.float64)
+    """
     def area(curve): return curve.augrc
     return _over_curves(area, probs, target, score, task, sample_weight, ignore_index, validate)
 
@@ -178,7 +199,12 @@ def e_aurc(
     """Return the excess AURC: `aurc` minus the AURC of the best ranking of the same predictions [Geifman 2019].
 
     The excess is 0 if every mistake has a lower score than every correct prediction and no two mistakes have the same
-    score. Samples of equal score are accepted together, so a tie with a mistake makes the excess positive."""
+    score. Samples of equal score are accepted together, so a tie with a mistake makes the excess positive.
+
+    >>> from calibnb.metrics import e_aurc
+    >>> e_aurc([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.1667, dtype=torch.float64)
+    """
     return _over_curves(_excess, probs, target, score, task, None, ignore_index, validate)
 
 def _auroc(curve):
@@ -195,5 +221,10 @@ def failure_auroc(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]; nan if all samples are correct, or all are misclassified
-    "Return the probability that a correct prediction has a higher score than a misclassification; ties count half."
+    """Return the probability that a correct prediction has a higher score than a misclassification; ties count half.
+
+    >>> from calibnb.metrics import failure_auroc
+    >>> failure_auroc([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.5000, dtype=torch.float64)
+    """
     return _over_curves(_auroc, probs, target, score, task, sample_weight, ignore_index, validate)

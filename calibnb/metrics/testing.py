@@ -79,7 +79,16 @@ def consistency_test(
     sample_weight=None,  # (N,) for a `metric` that takes weights; resampled with the predictions
     **options,           # for `metric`
 )->Measure:              # value, n, p, floor (mean of the simulated values) and floor_high (95 % quantile)
-    "Test calibration by consistency resampling, with any error [Bröcker 2007; Vaicenavicius 2019]."
+    """Test calibration by consistency resampling, with any error [Bröcker 2007; Vaicenavicius 2019].
+
+    >>> import torch
+    >>> from calibnb.metrics import consistency_test, ece
+    >>> p = torch.linspace(.9, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> found = consistency_test(ece, torch.stack([p, 1 - p], 1), target)
+    >>> f'{found.value:.2f}, floor {found.floor:.2f}, p = {found.p:.3f}'
+    '0.20, floor 0.02, p = 0.002'
+    """
     check_metric(metric)
     check_resamples(draws, 'draws')
     check_bool(resample=resample)
@@ -104,7 +113,16 @@ def ks_test(
     *, k:int|None=None,  # as in `ks_error`
     ranks:str='within',  # or 'at'
 )->Measure:              # value, n, interval, p, floor and floor_high
-    "Test calibration by the KS error; its null distribution is max |B(t)| of a Brownian motion [Arrieta-Ibarra 2022]."
+    """Test calibration by the KS error; its null distribution is max |B(t)| of a Brownian motion [Arrieta-Ibarra 2022].
+
+    >>> import torch
+    >>> from calibnb.metrics import ks_test
+    >>> p = torch.linspace(.9, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> found = ks_test(torch.stack([p, 1 - p], 1), target)
+    >>> f'{found.value:.2f}, floor {found.floor:.2f}, p = {found.p:.3f}'
+    '0.20, floor 0.03, p = 0.000'
+    """
     conf, sums, deviation = cumulative_errors(samples, k, ranks)
     value, n = sums.abs().amax().item(), len(conf)
     walk = (conf*(1 - conf).clamp_min(0)).sum().sqrt().item()/n
@@ -191,7 +209,12 @@ def skce(
 )->Tensor:                    # 0-d float64, may be negative by chance; nan for one sample
     """Return the unbiased estimate of the squared kernel calibration error of all classes [Widmann 2019].
 
-    With the default bandwidth, a binary task has half the error of the same predictions with two columns."""
+    With the default bandwidth, a binary task has half the error of the same predictions with two columns.
+
+    >>> from calibnb.metrics import skce
+    >>> skce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], bandwidth=.5)
+    tensor(-0.0050, dtype=torch.float64)
+    """
     p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
     if len(p) < 2: return p.new_tensor(math.nan).cpu()
     if size < len(p): return _block_values(p, r, width, size, seed).mean()
@@ -228,7 +251,16 @@ def skce_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:       # lower and upper end, not below 0
-    "Return a normal interval of `skce`, of Student's t over blocks; with few blocks, 95 % cover some 91 % of the time."
+    """Return a normal interval of `skce`, of Student's t over blocks; with few blocks, 95 % cover some 91 %.
+
+    >>> import torch
+    >>> from calibnb.metrics import skce_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = skce_ci(torch.stack([p, 1 - p], 1), target)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.00 to 0.01'
+    """
     check_level(level)
     value, variance, dof = _moments(*_kernel_inputs(samples, bandwidth, block, seed), seed)
     return _normal_interval(value, variance, level, dof)
@@ -258,7 +290,16 @@ def skce_test(
     draws:int=500,            # resamples, for the estimate from all pairs
     seed:int=0,
 )->Measure:                   # value, n, interval and p
-    "Test calibration of all classes by `skce`: bootstrap test with all pairs, z test with blocks [Widmann 2019]."
+    """Test calibration of all classes by `skce`: bootstrap test with all pairs, z test with blocks [Widmann 2019].
+
+    >>> import torch
+    >>> from calibnb.metrics import skce_test
+    >>> p = torch.linspace(.9, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> found = skce_test(torch.stack([p, 1 - p], 1), target)
+    >>> f'{found.value:.2f}, p = {found.p:.3f}'
+    '0.03, p = 0.002'
+    """
     check_resamples(draws, 'draws')
     p, r, width, size = _kernel_inputs(samples, bandwidth, block, seed)
     value, variance, dof = _moments(p, r, width, size, seed)

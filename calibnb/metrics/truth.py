@@ -17,7 +17,14 @@ from .intervals import Resamples, percentiles
 # %% ../../nbs/10_metrics/06e_truth.ipynb #fcd4185c
 @dataclass(frozen=True)
 class TruthError:
-    "Mean squared distance between confidences and true probabilities, and its two parts."
+    """Mean squared distance between confidences and true probabilities, and its two parts.
+
+    >>> import torch
+    >>> from calibnb.metrics import truth_error
+    >>> conf = torch.linspace(.5, 1, 200)
+    >>> f'{truth_error(conf, truth=.9*conf).refinement:.4f}'  # the truth is a function of the confidence
+    '0.0000'
+    """
     squared: float      # may be below 0 by noise if the truth is estimated from votes
     calibration: float  # at least 0; the part that a function of the confidence can remove
     interval: tuple[float, float] # interval of `calibration`, from resamples
@@ -36,7 +43,15 @@ def truth_error(
     resamples:Resamples|None=None, # of the samples or of their clusters; None: 400 resamples of the samples
     level:float=.95,    # of the intervals
 )->TruthError:
-    "Estimate the squared distance of confidences from true probabilities and its calibration part, with intervals."
+    """Estimate the squared distance of confidences from true probabilities and its calibration part, with intervals.
+
+    >>> import torch
+    >>> from calibnb.metrics import truth_error
+    >>> conf = torch.linspace(.5, 1, 200)
+    >>> error = truth_error(conf, truth=.9*conf)
+    >>> f'{error.squared:.4f} = {error.calibration:.4f} + {error.refinement:.4f}'
+    '0.0058 = 0.0058 + 0.0000'
+    """
     if resamples is None: resamples = Resamples(len(conf))
     found = resampled_truth_error(conf, truth, resamples, votes, n_bins=n_bins, clip=False)
     squared, calibration = found['true_squared'], found['true_calibration']
@@ -52,7 +67,16 @@ def resampled_truth_error(
     suffix:str='',      # appended to the names, e.g. '_ts' after temperature scaling
     clip:bool=True,     # replace estimates of the calibration part below 0 by 0
 )->dict:                # name -> (1 + n_boot,) values
-    "Return true_squared and true_calibration of the set and of each resample."
+    """Return true_squared and true_calibration of the set and of each resample.
+
+    >>> import torch
+    >>> from calibnb.metrics import resampled_truth_error
+    >>> from calibnb.metrics.intervals import Resamples
+    >>> conf = torch.linspace(.5, 1, 200)
+    >>> found = resampled_truth_error(conf, .9*conf, Resamples(200, n_boot=50))
+    >>> {name: values.shape for name, values in found.items()}
+    {'true_squared': (51,), 'true_calibration': (51,)}
+    """
     conf, truth = conf.double().cpu(), truth.double().cpu()
     _check_truth(conf, truth, votes, resamples)
     gap, one = truth - conf, torch.ones_like(conf)

@@ -39,7 +39,12 @@ def overconfidence_error(
     n_bins=15,                  # as in `ece`
     *, by_confidence:bool=False,# True: multiply each gap by the bin's confidence [Thulasidasan 2019, OE]
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Return the part of the ECE that is overconfidence: the weighted mean of max(confidence - accuracy, 0) over bins."
+    """Return the part of the ECE that is overconfidence: the weighted mean of max(confidence - accuracy, 0) over bins.
+
+    >>> from calibnb.metrics import overconfidence_error
+    >>> overconfidence_error([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])  # the miss at .8, of three
+    tensor(0.2667, dtype=torch.float64)
+    """
     check_bool(by_confidence=by_confidence)
     return from_tables(samples, partial(_one_sided, sign=-1, by_confidence=by_confidence), n_bins)
 
@@ -48,7 +53,12 @@ def underconfidence_error(
     samples,
     n_bins=15,                  # as in `ece`
 )->Tensor:                      # 0-d float64 in [0, 1], or one for each of `n_bins`
-    "Return the part of the ECE that is underconfidence: the weighted mean of max(accuracy - confidence, 0) over bins."
+    """Return the part of the ECE that is underconfidence: the weighted mean of max(accuracy - confidence, 0) over bins.
+
+    >>> from calibnb.metrics import underconfidence_error
+    >>> underconfidence_error([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.1333, dtype=torch.float64)
+    """
     return from_tables(samples, partial(_one_sided, sign=1), n_bins)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #230defc0
@@ -88,7 +98,12 @@ def top_k_ece(
     n_bins:int=15,
     *, ranks:str='within',      # 'within': the top k classes together; 'at': the k-th class only
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the ECE of the event that the label is among the top k classes, or is the k-th class [Gupta 2021]."
+    """Return the ECE of the event that the label is among the top k classes, or is the k-th class [Gupta 2021].
+
+    >>> from calibnb.metrics import top_k_ece
+    >>> top_k_ece([[.6, .3, .1], [.2, .7, .1], [.5, .4, .1]], [0, 1, 2], k=2)
+    tensor(0.2333, dtype=torch.float64)
+    """
     table = _ranked_table(samples, k, n_bins, ranks)
     return (table.weight*table.gap.abs().nan_to_num(0.)).sum()
 
@@ -115,7 +130,12 @@ def ks_error(
     *, k:int|None=None,         # None: the top label or P(y = 1); a number: as in `top_k_ece`
     ranks:str='within',         # or 'at'
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the largest |sum of (hit - confidence)/N up to a confidence| over all confidences [Gupta 2021]; O(N log N)."
+    """Return the largest |sum of (hit - confidence)/N up to a confidence| over confidences [Gupta 2021]; O(N log N).
+
+    >>> from calibnb.metrics import ks_error
+    >>> ks_error([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1])
+    tensor(0.1667, dtype=torch.float64)
+    """
     return cumulative_errors(samples, k, ranks)[1].abs().amax().cpu()
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #bce85c8e
@@ -148,7 +168,16 @@ def ks_error_ci(
     ranks:str='within',         # or 'at'
     level:float=.95,            # of the interval, in (0, 1)
 )->tuple[float, float]:         # lower and upper end
-    "Return a conservative interval of `ks_error`, from the distribution of the largest |B(t)| of a Brownian motion."
+    """Return a conservative interval of `ks_error`, from the distribution of the largest |B(t)| of a Brownian motion.
+
+    >>> import torch
+    >>> from calibnb.metrics import ks_error_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = ks_error_ci(torch.stack([p, 1 - p], 1), target)
+    >>> f'{low:.3f} to {high:.3f}'
+    '0.000 to 0.169'
+    """
     check_level(level)
     return ks_interval(*cumulative_errors(samples, k, ranks)[1:], level)
 
@@ -165,7 +194,16 @@ def one_sided_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end
-    "Return an interval of `overconfidence_error` or `underconfidence_error` from the noise of the bins."
+    """Return an interval of `overconfidence_error` or `underconfidence_error` from the noise of the bins.
+
+    >>> import torch
+    >>> from calibnb.metrics import one_sided_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = one_sided_ci(torch.stack([p, 1 - p], 1), target)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.00 to 0.12'
+    """
     pick('direction', direction, ('over', 'under'))
     table = bins_of_samples(samples, n_bins)
     weight = table.conf.nan_to_num(0.) if by_confidence else 1.
@@ -180,7 +218,16 @@ def top_k_ece_ci(
     level:float=.95,
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end
-    "Return an interval of `top_k_ece` from the noise of the bins."
+    """Return an interval of `top_k_ece` from the noise of the bins.
+
+    >>> import torch
+    >>> from calibnb.metrics import top_k_ece_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = top_k_ece_ci(torch.stack([p, 1 - p], 1), target, k=1)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.00 to 0.19'
+    """
     return _table_interval(_ranked_table(samples, k, n_bins, ranks), level, seed)
 
 # %% ../../nbs/10_metrics/06a_variants.ipynb #128b838f
@@ -203,7 +250,12 @@ def marginal_ce(
     ignore_index:int|None=None,
     validate:bool=True,
 )->Tensor:                      # 0-d float64 in [0, 1]
-    "Return the marginal calibration error: the p-th root of the mean |gap|^p over classes and bins [Kumar 2019]."
+    """Return the marginal calibration error: the p-th root of the mean |gap|^p over classes and bins [Kumar 2019].
+
+    >>> from calibnb.metrics import marginal_ce
+    >>> marginal_ce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], n_bins=2)
+    tensor(0.3342, dtype=torch.float64)
+    """
     check_bins(n_bins)
     check_positive(p=p)
     check_bool(debiased=debiased)
@@ -257,7 +309,16 @@ def marginal_ce_ci(
     draws:int=400,              # simulated calibrated models; if fewer than 2/(1 - level) - 1, the lower end is 0
     seed:int=0,
 )->tuple[float, float]:         # lower and upper end; nan if over a tenth of all N*K probabilities are alone in a bin
-    "Return an interval of the debiased `marginal_ce`; its lower end is 0 if the simulated p is > (1 - level)/2."
+    """Return an interval of the debiased `marginal_ce`; its lower end is 0 if the simulated p is > (1 - level)/2.
+
+    >>> import torch
+    >>> from calibnb.metrics import marginal_ce_ci
+    >>> p = torch.linspace(.5, 1, 100)
+    >>> target = (torch.arange(100) % 4 == 0).long()  # one in four is wrong
+    >>> low, high = marginal_ce_ci(torch.stack([p, 1 - p], 1), target, n_bins=2)
+    >>> f'{low:.2f} to {high:.2f}'
+    '0.00 to 0.07'
+    """
     check_bins(n_bins)
     check_level(level)
     check_resamples(draws, 'draws')
@@ -285,7 +346,12 @@ def canonical_ce(
     neighbours within the kernel, so noise dominates: the error of calibrated models with 10 classes and 2,000 samples
     is .88. Compare only errors with the same number of samples, or use the p value of `consistency_test`. The bootstrap
     is not valid, because resamples repeat samples. The cost is O(N² K), about 80 s on a CPU for 20,000 samples and
-    1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N)."""
+    1,000 classes. Above 50,000 samples the function warns; `smooth_ece` of the top label costs O(N).
+
+    >>> from calibnb.metrics import canonical_ce
+    >>> canonical_ce([[.9, .1], [.8, .2], [.3, .7]], [0, 1, 1], bandwidth=.5)
+    tensor(0.6789, dtype=torch.float64)
+    """
     check_positive(p=p)
     if bandwidth is not None and bandwidth != 'loo': check_positive(bandwidth=bandwidth)
     warn_of_pairs('canonical_ce', len(samples))

@@ -24,6 +24,8 @@ def test_the_page_of_a_function_has_each_parameter_and_an_example():
             for parameter in inspect.signature(f).parameters:
                 assert re.search(rf"\b{parameter}\b", call), (name, function, parameter)
             examples += "*Example*" in entries[function]
+            outside_of_code = re.sub(r"```.*?```", "", entries[function], flags=re.S)
+            assert ">>>" not in outside_of_code, (name, function)
     assert examples > 300
 
 
