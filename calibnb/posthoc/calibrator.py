@@ -57,7 +57,16 @@ class Calibrator(BaseEstimator):
       does; else they get `masked_far_below`. Masked classes get probability 0 in any case;
     - `__init__` with named options, each stored in an attribute of the same name, as in scikit-learn.
 
-    `class Mine(Calibrator, name='mine')` registers the class; a calibrator without a name cannot be saved."""
+    `class Mine(Calibrator, name='mine')` registers the class; a calibrator without a name cannot be saved.
+
+    >>> from calibnb.posthoc import Calibrator
+    >>> class Half(Calibrator):
+    ...     fitted = 'temperature_',
+    ...     def _fit(self, logits, target): self.temperature_ = 2.
+    ...     def _logits(self, z): return z/self.temperature_
+    >>> Half().fit([[2., 0.]]*4, [0, 0, 0, 1]).transform([2., 0.]).round(4)  # sigmoid(1)
+    array([0.7311, 0.2689])
+    """
     keeps_prediction, in_audits, takes_weight, fits_masked, transforms_masked = True, True, False, False, False
     fitted = ()  # names of the attributes that `_fit` sets: tensors, numbers, lists of dicts of tensors
     shapes = {}  # attribute -> shape, to check files: () for a number, 'K' for the number of classes
@@ -303,7 +312,12 @@ def name_of(calibrator):
                      f'name the class, `class {name}(Calibrator, name={name.lower()!r})`')
 
 def list_calibrators()->list[str]:
-    "Return the names of all calibrators for `make_calibrator`, except pipelines."
+    """Return the names of all calibrators for `make_calibrator`, except pipelines.
+
+    >>> from calibnb.posthoc import list_calibrators
+    >>> list_calibrators()[:4]
+    ['temperature', 'ets', 'hts', 'vector']
+    """
     return [name for name in CALIBRATORS.names() if name != '+']
 
 def register_calibrator(
@@ -316,7 +330,14 @@ def make_calibrator(
     name:str, /, # a name of `list_calibrators()`, or two names with a plus, e.g. 'temperature+isotonic'
     **options,  # options of the calibrator
 )->Calibrator:  # not fitted
-    "Make a calibrator by name; raises ValueError for an unknown name or option."
+    """Make a calibrator by name; raises ValueError for an unknown name or option.
+
+    >>> from calibnb.posthoc import make_calibrator
+    >>> make_calibrator('histogram', n_bins=10)
+    HistogramBinning(n_bins=10)
+    >>> make_calibrator('temperature+platt').fit([[2., 0.]]*80, [0, 0, 0, 1]*20).predict([2., 0.])
+    array(0)
+    """
     first, plus, then = name.partition('+')
     if plus and name != '+':
         pipeline = CALIBRATORS.make('+', **dict(first=first, then=then) | options)

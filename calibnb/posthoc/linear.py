@@ -261,7 +261,14 @@ class LinearScaling(Calibrator):
     def _affine(self): return (self.weight_ if self.weight_.ndim == 2 else self.weight_.diag()), self.bias_
 
 class VectorScaling(LinearScaling, name='vector'):
-    "softmax(w*logits + b), with w in `weight_` (K,) and b in `bias_` (K,) [Guo 2017]."
+    """softmax(w*logits + b), with w in `weight_` (K,) and b in `bias_` (K,) [Guo 2017].
+
+    >>> from calibnb.posthoc import VectorScaling
+    >>> vs = VectorScaling().fit([[1., 0.], [0., 1.]]*4, [0, 1, 0, 0, 0, 1, 1, 0])  # class 0 is more frequent
+    >>> vs.transform([[1., 0.], [0., 1.]]).round(2)
+    array([[0.75, 0.25],
+           [0.5 , 0.5 ]])
+    """
     kind, shapes = DiagonalMap, dict(weight_=('K',), bias_=('K',))
     def _strengths(self, N, K, T): return 0., _TINY_PENALTY
 
@@ -275,7 +282,13 @@ def odir_strengths(lam, mu, N, K, T):
     return 1/(2*N) if mu is None else mu/K, _TINY_PENALTY, off_diagonal
 
 class MatrixScaling(LinearScaling, name='matrix'):
-    "softmax(W logits + b) with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Guo 2017; Kull 2019]."
+    """softmax(W logits + b) with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Guo 2017; Kull 2019].
+
+    >>> from calibnb.posthoc import MatrixScaling
+    >>> ms = MatrixScaling().fit([[2., 0.], [0., 2.]]*40, [0, 1, 0, 0, 0, 1, 1, 0]*10)
+    >>> ms.weight_.shape, ms.transform([2., 0.]).round(1)
+    (torch.Size([2, 2]), array([0.7, 0.3]))
+    """
     def __init__(self,
         lam:float|None=None, # strength of the penalty of off-diagonal weights; None: T²K²(K - 1)/(.18 N)
         mu:float|None=None,  # strength of the penalty of the offsets; None: K/(2 N)
@@ -286,7 +299,14 @@ class MatrixScaling(LinearScaling, name='matrix'):
 _ROUNDING = 1e-12 # a smaller relative difference of sums of weights is rounding error
 
 class Dirichlet(LinearScaling, name='dirichlet'):
-    "softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Kull 2019]."
+    """softmax(W log p + b), p = softmax(logits), with `weight_` (K, K), `bias_` (K,) and the ODIR penalty [Kull 2019].
+
+    >>> from calibnb.posthoc import Dirichlet
+    >>> dirichlet = Dirichlet().fit_probs([[.9, .1], [.2, .8]]*40, [0, 1, 0, 0, 0, 1, 1, 0]*10)
+    >>> dirichlet.transform([[.9, .1], [.2, .8]]).round(1)
+    array([[0.7, 0.3],
+           [0.5, 0.5]])
+    """
     def __init__(self,
         lam:float|None=None, # as in `MatrixScaling`
         mu:float|None=None,  # as in `MatrixScaling`
@@ -427,7 +447,13 @@ class StructuredScaling(Calibrator):
     def _logits(self, z): return affine_logits(self._inputs(z), self.weight_, self.bias_)
 
 class StructuredVectorScaling(StructuredScaling, name='svs'):
-    "Structured scaling by a vector, with the penalty (intercept |b|² + diagonal |w - 1|²) K/N [Berta 2026, SVS]."
+    """Structured scaling by a vector, with the penalty (intercept |b|² + diagonal |w - 1|²) K/N [Berta 2026, SVS].
+
+    >>> from calibnb.posthoc import StructuredVectorScaling
+    >>> svs = StructuredVectorScaling().fit([[2., 0.], [0., 2.]]*40, [0, 1, 0, 0, 0, 1, 1, 0]*10)
+    >>> svs.transform([2., 0.]).round(2)
+    array([0.74, 0.26])
+    """
     kind, shapes = DiagonalMap, StructuredScaling.shapes | dict(weight_=('K',))
     def __init__(self,
         intercept:float=1., # strength of the penalty of the offsets
@@ -435,7 +461,13 @@ class StructuredVectorScaling(StructuredScaling, name='svs'):
     ): self.intercept, self.diagonal = intercept, diagonal
 
 class StructuredMatrixScaling(StructuredScaling, name='sms'):
-    "Structured scaling by a matrix, with the penalty of SVS and off_diagonal |W_off|² K(K - 1)/N [Berta 2026, SMS]."
+    """Structured scaling by a matrix, with the penalty of SVS and off_diagonal |W_off|² K(K - 1)/N [Berta 2026, SMS].
+
+    >>> from calibnb.posthoc import StructuredMatrixScaling
+    >>> sms = StructuredMatrixScaling().fit([[2., 0.], [0., 2.]]*40, [0, 1, 0, 0, 0, 1, 1, 0]*10)
+    >>> sms.transform([2., 0.]).round(2)
+    array([0.74, 0.26])
+    """
     kind = FullMap
     def __init__(self,
         intercept:float=1.,    # strength of the penalty of the offsets
